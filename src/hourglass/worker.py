@@ -15,11 +15,8 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from types import ModuleType, TracebackType
 from typing import Any, Literal
-
-import msgspec
 
 from hourglass._built_in import BUILT_IN
 from hourglass._contract.handle import HandleConfig
@@ -33,7 +30,6 @@ from hourglass._runtime.evaluation import Verify
 from hourglass._runtime.plan import (
     Plan,
     WorkerDeploymentConfig,
-    check_config,
     checked_verify,
     checked_versioning,
     checked_watch,
@@ -77,6 +73,9 @@ class Worker(WorkerFacts):
     """Runs workflows and activities of one task queue, until it is shut down. It can be started again after
     that.
     """
+
+    _forget_metrics: Callable[[], None] | None = None
+    _forget_exit: Callable[[], None] | None = None
 
     def __init__(
         self,
@@ -122,7 +121,6 @@ class Worker(WorkerFacts):
             needs_behavior=versioning.needs_behavior,
             built_in=BUILT_IN,
         )
-        graceful = seconds(graceful_shutdown_timeout, "graceful_shutdown_timeout")
         config = HandleConfig(
             task_queue=task_queue,
             identity=identity or "",
@@ -139,9 +137,8 @@ class Worker(WorkerFacts):
             activity_pollers=activity_pollers,
             sticky_timeout=seconds(sticky_timeout, "sticky_timeout"),
             max_activities_per_second=max_activities_per_second,
-            graceful_shutdown=graceful,
+            graceful_shutdown=seconds(graceful_shutdown_timeout, "graceful_shutdown_timeout"),
         )
-        check_config(config, lanes)
         chain = (*client._session.interceptors, *checked_interceptors(interceptors))
         self._plan = Plan(
             config=config,
@@ -153,7 +150,6 @@ class Worker(WorkerFacts):
             watch=checked_watch(watch, verified),
             lanes=lanes,
             max_live_workflows=max_cached_workflows if max_live_workflows is None else max_live_workflows,
-            graceful_timeout=graceful,
             deadlock_timeout=optional_seconds(deadlock_timeout, "deadlock_timeout") or None,
             max_processes=max_process_activities,
             payload_limit=payload_limit,
@@ -164,11 +160,8 @@ class Worker(WorkerFacts):
         self._status = (
             None if status_address is None else StatusServer(status_address, self._report, self._plan.metrics)
         )
-        self._forget_metrics: Callable[[], None] | None = None
         self._key = (self._link, versioning.version)  # of its Application
-        self._application: Application | None = None
-        self._services: dict[str, QueueServices] = {}
-        self._forget_exit: Callable[[], None] | None = None
+        self._services = {}
         self._life = WorkerLife()
         self._ending = threading.RLock()  # one shutdown at a time
 
@@ -238,7 +231,7 @@ class Worker(WorkerFacts):
         """Serve another task queue too, with the same workflows, activities and options."""
         if self._life.state != "running":
             raise UsageError(f"this worker is {self._life.state}: start it first")
-        self._portal.call(self._serve(self._plan_for(task_queue)))
+        self._portal.call(self._serve(self._plan.serving(task_queue)))
 
     def stop_worker(self, task_queue: str) -> None:
         """Serve a task queue no longer; the others go on."""
@@ -287,11 +280,6 @@ class Worker(WorkerFacts):
     def _blocking_client(self) -> Client:
         """What `activity.client()` gives: activities in threads need a client that blocks, over the same link."""
         return self._client if isinstance(self._client, Client) else Client(self._client._session)
-
-    def _plan_for(self, task_queue: str) -> Plan:
-        config = msgspec.structs.replace(self._plan.config, task_queue=task_queue)
-        check_config(config, self._plan.lanes)
-        return replace(self._plan, config=config)
 
     @property
     def _portal(self) -> Portal:
@@ -344,13 +332,12 @@ class Worker(WorkerFacts):
     async def _end_in_time(self) -> list[QueueServices] | None:
         """As `_end`; None if that takes longer than the graceful timeout and a margin, whatever does not end."""
         try:
-            async with asyncio.timeout(self._plan.graceful_timeout + _EXIT_MARGIN):
+            async with asyncio.timeout(self._plan.config.graceful_shutdown + _EXIT_MARGIN):
                 return await self._end()
         except TimeoutError:
             if _applications.get(self._key) is self._application:
-                del _applications[
-                    self._key
-                ]  # it goes on in the background; whatever is served next has another
+                # It goes on in the background; what is served next has another.
+                del _applications[self._key]
             return None
 
     def _not_started(self) -> None:
@@ -361,7 +348,7 @@ class Worker(WorkerFacts):
         if not self._life.started():
             return False
         worker_started()
-        margin = self._plan.graceful_timeout + _EXIT_MARGIN
+        margin = self._plan.config.graceful_shutdown + _EXIT_MARGIN
         self._forget_exit = self._portal.at_exit(self._end, margin)
         hung.install()
         logger.info("worker on task queue %r of %s runs", self.task_queue, self._client.target)

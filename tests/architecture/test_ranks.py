@@ -56,7 +56,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "temporalio.bridge.temporal_sdk_bridge": ("_temporal/core.py",),
     "google": (
         "_temporal/",
-        "converter/_foreign.py",
+        "converter/_hints.py",
     ),  # there: protobuf messages that users pass as arguments
     "greenlet": ("_engine/fibers.py",),
     "typer": ("_cli/",),

@@ -86,7 +86,7 @@ def test_a_start_sends_what_was_given(client: Any, do: Do, connection: Any) -> N
     """Arguments are bound and encoded; queue, policies and ids have their defaults."""
     handle = do(client.start_workflow(checkout, Order("o1", 5), id="order-1"))
     sent = connection.last(sv.StartWorkflow)
-    assert (sent.workflow_id, sent.workflow_type, sent.task_queue) == ("order-1", "checkout", "default")
+    assert (sent.workflow_id, sent.workflow_type, sent.spec.task_queue) == ("order-1", "checkout", "default")
     assert sent.arguments == encoded(Order("o1", 5))
     assert sent.identity == "tester"
     assert sent.request_id
@@ -579,8 +579,8 @@ def test_a_codec_sees_every_payload(face: Any, connection: Any) -> None:
     client, do = face.client(connection, codec=codec), face.do
     handle = do(client.start_workflow(checkout, Order("o"), memo={"a": "b"}, search_attributes={"Who": "me"}))
     sent = connection.last(sv.StartWorkflow)
-    assert [sent.arguments[0].encoding, sent.memo["a"].encoding] == ["binary/reversed"] * 2
-    assert sent.search_attributes["Who"].encoding == "json/plain"
+    assert [sent.arguments[0].encoding, sent.spec.memo["a"].encoding] == ["binary/reversed"] * 2
+    assert sent.spec.search_attributes["Who"].encoding == "json/plain"
     connection.outcomes["run-1"] = [sv.RunCompleted(tuple(codec.encode(encoded(Order("o", 2)))))]
     codec.threads.clear()
     assert do(handle.result()) == Order("o", 2)

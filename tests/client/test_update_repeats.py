@@ -21,7 +21,7 @@ from hourglass._contract.service import (
 )
 from hourglass.client import _updates
 from hourglass.client._operations import Reference
-from hourglass.client._session import Session
+from hourglass.client._session import ClientSession
 from hourglass.converter import Converter
 
 STAGES = (UpdateStage.UNSPECIFIED, UpdateStage.ADMITTED, UpdateStage.ACCEPTED, UpdateStage.COMPLETED)
@@ -33,9 +33,9 @@ class Slow:
     def __init__(self) -> None:
         self.asked: list[Any] = []
 
-    def session(self) -> Session:
+    def session(self) -> ClientSession:
         return cast(
-            Session,
+            ClientSession,
             SimpleNamespace(
                 call=self.call,
                 converter=Converter(),

@@ -85,6 +85,12 @@ class World:
         return World(connection, clock, await connection.open_handle(HandleConfig(**options)))
 
     @property
+    def is_idle(self) -> bool:
+        """Whether nothing is in a worker's hands or could be taken by one that waits: only time can move things on."""
+        engine = self.engine
+        return not (engine.runs.in_hand or engine.offers.waiting_tasks() or engine.offers.waiting_attempts())
+
+    @property
     def engine(self) -> Engine:
         return self.connection.engine
 

@@ -14,12 +14,12 @@ import msgspec
 from tests.specs import made
 
 from hourglass._contract import schedules
-from hourglass._contract.schedules import IntervalSpec, ScheduleSpec
+from hourglass._contract.schedules import EngineScheduleSpec, IntervalSpec
 from hourglass._contract.service import SignalWorkflow, StartWorkflow, TerminateWorkflow, WorkflowStatus
 from hourglass._embedded.rules import tasks, transitions
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import Run, Step
-from hourglass._embedded.rules.schedules import Record as Schedule
+from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store.store import AT_ONCE, Change, ScheduleChange, Store
 from hourglass._engine import commands as c
 from hourglass._engine.specs import RetryRule
@@ -284,8 +284,8 @@ async def lists_and_counts_follow_the_runs(place: Place) -> None:
     for life in lives:
         await put(store, life.change())
     await put(store, lives[0].terminate())
-    assert await store.count("") == 5
-    assert await store.count("ExecutionStatus = 'Running'") == 4
+    assert (await store.count("")).count == 5
+    assert (await store.count("ExecutionStatus = 'Running'")).count == 4
     found = (await store.page("ExecutionStatus = 'Terminated'", b"", 9)).workflows
     assert [(each.run_id, each.status) for each in found] == [("r0", WorkflowStatus.TERMINATED)]
     pages = [await store.page("", b"", 2)]
@@ -323,7 +323,7 @@ async def closed_runs_can_be_forgotten(place: Place) -> None:
     assert [store.current(life.run.run_id) for life in old] == [""] * 3
     assert store.find_request("old0", "r") == ""
     assert store.find_request("young", "r") == "young"
-    assert await store.count("") == 2
+    assert (await store.count("")).count == 2
     assert_kept(store, young)
     assert_kept(store, awake)
     store.close()
@@ -383,10 +383,10 @@ async def schedules_are_kept_with_their_runs(place: Place) -> None:
 def schedule_change(name: str, wake_ns: int, also: tuple[Change, ...] = (), **record: Any) -> ScheduleChange:
     """A step of a schedule."""
     action = made(StartWorkflow, workflow_id=name, workflow_type="W", task_queue="q", request_id="")
-    spec = ScheduleSpec(intervals=(IntervalSpec(60.0),))
-    kept = Schedule(
+    spec = EngineScheduleSpec(intervals=(IntervalSpec(60.0),))
+    kept = ScheduleRecord(
         schedule_id=name,
-        schedule=schedules.Schedule(action=action, spec=spec),
+        schedule=schedules.EngineSchedule(action=action, spec=spec),
         seen_ns=NOW,
         create_time_ns=NOW,
         **record,

@@ -149,7 +149,9 @@ def test_a_damaged_schedule_harms_no_other(
         world = await open_world(path)
         for name in ("bad", "good"):
             action = made(s.StartWorkflow, workflow_id=name, workflow_type="W", task_queue="q", request_id="")
-            schedule = sc.Schedule(action=action, spec=sc.ScheduleSpec(intervals=(sc.IntervalSpec(60.0),)))
+            schedule = sc.EngineSchedule(
+                action=action, spec=sc.EngineScheduleSpec(intervals=(sc.IntervalSpec(60.0),))
+            )
             await world.call(sc.CreateSchedule(schedule_id=name, schedule=schedule, request_id=name))
         await world.close()
         damage(path, SCHEDULES[what])

@@ -97,12 +97,12 @@ def run_fails(**options: Any) -> Door:
     return door
 
 
-def schedule(**spec: Any) -> sc.Schedule:
+def schedule(**spec: Any) -> sc.EngineSchedule:
     action = made(
         s.StartWorkflow, workflow_id="by-schedule", workflow_type="W", task_queue="other", request_id=""
     )
     intervals = spec.pop("intervals", (sc.IntervalSpec(3600.0),))
-    return sc.Schedule(action=action, spec=sc.ScheduleSpec(intervals=intervals, **spec))
+    return sc.EngineSchedule(action=action, spec=sc.EngineScheduleSpec(intervals=intervals, **spec))
 
 
 def schedules(*requests: s.Request[Any], **spec: Any) -> Door:
@@ -162,10 +162,10 @@ DOORS: dict[str, Door] = {
         sc.UpdateSchedule(
             schedule_id="s",
             request_id="2",
-            schedule=sc.Schedule(
+            schedule=sc.EngineSchedule(
                 action=schedule().action,
                 spec=schedule().spec,
-                policy=sc.SchedulePolicy(catchup_window=LONGEST),
+                policy=sc.EngineSchedulePolicy(catchup_window=LONGEST),
             ),
         )
     ),
@@ -263,7 +263,7 @@ def test_far_dates_travel_between_processes() -> None:
         backfill=(sc.Backfill(start_ns=YEAR_1, end_ns=YEAR_9999),),
     )
     message = wire.decode_to_owner(wire.ask(1, "k", create))
-    assert isinstance(message, wire.Ask)
+    assert isinstance(message, wire.RequestMessage)
     request = wire.request_of(message)
     assert isinstance(request, sc.CreateSchedule)
     assert request.schedule.spec.end_at_ns == LATEST_NS
@@ -284,8 +284,8 @@ def test_numbers_that_fit_nowhere_are_refused_in_words(tmp_path: Path) -> None:
         assert (
             await world.call(s.ListWorkflows(page_size=10**30))
         ).workflows == ()  # a page has a limit of its own
-        state = sc.ScheduleState(limited_actions=True, remaining_actions=10**30)
-        huge = sc.Schedule(action=schedule().action, spec=schedule().spec, state=state)
+        state = sc.EngineScheduleState(limited_actions=True, remaining_actions=10**30)
+        huge = sc.EngineSchedule(action=schedule().action, spec=schedule().spec, state=state)
         with pytest.raises(ServiceError, match="cannot be written"):
             await world.call(sc.CreateSchedule(schedule_id="huge", schedule=huge, request_id="1"))
         assert [each.schedule_id for each in (await world.call(sc.ListSchedules())).schedules] == []

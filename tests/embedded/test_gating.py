@@ -26,7 +26,7 @@ from hourglass._contract.handle import (
 )
 from hourglass._contract.ids import new_id
 from hourglass._contract.service import PollUpdate, ResetWorkflow, UpdateWorkflow
-from hourglass._embedded.clients.answering import Answer
+from hourglass._embedded.clients.answering import PendingAnswer
 from hourglass._embedded.clients.connection import EngineConnection
 from hourglass._embedded.clients.requests import HANDLERS
 from hourglass._embedded.store.memory import MemoryStore
@@ -310,7 +310,7 @@ def test_a_call_that_is_not_answered_in_time_is_repeated_without_harm() -> None:
             await world.start(request_id="r", rpc_timeout=0.0)
         again = await started(world.start(request_id="r"))
         store.commit()
-        assert await world.engine.store.count("") == 1
+        assert (await world.engine.store.count("")).count == 1
         assert (await again).run_id == store.disk.current("w")
         await world.close()
 
@@ -441,7 +441,9 @@ async def made_schedule(world: World, store: ScriptedStore) -> asyncio.Task[Any]
 def _schedule(request_id: str) -> sc.CreateSchedule:
     action = made(s.StartWorkflow, workflow_id="x", workflow_type="W", task_queue="q", request_id="")
     return sc.CreateSchedule(
-        schedule_id="s", schedule=sc.Schedule(action=action, spec=sc.ScheduleSpec()), request_id=request_id
+        schedule_id="s",
+        schedule=sc.EngineSchedule(action=action, spec=sc.EngineScheduleSpec()),
+        request_id=request_id,
     )
 
 
@@ -498,14 +500,14 @@ def test_a_refusal_waits_for_the_commit_that_it_rests_on(name: str) -> None:
 
 def test_there_is_one_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a handler says, by its answer or by an error of whichever kind, waits for what it rests on."""
-    outcomes: list[Answer[str] | HourglassError] = [
-        Answer("how it is", 1),
+    outcomes: list[PendingAnswer[str] | HourglassError] = [
+        PendingAnswer("how it is", 1),
         ServiceError("it is not so", status="NOT_FOUND"),
         QueryFailedError("no"),
         UsageError("never"),
     ]
 
-    async def handler(engine: object, request: object) -> Answer[str]:
+    async def handler(engine: object, request: object) -> PendingAnswer[str]:
         outcome = outcomes.pop(0)
         if isinstance(outcome, HourglassError):
             raise outcome
@@ -634,7 +636,7 @@ async def _check_told(disk: MemoryStore, request: Any, call: asyncio.Task[Any]) 
         case _, WorkflowAlreadyStartedError(run_id=run_id):
             assert disk.load(run_id) is not None
         case _, WorkflowNotFoundError() if "already completed" in str(error):
-            assert await disk.count(closed) > 0
+            assert (await disk.count(closed)).count > 0
         case s.Started(run_id=run_id), None:
             assert disk.load(run_id) is not None
         case s.Description() as description, None:

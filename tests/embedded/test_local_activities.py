@@ -130,7 +130,7 @@ def test_short_pauses_pass_within_the_task() -> None:
             assert task.attempt == number
             await world.handle.complete_activity(ActivityFailed(task.token, app_failure("no")))
             await settle()
-            assert world.engine.is_idle, "only time can move things on"
+            assert world.is_idle, "only time can move things on"
             world.clock.advance(2.0 * number)
         task = await world.activity()
         assert task.attempt == 3

@@ -442,7 +442,7 @@ def test_a_signal_with_start_to_workflows_that_end_at_once(another_owner: bool) 
             world = await next_epoch(world, store)
         assert [await world.call(start(f"m{number}", signal_name="tell")) for number in range(4)] == told
         assert len({each.run_id for each in told}) == 4
-        assert await world.engine.store.count("") == 4
+        assert (await world.engine.store.count("")).count == 4
         await world.close()
 
     run_async(body)
@@ -635,8 +635,8 @@ def test_a_hot_entity_always_comes_to_continue() -> None:
             )
             record = world.engine.record(record.run.started.continued_run_id)
         assert heard == Counter(text(f"s{number}").data for number in range(sent))
-        assert await world.engine.store.count("ExecutionStatus = 'Terminated'") == 0
-        assert await world.engine.store.count("ExecutionStatus = 'ContinuedAsNew'") == 50
+        assert (await world.engine.store.count("ExecutionStatus = 'Terminated'")).count == 0
+        assert (await world.engine.store.count("ExecutionStatus = 'ContinuedAsNew'")).count == 50
         await world.close()
 
     run_async(body)

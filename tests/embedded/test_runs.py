@@ -60,7 +60,7 @@ def test_thirty_days_pass_in_no_time() -> None:
         await world.activation()
         await world.complete(run_id, c.StartTimer(1, 30 * DAY * 10**9))
         world.clock.advance(30 * DAY - 1)
-        assert world.connection.engine.is_idle
+        assert world.is_idle
         world.clock.advance_to_next()
         activation = await world.activation()
         assert activation.events == (e.TimerFired(1),)
@@ -261,7 +261,7 @@ def test_a_number_that_is_in_use_fails_the_task() -> None:
         (evicted,) = (await world.activation()).events
         assert isinstance(evicted, e.RunEvicted)
         assert "in use already" in evicted.message
-        assert not world.connection.engine.is_idle
+        assert not world.is_idle
         await world.close()
 
     run_async(body)

@@ -317,10 +317,10 @@ ACTION = made(s.StartWorkflow, workflow_id="report", workflow_type="W", task_que
 
 def hourly(name: str = "s", **policy: Any) -> sc.CreateSchedule:
     """The request for a schedule of every hour."""
-    schedule = sc.Schedule(
+    schedule = sc.EngineSchedule(
         action=msgspec.structs.replace(ACTION, workflow_id=f"{name}-report"),
-        spec=sc.ScheduleSpec(intervals=(sc.IntervalSpec(3600.0),)),
-        policy=sc.SchedulePolicy(**policy),
+        spec=sc.EngineScheduleSpec(intervals=(sc.IntervalSpec(3600.0),)),
+        policy=sc.EngineSchedulePolicy(**policy),
     )
     return sc.CreateSchedule(schedule_id=name, schedule=schedule, request_id=f"create-{name}")
 
@@ -329,7 +329,7 @@ def trigger(request_id: str) -> sc.PatchSchedule:
     return sc.PatchSchedule(schedule_id="s", request_id=request_id, trigger=sc.OverlapPolicy.UNSPECIFIED)
 
 
-async def look(world: World, name: str = "s") -> sc.ScheduleInfo:
+async def look(world: World, name: str = "s") -> sc.EngineScheduleInfo:
     return (await world.call(sc.DescribeSchedule(schedule_id=name))).info
 
 

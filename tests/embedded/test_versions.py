@@ -266,7 +266,7 @@ def test_nothing_is_asked_while_nobody_has_a_version() -> None:
     """An engine without versions takes things at once, and never looks at deployments."""
 
     async def engine_of(client: Client) -> Any:
-        return client._connection.engine  # type: ignore[attr-defined]
+        return client.connection.engine  # type: ignore[attr-defined]
 
     with Client.connect("local:") as client:
         engine = client._portal.call(engine_of(client))

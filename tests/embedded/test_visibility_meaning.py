@@ -65,7 +65,7 @@ def _leaves(name: str) -> st.SearchStrategy[f.Condition]:
     if name != "X":
         kinds.append(st.builds(f.Membership, named, several, st.booleans()))
     if name not in "BLX":
-        kinds.append(st.builds(f.Range, named, literals, literals, st.booleans()))
+        kinds.append(st.builds(f.Between, named, literals, literals, st.booleans()))
     return st.one_of(kinds)
 
 
@@ -96,7 +96,7 @@ def holds(condition: f.Condition, row: dict[str, Any]) -> bool | None:
         case f.Membership(name, values, negated):
             found = _not(_all([_not(compared(name, "=", value, row)) for value in values]))
             return _not(found) if negated else found
-        case f.Range(name, low, high, negated):
+        case f.Between(name, low, high, negated):
             within = _all([compared(name, ">=", low, row), compared(name, "<=", high, row)])
             return _not(within) if negated else within
         case f.Comparison(name, operator, value):

@@ -65,7 +65,7 @@ def test_runs_follow_each_other() -> None:
         chain = [begun.run_id]
         endings: list[c.Command] = [c.CompleteRun(text("one")), c.FailRun(app_failure("broke"))]
         for ending in endings:
-            assert world.engine.is_idle
+            assert world.is_idle
             world.clock.advance(600)
             await world.activation()
             await world.complete(chain[-1], ending)

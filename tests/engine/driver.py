@@ -33,8 +33,8 @@ from hourglass._engine.commands import (
     TaskFailed,
 )
 from hourglass._engine.context import RunSettings
-from hourglass._engine.definition import workflow_definition
-from hourglass._engine.evaluator import Run, evaluate
+from hourglass._engine.definition import WorkflowDefinition, workflow_definition
+from hourglass._engine.evaluator import Run
 from hourglass._engine.events import (
     Activation,
     ActivityBackedOff,
@@ -64,6 +64,22 @@ from .protocol import STARTS, Key, Protocol
 
 EPOCH = 1_700_000_000 * 10**9
 SECOND = 10**9
+
+
+def evaluate(
+    definition: WorkflowDefinition,
+    state: State,
+    activation: Activation,
+    settings: RunSettings | None = None,
+) -> tuple[State, Completion]:
+    """The engine as a pure function: from the state and new events to the new state and the answer, no fibers kept in between."""
+    fresh = State(run_id=state.run_id, task_queue=state.task_queue, journal=list(state.journal))
+    run = Run(definition, state.run_id, settings or RunSettings(task_queue=state.task_queue), fresh)
+    try:
+        completion = run.activate(activation)
+        return run.state, completion
+    finally:
+        run.drop()
 
 
 def encode(value: Any) -> Payload:

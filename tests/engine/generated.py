@@ -147,7 +147,7 @@ class RandomEngine:
         command: Any = self.pending.get(("activity", seq))
         if command is None:
             return
-        if command.cancellation_type == ActivityCancellationType.WAIT_CANCELLATION_COMPLETED:
+        if command.spec.cancellation_type == ActivityCancellationType.WAIT_CANCELLATION_COMPLETED:
             self.cancel_asked.add(("activity", seq))
             return
         del self.pending["activity", seq]

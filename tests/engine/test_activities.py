@@ -90,7 +90,7 @@ def test_activities_by_name_need_no_definition(drive: Drive) -> None:
     d = drive(pay)
     (command,) = d.begin()
     assert isinstance(command, ScheduleActivity)
-    assert command.spec.heartbeat_timeout is None
+    assert command.spec.heartbeat_timeout == 0
     assert arguments_of(command) == [1, "two"]
     d.send(d.done("elsewhere", {"a": 1}))
     d.send(d.done("elsewhere", [1, 2]))

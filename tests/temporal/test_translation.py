@@ -28,9 +28,9 @@ from hourglass._temporal.handle import (
 )
 from hourglass._temporal.payloads import (
     failure_from,
-    failure_message,
     nanos_from,
     payload_from,
+    put_failure,
     put_nanos,
     put_payload,
     put_seconds,
@@ -41,6 +41,13 @@ from hourglass.converter import Failure, Payload
 from . import examples as ex
 
 OWN = Own("own-queue", "own-namespace")
+
+
+def failure_message(failure: Failure) -> FailureMessage:
+    """A failure as a message of its own."""
+    message = FailureMessage()
+    put_failure(message, failure)
+    return message
 
 
 def _ids(pairs: Any) -> list[str]:

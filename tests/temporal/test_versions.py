@@ -22,12 +22,12 @@ from hourglass._engine.versions import (
 )
 from hourglass._temporal import calls, configs
 from hourglass._temporal.activations import activation_from_proto
-from hourglass._temporal.calls import Scope
+from hourglass._temporal.calls import CallScope
 from hourglass._temporal.completions import Own, completion_to_proto
 
 PINNED = VersioningBehavior.PINNED
 ONE = WorkerDeploymentVersion("shop", "1")
-SCOPE = Scope("ns", "me")
+SCOPE = CallScope("ns", "me")
 
 
 def behaviour_sent(own: Own) -> int:

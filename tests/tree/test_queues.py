@@ -154,7 +154,7 @@ def test_stopping_right_after_the_root_died_leaves_nothing():
     async def script():
         async with memory() as world:
             world.kill("Application")
-            await world.app.stop()
+            await world.app.stop_worker("default")
             assert world.app.idle
             assert world.app.tables.records == {}
 

@@ -16,14 +16,14 @@ from chaos.proxy import Proxy
 from hourglass import Client, Worker
 from hourglass._contract.handle import ActivityTask
 from hourglass._contract.service import LastSeen, Sighting
-from hourglass._runtime.sightings import Blind, Kind, Sightings, SightLimits, look, watch_sightings
+from hourglass._runtime.sightings import Blind, SightingKind, Sightings, SightLimits, look, watch_sightings
 from hourglass.errors import ConnectionFailedError, ServiceError
 from hourglass.testing import dev_server
 
 from .world import ACTIVITIES, WORKFLOWS, ScriptedWorld, memory, play, scripted, steps, until
 
-ONE, OTHER = Kind("q", 1, False), Kind("q", 1, True)
-NEXT = Kind("q", 2, False)
+ONE, OTHER = SightingKind("q", 1, False), SightingKind("q", 1, True)
+NEXT = SightingKind("q", 2, False)
 
 
 def test_an_answer_that_moves_means_that_we_are_seen() -> None:

@@ -23,7 +23,7 @@ from rich.text import Text
 from hourglass._cli import connecting, console
 from hourglass._cli.connecting import Codec, Json, Namespace, RunId, Target, WorkflowId
 from hourglass._cli.console import near
-from hourglass._cli.telling import nanoseconds
+from hourglass._cli.stories import nanoseconds
 from hourglass._story import reasons
 from hourglass._story.diagnosis import CLOSED, Action, Diagnosis, Finding
 from hourglass._story.faults import root
@@ -326,7 +326,7 @@ def _diagnosis(
 ) -> Diagnosis:
     from hourglass._cli.connecting import codec_named
     from hourglass._cli.loading import load
-    from hourglass._cli.why_facts import Asked
+    from hourglass._cli.why_facts import WhyContext
     from hourglass._runtime.targets import resolve
     from hourglass._story import reasons
 
@@ -341,7 +341,7 @@ def _diagnosis(
             replayer = stack.enter_context(Replayer(modules=loaded.modules, codec=codec_named(codec)))
         try:
             client = stack.enter_context(connecting.connected(target, namespace, codec))
-            asked = Asked(client, options, replayer, connecting.temporal_options(target, namespace))
+            asked = WhyContext(client, options, replayer, connecting.temporal_options(target, namespace))
             try:
                 return asked.diagnosis(workflow_id, run_id)
             except WorkflowNotFoundError:

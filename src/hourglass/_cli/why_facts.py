@@ -20,7 +20,7 @@ from difflib import SequenceMatcher
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hourglass._cli.telling import Watched, nanoseconds
+from hourglass._cli.stories import Watched, nanoseconds
 from hourglass._engine.messages import WAITED_FOR
 from hourglass._engine.versions import VersioningBehavior
 from hourglass._runtime.deaths import known_deaths
@@ -66,7 +66,7 @@ def _paused(pause: Event, facts: Facts, temporal: str) -> Finding:
     words = f"temporal workflow unpause --workflow-id {shlex.quote(facts.story.workflow_id)} {temporal}"
     return Finding(
         cause=Cause.PAUSED,
-        what="is paused: its code is not run until somebody lets it go on",
+        what="is paused: its code is not run until it is unpaused",
         since=pause.time,
         details=tuple(
             told for told, known in ((f"by {who}", who), (f"the reason given: {reason}", reason)) if known
@@ -264,7 +264,7 @@ _FORGOTTEN = 90_000_000_000  # polls are renewed within a minute
 
 
 @dataclass(frozen=True)
-class Asked:
+class WhyContext:
     """Where to ask. `options` is what a command needs to find the same place, `temporal` what Temporal's own command needs;
     `replayer` tries the code, if that is wished.
     """

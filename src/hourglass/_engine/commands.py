@@ -39,7 +39,7 @@ class ScheduleActivity(Command, frozen=True):
     seq: int
     activity_id: str
     activity_type: str
-    spec: ActivitySpec
+    spec: ActivitySpec = ActivitySpec()
     arguments: Payloads = ()
     headers: dict[str, Payload] = {}
     summary: Payload | None = None
@@ -51,7 +51,7 @@ class ScheduleLocalActivity(Command, frozen=True):
     seq: int
     activity_id: str
     activity_type: str
-    spec: ActivitySpec
+    spec: ActivitySpec = ActivitySpec()
     arguments: Payloads = ()
     headers: dict[str, Payload] = {}
     summary: Payload | None = None

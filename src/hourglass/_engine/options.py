@@ -181,9 +181,28 @@ def policy_from(rule: RetryRule | None) -> RetryPolicy | None:
     )
 
 
-class ActivitySettings(msgspec.Struct, frozen=True, kw_only=True):
+class CallSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What one durable call of an activity is made with: the activity's spec, and what is of this call alone."""
 
     spec: ActivitySpec = ActivitySpec()
     activity_id: str = ""
     summary: str = ""
+
+
+class ActivitySettings(ActivitySpec, frozen=True, kw_only=True):
+    """The same as interceptors see and change it, by the names of the options. Durations are seconds; 0 means unset."""
+
+    activity_id: str = ""
+    summary: str = ""
+
+    @staticmethod
+    def of(call: CallSettings) -> ActivitySettings:
+        """A call's settings, for interceptors."""
+        spec = msgspec.structs.asdict(call.spec)
+        return ActivitySettings(**spec, activity_id=call.activity_id, summary=call.summary)
+
+    def call(self) -> CallSettings:
+        """What the interceptors left; None, too, means unset."""
+        said = {name: getattr(self, name) for name in ActivitySpec.__struct_fields__}
+        spec = ActivitySpec(**{name: value for name, value in said.items() if value is not None})
+        return CallSettings(spec=spec, activity_id=self.activity_id, summary=self.summary)

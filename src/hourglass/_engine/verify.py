@@ -57,6 +57,8 @@ def compare(
     expected: tuple[Command, ...], produced: tuple[Command, ...], first: list[Site], again: list[Site]
 ) -> NondeterminismError | None:
     """The first difference between two lists of commands, None if there is none."""
+    if expected == produced:
+        return None
     for position in range(max(len(expected), len(produced))):
         was = expected[position] if position < len(expected) else None
         now = produced[position] if position < len(produced) else None

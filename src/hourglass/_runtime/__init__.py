@@ -28,7 +28,7 @@ Workflow code:
     lane, lanes       one thread that runs workflow code; all of a worker's, and how one that hangs is relieved and replaced
     lane_notes        which run each lane is at, noted where another process can read it
     deaths            which runs were executing when a process died
-    hung              where code that does not come back stands, and how its thread is stopped
+    hung              where code that does not come back stands, seen from this process or another; how its thread is stopped
     watcher           calls that workflow code must not make, seen while it runs
     code_origin       whether a file is ours, the library's or the author's
 
@@ -44,8 +44,6 @@ Activities:
     executors         runs one attempt where it belongs
 
 The guardian, a small parent process that replaces a worker's process that cannot be saved:
-    guardian_wire     what the two tell each other
-    standstill        a process that stands still, looked at from outside
-    guarded           the guarded side
+    guarded           the guarded side, and what the two tell each other
     guardian          the guardian's side
 """

@@ -278,10 +278,6 @@ class Application:
         task.add_done_callback(self._tidying.discard)
         await asyncio.shield(task)
 
-    async def stop(self) -> None:
-        """Serve nothing any more."""
-        await asyncio.gather(*[self.stop_worker(queue) for queue in tuple(self._services)])
-
     # --- the tree ----------------------------------------------------------------------------------------------------
 
     async def _ensure_tree(self) -> None:

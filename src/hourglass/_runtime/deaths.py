@@ -33,7 +33,7 @@ from typing import Any
 
 from hourglass._engine.definition import WorkflowDefinition
 from hourglass._forks import ForkStage, at_fork
-from hourglass._runtime.guardian_wire import RunHung
+from hourglass._runtime.hung import RunHung
 from hourglass._runtime.lane_notes import SIZE, LaneNotes, Noted, read_notes
 from hourglass._runtime.targets import Target, resolve
 from hourglass.errors import TargetError

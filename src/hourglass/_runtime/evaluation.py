@@ -121,7 +121,7 @@ class TurnRules:
 
     def learn(self, evicted: RunEvicted, entry: Entry | None) -> None:
         """The engine forgets a run: if that is because it does not fit its history, the other turns from now on."""
-        if evicted.reason != "NONDETERMINISM" or entry is None or entry.run.is_ours:
+        if evicted.reason != "NONDETERMINISM" or entry is None or not entry.run.behaviour.python_is_unknown:
             return
         run_id = entry.key.run_id
         with self._lock:

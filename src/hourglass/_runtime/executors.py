@@ -25,10 +25,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from hourglass._contract.handle import (
     ActivityCancelled,
@@ -152,24 +152,27 @@ _OUTCOMES: dict[type[ActivityResult], str] = {
 }
 
 
-@dataclass(frozen=True)
-class _Series:
-    """What records for one activity type; how attempts ended is recorded by the keys of those series."""
+class _Labels(NamedTuple):
+    """The series of one activity type: of its times, and of how its attempts ended."""
 
-    waited: Callable[[float], None]
-    took: Callable[[float], None]
+    plain: Labels
     outcomes: dict[type[ActivityResult], Labels]
+
+
+_BATCH = 256
 
 
 class ActivityMetrics:
     """Counts the attempts of one queue: how many, how they ended, how long they took and waited.
 
-    Belongs to the control loop. One attempt costs three records; the series of a type are found by one look.
+    Belongs to the control loop. Every step comes by here, so records are made in batches, unless a sink wants to hear of
+    each.
     """
 
     def __init__(self, registry: Registry, namespace: str, task_queue: str) -> None:
+        self._registry = registry
         self._common = {"namespace": namespace, "task_queue": task_queue}
-        self._known: dict[str, _Series] = {}
+        self._known: dict[str, _Labels] = {}
         self._executions = registry.metric(
             "hourglass_activity_executions", "counter", "Attempts of activities that have ended, by outcome."
         )
@@ -187,23 +190,25 @@ class ActivityMetrics:
         """An attempt begins."""
         since, until = task.current_attempt_scheduled_time_ns or task.scheduled_time_ns, task.started_time_ns
         if since and until and not task.is_local:
-            series = self._known.get(task.activity_type) or self._series(task.activity_type)
-            series.waited((until - since) / 1e9 if until > since else 0.0)
+            labels = self._known.get(task.activity_type) or self._labels(task.activity_type)
+            self._waits.pending.append((labels.plain, (until - since) / 1e9 if until > since else 0.0))
+            if self._registry.sinks:
+                self._waits.fold()
 
-    def ended(self, activity_type: str, outcome: type[ActivityResult], since: float) -> None:
-        """An attempt that began at this monotonic time has ended so."""
-        series = self._known.get(activity_type) or self._series(activity_type)
-        self._executions.record(1, series.outcomes[outcome])
-        series.took(time.monotonic() - since)
+    def ended(self, task: ActivityTask, result: ActivityResult, seconds: float) -> None:
+        """An attempt has ended, after so long."""
+        labels = self._known.get(task.activity_type) or self._labels(task.activity_type)
+        pending = self._executions.pending
+        pending.append((labels.outcomes[type(result)], 1))
+        self._seconds.pending.append((labels.plain, seconds))
+        if len(pending) >= _BATCH or self._registry.sinks:
+            for metric in (self._waits, self._executions, self._seconds):
+                metric.fold()
 
-    def _series(self, activity_type: str) -> _Series:
+    def _labels(self, activity_type: str) -> _Labels:
         plain = {**self._common, "activity_type": activity_type}
-        labels = labels_of(plain)
-        found = _Series(
-            self._waits.series(labels),
-            self._seconds.series(labels),
-            {kind: labels_of({**plain, "outcome": name}) for kind, name in _OUTCOMES.items()},
-        )
+        outcomes = {kind: labels_of({**plain, "outcome": name}) for kind, name in _OUTCOMES.items()}
+        found = _Labels(labels_of(plain), outcomes)
         if len(self._known) < 2000:  # names come from the wire: what is remembered is bounded
             self._known[activity_type] = found
         return found
@@ -406,7 +411,7 @@ class ActivityExecutor:
         self._leave(attempt)
         try:
             if self._metrics is not None:
-                self._metrics.ended(attempt.task.activity_type, type(result), attempt.since)
+                self._metrics.ended(attempt.task, result, time.monotonic() - attempt.since)
         finally:
             attempt.waiter.executed(result)
 

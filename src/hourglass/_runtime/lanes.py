@@ -31,13 +31,12 @@ from hourglass._engine.commands import Succeeded
 from hourglass._engine.events import Activation, RunStarted
 from hourglass._runtime.cache import Entry, Key
 from hourglass._runtime.evaluation import Counts, Evaluations, Verdict, let_go
-from hourglass._runtime.hung import HungStack, Stopper, frame_of, is_debugged, take_stack
+from hourglass._runtime.hung import GilWatchdog, HungStack, Stopper, frame_of, is_debugged, take_stack
 from hourglass._runtime.lane import STOP, Job, Lane, Reply, Work
 from hourglass._runtime.parked import HANGS, Quarantine, task_failed
-from hourglass._runtime.standstill import GilWatchdog
 from hourglass.errors import UsageError
 
-__all__ = ["Job", "Lane", "LaneSet", "LaneStatus", "Lanes", "Reply"]
+__all__ = ["Job", "Lane", "LaneSet", "LaneStatus", "Reply"]
 
 
 # --- looking at lanes ------------------------------------------------------------------------------------------------
@@ -621,9 +620,6 @@ class LaneSet:
         )
         heir.on_died = self._lane_died
         return heir
-
-
-Lanes = LaneSet
 
 
 def _failed(job: Job, kind: str, reason: str, stack: HungStack | None) -> Verdict:

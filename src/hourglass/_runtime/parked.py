@@ -21,20 +21,22 @@ for a bounded number of runs.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import logging
+import re
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from hourglass._engine.commands import TaskFailed
 from hourglass._engine.definition import WorkflowDefinition
 from hourglass._runtime.code_origin import where_raised
 from hourglass._runtime.deaths import DEATHS, LOCAL_DEATHS, digest_of
-from hourglass._runtime.guardian_wire import RunHung
-from hourglass._runtime.hung import HungStack
+from hourglass._runtime.hung import HungStack, RunHung
 from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import UnknownTypeError
 
@@ -308,3 +310,61 @@ def task_failed(run_id: str, type_: str, message: str, stack_trace: str = "") ->
 def _place(error: BaseException) -> str:
     found = where_raised(error)
     return f" at {found[0]}:{found[1]}" if found is not None else ""
+
+
+# --- what a guardian remembers -------------------------------------------------------------------------------
+
+_REMEMBERED_HANGS = 200
+_LONGEST_STACK = 16_000
+_FILE = re.compile(r'^  File "(.+)", line \d+', re.MULTILINE)
+
+
+class HungRuns:
+    """The runs that hung, as a guardian remembers them while processes come and go, and tells each new process.
+
+    A run is remembered until it goes on, its code changes, or many others have hung since. Its code has changed when one of the
+    author's files on its stack has: the process that hung cannot tell which code it ran, and what comes after it has its own.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._runs: dict[
+            str, tuple[RunHung, float, dict[str, str]]
+        ] = {}  # when, and the code on its stack then
+
+    def add(self, hang: RunHung) -> RunHung:
+        """A run hung; returns it with how often it has, in this code."""
+        self._forget_changed()
+        known = self._runs.pop(hang.run_id, None)
+        times = 1 if known is None else known[0].times + 1
+        hang = replace(hang, times=times, stack=hang.stack[:_LONGEST_STACK])
+        self._runs[hang.run_id] = (hang, self._clock(), _code(hang.stack))
+        while len(self._runs) > _REMEMBERED_HANGS:
+            del self._runs[next(iter(self._runs))]
+        return hang
+
+    def forget(self, run_id: str) -> None:
+        """A run went on."""
+        self._runs.pop(run_id, None)
+
+    def told(self) -> list[RunHung]:
+        """All that a new process should know. Each failure is owed once: the first process that hears of it pays."""
+        self._forget_changed()
+        now, known = self._clock(), list(self._runs.values())
+        self._runs = {hang.run_id: (replace(hang, owed=False), at, code) for hang, at, code in known}
+        return [replace(hang, age=now - at) for hang, at, _ in known]
+
+    def _forget_changed(self) -> None:
+        self._runs = {run_id: each for run_id, each in self._runs.items() if each[2] == _code(each[0].stack)}
+
+
+def _code(stack: str) -> dict[str, str]:
+    """The files on a stack, and what is in them now."""
+    return {file: _digest(file) for file in _FILE.findall(stack)}
+
+
+def _digest(file: str) -> str:
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except OSError:
+        return ""

@@ -32,8 +32,8 @@ from hourglass._runtime.attempts import info_of
 from hourglass._runtime.process_wire import (
     Beat,
     Cancel,
-    Channel,
     Job,
+    ProcessChannel,
     Setup,
     ToParent,
     done,
@@ -51,7 +51,7 @@ _PR_SET_PDEATHSIG = 1
 class Child:
     """The process, seen from inside."""
 
-    def __init__(self, channel: Channel, parent: int) -> None:
+    def __init__(self, channel: ProcessChannel, parent: int) -> None:
         self._channel = channel
         self._parent = parent
         self._pid = os.getpid()
@@ -186,4 +186,4 @@ def main() -> NoReturn:
         signal.signal(number, lambda *_: None)
     sock = socket.socket(fileno=descriptor)
     sock.set_inheritable(False)
-    Child(Channel(sock), parent).run()
+    Child(ProcessChannel(sock), parent).run()

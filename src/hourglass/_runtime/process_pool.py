@@ -32,9 +32,9 @@ from hourglass._runtime.attempts import Attempt
 from hourglass._runtime.process_wire import (
     Beat,
     Cancel,
-    Channel,
     Done,
     Job,
+    ProcessChannel,
     Setup,
     converter_place,
     frame_limit,
@@ -88,7 +88,7 @@ class ChildProcess:
         # `wake` writes a byte there, so that the select of `_listen` returns.
         self._bell, self._rope = os.pipe()
         os.set_blocking(self._rope, False)
-        self._channel = Channel(ours, frame_limit(setup.payload_limit))
+        self._channel = ProcessChannel(ours, frame_limit(setup.payload_limit))
         self._selector = selectors.DefaultSelector()  # not select(): its descriptors end at 1024
         self._lock = threading.Lock()
         self._closed = False

@@ -258,7 +258,7 @@ def frame_limit(payload_limit: int | None) -> int:
     return _LARGEST if payload_limit is None else min(2 * payload_limit + _AROUND, _LARGEST)
 
 
-class Channel:
+class ProcessChannel:
     """One end of the socket. Any thread may send; one thread receives, and takes no message larger than `limit`."""
 
     def __init__(self, sock: socket.socket, limit: int | None = None) -> None:

@@ -20,6 +20,7 @@ from hourglass._runtime.deaths import Deaths, close_deaths, digest_of, open_deat
 from hourglass._runtime.evaluation import Evaluations
 from hourglass._runtime.executors import ActivityExecutor, ActivityMetrics, ExecutorLimits
 from hourglass._runtime.guarded import Guarded
+from hourglass._runtime.hung import gil_watchdog
 from hourglass._runtime.lane import Lane
 from hourglass._runtime.lane_notes import LaneNotes
 from hourglass._runtime.lanes import LaneSet
@@ -50,7 +51,7 @@ class QueueServices:
             deadlock_timeout=plan.deadlock_timeout,
             quarantine=_quarantine(process, self._deaths),
             on_too_many_stuck=process.replace if process is not None else None,
-            watchdog=guarded.watchdog(),
+            watchdog=gil_watchdog(),
         )
         self.sender = ResultSender(service, codec=plan.codec, converter=plan.converter)
         self._holder = holder
@@ -177,8 +178,8 @@ def _quarantine(process: Guarded | None, deaths: Deaths | None) -> Quarantine:
     if process is not None:
         quarantine.restore(process.hangs)
         quarantine.on_hung = process.hung
-        went_on = [process.went_on, *([deaths.forget] if deaths is not None else [])]
-        quarantine.on_went_on = lambda run_id: [tell(run_id) for tell in went_on]
+        tell = [process.went_on, *([deaths.forget] if deaths is not None else [])]
+        quarantine.on_went_on = lambda run_id: [each(run_id) for each in tell]
     return quarantine
 
 

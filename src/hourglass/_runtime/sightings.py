@@ -41,7 +41,7 @@ class SightLimits:
     answer: float = 5.0
 
 
-class Kind(NamedTuple):
+class SightingKind(NamedTuple):
     """One kind of poll on one handle."""
 
     queue: str
@@ -54,10 +54,10 @@ class Sightings:
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
-        self._since: dict[Kind, tuple[int, float]] = {}
+        self._since: dict[SightingKind, tuple[int, float]] = {}
         self._mended: set[tuple[str, bool]] = set()
 
-    def told(self, kind: Kind, time_ns: int, now: float) -> bool:
+    def told(self, kind: SightingKind, time_ns: int, now: float) -> bool:
         """The engine's answer; whether we are unseen for too long, and something should be done about it."""
         before = self._since.get(kind)
         if before is None or before[0] != time_ns:
@@ -72,11 +72,11 @@ class Sightings:
         self._mended.add((kind.queue, kind.activities))
         return not again
 
-    def forget(self, kind: Kind) -> None:
+    def forget(self, kind: SightingKind) -> None:
         """Nothing can be said of it now."""
         self._since.pop(kind, None)
 
-    def keep(self, kinds: set[Kind]) -> None:
+    def keep(self, kinds: set[SightingKind]) -> None:
         """All others are gone."""
         self._since = {kind: since for kind, since in self._since.items() if kind in kinds}
 
@@ -135,18 +135,18 @@ async def look(app: Application, sightings: Sightings) -> None:
             await _mend(app, record, kind)
 
 
-def _kinds(app: Application) -> Iterator[tuple[Kind, HandleRecord]]:
+def _kinds(app: Application) -> Iterator[tuple[SightingKind, HandleRecord]]:
     for registration in tuple(app.tables.registrations.values()):
         record = registration.current
         if record is None or not record.healthy:
             continue
         if record.config.workflows:
-            yield Kind(record.queue, record.generation, False), record
+            yield SightingKind(record.queue, record.generation, False), record
         if record.config.activities:
-            yield Kind(record.queue, record.generation, True), record
+            yield SightingKind(record.queue, record.generation, True), record
 
 
-def _is_full(record: HandleRecord, kind: Kind) -> bool:
+def _is_full(record: HandleRecord, kind: SightingKind) -> bool:
     """Whether all slots are taken, so that the handle rightly does not poll."""
     config = record.config
     if kind.activities:
@@ -154,7 +154,7 @@ def _is_full(record: HandleRecord, kind: Kind) -> bool:
     return len(record.runs.open) >= config.max_concurrent_workflow_tasks
 
 
-async def _ask(app: Application, record: HandleRecord, kind: Kind) -> int | None:
+async def _ask(app: Application, record: HandleRecord, kind: SightingKind) -> int | None:
     """The engine's answer: over the handle's own connection, or over a fresh one if that is silent. None if there is none."""
     with suppress(Silent):
         return await _answer(app, record.connection, record, kind)
@@ -172,7 +172,9 @@ async def _ask(app: Application, record: HandleRecord, kind: Kind) -> int | None
         app.tables.let_go(fresh)
 
 
-async def _answer(app: Application, connection: Connection, record: HandleRecord, kind: Kind) -> int | None:
+async def _answer(
+    app: Application, connection: Connection, record: HandleRecord, kind: SightingKind
+) -> int | None:
     asked = LastSeen(
         task_queue=kind.queue,
         polled_by=record.config.identity or record.connection.identity,
@@ -192,7 +194,7 @@ async def _answer(app: Application, connection: Connection, record: HandleRecord
         raise Silent from None
 
 
-async def _mend(app: Application, record: HandleRecord, kind: Kind) -> None:
+async def _mend(app: Application, record: HandleRecord, kind: SightingKind) -> None:
     what = "activities" if kind.activities else "workflow tasks"
     reason = f"the engine has not seen it poll for {what} for {app.sight.unseen:g} s"
     logger.error("the watchdog mends: %r: %s", record, reason)

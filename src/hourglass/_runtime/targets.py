@@ -298,7 +298,7 @@ async def open_connection(target: Target, identity: str, timeout: float) -> Conn
 
         return await connect_memory(namespace=target.namespace, identity=identity)
     if target.kind == "file":
-        from hourglass._embedded.sharing.file_connection import connect_file
+        from hourglass._embedded.sharing.connection import connect_file
 
         return await connect_file(
             target.path,

@@ -4,6 +4,7 @@ version          which releases of `temporalio` we work with
 configs          the plain objects that Core reads its settings from
 core             the one door to Core: bytes in and out
 payloads         payloads, durations, times and failures to protobuf and back
+specs            the names of specs' fields in Temporal's messages
 activations      Core's activations as ours
 completions      our completions as Core's
 handle           a worker's handle over Core, with Core's traps closed; activity tasks and results

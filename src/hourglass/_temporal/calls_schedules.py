@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import temporalio.api.workflowservice.v1 as ws
@@ -10,7 +11,7 @@ from temporalio.api.workflow.v1 import NewWorkflowExecutionInfo
 from hourglass._contract import schedules as sc
 from hourglass._contract import service as sv
 from hourglass._contract.schedules import FIELDS
-from hourglass._temporal.calls import PATIENT, Call, Scope
+from hourglass._temporal.calls import PATIENT, CallScope, Rpc
 from hourglass._temporal.payloads import (
     nanos_from,
     payload_map_from,
@@ -33,7 +34,7 @@ _OURS = ("workflow_id", "workflow_type", "input", "header", *(SCHEDULED.names - 
 # --- out ----------------------------------------------------------------------------------------------------
 
 
-def put_schedule(message: Any, schedule: sc.Schedule) -> None:
+def put_schedule(message: Any, schedule: sc.EngineSchedule) -> None:
     """Write a schedule."""
     put_spec(message.spec, schedule.spec)
     _put_action(message.action.start_workflow, schedule.action, schedule.foreign)
@@ -49,7 +50,7 @@ def put_schedule(message: Any, schedule: sc.Schedule) -> None:
     message.state.remaining_actions = state.remaining_actions
 
 
-def put_spec(message: Any, spec: sc.ScheduleSpec) -> None:
+def put_spec(message: Any, spec: sc.EngineScheduleSpec) -> None:
     """Write when a schedule acts."""
     for calendar in spec.calendars:
         _put_calendar(message.structured_calendar.add(), calendar)
@@ -91,19 +92,19 @@ def _put_action(message: Any, action: sv.StartWorkflow, foreign: bytes) -> None:
 # --- in -----------------------------------------------------------------------------------------------------
 
 
-def schedule_from(message: Any) -> sc.Schedule:
+def schedule_from(message: Any) -> sc.EngineSchedule:
     """A schedule as data."""
     policies, state = message.policies, message.state
-    return sc.Schedule(
+    return sc.EngineSchedule(
         action=_action_from(message.action.start_workflow),
         spec=spec_from(message.spec),
-        policy=sc.SchedulePolicy(
+        policy=sc.EngineSchedulePolicy(
             overlap=_overlap(policies.overlap_policy),
             catchup_window=seconds_from(policies.catchup_window),
             pause_on_failure=policies.pause_on_failure,
             keep_original_workflow_id=policies.keep_original_workflow_id,
         ),
-        state=sc.ScheduleState(
+        state=sc.EngineScheduleState(
             note=state.notes,
             paused=state.paused,
             limited_actions=state.limited_actions,
@@ -113,9 +114,9 @@ def schedule_from(message: Any) -> sc.Schedule:
     )
 
 
-def spec_from(message: Any) -> sc.ScheduleSpec:
+def spec_from(message: Any) -> sc.EngineScheduleSpec:
     """When a schedule acts, as data."""
-    return sc.ScheduleSpec(
+    return sc.EngineScheduleSpec(
         calendars=tuple(_calendar_from(calendar) for calendar in message.structured_calendar),
         intervals=tuple(
             sc.IntervalSpec(seconds_from(each.interval), seconds_from(each.phase))
@@ -131,9 +132,9 @@ def spec_from(message: Any) -> sc.ScheduleSpec:
     )
 
 
-def info_from(message: Any) -> sc.ScheduleInfo:
+def info_from(message: Any) -> sc.EngineScheduleInfo:
     """What a schedule has done and will do, as data."""
-    return sc.ScheduleInfo(
+    return sc.EngineScheduleInfo(
         action_count=message.action_count,
         missed_catchup=message.missed_catchup_window,
         skipped_overlap=message.overlap_skipped,
@@ -196,7 +197,7 @@ def _foreign(message: Any) -> bytes:
 # --- calls -----------------------------------------------------------------------------------------------------------
 
 
-def create(request: sc.CreateSchedule, scope: Scope) -> Call:
+def create(request: sc.CreateSchedule, scope: CallScope) -> Rpc:
     """Create a schedule."""
     message: Any = ws.CreateScheduleRequest(
         namespace=scope.namespace,
@@ -212,10 +213,10 @@ def create(request: sc.CreateSchedule, scope: Scope) -> Call:
         put_payload_map(message.memo.fields, request.memo)
     if request.search_attributes:
         put_payload_map(message.search_attributes.indexed_fields, request.search_attributes)
-    return Call("create_schedule", message, _nothing)
+    return Rpc("create_schedule", message, _nothing)
 
 
-def describe(request: sc.DescribeSchedule, scope: Scope) -> Call:
+def describe(request: sc.DescribeSchedule, scope: CallScope) -> Rpc:
     """Look at a schedule; the server asks a worker of its own."""
     message = ws.DescribeScheduleRequest(namespace=scope.namespace, schedule_id=request.schedule_id)
 
@@ -230,10 +231,10 @@ def describe(request: sc.DescribeSchedule, scope: Scope) -> Call:
             conflict_token=answer.conflict_token,
         )
 
-    return Call("describe_schedule", message, read, PATIENT)
+    return Rpc("describe_schedule", message, read, PATIENT)
 
 
-def update(request: sc.UpdateSchedule, scope: Scope) -> Call:
+def update(request: sc.UpdateSchedule, scope: CallScope) -> Rpc:
     """Replace a schedule. A server ignores an update whose token is stale without saying so."""
     message: Any = ws.UpdateScheduleRequest(
         namespace=scope.namespace,
@@ -243,10 +244,10 @@ def update(request: sc.UpdateSchedule, scope: Scope) -> Call:
         identity=request.identity or scope.identity,
     )
     put_schedule(message.schedule, request.schedule)
-    return Call("update_schedule", message, _nothing)
+    return Rpc("update_schedule", message, _nothing)
 
 
-def patch(request: sc.PatchSchedule, scope: Scope) -> Call:
+def patch(request: sc.PatchSchedule, scope: CallScope) -> Rpc:
     """Trigger, backfill, pause or unpause."""
     message: Any = ws.PatchScheduleRequest(
         namespace=scope.namespace,
@@ -261,20 +262,20 @@ def patch(request: sc.PatchSchedule, scope: Scope) -> Call:
     _put_backfill(message.patch, request.backfill)
     message.patch.pause = request.pause or ""
     message.patch.unpause = request.unpause or ""
-    return Call("patch_schedule", message, _nothing)
+    return Rpc("patch_schedule", message, _nothing)
 
 
-def delete(request: sc.DeleteSchedule, scope: Scope) -> Call:
+def delete(request: sc.DeleteSchedule, scope: CallScope) -> Rpc:
     """Delete a schedule."""
     message = ws.DeleteScheduleRequest(
         namespace=scope.namespace,
         schedule_id=request.schedule_id,
         identity=request.identity or scope.identity,
     )
-    return Call("delete_schedule", message, _nothing)
+    return Rpc("delete_schedule", message, _nothing)
 
 
-def listing(request: sc.ListSchedules, scope: Scope) -> Call:
+def listing(request: sc.ListSchedules, scope: CallScope) -> Rpc:
     """List a page of schedules."""
     message = ws.ListSchedulesRequest(
         namespace=scope.namespace,
@@ -282,7 +283,7 @@ def listing(request: sc.ListSchedules, scope: Scope) -> Call:
         next_page_token=request.next_page_token,
         query=request.query,
     )
-    return Call("list_schedules", message, _listed)
+    return Rpc("list_schedules", message, _listed)
 
 
 def _listed(data: bytes) -> sc.SchedulePage:
@@ -315,3 +316,13 @@ def _put_backfill(patch: Any, backfills: tuple[sc.Backfill, ...]) -> None:
 
 def _nothing(data: bytes) -> sv.Nothing:
     return sv.Nothing()
+
+
+ON_SCHEDULES: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
+    sc.CreateSchedule: create,
+    sc.DescribeSchedule: describe,
+    sc.UpdateSchedule: update,
+    sc.PatchSchedule: patch,
+    sc.DeleteSchedule: delete,
+    sc.ListSchedules: listing,
+}

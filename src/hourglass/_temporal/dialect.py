@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Any
 
-from hourglass._engine.context import OUR_FLAGS
+from hourglass._engine.behaviour import OUR_FLAGS
 
 _IN_OUR_ORDER = frozenset({"temporal-python"})
 _ON_CORE = frozenset({"temporal-typescript", "temporal-dotnet", "temporal-ruby", "temporal-rust"})

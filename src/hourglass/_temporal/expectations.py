@@ -59,7 +59,7 @@ class Expected(msgspec.Struct, frozen=True):
     search_attributes: dict[str, Payload] = {}
 
 
-class Facts(msgspec.Struct, frozen=True):
+class HistoryFacts(msgspec.Struct, frozen=True):
     """What a replay needs to know of a history before it begins."""
 
     workflow_type: str
@@ -73,7 +73,7 @@ class Facts(msgspec.Struct, frozen=True):
     """Whether Python's SDK may have written it: histories that name no SDK do not say."""
 
 
-def read_facts(history: bytes) -> Facts:
+def read_facts(history: bytes) -> HistoryFacts:
     """Read an encoded History message that has been checked."""
     message = History.FromString(history)
     first = message.events[0].workflow_execution_started_event_attributes
@@ -82,7 +82,7 @@ def read_facts(history: bytes) -> Facts:
         read = _READ.get(event.event_type)
         if read is not None:
             expected.append(read(event))
-    return Facts(
+    return HistoryFacts(
         workflow_type=first.workflow_type.name,
         workflow_id=first.workflow_id,
         run_id=first.original_execution_run_id,

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import Any, TypeVar
 
-from temporalio.api.failure.v1 import Failure as FailureMessage
-
 from hourglass._engine.specs import Payloads, RetryRule
 from hourglass.converter import (
     ActivityFailure,
@@ -176,13 +174,6 @@ def put_failure(message: Any, failure: Failure) -> None:
         write(info, failure.info)
     if failure.cause is not None:
         put_failure(message.cause, failure.cause)
-
-
-def failure_message(failure: Failure) -> FailureMessage:
-    """A failure as a message of its own."""
-    message = FailureMessage()
-    put_failure(message, failure)
-    return message
 
 
 def _member(kind: type[E], number: int) -> E:

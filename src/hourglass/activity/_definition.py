@@ -41,7 +41,7 @@ from hourglass._engine.context import current_run
 from hourglass._engine.definition import check_name
 from hourglass._engine.fibers import Task
 from hourglass._engine.operations import start_activity, start_intercepted
-from hourglass._engine.options import ActivitySettings
+from hourglass._engine.options import CallSettings
 from hourglass.activity import _context
 from hourglass.activity._options import DEFAULTS, LIVENESS_TIMEOUT, ActivityOptions, settings_with
 from hourglass.activity._seen import called
@@ -155,7 +155,7 @@ class ActivityDefinition:
     fn: Callable[..., Any]
     signature: Signature
     is_async: bool
-    settings: ActivitySettings
+    settings: CallSettings
     needs_instance: bool = False
     executor: Executor = "thread"
     dynamic: bool = False
@@ -192,7 +192,7 @@ class Activity(Generic[P, R]):
         self,
         fn: Callable[..., Any],
         name: str,
-        settings: ActivitySettings,
+        settings: CallSettings,
         *,
         is_method: bool = False,
         instance: object = None,
@@ -274,7 +274,7 @@ class Activity(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<activity {self.name}: {self._function.__module__}.{self._function.__qualname__}>"
 
-    def _with(self, *, settings: ActivitySettings | None = None, instance: object = None) -> Activity[P, R]:
+    def _with(self, *, settings: CallSettings | None = None, instance: object = None) -> Activity[P, R]:
         return Activity(
             self._function,
             self.name,

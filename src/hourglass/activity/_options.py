@@ -1,4 +1,4 @@
-"""An activity's options: what an author may write, checked where it is written, as `ActivitySettings`.
+"""An activity's options: what an author may write, checked where it is written, as `CallSettings`.
 
 Heartbeats are of two kinds. An author who gives no `heartbeat_timeout` gets automatic ones: the timeout is
 exactly `LIVENESS_TIMEOUT`, and the worker that runs the attempt beats by itself as long as its process lives.
@@ -17,7 +17,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from hourglass._engine.options import (
-    ActivitySettings,
+    CallSettings,
     Duration,
     RetryPolicy,
     check_text,
@@ -48,18 +48,16 @@ class ActivityOptions(TypedDict, total=False):
     priority_key: int
 
 
-DEFAULTS = ActivitySettings(
-    spec=ActivitySpec(start_to_close_timeout=600.0, heartbeat_timeout=LIVENESS_TIMEOUT)
-)
+DEFAULTS = CallSettings(spec=ActivitySpec(start_to_close_timeout=600.0, heartbeat_timeout=LIVENESS_TIMEOUT))
 """What an author's own activity is scheduled with: ten minutes an attempt, Temporal's retries, automatic
 heartbeats.
 """
 
-FOREIGN_DEFAULTS = ActivitySettings(spec=ActivitySpec(start_to_close_timeout=600.0))
+FOREIGN_DEFAULTS = CallSettings(spec=ActivitySpec(start_to_close_timeout=600.0))
 """The same for an activity known by name only: its worker may be of another SDK, which has no automatic ones."""
 
 
-def settings_with(base: ActivitySettings, options: Mapping[str, Any], where: str) -> ActivitySettings:
+def settings_with(base: CallSettings, options: Mapping[str, Any], where: str) -> CallSettings:
     """The settings with these options in place; `where` names the activity in messages."""
     if not options:
         return base

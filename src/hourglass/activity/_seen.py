@@ -14,12 +14,12 @@ from typing import Any
 Listener = Callable[[Any], object]
 
 
-class _Local(threading.local):
+class _ThreadListener(threading.local):
     # Of the class, so that every thread has one: what a thread has not costs an error to ask for.
     listener: Listener | None = None
 
 
-_local = _Local()
+_local = _ThreadListener()
 
 
 def called(activity: Any) -> None:

@@ -12,7 +12,7 @@ from hourglass._contract.ids import new_id
 from hourglass._contract.service import ResetWorkflow
 from hourglass._engine.options import INT64, Duration, optional_seconds, whole_number
 from hourglass.client._operations import Reference, fetch_history_events
-from hourglass.client._session import Operation, Session
+from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.errors import UsageError
 
 _STEPS: Mapping[str, tuple[str, str]] = {
@@ -31,7 +31,7 @@ def reset(
     reapply_signals: bool,
     reapply_updates: bool,
     rpc_timeout: Duration | None,
-) -> Operation[Reference]:
+) -> ClientOperation[Reference]:
     """Begin the run anew from an event, from before a step, or (with neither) from its last workflow task."""
     if event_id is not None and before is not None:
         raise UsageError("give event_id or before, not both")
@@ -40,7 +40,7 @@ def reset(
         whole_number(event_id, "event_id", 0, INT64)
     step = _named(before)
 
-    async def ask(session: Session) -> str:
+    async def ask(session: ClientSession) -> str:
         point = event_id
         if point is None:
             events = [json.loads(event) for event in await fetch_history_events(reference).ask(session)]
@@ -63,7 +63,7 @@ def reset(
     def parse(run_id: str) -> Reference:
         return msgspec.structs.replace(reference, run_id=run_id, pinned=False, first_execution_run_id="")
 
-    return Operation(ask, parse)
+    return ClientOperation(ask, parse)
 
 
 def reset_point(events: Sequence[Mapping[str, Any]], step: str) -> int:

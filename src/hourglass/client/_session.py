@@ -1,6 +1,6 @@
 """A session: a link and how values travel over it; it runs operations for both faces of the client.
 
-An `Operation` is written once and runs in three steps: it is built by the caller (arguments bound and
+An `ClientOperation` is written once and runs in three steps: it is built by the caller (arguments bound and
 encoded), asked on the control loop, and its answer parsed by the caller again. So converters, which may be
 the user's code, run in the caller's thread, a codec in a worker thread (it is the user's code and may be slow), and
 only our own code on the control loop. The two faces differ in how they wait: `run` blocks, `arun` is awaited.
@@ -194,31 +194,31 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class Operation(msgspec.Struct, Generic[T], frozen=True):
+class ClientOperation(msgspec.Struct, Generic[T], frozen=True):
     """Something that a client can do: what to ask on the control loop, and how to read the answer."""
 
-    ask: Callable[[Session], Coroutine[Any, Any, Any]]
+    ask: Callable[[ClientSession], Coroutine[Any, Any, Any]]
     parse: Callable[[Any], T]
     call: ClientCall | None = None
     """The call that this is, where interceptors are to see it first; it can be built again from that."""
 
-    def then(self, more: Callable[[T], U]) -> Operation[U]:
+    def then(self, more: Callable[[T], U]) -> ClientOperation[U]:
         """The same, and something made of its answer."""
         call, parse = self.call, self.parse
         if call is not None:
             proceed = call._proceed
             call = replace(call, _proceed=lambda changed: proceed(changed).then(more))
-        return Operation(self.ask, lambda answer: more(parse(answer)), call)
+        return ClientOperation(self.ask, lambda answer: more(parse(answer)), call)
 
 
-def asking(request: Request[A], parse: Callable[[A], T]) -> Operation[T]:
+def asking(request: Request[A], parse: Callable[[A], T]) -> ClientOperation[T]:
     """The operation of one request."""
-    return Operation(lambda session: session.call(request), parse)
+    return ClientOperation(lambda session: session.call(request), parse)
 
 
-def through(session: Session, call: ClientCall) -> Operation[Any]:
+def through(session: ClientSession, call: ClientCall) -> ClientOperation[Any]:
     """The operation that a call is, to be seen by the session's interceptors if it has any."""
-    operation: Operation[Any] = call._proceed(call)
+    operation: ClientOperation[Any] = call._proceed(call)
     return msgspec.structs.replace(operation, call=call) if session.interceptors else operation
 
 
@@ -227,7 +227,7 @@ def nothing(_answer: object) -> None:
 
 
 @dataclass(frozen=True)
-class Session:
+class ClientSession:
     """A link, and how values travel over it. Safe to use from any thread or loop."""
 
     link: Link
@@ -250,25 +250,25 @@ class Session:
         """Who we say we are."""
         return self.link.identity
 
-    def run(self, operation: Operation[T]) -> T:
+    def run(self, operation: ClientOperation[T]) -> T:
         """Run an operation and block this thread until it is done; interceptors see it first."""
         if operation.call is None:
             return self.perform(operation)
         answer: T = getattr(self.outbound, operation.call._method)(operation.call)
         return answer
 
-    def arun(self, operation: Operation[T]) -> Coroutine[Any, Any, T]:
+    def arun(self, operation: ClientOperation[T]) -> Coroutine[Any, Any, T]:
         """Run an operation and await it, on any event loop; interceptors see it first."""
         if operation.call is None:
             return self.aperform(operation)
         answer: Coroutine[Any, Any, T] = getattr(self.async_outbound, operation.call._method)(operation.call)
         return answer
 
-    def perform(self, operation: Operation[T]) -> T:
+    def perform(self, operation: ClientOperation[T]) -> T:
         """Run an operation itself, and block."""
         return operation.parse(self.link.portal.call(operation.ask(self)))
 
-    async def aperform(self, operation: Operation[T]) -> T:
+    async def aperform(self, operation: ClientOperation[T]) -> T:
         """Run an operation itself, and await it."""
         return operation.parse(await self.link.portal.acall(operation.ask(self)))
 

@@ -25,8 +25,17 @@ same target, in any process.
 from __future__ import annotations
 
 from hourglass.limits._debouncer import AsyncDebounced, Debounced, DebounceOptions, debounce
-from hourglass.limits._once import once
+from hourglass.limits._once import OnceOptions, once
 from hourglass.limits._slots import slot
 from hourglass.limits._throttles import throttle
 
-__all__ = ["AsyncDebounced", "DebounceOptions", "Debounced", "debounce", "once", "slot", "throttle"]
+__all__ = [
+    "AsyncDebounced",
+    "DebounceOptions",
+    "Debounced",
+    "OnceOptions",
+    "debounce",
+    "once",
+    "slot",
+    "throttle",
+]

@@ -54,7 +54,7 @@ _OF_SERVERS = frozenset({"TemporalChangeVersion", "BuildIds"})
 """Search attributes that SDKs and servers keep by themselves."""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class AskedCommand(msgspec.Struct, frozen=True):
     """One thing that the replayed code asked for, and where."""
 
     kind: str
@@ -70,11 +70,11 @@ class Asked(msgspec.Struct, frozen=True):
     """Whether its key is one that the author did not choose."""
 
 
-def asked(command: Command, site: Site) -> Asked | None:
+def asked(command: Command, site: Site) -> AskedCommand | None:
     """A command in the terms of a history; None where a history has no trace of it, or not a reliable one."""
 
-    def found(kind: str, key: str = "", name: str = "", payloads: Payloads = (), **more: Any) -> Asked:
-        return Asked(kind, key, name, payloads, more.pop("duration_ns", None), site, **more)
+    def found(kind: str, key: str = "", name: str = "", payloads: Payloads = (), **more: Any) -> AskedCommand:
+        return AskedCommand(kind, key, name, payloads, more.pop("duration_ns", None), site, **more)
 
     match command:
         case ScheduleActivity() | ScheduleLocalActivity():
@@ -133,7 +133,7 @@ def is_made_up(key: str) -> bool:
     return bool(_MADE_UP.fullmatch(key))
 
 
-def same_thing(was: Any, now: Asked, names: Mapping[str, str], *, foreign: bool) -> bool:
+def same_thing(was: Any, now: AskedCommand, names: Mapping[str, str], *, foreign: bool) -> bool:
     """Whether what is asked for now goes by the name and the id of what is on record."""
     if now.kind in ("continue-as-new", "acceptance of update"):
         return True
@@ -152,7 +152,7 @@ def same_thing(was: Any, now: Asked, names: Mapping[str, str], *, foreign: bool)
             return True
 
 
-def same_id(key: str, now: Asked, *, foreign: bool) -> bool:
+def same_id(key: str, now: AskedCommand, *, foreign: bool) -> bool:
     """Whether an activity's id is the one on record: chosen here as there, or chosen neither here nor there."""
     if key == now.key:
         return True
@@ -177,7 +177,7 @@ def describe(item: Any, nothing: str = "nothing more") -> str:
     return text
 
 
-def differs(was: Any, now: Asked | None, site: Site, reason: str) -> NondeterminismError:
+def differs(was: Any, now: AskedCommand | None, site: Site, reason: str) -> NondeterminismError:
     """The report for code that went another way than its history: what was expected, what came, and where."""
     expected = describe(was) + (f" (event {was.event_id})" if was is not None else "")
     produced = describe(now)
@@ -207,7 +207,7 @@ def _place(site: Site) -> str:
     )
 
 
-def compared(was: Any, now: Asked, *, foreign: bool = False) -> NondeterminismError | None:
+def compared(was: Any, now: AskedCommand, *, foreign: bool = False) -> NondeterminismError | None:
     """What changed between a thing on record and the same thing as it is asked for now, if anything did.
 
     `foreign`: the history is of another language, whose failures are worded otherwise.
@@ -227,7 +227,7 @@ def compared(was: Any, now: Asked, *, foreign: bool = False) -> NondeterminismEr
     )
 
 
-def _changed(was: Any, now: Asked, foreign: bool) -> str:
+def _changed(was: Any, now: AskedCommand, foreign: bool) -> str:
     if now.kind == "continue-as-new":
         if now.name and was.name != now.name:
             return "type"

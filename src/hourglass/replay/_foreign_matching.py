@@ -7,7 +7,7 @@ chosen, and (reported apart) arguments, durations and results.
 What fits without its counterpart: the end of a timer, which no SDK of the first years asked for where a wait with a
 limit was over; and a timer that was taken back in the task in which it was asked for.
 
-Local activities are held against the markers in which the history says how they ended (`LocalActivities`, which must
+Local activities are held against the markers in which the history says how they ended (`ForeignLocalActivities`, which must
 not know activations, tasks, other commands). SDKs number local activities each in its own way, but all in the order
 in which they are asked for: of those of one type the lowest number that has not ended is that of the oldest. A
 workflow's `SideEffect` has no counterpart in Hourglass; where it was written down, a local activity that has no
@@ -39,7 +39,7 @@ from hourglass.replay._foreign_markers import EffectMark, LocalMark, Mark
 
 
 @dataclass
-class LocalActivities:
+class ForeignLocalActivities:
     """The local activities that a run waits for, and the marks of the task in hand that have not been told."""
 
     waiting: list[c.ScheduleLocalActivity] = field(default_factory=list)

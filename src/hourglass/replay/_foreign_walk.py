@@ -36,12 +36,12 @@ from hourglass._history.events import (
 )
 from hourglass._temporal.expectations import Expected
 from hourglass.errors import HistoryError, NondeterminismError
-from hourglass.replay._comparison import Asked, compared, differs
+from hourglass.replay._comparison import AskedCommand, compared, differs
 from hourglass.replay._foreign_markers import Decode, VersionMark
-from hourglass.replay._foreign_matching import LocalActivities, pair_up
+from hourglass.replay._foreign_matching import ForeignLocalActivities, pair_up
 from hourglass.replay._foreign_order import Order
 from hourglass.replay._foreign_tasks import WorkflowTask, tasks_of
-from hourglass.replay._session import Execution
+from hourglass.replay._session import HistoryExecution
 from hourglass.replay._trace import Unread, asked_of
 
 # --- where commands come from ---------------------------------------------------------------------
@@ -125,7 +125,7 @@ class Walk:
     def __init__(
         self,
         run_id: str,
-        execution: Execution,
+        execution: HistoryExecution,
         recorded: Mapping[int, Any],
         *,
         compare: bool = True,
@@ -142,7 +142,7 @@ class Walk:
         self._admitted: dict[str, UpdateRequest] = {}
         self._names: dict[str, str] = {}
         self._origins = Origins()
-        self._locals = LocalActivities()
+        self._locals = ForeignLocalActivities()
         self._task = WorkflowTask(told=())
         self.at = 0
         self.choices: list[int] = []
@@ -381,9 +381,9 @@ class Walk:
     def _where(self) -> str:
         return f"in the workflow task that started with event {self._task.history_length}"
 
-    def _asked(self, command: c.Command) -> Asked:
+    def _asked(self, command: c.Command) -> AskedCommand:
         return asked_of(command, self._origins.site(command), self._outcomes)
 
 
-def _local(command: c.ScheduleLocalActivity, site: Site) -> Asked:
-    return Asked("local activity", "", command.activity_type, command.arguments, None, site)
+def _local(command: c.ScheduleLocalActivity, site: Site) -> AskedCommand:
+    return AskedCommand("local activity", "", command.activity_type, command.arguments, None, site)

@@ -24,11 +24,11 @@ from hourglass._engine.context import Site
 from hourglass._history import events as h
 from hourglass._history.events import UpdateRequest, WorkflowExecutionUpdateAdmitted
 from hourglass.errors import NondeterminismError
-from hourglass.replay._comparison import Asked, asked, compared, differs, same_thing
+from hourglass.replay._comparison import AskedCommand, asked, compared, differs, same_thing
 from hourglass.replay._foreign_markers import LocalMark
 from hourglass.replay._foreign_matching import pair_up
 from hourglass.replay._foreign_tasks import WorkflowTask
-from hourglass.replay._session import Step
+from hourglass.replay._session import ReplayStep
 
 _NOWHERE: Site = ("", 0)
 
@@ -75,9 +75,11 @@ class Trace:
         self._locals: dict[int, c.ScheduleLocalActivity] = {}
         self._cancelled_locals: set[int] = set()
 
-    def difference(self, tasks: Sequence[WorkflowTask], steps: Sequence[Step]) -> NondeterminismError | None:
+    def difference(
+        self, tasks: Sequence[WorkflowTask], steps: Sequence[ReplayStep]
+    ) -> NondeterminismError | None:
         """The first thing that differs, if anything does."""
-        by_task: dict[int, list[Step]] = {}
+        by_task: dict[int, list[ReplayStep]] = {}
         for step in steps:
             by_task.setdefault(step.history_length, []).append(step)
         last = max(by_task, default=0)
@@ -97,7 +99,7 @@ class Trace:
 
     # --- following --------------------------------------------------------------------------------------------------
 
-    def _take(self, group: Sequence[WorkflowTask], steps: Sequence[Step]) -> None:
+    def _take(self, group: Sequence[WorkflowTask], steps: Sequence[ReplayStep]) -> None:
         for task in group:
             for event in task.told:
                 if isinstance(event.attributes, WorkflowExecutionUpdateAdmitted):
@@ -132,7 +134,7 @@ class Trace:
             return found[1]
         return self._sites.get((type(command), getattr(command, "seq", 0)), _NOWHERE)
 
-    def _asked(self, command: c.Command) -> Asked:
+    def _asked(self, command: c.Command) -> AskedCommand:
         return asked_of(command, self._site(command), self._outcomes)
 
     # --- comparing --------------------------------------------------------------------------------------------------
@@ -241,7 +243,7 @@ def local_of(mark: LocalMark) -> Unread:
     return Unread(mark.event_id, None, f"local activity {mark.activity_type}".rstrip())
 
 
-def asked_of(command: c.Command, site: Site, outcomes: Outcomes) -> Asked:
+def asked_of(command: c.Command, site: Site, outcomes: Outcomes) -> AskedCommand:
     """Whatever a run asked for, in the terms of a history."""
     match command:
         case RequestCancelChild():
@@ -249,16 +251,16 @@ def asked_of(command: c.Command, site: Site, outcomes: Outcomes) -> Asked:
             return asked(plain, site) or _unnamed(command, site)
         case c.CancelTimer():
             key = str(outcomes.link_of(command))
-            return Asked("cancellation of the timer of event", key, "", (), None, site)
+            return AskedCommand("cancellation of the timer of event", key, "", (), None, site)
         case c.RequestCancelActivity():
             key = str(outcomes.link_of(command))
-            return Asked("cancellation of the activity of event", key, "", (), None, site)
+            return AskedCommand("cancellation of the activity of event", key, "", (), None, site)
         case _:
             return asked(command, site) or _unnamed(command, site)
 
 
-def _unnamed(command: c.Command, site: Site) -> Asked:
-    return Asked(type(command).__name__, "", "", (), None, site)
+def _unnamed(command: c.Command, site: Site) -> AskedCommand:
+    return AskedCommand(type(command).__name__, "", "", (), None, site)
 
 
 def _groups(tasks: Sequence[WorkflowTask]) -> list[list[WorkflowTask]]:

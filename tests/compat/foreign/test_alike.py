@@ -11,7 +11,7 @@ from hourglass._temporal.dialect import Dialect
 from hourglass.converter import CanceledFailure, Failure
 from hourglass.replay import History
 from hourglass.replay._foreign_markers import LocalMark
-from hourglass.replay._foreign_matching import LocalActivities
+from hourglass.replay._foreign_matching import ForeignLocalActivities
 from hourglass.replay._foreign_order import Order
 from hourglass.replay._foreign_walk import ORDERS, Origins
 
@@ -226,7 +226,7 @@ def mark(number: int, **more: Any) -> LocalMark:
 
 def told(waiting: list[int], marks: list[LocalMark], later: list[LocalMark], *cancelled: int) -> list[Any]:
     """Whose ends are told, in order; some are cancelled first."""
-    found = LocalActivities()
+    found = ForeignLocalActivities()
     found.foresee([*marks, *later])
     for seq in waiting:
         found.schedule(local(seq), seq)

@@ -15,11 +15,11 @@ from tests.specs import made
 
 from hourglass._contract.schedules import (
     CreateSchedule,
+    EngineSchedule,
+    EngineSchedulePolicy,
+    EngineScheduleSpec,
     IntervalSpec,
     OverlapPolicy,
-    Schedule,
-    SchedulePolicy,
-    ScheduleSpec,
 )
 from hourglass._contract.service import StartWorkflow
 from hourglass._embedded.rules import schedules as schedules
@@ -47,10 +47,10 @@ def acted() -> ScheduleChange:
         request_id="",
         arguments=(Payload(b'"daily"'),),
     )
-    schedule = Schedule(
+    schedule = EngineSchedule(
         action=action,
-        spec=ScheduleSpec(intervals=(IntervalSpec(60.0),), time_zone="Europe/Berlin"),
-        policy=SchedulePolicy(overlap=OverlapPolicy.BUFFER_ALL),
+        spec=EngineScheduleSpec(intervals=(IntervalSpec(60.0),), time_zone="Europe/Berlin"),
+        policy=EngineSchedulePolicy(overlap=OverlapPolicy.BUFFER_ALL),
     )
     request = CreateSchedule(schedule_id="reports", schedule=schedule, request_id="create-1")
     step = schedules.advance(schedules.create(request, 1_000), 120_000_000_000)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hourglass._embedded.rules.schedules import Record as Schedule
+from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store import database, fork_safety
 from hourglass._embedded.store.records import FIND_REQUEST
 from hourglass._embedded.store.sqlite import SqliteStore
@@ -55,7 +55,7 @@ def described(stored: Stored) -> dict[str, Any]:
     return described
 
 
-def described_schedule(record: Schedule) -> dict[str, Any]:
+def described_schedule(record: ScheduleRecord) -> dict[str, Any]:
     """What a schedule is, in plain values."""
     action = record.schedule.action
     return {
@@ -97,7 +97,7 @@ def test_old_files_open(open_store: Open, path: Path, file: Path) -> None:
             assert described(stored) == expected
             assert store.current(expected["workflow_id"]) == run_id
             assert store.find_request(expected["workflow_id"], f"{run_id}-request-1") == run_id
-        assert await store.count("ExecutionStatus = 'Running'") == 1
+        assert (await store.count("ExecutionStatus = 'Running'")).count == 1
         assert store.latest_ns == 5_000
         assert list(store.due(5_000, 10)) == ["waiting"]
         assert store.schedules() == [

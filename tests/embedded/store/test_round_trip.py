@@ -191,7 +191,7 @@ async def _write_and_load(path: Path, story: Story) -> object:
     await store.durable(store.append(story.start()))
     stored = store.load(story.run_id)
     current = store.current(story.run.started.workflow_id)
-    listed = await store.count("")
+    listed = (await store.count("")).count
     store.close()
     assert listed == 1
     assert current

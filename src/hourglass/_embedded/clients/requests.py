@@ -9,28 +9,29 @@ runs ends in one change of the store; the same request again is the same reset.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TypeVar, cast
 
-from hourglass._contract import service as d
+import msgspec
+
 from hourglass._contract import service as s
-from hourglass._contract import service as watch
 from hourglass._contract.ids import new_id
-from hourglass._contract.schedules import DescribeSchedule, ListSchedules
-from hourglass._contract.service import PollUpdate, Request, ResetWorkflow, Started, UpdateWorkflow
+from hourglass._contract.service import Effect, Request, ResetWorkflow, Started
 from hourglass._embedded.clients.answering import (
     MOST_LISTED,
-    ROOM,
-    Answer,
+    Handlers,
+    PendingAnswer,
     answered,
     check_moves,
     check_open,
     find,
     holding,
     is_written,
+    refusal_rests_on,
     stored,
     wait,
+    wait_for_room,
 )
 from hourglass._embedded.clients.schedule_requests import SCHEDULE_HANDLERS
 from hourglass._embedded.clients.update_requests import UPDATE_HANDLERS
@@ -49,24 +50,28 @@ from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._history import events as h
 from hourglass._history.events import WorkflowExecutionUpdateAccepted
 from hourglass._history.json import event_json
-from hourglass.errors import ServiceError
+from hourglass.errors import HourglassError, ServiceError, StorageError
+
+A = TypeVar("A")
 
 # --- versions of workers --------------------------------------------------------------------------------------
 
 
-async def set_current(engine: Engine, request: d.SetCurrentVersion) -> Answer[d.CurrentVersionSet]:
+async def set_current(engine: Engine, request: s.SetCurrentVersion) -> PendingAnswer[s.CurrentVersionSet]:
     """Make a version current."""
     previous = engine.deployments.set_current(request.deployment_name, request.build_id)
-    return Answer(d.CurrentVersionSet(previous), engine.runs.newest)
+    return PendingAnswer(s.CurrentVersionSet(previous), engine.runs.newest)
 
 
-async def describe_deployment(engine: Engine, request: d.DescribeDeployment) -> Answer[d.DeploymentInfo]:
+async def describe_deployment(
+    engine: Engine, request: s.DescribeDeployment
+) -> PendingAnswer[s.DeploymentInfo]:
     """Look at a deployment."""
     name = request.deployment_name
     found = engine.deployments.find(name)
     await is_written(engine, engine.runs.newest)  # the store counts what is durable
     versions = [
-        d.KnownVersion(
+        s.KnownVersion(
             version=WorkerDeploymentVersion(name, build_id),
             status="CURRENT" if build_id == found.current else await _status(engine, name, build_id, build),
             create_time_ns=build.created_ns,
@@ -74,10 +79,10 @@ async def describe_deployment(engine: Engine, request: d.DescribeDeployment) -> 
         for build_id, build in found.builds.items()
     ]
     current = WorkerDeploymentVersion(name, found.current) if found.current else None
-    info = d.DeploymentInfo(
+    info = s.DeploymentInfo(
         name=name, current=current, changed_ns=found.changed_ns, versions=tuple(reversed(versions))
     )
-    return Answer(info, engine.runs.newest)
+    return PendingAnswer(info, engine.runs.newest)
 
 
 async def _status(engine: Engine, name: str, build_id: str, build: Build) -> str:
@@ -85,28 +90,22 @@ async def _status(engine: Engine, name: str, build_id: str, build: Build) -> str
     if not build.current_ns:
         return "INACTIVE"
     version = external_name(WorkerDeploymentVersion(name, build_id)).replace("'", "''")
-    open_runs = await engine.store.count(
+    pinned = await engine.store.count(
         f"ExecutionStatus = 'Running' AND TemporalWorkerDeploymentVersion = '{version}' "
         "AND TemporalWorkflowVersioningBehavior = 'Pinned'"
     )
-    return "DRAINING" if open_runs else "DRAINED"
-
-
-DEPLOYMENT_HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {
-    d.SetCurrentVersion: set_current,
-    d.DescribeDeployment: describe_deployment,
-}
+    return "DRAINING" if pinned.count else "DRAINED"
 
 
 # --- resets ---------------------------------------------------------------------------------------------------
 
 
-async def reset(engine: Engine, request: ResetWorkflow) -> Answer[Started]:
+async def reset(engine: Engine, request: ResetWorkflow) -> PendingAnswer[Started]:
     """Begin a run anew from one of its workflow tasks."""
     base = find(engine, request.workflow_id, request.run_id)
     current = find(engine, request.workflow_id)
     if request.request_id and (made := engine.runs.find_request(current, request.request_id)):
-        return Answer(Started(made), engine.runs.newest)
+        return PendingAnswer(Started(made), engine.runs.newest)
     later = [each for run in _following(engine, base) for each in run]
     of_base = [event.attributes for event in (*base.events, *(() if current is base else current.events))]
     new_run_id = engine.runs.new_run_id()
@@ -117,7 +116,7 @@ async def reset(engine: Engine, request: ResetWorkflow) -> Answer[Started]:
         _give_way(engine, base, current, request, new_run_id)
         record = engine.runs.begin_anew(step, carried_out)
     _tell_of_ended_children(engine, record)
-    return Answer(Started(new_run_id), record.number)
+    return PendingAnswer(Started(new_run_id), record.number)
 
 
 def _carried_out(request: ResetWorkflow, run: Run, before: Iterable[h.Attributes]) -> Iterator[str]:
@@ -161,32 +160,21 @@ def _child_ended(initiated: int, last: Run, run: Run, now_ns: int) -> Step:
     return children.child_ended(run, initiated, last, now_ns)
 
 
-RESET_HANDLERS: dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {
-    ResetWorkflow: reset
-}
-"""The handler of each request."""
-
-
 # --- pollers --------------------------------------------------------------------------------------------------
 
 
-async def pollers(engine: Engine, request: watch.GetPollers) -> Answer[watch.Pollers]:
+async def pollers(engine: Engine, request: s.GetPollers) -> PendingAnswer[s.Pollers]:
     """The workers that take workflow tasks, or attempts of activities, from a queue. A handle is in this process, so
     each was last seen now.
     """
     now = engine.clock.now_ns()
     found = tuple(
-        watch.Poller(taker.identity, now, taker.version)
+        s.Poller(taker.identity, now, taker.version)
         for taker in engine.offers.takers(request.task_queue)
         if (taker.takes_activities if request.activities else taker.takes_workflows)
     )
     current = engine.deployments.current(request.task_queue)
-    return Answer(watch.Pollers(found, engine.offers.served(), current), engine.runs.newest)
-
-
-WATCH_HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {
-    watch.GetPollers: pollers,
-}
+    return PendingAnswer(s.Pollers(found, engine.offers.served(), current), engine.runs.newest)
 
 
 # --- workflows and activities ---------------------------------------------------------------------------------
@@ -202,34 +190,42 @@ _REJECTED = {
 }
 
 
-async def start(engine: Engine, request: s.StartWorkflow) -> Answer[s.Started]:
+async def start(engine: Engine, request: s.StartWorkflow) -> PendingAnswer[s.Started]:
     """Start a workflow."""
-    engine.deployments.check(request.versioning_override, request.spec.task_queue)
+    if request.versioning_override is not None:
+        engine.deployments.check(request.versioning_override, request.spec.task_queue)
     check_start(engine.runs, request)
     started, record = start_workflow(engine.runs, request)
-    return Answer(started, record.number)
+    return PendingAnswer(started, record.number)
 
 
-async def signal(engine: Engine, request: s.SignalWorkflow) -> Answer[s.Nothing]:
+async def signal(engine: Engine, request: s.SignalWorkflow) -> PendingAnswer[s.Nothing]:
     """Send a signal."""
+    limit = engine.limits.held_events
     while not _was_carried_out(engine, request):
         record = find(engine, request.workflow_id, request.run_id)
         check_open(record)
         check_signals(engine.runs, record)
-        if len(record.run.held) < engine.limits.held_events:
+        if len(record.run.held) < limit:
             _change(
                 engine, record, lambda run, now: transitions.signal(run, request, now), request.request_id
             )
             return _done(record)
-        await _wait_for_room(engine, record)
+        # So much has come during the run's task that the task would have to be failed.
+        await wait_for_room(
+            engine,
+            record,
+            partial(_has_room, record, limit),
+            f"{limit} events have come during the workflow's task, which does not end: try again later",
+        )
     return _done_before(engine)
 
 
-async def query(engine: Engine, request: s.QueryWorkflow) -> Answer[s.QueryAnswer]:
+async def query(engine: Engine, request: s.QueryWorkflow) -> PendingAnswer[s.QueryAnswer]:
     """Ask a question."""
     record = find(engine, request.workflow_id, request.run_id)
     if record.run.status in _REJECTED[request.reject_condition]:
-        return Answer(s.QueryAnswer(rejected=record.run.status), record.number)
+        return PendingAnswer(s.QueryAnswer(rejected=record.run.status), record.number)
     check_moves(engine, record)
     await _first_task(engine, record)
     if record.run.task is not None and record.run.task.attempt > 2:
@@ -245,10 +241,10 @@ async def query(engine: Engine, request: s.QueryWorkflow) -> Answer[s.QueryAnswe
             result = await asked.answer
         finally:
             engine.tasks.withdraw(record, asked)
-    return Answer(s.QueryAnswer(() if result is None else (result,)), record.number)
+    return PendingAnswer(s.QueryAnswer(() if result is None else (result,)), record.number)
 
 
-async def cancel(engine: Engine, request: s.CancelWorkflow) -> Answer[s.Nothing]:
+async def cancel(engine: Engine, request: s.CancelWorkflow) -> PendingAnswer[s.Nothing]:
     """Ask a workflow to cancel. One that has closed does not mind."""
     if _was_carried_out(engine, request):
         return _done_before(engine)
@@ -263,7 +259,7 @@ async def cancel(engine: Engine, request: s.CancelWorkflow) -> Answer[s.Nothing]
     return _done(record)
 
 
-async def terminate(engine: Engine, request: s.TerminateWorkflow) -> Answer[s.Nothing]:
+async def terminate(engine: Engine, request: s.TerminateWorkflow) -> PendingAnswer[s.Nothing]:
     """End a workflow now."""
     if _was_carried_out(engine, request):
         return _done_before(engine)
@@ -277,7 +273,7 @@ async def terminate(engine: Engine, request: s.TerminateWorkflow) -> Answer[s.No
     return _done(record)
 
 
-async def describe(engine: Engine, request: s.DescribeWorkflow) -> Answer[s.Description]:
+async def describe(engine: Engine, request: s.DescribeWorkflow) -> PendingAnswer[s.Description]:
     """Look at one run."""
     record = find(engine, request.workflow_id, request.run_id)
     return await answered(
@@ -300,29 +296,28 @@ def _described(run: Run) -> s.Description:
     )
 
 
-async def list_workflows(engine: Engine, request: s.ListWorkflows) -> Answer[s.Page]:
+async def list_workflows(engine: Engine, request: s.ListWorkflows) -> PendingAnswer[s.Page]:
     """List runs, newest first."""
     await is_written(engine, engine.runs.newest)  # the store answers from what is durable
     size = min(max(1, request.page_size), MOST_LISTED)
     page = await engine.store.page(request.query, request.next_page_token, size)
-    return Answer(page, 0)
+    return PendingAnswer(page, 0)
 
 
-async def count(engine: Engine, request: s.CountWorkflows) -> Answer[s.Count]:
+async def count(engine: Engine, request: s.CountWorkflows) -> PendingAnswer[s.Count]:
     """Count runs."""
     await is_written(engine, engine.runs.newest)
-    store = engine.store
-    return Answer(s.Count(await store.count(request.query), await store.groups(request.query)), 0)
+    return PendingAnswer(await engine.store.count(request.query), 0)
 
 
-async def wait_for_close(engine: Engine, request: s.WaitForClose) -> Answer[s.Outcome]:
+async def wait_for_close(engine: Engine, request: s.WaitForClose) -> PendingAnswer[s.Outcome]:
     """Wait until a run closes."""
     record = find(engine, request.workflow_id, request.run_id)
     await wait(engine, record, record.closed, lambda: not record.run.is_open, request.rpc_timeout)
-    return Answer(_outcome(record), record.number)
+    return PendingAnswer(_outcome(record), record.number)
 
 
-async def get_history(engine: Engine, request: s.GetHistory) -> Answer[s.HistoryPage]:
+async def get_history(engine: Engine, request: s.GetHistory) -> PendingAnswer[s.HistoryPage]:
     """A page of a history."""
     record = find(engine, request.workflow_id, request.run_id)
     begin = _offset(request.next_page_token)
@@ -336,7 +331,7 @@ async def get_history(engine: Engine, request: s.GetHistory) -> Answer[s.History
         )
     page = _history_page(record.events, begin, goes_on=request.wait_new and record.run.is_open)
     if request.wait_new:
-        return Answer(page, record.number)
+        return PendingAnswer(page, record.number)
     return await answered(
         engine,
         record.number,
@@ -352,7 +347,7 @@ def _history_page(events: Sequence[h.HistoryEvent], begin: int, *, goes_on: bool
     return s.HistoryPage(page, str(end).encode() if more else b"")
 
 
-async def complete_activity(engine: Engine, request: s.CompleteActivity) -> Answer[s.Nothing]:
+async def complete_activity(engine: Engine, request: s.CompleteActivity) -> PendingAnswer[s.Nothing]:
     """End an activity from outside."""
     token, record, activity = _attempt(
         engine, request.token, request.workflow_id, request.run_id, request.activity_id
@@ -362,32 +357,30 @@ async def complete_activity(engine: Engine, request: s.CompleteActivity) -> Answ
     if failure is None and request.cancelled and not activity.cancel_requested_event_id:
         raise ServiceError("the activity was not asked to cancel", status="INVALID_ARGUMENT")
     engine.attempts.release(token)
-    if failure is not None:
-        engine.runs.change(
-            record, lambda run, now: transitions.fail_activity(run, activity, failure, who, now)
-        )
-    elif request.cancelled:
-        details = request.cancelled_details
-        engine.runs.change(
-            record, lambda run, now: transitions.cancel_activity(run, activity, details, who, now)
-        )
-    else:
-        engine.runs.change(
-            record, lambda run, now: transitions.complete_activity(run, activity, request.result, who, now)
-        )
+
+    def end(run: Run, now: int) -> Step:
+        if failure is not None:
+            return transitions.fail_activity(run, activity, failure, who, now)
+        if request.cancelled:
+            return transitions.cancel_activity(run, activity, request.cancelled_details, who, now)
+        return transitions.complete_activity(run, activity, request.result, who, now)
+
+    engine.runs.change(record, end)
     return _done(record)
 
 
-async def heartbeat_activity(engine: Engine, request: s.HeartbeatActivity) -> Answer[s.HeartbeatAnswer]:
+async def heartbeat_activity(
+    engine: Engine, request: s.HeartbeatActivity
+) -> PendingAnswer[s.HeartbeatAnswer]:
     """Report that an activity lives."""
     _, record, activity = _attempt(
         engine, request.token, request.workflow_id, request.run_id, request.activity_id
     )
     engine.runs.change(record, lambda run, now: transitions.heartbeat(run, activity, request.details, now))
-    return Answer(s.HeartbeatAnswer(bool(activity.cancel_requested_event_id)), record.number)
+    return PendingAnswer(s.HeartbeatAnswer(bool(activity.cancel_requested_event_id)), record.number)
 
 
-HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {
+HANDLERS: Handlers = {
     s.StartWorkflow: start,
     s.SignalWorkflow: signal,
     s.QueryWorkflow: query,
@@ -400,34 +393,49 @@ HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[Answer[An
     s.GetHistory: get_history,
     s.CompleteActivity: complete_activity,
     s.HeartbeatActivity: heartbeat_activity,
+    ResetWorkflow: reset,
+    s.GetPollers: pollers,
+    s.SetCurrentVersion: set_current,
+    s.DescribeDeployment: describe_deployment,
     **UPDATE_HANDLERS,
-    **RESET_HANDLERS,
-    **WATCH_HANDLERS,
     **SCHEDULE_HANDLERS,
-    **DEPLOYMENT_HANDLERS,
 }
-"""The handler of each request; one that is not here is one that this engine does not know yet."""
+"""All that this engine can be asked, with the handler of each."""
 
-LOOKS: frozenset[type[s.Request[Any]]] = frozenset(
-    {
-        s.DescribeWorkflow,
-        s.ListWorkflows,
-        s.CountWorkflows,
-        s.GetHistory,
-        DescribeSchedule,
-        ListSchedules,
-    }
-)
-"""Requests that only look: they are answered by what the disk has, and say so (`notice`), while it cannot be written.
-"""
 
-PATIENT: tuple[type[s.Request[Any]], ...] = (
-    s.WaitForClose,
-    s.GetHistory,
-    UpdateWorkflow,
-    PollUpdate,
-)
-"""Requests whose time limit ends the wait with an answer, not with an error."""
+async def answer(engine: Engine, request: Request[A]) -> A:
+    """The way of a request through an engine: it is checked, carried out in memory, and answered when all that the
+    answer rests on is durable. Raises the refusal, or `StorageError` if the engine has failed.
+    """
+    if engine.failed is not None:
+        raise engine.failed
+    handler = HANDLERS.get(type(request))
+    if handler is None:
+        name = type(request).__name__
+        raise ServiceError(f"{name} is not supported by the embedded engine yet", status="UNIMPLEMENTED")
+    engine.limits.check(request)
+    try:
+        found: PendingAnswer[A] = await handler(engine, request)
+    except StorageError as error:
+        engine.doubt(error)
+        raise
+    except OverflowError:
+        name = type(request).__name__
+        raise ServiceError(
+            f"a number of this {name} is larger than 64 bits", status="INVALID_ARGUMENT"
+        ) from None
+    except HourglassError:
+        # A refusal says how things are, as an answer does: it waits for the disk, too.
+        engine.offers.stir()
+        await engine.durable(refusal_rests_on(engine, request))
+        raise
+    engine.offers.stir()  # before the wait: what handles take of it may be in the same commit
+    if engine.is_over or not engine.is_durable(found.rests_on):
+        await engine.durable(found.rests_on)
+    if request.effect is Effect.READ and hasattr(found.value, "notice") and (trouble := engine.trouble):
+        notice = f"{trouble}; what is told is what the file has" if engine.held else trouble
+        return cast(A, msgspec.structs.replace(cast(msgspec.Struct, found.value), notice=notice))
+    return found.value
 
 
 async def _first_task(engine: Engine, record: Record) -> None:
@@ -455,23 +463,12 @@ def _was_carried_out(
     return latest is not None and bool(engine.runs.find_request(latest, request.request_id))
 
 
-def _done_before(engine: Engine) -> Answer[s.Nothing]:
-    return Answer(s.Nothing(), engine.runs.newest)
+def _done_before(engine: Engine) -> PendingAnswer[s.Nothing]:
+    return PendingAnswer(s.Nothing(), engine.runs.newest)
 
 
-async def _wait_for_room(engine: Engine, record: Record) -> None:
-    """Hold a sender back while so much has come during the run's task that the task would have to be failed."""
-    limit = engine.limits.held_events
-
-    def is_full() -> bool:
-        return record.run.is_open and len(record.run.held) >= limit
-
-    await wait(engine, record, record.changed, lambda: not is_full(), ROOM)
-    if is_full() or engine.is_over:
-        raise ServiceError(
-            f"{limit} events have come during the workflow's task, which does not end: try again later",
-            status="RESOURCE_EXHAUSTED",
-        )
+def _has_room(record: Record, limit: int) -> bool:
+    return not record.run.is_open or len(record.run.held) < limit
 
 
 def _change(engine: Engine, record: Record, transition: Callable[[Run, int], Step], request_id: str) -> None:
@@ -481,8 +478,8 @@ def _change(engine: Engine, record: Record, transition: Callable[[Run, int], Ste
         raise ServiceError(reason, status="INVALID_ARGUMENT")
 
 
-def _done(record: Record) -> Answer[s.Nothing]:
-    return Answer(s.Nothing(), record.number)
+def _done(record: Record) -> PendingAnswer[s.Nothing]:
+    return PendingAnswer(s.Nothing(), record.number)
 
 
 def _attempt(

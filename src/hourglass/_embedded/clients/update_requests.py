@@ -8,12 +8,10 @@ an update that no run has accepted follows its workflow from run to run.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from hourglass._contract.service import (
     PollUpdate,
-    Request,
     Started,
     UpdateStage,
     UpdateStarted,
@@ -21,7 +19,14 @@ from hourglass._contract.service import (
     UpdateWithStart,
     UpdateWorkflow,
 )
-from hourglass._embedded.clients.answering import ROOM, Answer, check_open, find, wait
+from hourglass._embedded.clients.answering import (
+    Handlers,
+    PendingAnswer,
+    check_open,
+    find,
+    wait,
+    wait_for_room,
+)
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.run import Record
 from hourglass._embedded.engine.starting import check_start, start_workflow
@@ -36,7 +41,7 @@ class _WentOn(Exception):
     """The run that was asked has gone on as another before it accepted the update."""
 
 
-async def update(engine: Engine, request: UpdateWorkflow) -> Answer[UpdateState]:
+async def update(engine: Engine, request: UpdateWorkflow) -> PendingAnswer[UpdateState]:
     """Ask for an update and wait until it has come so far."""
     while True:
         record = _accepted_for(engine, request)
@@ -49,7 +54,7 @@ async def update(engine: Engine, request: UpdateWorkflow) -> Answer[UpdateState]
             continue
 
 
-async def poll_update(engine: Engine, request: PollUpdate) -> Answer[UpdateState]:
+async def poll_update(engine: Engine, request: PollUpdate) -> PendingAnswer[UpdateState]:
     """Wait on for an update."""
     record = _asked(engine, find(engine, request.workflow_id, request.run_id), request.update_id)
     updates, not_found = engine.updates.of(record), f'update "{request.update_id}" not found'
@@ -61,7 +66,7 @@ async def poll_update(engine: Engine, request: PollUpdate) -> Answer[UpdateState
         raise WorkflowNotFoundError(not_found, status="NOT_FOUND") from None
 
 
-async def update_with_start(engine: Engine, request: UpdateWithStart) -> Answer[UpdateStarted]:
+async def update_with_start(engine: Engine, request: UpdateWithStart) -> PendingAnswer[UpdateStarted]:
     """Start a workflow, or use the one that runs, and ask for an update, with nothing in between."""
     if request.start.spec.cron_schedule:
         raise ServiceError("CronSchedule is not allowed.", status="INVALID_ARGUMENT")
@@ -69,14 +74,15 @@ async def update_with_start(engine: Engine, request: UpdateWithStart) -> Answer[
         raise ServiceError("WorkflowStartDelay is not supported.", status="INVALID_ARGUMENT")
     record, started = _asked_already(engine, request)
     if record is None:
-        engine.deployments.check(request.start.versioning_override, request.start.spec.task_queue)
+        if request.start.versioning_override is not None:
+            engine.deployments.check(request.start.versioning_override, request.start.spec.task_queue)
         check_start(engine.runs, request.start)
         started, record = start_workflow(engine.runs, request.start)
     try:
         answer = await _updated(engine, record, request.update)
     except _WentOn:
         answer = await update(engine, request.update)
-    return Answer(UpdateStarted(started, answer.value), answer.rests_on)
+    return PendingAnswer(UpdateStarted(started, answer.value), answer.rests_on)
 
 
 def _asked_already(engine: Engine, request: UpdateWithStart) -> tuple[Record | None, Started]:
@@ -132,7 +138,7 @@ def _asked(engine: Engine, record: Record, update_id: str) -> Record:
     return other if found else record
 
 
-async def _updated(engine: Engine, record: Record, request: UpdateWorkflow) -> Answer[UpdateState]:
+async def _updated(engine: Engine, record: Record, request: UpdateWorkflow) -> PendingAnswer[UpdateState]:
     """Ask a run for an update, unless it was asked before, and wait until it has come so far. Raises `_WentOn`."""
     waiting = await _admitted(engine, record, request)
     return await _follow(engine, record, waiting, request)
@@ -140,6 +146,11 @@ async def _updated(engine: Engine, record: Record, request: UpdateWorkflow) -> A
 
 async def _admitted(engine: Engine, record: Record, request: UpdateWorkflow) -> Waiting | None:
     """The update, admitted unless it is known; None if it is accepted already."""
+    limit = engine.limits.updates_in_flight
+
+    def is_room() -> bool:
+        return engine.updates.of(record).in_flight < limit or not record.run.is_open
+
     while True:
         updates = engine.updates.of(record)
         if updates.knows(request.update_id):
@@ -153,9 +164,10 @@ async def _admitted(engine: Engine, record: Record, request: UpdateWorkflow) -> 
                 f"({engine.limits.updates}); the same update asked for again should have the same id",
                 status="FAILED_PRECONDITION",
             )
-        if updates.in_flight < engine.limits.updates_in_flight:
+        if updates.in_flight < limit:
             return _joined(engine.updates.admit(record, _request(request)), request)
-        await _wait_for_room(engine, record)
+        refusal = f"the limit on the number of concurrent in-flight updates has been reached ({limit})"
+        await wait_for_room(engine, record, is_room, refusal)
 
 
 def _joined(waiting: Waiting | None, request: UpdateWorkflow) -> Waiting | None:
@@ -165,23 +177,9 @@ def _joined(waiting: Waiting | None, request: UpdateWorkflow) -> Waiting | None:
     return waiting
 
 
-async def _wait_for_room(engine: Engine, record: Record) -> None:
-    limit = engine.limits.updates_in_flight
-
-    def is_room() -> bool:
-        return engine.updates.of(record).in_flight < limit or not record.run.is_open
-
-    await wait(engine, record, record.changed, is_room, ROOM)
-    if not is_room():
-        raise ServiceError(
-            f"the limit on the number of concurrent in-flight updates has been reached ({limit})",
-            status="RESOURCE_EXHAUSTED",
-        )
-
-
 async def _follow(
     engine: Engine, record: Record, waiting: Waiting | None, request: UpdateWorkflow | PollUpdate
-) -> Answer[UpdateState]:
+) -> PendingAnswer[UpdateState]:
     """Wait until the update has come so far. Raises `_WentOn` if its run went on as another before it was accepted."""
     update_id = request.update_id
 
@@ -199,7 +197,7 @@ async def _follow(
         raise WorkflowNotFoundError("workflow update was aborted by closing workflow", status="NOT_FOUND")
     if found.stage is UpdateStage.ACCEPTED and request.wait_stage > found.stage and not record.run.is_open:
         found = _reached(record, update_id, UpdateStage.COMPLETED, failure=ABANDONED)
-    return Answer(found, record.number)
+    return PendingAnswer(found, record.number)
 
 
 def _state(engine: Engine, record: Record, waiting: Waiting | None, update_id: str) -> UpdateState:
@@ -248,9 +246,8 @@ def _request(request: UpdateWorkflow) -> UpdateRequest:
     )
 
 
-UPDATE_HANDLERS: dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {
+UPDATE_HANDLERS: Handlers = {
     UpdateWorkflow: update,
     PollUpdate: poll_update,
     UpdateWithStart: update_with_start,
 }
-"""The handler of each request."""

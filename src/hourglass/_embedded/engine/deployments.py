@@ -119,7 +119,7 @@ class Deployments:
             )
         return found
 
-    def check(self, override: VersioningOverride | None, task_queue: str) -> None:
+    def check(self, override: VersioningOverride, task_queue: str) -> None:
         """Refuse to pin a run to a version that no worker of its queue ever had."""
         if not isinstance(override, PinnedVersioningOverride):
             return

@@ -17,13 +17,11 @@ from hourglass._embedded.engine.deployments import Deployments
 from hourglass._embedded.engine.dispatch import AttemptDesk, TaskDesk, UpdateDesk
 from hourglass._embedded.engine.run import Record
 from hourglass._embedded.engine.runs import Ledger
-from hourglass._embedded.engine.schedules import ScheduleDesk
-from hourglass._embedded.engine.starting import why_no_more
+from hourglass._embedded.engine.schedules import Schedules
 from hourglass._embedded.engine.task_queues import DispatchPolicy, Offers
 from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION, Upkeep
 from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.store.disk_faults import Unwritable
-from hourglass._embedded.store.store import Refusal, Store
+from hourglass._embedded.store.store import Refusal, Store, Unwritable
 from hourglass.errors import ConnectionFailedError, HourglassError, StorageError
 
 logger = logging.getLogger("hourglass.embedded")
@@ -62,7 +60,7 @@ class Engine:
         self.tasks = TaskDesk(self.runs, self.deployments)
         self.updates = UpdateDesk(self.runs)
         self.attempts = AttemptDesk(self.runs, namespace, self.deployments)
-        self.schedules = ScheduleDesk(self.runs, self.doubt)
+        self.schedules = Schedules(self.runs, self.doubt)
         self.runs.awaiting = self.schedules
         store.on_refusal(self._refused)
         self.is_durable = self.runs.is_durable
@@ -101,21 +99,14 @@ class Engine:
         return self.runs.current(workflow_id)
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nothing is in a worker's hands or could be taken by one that waits: only time can move
-        things on.
-        """
-        return not self.runs.in_hand and not self.offers.any_for_takers()
-
-    @property
     def held(self) -> str:
-        """Why the store cannot write at present; "" if it can, or is none that knows such times."""
-        return str(getattr(self.store, "held", ""))
+        """Why the store cannot write at present; "" if it can."""
+        return self.store.held
 
     @property
     def trouble(self) -> str:
         """Why the store takes no new workflows, for people; "" if it does."""
-        return why_no_more(self.runs)
+        return self.store.refuses_starts()
 
     async def durable(self, number: int) -> None:
         """Wait until what rests on this change may leave the engine. Raises `StorageError` if it never may."""

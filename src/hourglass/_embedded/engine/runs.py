@@ -24,7 +24,6 @@ import msgspec
 
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.clock import SECOND, Clock
-from hourglass._embedded.engine.attributes import AttributeTypes
 from hourglass._embedded.engine.run import Awaiting, Nobody, Record
 from hourglass._embedded.engine.task_queues import Offers
 from hourglass._embedded.engine.transactions import Others, Part, Together, as_one
@@ -35,6 +34,7 @@ from hourglass._embedded.rules.limits import Limits, Overgrown
 from hourglass._embedded.rules.run import RUNNING, Activity, Run, Step, TellSchedule
 from hourglass._embedded.rules.transitions import needs_recovery, recover
 from hourglass._embedded.rules.wakes import run_wake_ns
+from hourglass._embedded.store.search_attributes import SearchAttributes
 from hourglass._embedded.store.store import Change, Refusal, ScheduleChange, Store, Stored
 from hourglass._history import events as h
 from hourglass.errors import StorageError
@@ -106,7 +106,7 @@ class Ledger:
         self.clock = clock
         self.limits = limits
         self.offers = offers
-        self.attributes = AttributeTypes(store, limits)
+        self.attributes = SearchAttributes(store.attribute_types, limits)
         self.newest = 0
         self.stopped = False
         self.in_hand: set[str] = set()

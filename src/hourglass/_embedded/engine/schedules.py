@@ -20,15 +20,14 @@ from hourglass._contract.service import CancelWorkflow, TerminateWorkflow
 from hourglass._embedded.clock import SECOND, Cancel, later
 from hourglass._embedded.engine.run import Record as RunRecord
 from hourglass._embedded.engine.runs import Ledger
-from hourglass._embedded.engine.starting import start_workflow, why_no_more
+from hourglass._embedded.engine.starting import start_workflow
 from hourglass._embedded.rules import transitions
-from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.run import Step as RunStep
 from hourglass._embedded.rules.schedules import (
-    Record,
     Running,
+    ScheduleRecord,
+    ScheduleStep,
     Start,
-    Step,
     advance,
     closed,
     identity,
@@ -51,17 +50,17 @@ PAUSE_NS = 5 * SECOND
 logger = logging.getLogger("hourglass.embedded")
 
 
-def _as_it_is(record: Record) -> Record:
+def _as_it_is(record: ScheduleRecord) -> ScheduleRecord:
     return record
 
 
-class ScheduleDesk:
+class Schedules:
     """See the module. Implements `Awaiting`. Acts by itself from `begin` on."""
 
     def __init__(self, runs: Ledger, doubt: Callable[[StorageError], None]) -> None:
         self._runs = runs
         self._doubt = doubt
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, ScheduleRecord] = {}
         self._entries: dict[str, ScheduleEntry] = {}
         self._awaited: dict[str, set[str]] = {}
         self._heap: list[tuple[int, str]] = []
@@ -89,7 +88,7 @@ class ScheduleDesk:
 
     # --- records --------------------------------------------------------------------------------------------
 
-    def get(self, schedule_id: str) -> Record | None:
+    def get(self, schedule_id: str) -> ScheduleRecord | None:
         """A schedule."""
         self.load()
         if schedule_id not in self._entries:
@@ -99,10 +98,10 @@ class ScheduleDesk:
             self._records[schedule_id] = record
         return record
 
-    def all(self) -> Iterator[Record]:
+    def all(self) -> Iterator[ScheduleRecord]:
         """All schedules that can be read, the oldest first."""
         self.load()
-        found: list[Record] = []
+        found: list[ScheduleRecord] = []
         for schedule_id in tuple(self._entries):
             try:
                 record = self.get(schedule_id)
@@ -113,7 +112,7 @@ class ScheduleDesk:
                 found.append(record)
         return iter(sorted(found, key=lambda each: (each.create_time_ns, each.schedule_id)))
 
-    def put(self, record: Record) -> None:
+    def put(self, record: ScheduleRecord) -> None:
         """A schedule is new, or was changed by a request: it acts, if there is something to do."""
         self.load()
         self._act(record)
@@ -156,7 +155,7 @@ class ScheduleDesk:
         if self._open_run(workflow) is not None:
             return
 
-        def go_on(schedule: Record) -> Record:
+        def go_on(schedule: ScheduleRecord) -> ScheduleRecord:
             if workflow not in schedule.running:
                 return schedule
             return closed(schedule, workflow[0], run.status, *_outcome(record))
@@ -209,7 +208,7 @@ class ScheduleDesk:
         self._runs.offers.stir()
         self._set_alarm()
 
-    def _look(self, schedule_id: str, change: Callable[[Record], Record] = _as_it_is) -> None:
+    def _look(self, schedule_id: str, change: Callable[[ScheduleRecord], ScheduleRecord] = _as_it_is) -> None:
         """Let one schedule act, after a change; whatever is wrong with it concerns no other schedule."""
         try:
             record = self.get(schedule_id)
@@ -223,11 +222,11 @@ class ScheduleDesk:
 
     # --- acting -------------------------------------------------------------------------------------------------
 
-    def _act(self, record: Record) -> None:
+    def _act(self, record: ScheduleRecord) -> None:
         """Let a schedule do what it has to do now, and keep it: all in one change."""
         now = self._runs.clock.now_ns()
         with self._runs.as_one():
-            if why_no_more(self._runs):  # nothing is missed: it is caught up with later
+            if self._runs.store.refuses_starts():  # nothing is missed: it is caught up with later
                 self._keep(record, later(now, PAUSE_NS))
                 return
             step = advance(record, now)
@@ -236,7 +235,7 @@ class ScheduleDesk:
             self._keep(record, now if again else step.wake_ns or 0)
             self._end_others(step)
 
-    def _start_all(self, step: Step, now_ns: int) -> tuple[Record, bool]:
+    def _start_all(self, step: ScheduleStep, now_ns: int) -> tuple[ScheduleRecord, bool]:
         """Start what is to be started; says whether something could not be. That one is dropped, as on a server."""
         record, refused = step.record, False
         for start in step.starts:
@@ -254,7 +253,7 @@ class ScheduleDesk:
                 record = started(record, start, run_id, now_ns)
         return record, refused
 
-    def _start(self, record: Record, start: Start) -> str:
+    def _start(self, record: ScheduleRecord, start: Start) -> str:
         # The count tells two starts for the same time apart: a time may be backfilled, or triggered, twice.
         parts = (record.schedule_id, record.create_time_ns, record.action_count, start.due.nominal_ns)
         request = start_request(record, start, "/".join(("schedule", *map(str, parts))))
@@ -262,21 +261,21 @@ class ScheduleDesk:
         answer, _ = start_workflow(self._runs, request, last)
         return answer.run_id
 
-    def _end_others(self, step: Step) -> None:
+    def _end_others(self, step: ScheduleStep) -> None:
         who = identity(step.record)
         for workflow in step.cancel:
             reason = "cancelled by schedule overlap policy"
             cancel = CancelWorkflow(workflow_id=workflow[0], request_id="", reason=reason, identity=who)
-            self._change(workflow, partial(_cancel, cancel))
+            self._change(workflow, partial(transitions.request_cancel, request=cancel))
         for workflow in step.terminate:
             reason = "terminated by schedule overlap policy"
             end = TerminateWorkflow(workflow_id=workflow[0], reason=reason, identity=who)
-            self._change(workflow, partial(_terminate, end))
+            self._change(workflow, partial(transitions.terminate, request=end))
 
-    def _change(self, workflow: Running, transition: Callable[[Run, int], RunStep]) -> None:
+    def _change(self, workflow: Running, transition: Callable[..., RunStep]) -> None:
         record = self._open_run(workflow)
         if record is not None:
-            self._runs.change(record, transition)
+            self._runs.change(record, lambda run, now_ns: transition(run, now_ns=now_ns))
 
     def _open_run(self, workflow: Running) -> RunRecord | None:
         """The run at which a workflow is now, if it is still open."""
@@ -288,7 +287,7 @@ class ScheduleDesk:
 
     # --- keeping ------------------------------------------------------------------------------------------------
 
-    def _keep(self, record: Record, wake_ns: int) -> None:
+    def _keep(self, record: ScheduleRecord, wake_ns: int) -> None:
         schedule_id = record.schedule_id
         awaited = tuple(workflow_id for workflow_id, _ in record.running)
         self._enter(ScheduleEntry(schedule_id, wake_ns, awaited))
@@ -318,14 +317,6 @@ class ScheduleDesk:
             others.discard(schedule_id)
             if not others:
                 self._awaited.pop(workflow_id, None)
-
-
-def _cancel(request: CancelWorkflow, run: Run, now_ns: int) -> RunStep:
-    return transitions.request_cancel(run, request, now_ns)
-
-
-def _terminate(request: TerminateWorkflow, run: Run, now_ns: int) -> RunStep:
-    return transitions.terminate(run, request, now_ns)
 
 
 def _outcome(record: RunRecord) -> tuple[Payloads, Failure | None]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from hourglass._contract.service import (
     IdConflictPolicy,
     SignalWorkflow,
@@ -58,7 +56,8 @@ def start_workflow(
     _check_room(runs)
     event = transitions.signaled(signal) if signal is not None else None
     ids = tuple(filter(None, (request.request_id, signal.request_id if signal is not None else "")))
-    runs.attributes.learn(request.spec.search_attributes)
+    if request.spec.search_attributes:
+        runs.attributes.learn(request.spec.search_attributes)
     record = runs.open(_first_event(runs, request, run_id, last), event, ids)
     return Started(record.run.run_id), record
 
@@ -109,14 +108,8 @@ def _check_cron(request: StartWorkflow) -> None:
         raise ServiceError(str(error), status="INVALID_ARGUMENT") from error
 
 
-def why_no_more(runs: Ledger) -> str:
-    """Why the store, which need not know of such things, wants no more runs; "" if it does."""
-    ask: Callable[[], str] | None = getattr(runs.store, "refuses_starts", None)
-    return ask() if ask is not None else ""
-
-
 def _check_room(runs: Ledger) -> None:
-    refusal = why_no_more(runs)
+    refusal = runs.store.refuses_starts()
     if refusal:
         raise StorageError(f"no new workflow can be started: {refusal}", status="RESOURCE_EXHAUSTED")
 

@@ -48,11 +48,6 @@ class Taker(Protocol):
         """Whether it takes attempts of activities now."""
         ...
 
-    @property
-    def has_out(self) -> bool:
-        """Whether its worker has something in hand."""
-        ...
-
     def is_busy(self, run_id: str) -> bool:
         """Whether an activation of this run is out."""
         ...
@@ -191,16 +186,6 @@ class Offers:
     def all_attempts(self, task_queue: str) -> Line[tuple[str, int]]:
         """The same for attempts of activities."""
         return self._attempts[task_queue]
-
-    def any_for_takers(self) -> bool:
-        """Whether something waits on a queue that a handle serves, or is in a worker's hands."""
-        return any(
-            any(True for _ in self.tasks(queue))
-            or any(True for _ in self.attempts(queue))
-            or any(taker.has_out for taker in takers)
-            for queue, takers in self._takers.items()
-            if takers
-        )
 
     def waiting_tasks(self) -> list[str]:
         """Runs whose tasks wait on a queue that a handle serves, whatever the policy says."""

@@ -508,7 +508,9 @@ def _close(
 ) -> h.WorkflowExecutionStarted | None:
     match command:
         case c.CompleteRun(result):
-            following = cron_follower(draft.run, (result,), None, new_run_id, draft.now_ns)
+            following = None
+            if draft.run.started.spec.cron_schedule:
+                following = cron_follower(draft.run, (result,), None, new_run_id, draft.now_ns)
             final = h.WorkflowExecutionCompleted(
                 result=result,
                 task_completed_event_id=completed,

@@ -3,7 +3,7 @@ halves; and a child leaves alone the files that its parent has open.
 
 Must not know: what the work is. SQLite's mutexes belong to the process, not to a file. One that a thread of ours
 holds at the instant of a fork is held for ever in the child, where that thread does not exist, and the child's first
-use of SQLite hangs, on whatever file. So all our work with SQLite is done inside `WORK`, and a fork waits until no
+use of SQLite hangs, on whatever file. So all our work with SQLite is done inside `NO_FORK`, and a fork waits until no
 thread is inside: at most for one commit, or for one portion of a copy. Whatever else must not be cut in two by a fork
 (a descriptor that is opened and noted) is done inside, too.
 
@@ -44,8 +44,8 @@ class _Mine(threading.local):
             _locks.add(self.lock)
 
 
-class Work:
-    """`with WORK:` around everything that calls SQLite, and what is said above."""
+class ForkLock:
+    """`with NO_FORK:` around everything that calls SQLite, and what is said above."""
 
     fork_waits = False
     """Whether a fork waits: something long that can be begun anew had better stop, and go on after it."""
@@ -70,13 +70,13 @@ class Work:
             self._mine.lock.acquire()
 
 
-WORK = Work()
+NO_FORK = ForkLock()
 
 
 def _before_fork() -> None:
-    # First the door: until the fork is over no thread that is new to `WORK` can add a lock that is not taken here.
+    # First the door: until the fork is over no thread that is new to `NO_FORK` can add a lock that is not taken here.
     _entrance.acquire()
-    WORK.fork_waits = True
+    NO_FORK.fork_waits = True
     for lock in list(_locks):
         lock.acquire()
         _taken.append(lock)
@@ -87,7 +87,7 @@ def _after_fork() -> None:
     for lock in _taken:
         lock.release()
     _taken.clear()
-    WORK.fork_waits = False
+    NO_FORK.fork_waits = False
     _entrance.release()
 
 

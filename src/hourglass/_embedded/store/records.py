@@ -25,7 +25,7 @@ import msgspec
 import msgspec.structs
 
 from hourglass._embedded.rules.run import Activity, Child, Run, Timer
-from hourglass._embedded.rules.schedules import Record
+from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store.disk_faults import storage_errors
 from hourglass._embedded.store.store import NoteChange, ScheduleChange, ScheduleEntry, Stored
 from hourglass._engine.specs import StartSpec
@@ -101,7 +101,7 @@ def encode_pending(thing: Activity | Timer | Child) -> bytes:
             return encode(_StoredTimer(*_timer_values(thing)))
 
 
-def encode_schedule(record: Record) -> bytes:
+def encode_schedule(record: ScheduleRecord) -> bytes:
     """A schedule's record, whole; what it starts is stored flat, as events are."""
     whole = msgspec.to_builtins(record, builtin_types=(bytes,), str_keys=False)
     action = whole["schedule"]["action"]
@@ -109,7 +109,7 @@ def encode_schedule(record: Record) -> bytes:
     return encode(whole)
 
 
-def decode_schedule(data: bytes) -> Record:
+def decode_schedule(data: bytes) -> ScheduleRecord:
     """A schedule as it was; raises ValueError (msgspec's) for what is none."""
     whole = msgspec.msgpack.decode(data)
     try:
@@ -118,7 +118,7 @@ def decode_schedule(data: bytes) -> Record:
         action["spec"] = found
     except (LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"no schedule: {error}") from error
-    return msgspec.convert(whole, Record, str_keys=False)
+    return msgspec.convert(whole, ScheduleRecord, str_keys=False)
 
 
 def decode_run(state: bytes, events: Sequence[h.HistoryEvent], pending: Mapping[int, bytes]) -> Run:
@@ -373,7 +373,7 @@ def write(connection: sqlite3.Connection, rows: Iterable[Row]) -> None:
             connection.execute("DELETE FROM schedules WHERE schedule_id = ?", (each.schedule_id,))
 
 
-def read(connection: sqlite3.Connection, schedule_id: str) -> Record | None:
+def read(connection: sqlite3.Connection, schedule_id: str) -> ScheduleRecord | None:
     """A schedule; raises ValueError (msgspec's) for what is none."""
     text = "SELECT data FROM schedules WHERE schedule_id = ?"
     found = connection.execute(text, (plain(schedule_id),)).fetchall()

@@ -28,9 +28,9 @@ import msgspec
 
 from hourglass._embedded.rules.run import RUNNING, Run
 from hourglass._embedded.store import records, visibility
-from hourglass._embedded.store.disk_faults import Unwritable, epoch_is_over, is_of_one_change, unwritable
+from hourglass._embedded.store.disk_faults import is_of_one_change, unwritable
 from hourglass._embedded.store.records import encode_pending, encode_state, shown_form
-from hourglass._embedded.store.store import Change, Refusal, ScheduleChange
+from hourglass._embedded.store.store import Change, Refusal, ScheduleChange, Unwritable, epoch_is_over
 from hourglass._history.encoding import array, encode_event, plain
 from hourglass.converter import Payload
 from hourglass.errors import StorageError

@@ -51,13 +51,6 @@ OtherCommand: TypeAlias = (
     | c.CancelSignalExternal
     | c.RequestCancelExternal
 )
-OTHER_COMMANDS: tuple[type[c.Command], ...] = (
-    c.StartChildWorkflow,
-    c.CancelChildWorkflow,
-    c.SignalExternalWorkflow,
-    c.CancelSignalExternal,
-    c.RequestCancelExternal,
-)
 
 
 @dataclass

@@ -30,7 +30,7 @@ from hourglass._embedded.clock import Cancel, to_ns
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.run import Record, Token
 from hourglass._embedded.rules.draft import Eager
-from hourglass._embedded.store.disk_faults import Unwritable
+from hourglass._embedded.store.store import Unwritable
 from hourglass._embedded.waiting import Bell
 from hourglass._embedded.workers.activity_slots import AttemptHand, Heartbeats
 from hourglass._embedded.workers.cache import Cache

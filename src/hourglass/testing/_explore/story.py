@@ -9,7 +9,7 @@ A kind that it has no words for is named as it is.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -180,9 +180,6 @@ def _spaced(thing: object) -> str:
     return _WORD.sub(" ", type(thing).__name__).lower()
 
 
-Describe = Callable[[str, e.AnyEvent], str]
-
-
 # --- story ----------------------------------------------------------------------------------------
 
 
@@ -195,7 +192,7 @@ _HEAD, _TAIL = 60, 30
 
 
 @dataclass
-class Line:
+class StoryLine:
     """Something that happened, when (in nanoseconds since the beginning), and what was done in answer."""
 
     time_ns: int
@@ -205,15 +202,15 @@ class Line:
 
 
 @dataclass
-class Story:
+class OrderStory:
     """What happened, line by line."""
 
-    lines: list[Line] = field(default_factory=list)
+    lines: list[StoryLine] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.lines)
 
-    def __iter__(self) -> Iterator[Line]:
+    def __iter__(self) -> Iterator[StoryLine]:
         return iter(self.lines)
 
     def __str__(self) -> str:
@@ -234,7 +231,7 @@ class StoryTeller:
     """Turns what the driver does into a story."""
 
     def __init__(self, driver: Exploring, words: Words, workflow_id: str) -> None:
-        self.story = Story()
+        self.story = OrderStory()
         self._driver = driver
         self._words = words
         self._workflow_id = workflow_id
@@ -306,7 +303,7 @@ class StoryTeller:
 
     def _say(self, text: str, deviates: bool | None = None) -> None:
         now = self._driver.clock.now_ns() - self._begin_ns
-        self.story.lines.append(Line(now, text, self._deviates if deviates is None else deviates))
+        self.story.lines.append(StoryLine(now, text, self._deviates if deviates is None else deviates))
 
     def _name(self, run_id: str) -> str:
         record = self._driver.engine.record(run_id)

@@ -20,7 +20,7 @@ class Child:
     """A process of `program`; ended for good when the block ends."""
 
     def __init__(self, role: str, *arguments: object) -> None:
-        command = [sys.executable, "-m", "tests.embedded.processes.program", role, *map(str, arguments)]
+        command = [sys.executable, "-m", "tests.embedded.sharing.program", role, *map(str, arguments)]
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

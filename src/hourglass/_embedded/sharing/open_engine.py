@@ -1,8 +1,8 @@
-"""An engine over a file, open in this process (`EngineRoom`), and the calls that are under way on it, which can be
+"""An engine over a file, open in this process (`OpenEngine`), and the calls that are under way on it, which can be
 ended together from outside, each with an error instead of a cancellation (`Interruption`).
 
-Must not know: locks, sockets, which process may open the file. Invariant: when it closes or fails, every call that
-waits on it ends with `Gone`, so that its caller can ask elsewhere.
+Must not know: locks, sockets, which process may open the file, which kind of store it is. Invariant: when it closes or
+fails, every call that waits on it ends with `EngineClosed`, so that its caller can ask elsewhere.
 """
 
 from __future__ import annotations
@@ -12,24 +12,20 @@ import concurrent.futures
 from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar
 
-from hourglass._contract.handle import Handle, HandleConfig
+from hourglass._contract.handle import HandleConfig
 from hourglass._contract.service import Request
-from hourglass._embedded.clients.connection import EngineConnection
+from hourglass._embedded.clients.requests import answer
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION
-from hourglass._embedded.store.disk_faults import Condition
-from hourglass._embedded.store.read_only_store import ReadOnlyStore
-from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.store import Condition, Store, StoreOpener
+from hourglass._embedded.workers.handle import EngineHandle
 from hourglass.errors import HourglassError, StorageError
 
-# --- calls that end together ----------------------------------------------------------------------------------
-
-
+A = TypeVar("A")
 P = ParamSpec("P")
-T = TypeVar("T")
 
 
-class Gone(HourglassError):
+class EngineClosed(HourglassError):
     """The engine was closed before it answered: the same request can be asked elsewhere."""
 
 
@@ -50,7 +46,7 @@ class Interruption:
         """Whether it is over."""
         return self._ended
 
-    async def run(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run(self, call: Callable[P, Awaitable[A]], *args: P.args, **kwargs: P.kwargs) -> A:
         """Await a call, until `end`. Raises the error from then on."""
         if self._ended:
             raise self._error()
@@ -76,88 +72,69 @@ class Interruption:
                 task.cancel()
 
 
-# --- the engine -----------------------------------------------------------------------------------------------
+class OpenEngine:
+    """See the module. `read_only`: it answers only what changes nothing. Belongs to one event loop."""
 
-
-A = TypeVar("A")
-
-
-class EngineRoom:
-    """See the module. Belongs to one event loop."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._connection = EngineConnection(engine)
-        self._calls = Interruption(lambda: Gone("the engine was closed"))
+    def __init__(self, engine: Engine, *, read_only: bool = False) -> None:
+        self.engine = engine
+        self.read_only = read_only
+        self._calls = Interruption(lambda: EngineClosed("the engine was closed"))
 
     @staticmethod
-    async def open_whole(path: str, namespace: str, retention: float = DEFAULT_RETENTION) -> EngineRoom:
+    async def open(
+        opener: StoreOpener, path: str, namespace: str, retention: float = DEFAULT_RETENTION
+    ) -> OpenEngine:
         """Open the file to work on all of it: what was in flight is taken up. Raises `StorageError`."""
-        engine = Engine(store=await _open_store(path, namespace), namespace=namespace, retention=retention)
+        store = await _open_store(opener, path, namespace)
+        engine = Engine(store=store, namespace=namespace, retention=retention)
         try:
             await engine.open_existing()
         except BaseException:
             engine.close()
             raise
-        return EngineRoom(engine)
-
-    @staticmethod
-    def open_for_a_moment(path: str, namespace: str) -> EngineRoom:
-        """Open the file for some requests: only the runs that they name are looked at. Raises `StorageError`."""
-        return EngineRoom(Engine(store=SqliteStore.open(path, namespace=namespace), namespace=namespace))
-
-    @staticmethod
-    def open_to_read(path: str, namespace: str, why: StorageError) -> EngineRoom:
-        """Open the file, which cannot be written, for requests that only look. Raises `StorageError`."""
-        return EngineRoom(Engine(store=ReadOnlyStore(path, why), namespace=namespace))
-
-    @property
-    def only_looks(self) -> bool:
-        """Whether it answers only what changes nothing."""
-        return isinstance(self._engine.store, ReadOnlyStore)
+        return OpenEngine(engine)
 
     @property
     def condition(self) -> Condition | None:
         """How it stands with the file and its disk; None where that is not known."""
-        store = self._engine.store
-        return store.condition() if isinstance(store, SqliteStore) else None
+        return self.engine.store.condition()
 
     @property
     def failed(self) -> StorageError | None:
         """Why it must be opened anew; None while it works."""
-        return self._engine.failed
+        return self.engine.failed
 
     async def call(self, request: Request[A]) -> A:
-        """Ask the engine. Raises `Gone` if it is closed meanwhile, or dies of it."""
+        """Ask the engine. Raises `EngineClosed` if it is closed meanwhile, or dies of it."""
         try:
-            return await self._calls.run(self._connection.call, request)
+            return await self._calls.run(answer, self.engine, request)
         except StorageError:
-            if self.failed is not None:
-                raise Gone("the engine failed") from None
+            if self.engine.failed is not None:
+                raise EngineClosed("the engine failed") from None
             raise
 
     def fail(self, error: StorageError) -> None:
         """The file is not ours any more: nothing is written from now on."""
-        self._engine.die(error)
+        self.engine.die(error)
 
-    async def open_handle(self, config: HandleConfig) -> Handle:
+    def open_handle(self, config: HandleConfig) -> EngineHandle:
         """A handle on the engine."""
-        return await self._connection.open_handle(config)
+        return EngineHandle(self.engine, config)
 
     def close(self) -> None:
         """Write what is queued, close the file, and end the calls. Safe to call twice."""
         if not self._calls.ended:
             self._calls.end()
-            self._engine.close()
+            self.engine.close()
 
 
-async def _open_store(path: str, namespace: str) -> SqliteStore:
+async def _open_store(opener: StoreOpener, path: str, namespace: str) -> Store:
     """In a thread: after a crash there may be a log to be read."""
-    opening = concurrent.futures.Future[SqliteStore]()
+    opening = concurrent.futures.Future[Store]()
 
     def work() -> None:
         try:
-            opening.set_result(SqliteStore.open(path, namespace=namespace, know_ids=True))
+            opening.set_result(opener.open(path, namespace))
         except BaseException as error:
             opening.set_exception(error)
 

@@ -83,12 +83,12 @@ class Between:
 
     def _note(self, frame: bytes) -> None:
         message = wire.decode_to_owner(frame)
-        if isinstance(message, wire.Ask) and message.kind == self._kind:
+        if isinstance(message, wire.RequestMessage) and message.kind == self._kind:
             self._numbers.add(message.number)
 
     def _is_the_answer(self, frame: bytes) -> bool:
         message = wire.decode_to_client(frame)
-        return isinstance(message, wire.Answer) and message.number in self._numbers
+        return isinstance(message, wire.AnswerMessage) and message.number in self._numbers
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ import pytest
 
 from hourglass._contract import service as s
 from hourglass._embedded.sharing import remote, serving, unix_socket, wire
-from hourglass._embedded.sharing.engine_room import Gone
-from hourglass._embedded.sharing.remote import ForeignProtocol, Lost, Remote
-from hourglass._embedded.sharing.serving import Owner, Server
+from hourglass._embedded.sharing.open_engine import EngineClosed
+from hourglass._embedded.sharing.remote import ConnectionLost, ForeignProtocol, OwnerConnection
+from hourglass._embedded.sharing.serving import OwnerInfo, OwnerServer
 from hourglass.errors import NamespaceNotFoundError, ServiceError, StorageError, WorkflowNotFoundError
 
 Answer = Callable[[s.Request[Any]], Awaitable[Any]]
@@ -36,12 +36,14 @@ def run(body: Callable[[], Awaitable[None]]) -> None:
 
 
 @asynccontextmanager
-async def serve(path: Path, answer: Answer, **changes: Any) -> AsyncIterator[Server]:
+async def serve(path: Path, answer: Answer, **changes: Any) -> AsyncIterator[OwnerServer]:
     async def serves(queue: str) -> None:
         if queue != "q":
             raise ServiceError("not here", status="PERMISSION_DENIED")
 
-    server = Server(Owner(str(path), changes.get("namespace", "default"), os.getpid(), 5, answer, serves))
+    server = OwnerServer(
+        OwnerInfo(str(path), changes.get("namespace", "default"), os.getpid(), 5, answer, serves)
+    )
     await server.start()
     try:
         yield server
@@ -50,7 +52,7 @@ async def serve(path: Path, answer: Answer, **changes: Any) -> AsyncIterator[Ser
         server.hang_up()
 
 
-async def reach(path: Path, namespace: str = "default") -> Remote:
+async def reach(path: Path, namespace: str = "default") -> OwnerConnection:
     found = await remote.connect(str(path), namespace)
     assert found is not None
     return found
@@ -127,7 +129,7 @@ def test_giving_up_cancels_the_owners_wait(tmp_path: Path) -> None:
             await began.acquire()
             link.close()
             await ended.acquire()
-            with pytest.raises(Lost):
+            with pytest.raises(ConnectionLost):
                 await waiting
 
     run(body)
@@ -151,7 +153,7 @@ def test_a_change_that_is_sent_again_happens_once(tmp_path: Path) -> None:
             while not calls:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             link.close()
-            with pytest.raises(Lost):
+            with pytest.raises(ConnectionLost):
                 await first
             again = await reach(tmp_path / "a.db")
             second = asyncio.create_task(again.ask(SIGNAL, "key"))
@@ -174,7 +176,7 @@ def test_an_owner_that_ends_leaves_nobody_waiting(tmp_path: Path) -> None:
 
         async def answer(request: Any) -> Any:
             await closing.wait()
-            raise Gone("closed")
+            raise EngineClosed("closed")
 
         async with serve(tmp_path / "a.db", answer) as server:
             link = await reach(tmp_path / "a.db")
@@ -186,10 +188,10 @@ def test_an_owner_that_ends_leaves_nobody_waiting(tmp_path: Path) -> None:
             closing.set()
             await asyncio.sleep(0)
             server.hang_up()
-            with pytest.raises(Lost):
+            with pytest.raises(ConnectionLost):
                 await waiting
             await link.lost.wait()
-            with pytest.raises(Lost):
+            with pytest.raises(ConnectionLost):
                 await link.ask(COUNT, "k")
 
     run(body)
@@ -203,7 +205,7 @@ def test_an_owner_that_ends_leaves_nobody_waiting(tmp_path: Path) -> None:
         b"\xff\xff\xff\xff",
         b"\x00\x00\x00\x00",
         os.urandom(4096),
-        b"\x00\x00\x00\x40" + wire.encode(wire.GiveUp(1)).ljust(64, b"\x00"),
+        b"\x00\x00\x00\x40" + wire.encode(wire.GiveUpMessage(1)).ljust(64, b"\x00"),
     ],
     ids=["http", "nonsense", "huge", "empty", "noise", "no greeting"],
 )
@@ -230,7 +232,7 @@ def test_garbage_after_the_greeting_ends_only_its_peer(tmp_path: Path) -> None:
     async def body() -> None:
         async with serve(tmp_path / "a.db", lambda _: asyncio.Event().wait()):
             bad = [
-                wire.encode(wire.Ask(1, "k", "os.system", msgspec.Raw(wire.encode({"x": 1})))),
+                wire.encode(wire.RequestMessage(1, "k", "os.system", msgspec.Raw(wire.encode({"x": 1})))),
                 wire.ask(1, "k", DESCRIBE),
             ]
             for frame in bad:
@@ -251,7 +253,7 @@ def test_an_owner_that_talks_nonsense_is_left(tmp_path: Path) -> None:
 
         async with serve(tmp_path / "a.db", answer):
             link = await reach(tmp_path / "a.db")
-            with pytest.raises(Lost, match="made no sense"):
+            with pytest.raises(ConnectionLost, match="made no sense"):
                 await link.ask(COUNT, "k")
             await link.lost.wait()
 

@@ -16,12 +16,11 @@ import msgspec
 
 from hourglass._contract import service as s
 from hourglass._contract.handle import HandleConfig
-from hourglass._embedded.clients.answering import limit_of, too_late
-from hourglass._embedded.clients.requests import LOOKS, PATIENT
-from hourglass._embedded.sharing.engine_room import Interruption
-from hourglass._embedded.sharing.file_handle import FileHandle
-from hourglass._embedded.sharing.host import Host
-from hourglass._embedded.store.disk_faults import Condition
+from hourglass._embedded.clients.answering import too_late
+from hourglass._embedded.sharing.open_engine import Interruption
+from hourglass._embedded.sharing.shared_file import FileHandle, SharedFile
+from hourglass._embedded.store.sqlite import SQLITE
+from hourglass._embedded.store.store import Condition, StoreOpener
 from hourglass._forks import ForkStage, at_fork, leak
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, ServiceTimeoutError, StorageError
 
@@ -31,7 +30,7 @@ _log = logging.getLogger("hourglass.embedded")
 
 _MARGIN = 1.0
 
-_hosts: dict[tuple[asyncio.AbstractEventLoop, str], Host] = {}
+_files: dict[tuple[asyncio.AbstractEventLoop, str], SharedFile] = {}
 
 
 async def connect_file(
@@ -41,30 +40,33 @@ async def connect_file(
     identity: str = "",
     target: str = "",
     retention: float | None = None,
+    opener: StoreOpener = SQLITE,
 ) -> FileConnection:
-    """Connect to a file, on the running loop. Nothing is opened, nor made, before something is asked."""
+    """Connect to a file, on the running loop. Nothing is opened, nor made, before something is asked. `opener` is the
+    kind of store.
+    """
     real = _checked(path)
     key = (asyncio.get_running_loop(), real)
-    host = _hosts.get(key)
-    if host is None:
-        host = _hosts[key] = Host(real, namespace)
-    if host.namespace != namespace:
+    file = _files.get(key)
+    if file is None:
+        file = _files[key] = SharedFile(opener, real, namespace)
+    if file.namespace != namespace:
         raise NamespaceNotFoundError(
-            f"{path} is in use here with the namespace {host.namespace!r}, not {namespace!r}: "
+            f"{path} is in use here with the namespace {file.namespace!r}, not {namespace!r}: "
             "a file has one namespace",
             status="NOT_FOUND",
         )
     if retention is not None:
-        host.retention = retention
-    host.users += 1
-    return FileConnection(host, identity=identity, target=target or f"local:{path}")
+        file.retention = retention
+    file.users += 1
+    return FileConnection(file, identity=identity, target=target or f"local:{path}")
 
 
 class FileConnection:
     """Implements `hourglass._contract.service.Connection`."""
 
-    def __init__(self, host: Host, *, identity: str, target: str) -> None:
-        self._host = host
+    def __init__(self, file: SharedFile, *, identity: str, target: str) -> None:
+        self._file = file
         self._identity = identity
         self._target = target
         self._handles: list[FileHandle] = []
@@ -81,7 +83,7 @@ class FileConnection:
     @property
     def namespace(self) -> str:
         """The namespace it works in."""
-        return self._host.namespace
+        return self._file.namespace
 
     @property
     def identity(self) -> str:
@@ -91,18 +93,20 @@ class FileConnection:
     @property
     def standing(self) -> str:
         """This process's part in the file, for people: owner, client, or standing by for which process."""
-        return self._host.standing
+        return self._file.standing
 
     @property
     def condition(self) -> Condition | None:
         """How it stands with the file and its disk, if this process owns it."""
-        return self._host.condition
+        return self._file.condition
 
     def call(self, request: s.Request[A]) -> Coroutine[Any, Any, A]:
         """Ask, and wait for the answer."""
-        return self._look(request) if type(request) in LOOKS else self._call(request)
+        if request.effect is s.Effect.READ:
+            return self._read(request)
+        return self._call(request)
 
-    async def _look(self, request: s.Request[A]) -> A:
+    async def _read(self, request: s.Request[A]) -> A:
         """Ask; where the file's disk is full the answer says so, and the log too, once."""
         answer = await self._call(request)
         notice = str(getattr(answer, "notice", ""))
@@ -112,17 +116,17 @@ class FileConnection:
         return answer
 
     def _call(self, request: s.Request[A]) -> Coroutine[Any, Any, A]:
-        limit = limit_of(request)
+        limit = request.time_limit
         if limit is None:
-            return self._calls.run(self._host.call, request)
+            return self._calls.run(self._file.call, request)
         return self._call_within(limit, request)
 
     async def _call_within(self, limit: float, request: s.Request[A]) -> A:
         # The engine ends the wait for some requests itself, with an answer.
-        margin = _MARGIN if isinstance(request, PATIENT) else 0.0
+        margin = _MARGIN if request.waits else 0.0
         try:
             async with asyncio.timeout(limit + margin):
-                return await self._calls.run(self._host.call, request)
+                return await self._calls.run(self._file.call, request)
         except TimeoutError as error:
             if isinstance(error, ServiceTimeoutError):
                 raise
@@ -134,7 +138,7 @@ class FileConnection:
         """Open a handle for a task queue: it works if this process owns the file, and stands by if another does."""
         if not config.identity:
             config = msgspec.structs.replace(config, identity=self._identity)
-        handle = await self._calls.run(self._host.open_handle, config)
+        handle = await self._calls.run(self._file.open_handle, config)
         self._handles.append(handle)
         return handle
 
@@ -146,10 +150,10 @@ class FileConnection:
         handles, self._handles = self._handles, []
         for handle in handles:
             await handle.finalize_shutdown()
-        self._host.users -= 1
-        if not self._host.users:
-            _hosts.pop((asyncio.get_running_loop(), self._host.path), None)
-            await self._host.close()
+        self._file.users -= 1
+        if not self._file.users:
+            _files.pop((asyncio.get_running_loop(), self._file.path), None)
+            await self._file.close()
 
 
 def _checked(path: str) -> str:
@@ -163,8 +167,8 @@ def _checked(path: str) -> str:
 
 
 def _after_fork() -> None:
-    leak(dict(_hosts))
-    _hosts.clear()
+    leak(dict(_files))
+    _files.clear()
 
 
 at_fork(ForkStage.HOSTS, in_child=_after_fork)

@@ -18,15 +18,14 @@ from tests.specs import made
 
 from hourglass._contract import service as s
 from hourglass._contract.handle import HandleBroken, HandleConfig, Shutdown
-from hourglass._embedded import waiting
 from hourglass._embedded.sharing import calls, unix_socket
-from hourglass._embedded.sharing import host as host_module
+from hourglass._embedded.sharing import shared_file as host_module
 from hourglass._embedded.sharing.calls import was_carried_out
-from hourglass._embedded.sharing.file_connection import FileConnection, connect_file
-from hourglass._embedded.sharing.file_handle import FileHandle
-from hourglass._embedded.sharing.host import Host
+from hourglass._embedded.sharing.connection import FileConnection, connect_file
 from hourglass._embedded.sharing.ownership import FileLock
-from hourglass._embedded.sharing.serving import Owner, Server
+from hourglass._embedded.sharing.serving import OwnerInfo, OwnerServer
+from hourglass._embedded.sharing.shared_file import FileHandle, SharedFile
+from hourglass._embedded.store.sqlite import SQLITE
 from hourglass._engine.commands import CompleteRun, Succeeded
 from hourglass.converter import Payload
 from hourglass.errors import NamespaceNotFoundError, ServiceError, ServiceTimeoutError, StorageError
@@ -41,8 +40,8 @@ def run(body: Callable[[], Awaitable[None]]) -> None:
 
 
 @asynccontextmanager
-async def hosts(path: Path, number: int) -> AsyncIterator[list[Host]]:
-    made = [Host(str(path), "default") for _ in range(number)]
+async def hosts(path: Path, number: int) -> AsyncIterator[list[SharedFile]]:
+    made = [SharedFile(SQLITE, str(path), "default") for _ in range(number)]
     try:
         yield made
     finally:
@@ -179,8 +178,8 @@ def test_an_engine_that_dies_is_opened_anew(tmp_path: Path, caplog: pytest.LogCa
             assert await poll(handle) == started.run_id
             polling = asyncio.create_task(poll(handle))
             await asyncio.sleep(0.01)
-            assert one._asking.room is not None
-            one._asking.room._engine.die(StorageError("the disk is gone", status="UNAVAILABLE"))
+            assert one.calls.engine is not None
+            one.calls.engine.engine.die(StorageError("the disk is gone", status="UNAVAILABLE"))
             with pytest.raises(HandleBroken):
                 await polling
             await handle.finalize_shutdown()
@@ -221,9 +220,9 @@ def test_a_caller_that_gives_up_leaves_nothing_behind(tmp_path: Path) -> None:
         async with hosts(tmp_path / "a.db", 1) as (one,):
             await one.open_handle(config())
             started = await one.call(start("w"))
-            room = one._asking.room
+            room = one.calls.engine
             assert room is not None
-            record = room._engine.record(started.run_id)
+            record = room.engine.record(started.run_id)
             assert record is not None
             waiting = asyncio.create_task(one.call(s.WaitForClose(workflow_id="w")))
             await asyncio.sleep(0)
@@ -261,7 +260,7 @@ def test_waiting_without_an_owner_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wait that only a worker can end is announced once, and ends when one comes."""
-    monkeypatch.setattr(waiting, "SILENCE", 0.0)
+    monkeypatch.setattr(calls, "SILENCE", 0.0)
 
     async def body() -> None:
         async with hosts(tmp_path / "a.db", 2) as (client, worker):
@@ -310,7 +309,7 @@ def test_a_connection_that_outlives_its_owner_is_left(
         return None
 
     async def body() -> None:
-        server = Server(Owner(str(tmp_path / "a.db"), "default", 1, 1, silent, nobody))
+        server = OwnerServer(OwnerInfo(str(tmp_path / "a.db"), "default", 1, 1, silent, nobody))
         await server.start()  # without the lock, as if another process had inherited the connections
         async with hosts(tmp_path / "a.db", 1) as (client,):
             counting = asyncio.create_task(client.call(s.CountWorkflows()))
@@ -452,12 +451,12 @@ def test_who_stands_by_does_not_take_a_lock_that_was_deleted(
             os.unlink(f"{one.path}-lock")
             there = partial(os.path.lexists, f"{one.path}-lock")
             for _ in range(5):
-                two._bell.ring()
+                two._changed.ring()
                 await asyncio.sleep(0.01)
             assert not there()
-            one._bell.ring()
+            one._changed.ring()
             await until(there)
-            two._bell.ring()
+            two._changed.ring()
             await asyncio.sleep(0.01)
             assert one.standing == "owner"
             assert two.standing.startswith("standing by")
@@ -508,7 +507,7 @@ def test_a_former_owner_that_looks_lets_go(tmp_path: Path, monkeypatch: pytest.M
             os.unlink(f"{one.path}-lock")
             other = FileLock(one.path)
             assert other.try_take()
-            one._bell.ring()
+            one._changed.ring()
             with pytest.raises(HandleBroken):
                 await handle.poll_activation()
             assert one.standing != "owner"
@@ -560,9 +559,9 @@ def test_a_file_that_fails_is_opened_less_and_less_often(
             for _ in range(10):
                 one._failed(StorageError("an error of the disk", status="UNAVAILABLE"))
                 pauses.append(one._not_before - time.monotonic())
-            assert one._asking.broken is None, "what may pass is waited for"
+            assert one.calls.broken is None, "what may pass is waited for"
             one._failed(StorageError("corrupt", status="DATA_LOSS"))
-            assert one._asking.broken is not None
+            assert one.calls.broken is not None
 
     run(body)
     assert [round(each, 2) for each in pauses] == sorted(round(each, 2) for each in pauses)

@@ -1,4 +1,4 @@
-"""A process of its own: `python -m tests.embedded.processes.program ROLE PATH [ARGUMENT …]`.
+"""A process of its own: `python -m tests.embedded.sharing.program ROLE PATH [ARGUMENT …]`.
 
 Says what it has to say as lines of its output, and answers each line of its input with one.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 from hourglass import Client, Worker
 from hourglass._contract.handle import HandleConfig
-from hourglass._embedded.sharing.file_connection import connect_file
+from hourglass._embedded.sharing.connection import connect_file
 from hourglass.client import WorkflowHandle
 from hourglass.errors import HourglassError
 

@@ -10,8 +10,9 @@ from tests.specs import made
 
 from hourglass import errors
 from hourglass._contract import service as s
+from hourglass._contract.schedules import DeleteSchedule
 from hourglass._embedded.clients.requests import HANDLERS
-from hourglass._embedded.sharing import ownerless, serving, wire
+from hourglass._embedded.sharing import wire
 from hourglass.converter import ApplicationFailure, Failure, Payload
 
 PAYLOAD = Payload(b"\x00\xff", "binary/plain", {"key": b"value"})
@@ -30,9 +31,9 @@ FAILURE = Failure("no", ApplicationFailure(type="T", details=(PAYLOAD,)), cause=
 
 def travel(request: s.Request[Any], value: msgspec.Struct) -> tuple[Any, Any]:
     asked = wire.decode_to_owner(wire.ask(7, "key", request))
-    assert isinstance(asked, wire.Ask)
+    assert isinstance(asked, wire.RequestMessage)
     answered = wire.decode_to_client(wire.answer(7, value))
-    assert isinstance(answered, wire.Answer)
+    assert isinstance(answered, wire.AnswerMessage)
     assert (asked.number, asked.key, answered.number) == (7, "key", 7)
     return wire.request_of(asked), wire.answer_of(request, answered)
 
@@ -74,10 +75,13 @@ def test_requests_and_answers_survive_the_journey(request_: s.Request[Any], answ
 
 def test_every_request_has_its_place() -> None:
     """Each request that the engine answers can travel, is known to be repeatable or not, and to need a worker or not."""
-    assert set(HANDLERS) <= set(wire.REQUESTS)
-    assert set(wire.REQUESTS) == serving.CHANGES | serving.REPEATABLE
-    assert not serving.CHANGES & serving.REPEATABLE
-    assert set(wire.REQUESTS) == set(ownerless.ALONE) | ownerless.NEEDS_A_WORKER
+    assert set(HANDLERS) == set(wire.REQUESTS)
+    for each in wire.REQUESTS:
+        assert "effect" in vars(each), f"{each.__name__} does not say what happens if it is carried out twice"
+        assert not (each.needs_worker and each.effect is s.Effect.READ)
+    asked_by_ids = {s.CompleteActivity, DeleteSchedule, s.SetCurrentVersion, s.TerminateWorkflow}
+    changes = {each for each in wire.REQUESTS if each.effect is s.Effect.CHANGE}
+    assert all("request_id" in each.__struct_fields__ for each in changes - asked_by_ids)
 
 
 @pytest.mark.parametrize(
@@ -138,13 +142,13 @@ def test_nonsense_is_garbage(frame: bytes) -> None:
 def test_only_requests_can_be_asked(kind: str) -> None:
     """A name that is no request's is refused, whatever else it may name."""
     with pytest.raises(wire.Garbage):
-        wire.request_of(wire.Ask(1, "k", kind, msgspec.Raw(wire.encode({}))))
+        wire.request_of(wire.RequestMessage(1, "k", kind, msgspec.Raw(wire.encode({}))))
 
 
 def test_an_answer_must_fit_its_request() -> None:
     """An answer of another request's type is refused."""
     message = wire.decode_to_client(wire.answer(1, s.Count(3)))
-    assert isinstance(message, wire.Answer)
+    assert isinstance(message, wire.AnswerMessage)
     with pytest.raises(wire.Garbage):
         wire.answer_of(s.DescribeWorkflow(workflow_id="w"), message)
 
@@ -153,4 +157,4 @@ def test_a_request_of_wrong_types_is_refused() -> None:
     """Fields of a wrong type are refused before anybody acts on them."""
     body = msgspec.Raw(wire.encode({"workflow_id": 1, "signal_name": "n", "request_id": "r"}))
     with pytest.raises(wire.Garbage):
-        wire.request_of(wire.Ask(1, "k", "SignalWorkflow", body))
+        wire.request_of(wire.RequestMessage(1, "k", "SignalWorkflow", body))

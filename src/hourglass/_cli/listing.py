@@ -102,10 +102,11 @@ def _find(client: Client, query: str, limit: int, parked: bool) -> list[Workflow
     limit = min(limit, sys.maxsize)
     if not parked:
         return list(islice(client.list_workflows(query), limit))
-    opened = f"({query}) AND ExecutionStatus = 'Running'" if query.strip() else "ExecutionStatus = 'Running'"
+    from hourglass.client._bulk import open_ones
+
     described = (
         client.get_workflow_handle(run.id, run_id=run.run_id).describe()
-        for run in client.list_workflows(opened)
+        for run in client.list_workflows(open_ones(query))
     )
     return list(islice((each for each in described if each.parked), limit))
 
@@ -198,7 +199,7 @@ def describe(
       hourglass describe order-1
     """
     with connecting.connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
-        described = connecting.handle_of(client, workflow_id, run_id).describe()
+        described = client.get_workflow_handle(workflow_id, run_id=run_id).describe()
     if json:
         connecting.write_json(described)
         return

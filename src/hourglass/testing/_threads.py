@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextvars
 import threading
 import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, TypeVarTuple, cast
 
 from hourglass._forks import ForkStage, at_fork, leak
 from hourglass._runtime.activity_loop import LoopThread
@@ -25,6 +26,7 @@ from hourglass._runtime.activity_threads import ThreadPool
 from hourglass.errors import UsageError
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 _MOST_THREADS = 200
 
@@ -33,6 +35,14 @@ class QuietLoop(asyncio.SelectorEventLoop):
     """An event loop that is run in short pieces, and can tell whether it had anything to do."""
 
     _ready: deque[Any]  # asyncio's own: what will run in the next turn
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        """asyncio's, without its questions whether the loop is closed and debugged: each step of a test comes here."""
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
 
     def settle(self) -> bool:
         """Let everything run that can, until there is nothing but timers and what other threads may bring; says whether
@@ -46,7 +56,7 @@ class QuietLoop(asyncio.SelectorEventLoop):
         try:
             while ready:
                 handle = ready.popleft()
-                if not handle.cancelled():
+                if not handle._cancelled:
                     handle._run()
         finally:
             asyncio._set_running_loop(None)
@@ -93,7 +103,7 @@ def _rest(coro: Coroutine[Any, Any, Any], waits: Any) -> Generator[Any, None, An
             return end.value
 
 
-class Poll(Generic[T]):
+class ManualPoll(Generic[T]):
     """A coroutine that is begun again and again, and resumed by hand as soon as what it waits for is there.
 
     It is no task, so that looking whether there is something costs no turn of the loop.
