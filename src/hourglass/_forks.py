@@ -95,10 +95,9 @@ def _run(calls: list[Callable[[], object] | None]) -> None:
         try:
             if call is not None:
                 call()
-        except BaseException:
-            sys.excepthook(
-                *sys.exc_info()
-            )  # to be seen; the fork goes on, as with an exception in a handler of Python's
+        except BaseException as error:
+            # To be seen; the fork goes on, as with an exception in a handler of Python's.
+            sys.excepthook(type(error), error, error.__traceback__)
 
 
 if hasattr(os, "register_at_fork"):

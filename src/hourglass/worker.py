@@ -37,9 +37,8 @@ from hourglass._runtime.plan import (
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.resolver import Resolver
 from hourglass._runtime.services import QueueServices
-from hourglass._runtime.status import StatusServer
+from hourglass._runtime.status import StatusServer, worker_metrics
 from hourglass._runtime.watcher import Action
-from hourglass._runtime.worker_metrics import worker_metrics
 from hourglass._runtime.worker_view import StopSignals, WorkerFacts, WorkerLife, WorkerStatistics, WorkerTree
 from hourglass.activity._context import PAYLOAD_LIMIT
 from hourglass.activity._definition import worker_started, worker_stopped

@@ -40,14 +40,14 @@ from hourglass._engine.specs import (
     ActivityCancellationType,
     ActivitySpec,
     ChildCancellationType,
-    ChildSpec,
+    ChildWorkflowSpec,
     IdReusePolicy,
     ParentClosePolicy,
     StartSpec,
 )
 from hourglass._history import events as h
+from hourglass._history.codec import event_json
 from hourglass._history.encoding import encode_event
-from hourglass._history.json import event_json
 from hourglass._runtime.attempts import info_of
 from hourglass._temporal import calls, calls_schedules
 from hourglass._temporal.activations import activation_from_proto
@@ -223,10 +223,10 @@ def cases(table: dict[str, tuple[Any, Any]]) -> Any:
 
 def test_every_field_has_an_example() -> None:
     """A field that is added to a spec is walked."""
-    assert set(SPECS) == {ActivitySpec, StartSpec, ChildSpec}
+    assert set(SPECS) == {ActivitySpec, StartSpec, ChildWorkflowSpec}
     assert set(ACTIVITY) == set(ActivitySpec.__struct_fields__)
     assert set(START) == set(StartSpec.__struct_fields__)
-    assert set(CHILD) == set(ChildSpec.__struct_fields__)
+    assert set(CHILD) == set(ChildWorkflowSpec.__struct_fields__)
 
 
 def test_authors_can_say_all_of_it() -> None:
@@ -299,7 +299,7 @@ def _request(**options: Any) -> StartWorkflow:
 
 
 def _message(request: StartWorkflow) -> bytes:
-    data: bytes = calls.start(request, calls.Scope("ns", "me")).message.SerializeToString()
+    data: bytes = calls.start(request, calls.CallScope("ns", "me")).message.SerializeToString()
     return data
 
 

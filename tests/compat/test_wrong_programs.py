@@ -18,7 +18,7 @@ import pytest
 
 from effort import THOROUGH
 from hourglass._engine import commands as c
-from hourglass._temporal.dialect import Dialect
+from hourglass._history.dialect import Dialect
 from hourglass.replay import History, Replayer, _replayer
 from hourglass.replay._session import HistoryExecution
 

@@ -11,7 +11,7 @@ from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.store import (
     Change,
-    Condition,
+    DiskCondition,
     Refusal,
     ScheduleChange,
     ScheduleEntry,
@@ -73,7 +73,7 @@ class ScriptedStore:
     def refuses_starts(self) -> str:
         return self.refusal
 
-    def condition(self) -> Condition | None:
+    def condition(self) -> DiskCondition | None:
         return None
 
     def attribute_types(self) -> Mapping[str, AttributeType]:

@@ -222,7 +222,7 @@ def test_a_changed_workflow_is_found_out_on_replay() -> None:
         (evicted,) = (await world.activation()).events
         assert isinstance(evicted, e.RunEvicted)
         assert evicted.reason == "NONDETERMINISM"
-        assert "TimerStarted 1" in evicted.message
+        assert "timer number 1" in evicted.message
         assert "'other'" in evicted.message
         await world.close()
 

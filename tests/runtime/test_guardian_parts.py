@@ -12,7 +12,7 @@ import pytest
 
 from hourglass._engine.definition import define_function
 from hourglass._runtime import guarded as wire
-from hourglass._runtime.guardian import Lifetimes, Silence, after_exit, why
+from hourglass._runtime.guardian import Lifetimes, SilenceLimit, after_exit, why
 from hourglass._runtime.hung import (
     HungStack,
     RunHung,
@@ -89,12 +89,12 @@ def test_it_says_why(code: int, said: str) -> None:
 
 def test_how_long_a_process_may_be_silent() -> None:
     """Twice the deadlock timeout; longer while it loads; for ever where there is none."""
-    silence = Silence(2.0)
+    silence = SilenceLimit(2.0)
     assert silence.allowed(loaded=True) == 4.0
     assert silence.allowed(loaded=False) == 60.0
     assert silence.interval == 0.5
-    assert Silence(0.1).allowed(loaded=True) == 1.0
-    assert Silence(None).allowed(loaded=True) is None
+    assert SilenceLimit(0.1).allowed(loaded=True) == 1.0
+    assert SilenceLimit(None).allowed(loaded=True) is None
 
 
 # --- what is said ----------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from .world import (
     slow,
     stage,
     steps,
+    stop_all,
     until,
     waiting,
 )
@@ -154,7 +155,7 @@ def test_stopping_right_after_the_root_died_leaves_nothing():
     async def script():
         async with memory() as world:
             world.kill("Application")
-            await world.app.stop_worker("default")
+            await stop_all(world.app)
             assert world.app.idle
             assert world.app.tables.records == {}
 

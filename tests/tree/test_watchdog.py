@@ -7,7 +7,15 @@ import logging
 from bridge.scripted import eviction
 from hourglass._contract.handle import ActivityFailed
 from hourglass._engine.commands import TaskFailed
-from hourglass._runtime.watchdog import NobodyPolls, NoWorker, Orphan, Patience, WatchLimits, look, suspicions
+from hourglass._runtime.watchdog import (
+    NobodyPolls,
+    NoWorker,
+    Orphan,
+    Suspicions,
+    WatchLimits,
+    look,
+    suspicions,
+)
 from hourglass._supervision import NotRunning
 
 from .test_dispatch import attempt_of, kind_of, started
@@ -18,7 +26,7 @@ ONE, TWO = NoWorker("one"), NoWorker("two")
 
 def test_patience_begins_when_something_is_first_seen_and_ends_when_it_is_gone():
     """Only what was seen at every look for the whole time is overdue; then it has the whole time again."""
-    patience = Patience(30.0)
+    patience = Suspicions(30.0)
     assert patience.overdue([ONE], 0.0) == []
     assert patience.overdue([ONE, TWO], 25.0) == []
     assert patience.overdue([TWO], 29.0) == []  # one was mended by somebody else
@@ -38,7 +46,7 @@ def test_a_worker_that_waits_is_not_suspicious():
             await begun()
             await until(world.whole)
             former = world.find(WORKER)
-            patience = Patience(30.0)
+            patience = Suspicions(30.0)
             for now in range(0, 7200, 5):
                 assert list(suspicions(world.app)) == []
                 look(world.app, patience, float(now))
@@ -82,7 +90,7 @@ def test_a_loop_that_polls_no_more_costs_its_worker(caplog):
             line = world.record().activations
             await until(lambda: line.kept)
             assert list(suspicions(world.app)) == [NobodyPolls("default", 1, "workflow", 1)]
-            patience = Patience(30.0)
+            patience = Suspicions(30.0)
             look(world.app, patience, 0.0)
             look(world.app, patience, 29.9)
             assert worker.alive
@@ -112,7 +120,7 @@ def test_an_activation_that_nobody_is_at_is_answered_as_failed():
             lost.drop()  # it dies without a word
             (suspicion,) = suspicions(world.app)
             assert suspicion == Orphan("default", 1, "r", lost.token)
-            patience = Patience(30.0)
+            patience = Suspicions(30.0)
             look(world.app, patience, 0.0)
             assert handle.completions == []
             look(world.app, patience, 30.0)
@@ -136,7 +144,7 @@ def test_an_attempt_that_nobody_is_at_is_reported_as_failed(caplog):
             await begun()
             await until(world.whole)
             world.record().attempts.open[b"sesame"].drop()
-            patience = Patience(30.0)
+            patience = Suspicions(30.0)
             look(world.app, patience, 0.0)
             look(world.app, patience, 30.0)
             await until(lambda: world.handle.results)
@@ -155,7 +163,7 @@ def test_a_queue_without_a_worker_gets_one():
         async with memory() as world:
             await world.app.workers.terminate_child("default")
             assert list(suspicions(world.app)) == [NoWorker("default")]
-            patience = Patience(30.0)
+            patience = Suspicions(30.0)
             look(world.app, patience, 0.0)
             assert not world.whole()
             look(world.app, patience, 30.0)

@@ -167,6 +167,11 @@ async def begun() -> None:
     await until(stage.begun.is_set)
 
 
+async def stop_all(app: Application) -> None:
+    """Serve nothing any more."""
+    await asyncio.gather(*[app.stop_worker(queue) for queue in tuple(app._services)])
+
+
 @asynccontextmanager
 async def memory(
     *, serve: bool = True, limits: Limits | None = None, watch: WatchLimits | None = None, **options: Any
@@ -193,7 +198,7 @@ async def memory(
         yield world
     finally:
         stage.go.set()
-        await app.stop()
+        await stop_all(app)
         await connection.close()
 
 
@@ -231,7 +236,7 @@ async def scripted(
         yield world
     finally:
         stage.go.set()
-        await app.stop()
+        await stop_all(app)
 
 
 def play(script: Callable[[], Awaitable[None]]) -> None:

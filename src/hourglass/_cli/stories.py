@@ -7,26 +7,27 @@ before the codec, or of another one.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from hourglass._history.codec import events_from_text
+from hourglass._history.events import HistoryEvent
 from hourglass._story.faults import authors_place
-from hourglass._story.reading import Event, events_from, events_from_text
 from hourglass._story.spans import Fault, Kind, Story
 from hourglass._story.timeline import Pending, nest, tell
-from hourglass._story.values import Peek, hidden
+from hourglass._story.values import Decode, Peek, hidden
+from hourglass.converter import Failure, Payload, map_failures
 from hourglass.errors import HistoryError, UsageError, WorkflowNotFoundError
 
 if TYPE_CHECKING:
-    from hourglass._story.reading import Event
     from hourglass.client import Client
     from hourglass.client._values import PendingActivityInfo, WorkflowDescription
     from hourglass.converter import Codec
@@ -35,52 +36,35 @@ if TYPE_CHECKING:
 # --- histories through a codec ----------------------------------------------------------------------------------------
 
 
-Decode: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-
-
 def decoder(codec: Codec) -> Decode:
-    """From a payload in JSON form to what it was before the codec."""
-    from hourglass.converter import Payload
+    """From a payload to what it was before the codec."""
 
-    def decode(payload: Mapping[str, Any]) -> Mapping[str, Any]:
+    def decode(payload: Payload) -> Payload:
         try:
-            entries = {name: base64.b64decode(text) for name, text in payload["metadata"].items()}
-            encoding = entries.pop("encoding", b"").decode()
-            sealed = Payload(base64.b64decode(payload.get("data", "")), encoding, entries or None)
-            (opened,) = codec.decode([sealed])
+            (opened,) = codec.decode([payload])
         except Exception:  # the author's codec, and data of any origin
             return payload
-        named = {"encoding": opened.encoding.encode(), **(opened.metadata or {})}
-        return {
-            "metadata": {name: base64.b64encode(each).decode() for name, each in named.items()},
-            "data": base64.b64encode(opened.data).decode(),
-        }
+        return opened
 
     return decode
 
 
-def unsealed(events: tuple[Event, ...], decode: Decode) -> tuple[Event, ...]:
+def unsealed(events: tuple[HistoryEvent, ...], decode: Decode) -> tuple[HistoryEvent, ...]:
     """The same events, with the messages and stacks of failures that were encoded."""
-    return tuple(replace(each, attributes=_opened(each.attributes, decode)) for each in events)
+    return tuple(map_failures(each, lambda failure: _with_message(failure, decode)) for each in events)
 
 
-def _opened(node: Any, decode: Decode) -> Any:
-    if isinstance(node, list):
-        return [_opened(each, decode) for each in node]
-    if not isinstance(node, dict):
-        return node
-    found = {name: _opened(each, decode) for name, each in node.items()}
-    return _with_message(found, decode) if "encodedAttributes" in found else found
-
-
-def _with_message(failure: dict[str, Any], decode: Decode) -> dict[str, Any]:
-    try:
-        said = json.loads(base64.b64decode(decode(failure["encodedAttributes"]).get("data", "")))
-        told = {"message": str(said["message"]), "stackTrace": str(said.get("stack_trace", ""))}
-    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error):
+def _with_message(failure: Failure, decode: Decode) -> Failure:
+    cause = None if failure.cause is None else _with_message(failure.cause, decode)
+    failure = failure if cause is failure.cause else msgspec.structs.replace(failure, cause=cause)
+    if failure.encoded_attributes is None:
         return failure
-    rest = {name: each for name, each in failure.items() if name != "encodedAttributes"}
-    return {**rest, **told}
+    try:
+        said = json.loads(decode(failure.encoded_attributes).data)
+        message, stack_trace = str(said["message"]), str(said.get("stack_trace", ""))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return failure
+    return msgspec.structs.replace(failure, message=message, stack_trace=stack_trace, encoded_attributes=None)
 
 
 # --- stories ----------------------------------------------------------------------------------------------------------
@@ -123,7 +107,7 @@ class Watched:
 
     def stories(self, pause: Callable[[], object]) -> Iterator[Story]:
         """Its story again and again, until it has closed."""
-        known: tuple[int, tuple[Event, ...]] | None = None
+        known: tuple[int, tuple[HistoryEvent, ...]] | None = None
         while True:
             description, events = self.look(known)
             known = description.history_length, events
@@ -134,19 +118,19 @@ class Watched:
             pause()
 
     def look(
-        self, known: tuple[int, tuple[Event, ...]] | None = None
-    ) -> tuple[WorkflowDescription, tuple[Event, ...]]:
+        self, known: tuple[int, tuple[HistoryEvent, ...]] | None = None
+    ) -> tuple[WorkflowDescription, tuple[HistoryEvent, ...]]:
         """The description first: a history that is read after it knows at least as much."""
         handle = self.client.get_workflow_handle(self.workflow_id, run_id=self.run_id)
         description = handle.describe()
         if known is not None and known[0] == description.history_length:
             return description, known[1]
         one = self.client.get_workflow_handle(self.workflow_id, run_id=description.run_id)
-        events = events_from(one.history().events)
+        events = one.history()._told
         codec = self.client.codec
         return description, events if codec is None else unsealed(events, decoder(codec))
 
-    def tell(self, description: WorkflowDescription, events: tuple[Event, ...]) -> Story:
+    def tell(self, description: WorkflowDescription, events: tuple[HistoryEvent, ...]) -> Story:
         """Its story, from what a look has shown."""
         story = tell(
             events,

@@ -71,7 +71,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     """A cancellation that is passed on to another workflow counts no longer as a request to the one who waits."""
 
     cancellation_beats_condition: bool = False
-    """A request to cancel the workflow outweighs a condition that came to hold in the same activation."""
+    """A wait for a condition during which the workflow was asked to cancel raises, whatever ended the wait."""
 
     cancellation_beats_limited_wait: bool = True
     """Who is cancelled while what it waits for with a limit is done already sees the cancellation; else it is lost."""

@@ -10,7 +10,7 @@ from enum import IntEnum
 
 import msgspec
 
-from hourglass._engine.specs import ActivitySpec, ChildSpec, Payloads, StartSpec
+from hourglass._engine.specs import ActivitySpec, ChildWorkflowSpec, Payloads, StartSpec
 from hourglass._engine.versions import ContinueAsNewVersioningBehavior, VersioningBehavior
 from hourglass.converter import Failure, Payload
 
@@ -81,7 +81,7 @@ class StartChildWorkflow(Command, frozen=True, kw_only=True):
     headers: dict[str, Payload] = {}
     namespace: str = ""
     spec: StartSpec = StartSpec()
-    child: ChildSpec = ChildSpec()
+    child: ChildWorkflowSpec = ChildWorkflowSpec()
 
 
 class CancelChildWorkflow(Command, frozen=True):

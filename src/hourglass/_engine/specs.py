@@ -113,7 +113,7 @@ class StartSpec(Spec, frozen=True, kw_only=True):
     static_details: Payload | None = None
 
 
-class ChildSpec(Spec, frozen=True, kw_only=True):
+class ChildWorkflowSpec(Spec, frozen=True, kw_only=True):
     """What is said of a child beside its start."""
 
     parent_close_policy: ParentClosePolicy = ParentClosePolicy.TERMINATE
@@ -121,4 +121,4 @@ class ChildSpec(Spec, frozen=True, kw_only=True):
     cancellation_type: ChildCancellationType = ChildCancellationType.WAIT_CANCELLATION_COMPLETED
 
 
-SPECS: tuple[type[Spec], ...] = (ActivitySpec, StartSpec, ChildSpec)
+SPECS: tuple[type[Spec], ...] = (ActivitySpec, StartSpec, ChildWorkflowSpec)

@@ -82,7 +82,8 @@ class _Flat:
                 continue
             spec = hints[field.name]
             types = get_type_hints(spec)
-            stored = {each: names.get(each, each) for each in spec.__struct_fields__}
+            fields: tuple[str, ...] = spec.__struct_fields__
+            stored = {each: names.get(each, each) for each in fields}
             self._specs.append((field.name, spec, stored))
             for each in msgspec.structs.fields(spec):
                 default = (defaults[each.name],) if each.name in defaults else stored_default(each)
@@ -141,10 +142,16 @@ _decoder: Any = msgspec.msgpack.Decoder(GenericAlias(list, (_stored_event,)))
 
 def encode_event(event: h.HistoryEvent) -> bytes:
     """An event as it is stored."""
-    flat = _flat.get(type(event.attributes))
-    if flat is None:
-        return encode(event)
-    return encode(_stored_event(event.id, event.time_ns, flat.stored(*flat.values(event.attributes))))
+    # Seven times a step: `encode` is called only where it must mend something.
+    attributes = event.attributes
+    flat = _flat.get(type(attributes))
+    stored: Any = event
+    if flat is not None:
+        stored = _stored_event(event.id, event.time_ns, flat.stored(*flat.values(attributes)))
+    try:
+        return _encode(stored)
+    except UnicodeEncodeError:
+        return encode(stored)
 
 
 def decode_events(data: bytes) -> list[h.HistoryEvent]:

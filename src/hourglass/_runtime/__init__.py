@@ -13,12 +13,9 @@ The tree:
     services          what serves one task queue and outlives its Worker
     dispatch          from an engine to an answer: one job per item, which is also its entry in the book of work in flight
     codec_edge        a codec around a handle
-    watchdog          looks for what should be impossible, and mends what stays so
-    sightings         whether the engine sees us
-    reachability      whether the engine answers us
+    watchdog          looks for what should be impossible, and mends what stays so; whether the engine sees and answers us
     worker_view       what a worker tells of itself, its states, Ctrl-C and SIGTERM
-    worker_metrics    the same as metrics
-    status            `/live`, `/ready`, `/status` and `/metrics` over HTTP
+    status            the same over HTTP, `/live`, `/ready` and `/status`, and as metrics
 
 Workflow code:
     resolver          from a type name on the wire to a decorated object

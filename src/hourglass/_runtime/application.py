@@ -23,10 +23,8 @@ from hourglass._engine.events import Activation
 from hourglass._runtime.codec_edge import CodecConnection
 from hourglass._runtime.dispatch import Dispatch
 from hourglass._runtime.plan import Plan
-from hourglass._runtime.reachability import Reachability, ReachLimits
 from hourglass._runtime.services import QueueServices
-from hourglass._runtime.sightings import SightLimits
-from hourglass._runtime.watchdog import WatchLimits
+from hourglass._runtime.watchdog import Reachability, ReachLimits, SightLimits, WatchLimits
 from hourglass._supervision import (
     DynamicSupervisor,
     NotRunning,

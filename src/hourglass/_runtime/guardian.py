@@ -71,7 +71,7 @@ def why(code: int) -> str:
 
 
 @dataclass(frozen=True)
-class Silence:
+class SilenceLimit:
     """How long a process may be silent: twice its deadlock timeout, for ever if it has none."""
 
     deadlock_timeout: float | None
@@ -174,7 +174,7 @@ class Guardian:
         self, commands: Sequence[Sequence[str]], *, deadlock_timeout: float | None, drain_timeout: float
     ) -> None:
         self._drain_limit = drain_timeout + _MARGIN
-        self._silence = Silence(deadlock_timeout)
+        self._silence = SilenceLimit(deadlock_timeout)
         self._posts = [_Post(number, command) for number, command in enumerate(commands)]
         self._hung = HungRuns()
         self._selector = selectors.DefaultSelector()

@@ -192,7 +192,7 @@ class Setup(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     payload_limit: int | None = None
 
 
-class Job(msgspec.Struct, frozen=True, tag=True):
+class RunAttempt(msgspec.Struct, frozen=True, tag=True):
     """Run an attempt."""
 
     number: int
@@ -229,7 +229,7 @@ class Done(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         return self.ok or self.failed or self.cancelled or self.deferred
 
 
-ToChild: TypeAlias = Setup | Job | Cancel
+ToChild: TypeAlias = Setup | RunAttempt | Cancel
 ToParent: TypeAlias = Beat | Done
 
 to_child = msgspec.msgpack.Decoder(ToChild)

@@ -13,10 +13,8 @@ calls_views      requests that look: describe, list, count, histories, pollers
 calls_schedules  requests about schedules
 service          every request, sent; refusals become errors
 connection       connecting to a server
-dialect          which SDK wrote a history
 quick_json       messages from their JSON form, the quick way
 histories        histories as JSON and as messages, and what holds in each
-expectations     what a history says that a workflow asked for
 replayer         a handle that replays histories through Core
 """
 

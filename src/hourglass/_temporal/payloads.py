@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import Any, TypeVar
 
+from temporalio.api.common.v1 import Payloads as PayloadsMessage
+
 from hourglass._engine.specs import Payloads, RetryRule
 from hourglass.converter import (
     ActivityFailure,
@@ -59,6 +61,14 @@ def payload_from(message: Any) -> Payload:
 def payloads_from(messages: Iterable[Any]) -> Payloads:
     """Payloads as data, in order."""
     return tuple([payload_from(message) for message in messages])
+
+
+def payloads_from_bytes(data: bytes) -> Payloads:
+    """An encoded Payloads message as data. Raises `ValueError`."""
+    try:
+        return payloads_from(PayloadsMessage.FromString(data).payloads)
+    except Exception:
+        raise ValueError("these bytes are no payloads") from None
 
 
 def payload_map_from(messages: Mapping[str, Any]) -> dict[str, Payload]:

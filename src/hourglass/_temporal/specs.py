@@ -23,7 +23,7 @@ from temporalio.bridge.proto.workflow_commands import (
     WorkflowCommand,
 )
 
-from hourglass._engine.specs import ActivitySpec, ChildSpec, RetryRule, Spec, StartSpec
+from hourglass._engine.specs import ActivitySpec, ChildWorkflowSpec, RetryRule, Spec, StartSpec
 from hourglass._temporal.payloads import (
     payload_from,
     payload_map_from,
@@ -69,7 +69,7 @@ _KINDS: dict[Any, _Kind] = {
 }
 
 
-class _Place(NamedTuple):
+class _SpecField(NamedTuple):
     """Where a field of a spec stands in a message."""
 
     field: str
@@ -84,14 +84,14 @@ class SpecIn(Generic[S]):
     def __init__(self, spec: type[S], message: Callable[[], Any], names: Mapping[str, str | None]) -> None:
         self.spec = spec
         hints = get_type_hints(spec)
-        self._places: list[_Place] = []
+        self._places: list[_SpecField] = []
         for field in spec.__struct_fields__:
             path = names.get(field, field)
             if path is None:
                 continue
             *within, name = path.split(".")
             reduce(getattr, (*within, name), message())  # raises where there is no such field
-            self._places.append(_Place(field, tuple(within), name, _KINDS.get(hints[field], _PLAIN)))
+            self._places.append(_SpecField(field, tuple(within), name, _KINDS.get(hints[field], _PLAIN)))
 
     @property
     def names(self) -> frozenset[str]:
@@ -209,4 +209,6 @@ NOTES = SpecIn(
 )
 """The notes of a child, which stand beside Core's command for it."""
 
-CHILD = SpecIn(ChildSpec, StartChildWorkflowExecution, {"id_reuse_policy": "workflow_id_reuse_policy"})
+CHILD = SpecIn(
+    ChildWorkflowSpec, StartChildWorkflowExecution, {"id_reuse_policy": "workflow_id_reuse_policy"}
+)

@@ -44,7 +44,6 @@ from hourglass._engine.operations import start_activity, start_intercepted
 from hourglass._engine.options import CallSettings
 from hourglass.activity import _context
 from hourglass.activity._options import DEFAULTS, LIVENESS_TIMEOUT, ActivityOptions, settings_with
-from hourglass.activity._seen import called
 from hourglass.converter import Converter, Payload, Signature, check_dynamic, raw_payloads
 from hourglass.errors import DefinitionError, NotInWorkflowError, UsageError
 
@@ -309,7 +308,8 @@ class Activity(Generic[P, R]):
                 f"activity {self.name} is dynamic: it has no type of its own. Give the type as a text, "
                 "workflow.execute_activity(…)"
             )
-        called(self)
+        if run.settings.on_activity is not None:
+            run.settings.on_activity(self)
         signature = self._signature or self._signed()
         if run.outbound is not None:
             return start_intercepted(

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib
-import json
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
@@ -51,6 +50,8 @@ from hourglass._contract.service import (
     WorkflowStatus,
 )
 from hourglass._engine.options import INT32, Duration, check_text, choice, optional_seconds, whole_number
+from hourglass._history.codec import read_event
+from hourglass._history.events import WorkflowTaskFailed
 from hourglass.client._interception import (
     CancelWorkflowInput,
     DescribeWorkflowInput,
@@ -219,8 +220,9 @@ async def _last_task_failure(session: ClientSession, workflow_id: str, run_id: s
 def _task_failure(event: bytes) -> str:
     if b"workflowTaskFailedEventAttributes" not in event:
         return ""
-    failure = json.loads(event)["workflowTaskFailedEventAttributes"].get("failure", {})
-    return str(failure.get("message", ""))
+    failed = read_event(msgspec.json.decode(event)).attributes
+    failure = failed.failure if isinstance(failed, WorkflowTaskFailed) else None
+    return "" if failure is None else failure.message
 
 
 # --- how a run ended, as its caller sees it -------------------------------------------------------

@@ -11,12 +11,13 @@ must not know threads, nor loops other than the one it is asked on.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import deque
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from hourglass import workflow
 from hourglass._contract.service import (
@@ -29,6 +30,7 @@ from hourglass._contract.service import (
 )
 from hourglass._engine.fibers import require_fiber
 from hourglass._engine.options import Duration, optional_seconds
+from hourglass._history.codec import read_event
 from hourglass.client._operations import Reference, ask_through_outage
 from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.errors import QueryFailedError, ServiceError, UsageError
@@ -250,9 +252,8 @@ def read_position(position: str) -> tuple[str, int]:
 
 def _successor(page: HistoryPage) -> str:
     """The run that follows the one whose last events these are; empty if none does."""
-    last = json.loads(page.events[-1]) if page.events else {}
-    named = [value for key, value in last.items() if key.endswith("EventAttributes")]
-    return str(named[0].get("newExecutionRunId", "")) if named else ""
+    last = read_event(msgspec.json.decode(page.events[-1])).attributes if page.events else None
+    return str(getattr(last, "new_run_id", ""))
 
 
 async def _through_outages(session: ClientSession, request: Request[A]) -> A:

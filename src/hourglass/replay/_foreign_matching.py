@@ -29,10 +29,11 @@ from hourglass._embedded.workers.outcomes import Outcomes
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.specs import Payloads
+from hourglass._engine.words import is_made_up
 from hourglass._history import events as h
 from hourglass.converter import ActivityFailure, CanceledFailure, Failure, Payload
 from hourglass.errors import RetryState
-from hourglass.replay._comparison import is_made_up, same_payloads
+from hourglass.replay._comparison import same_payloads
 from hourglass.replay._foreign_markers import EffectMark, LocalMark, Mark
 
 # --- local activities -----------------------------------------------------------------------------

@@ -13,8 +13,9 @@ import msgspec
 
 from hourglass._built_in import BUILT_IN
 from hourglass._engine.context import RunSettings, Site, is_library
+from hourglass._history.dialect import Dialect
+from hourglass._history.events import WorkflowExecutionUpdateAccepted
 from hourglass._runtime.resolver import Resolver
-from hourglass._temporal.dialect import Dialect
 from hourglass.client._interception import Interceptor, checked, workflow_interceptors
 from hourglass.converter import (
     Codec,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from hourglass.replay._foreign_order import Order
     from hourglass.replay._foreign_walk import Walk
 
-_ACCEPTED = "workflow_execution_update_accepted_event_attributes"
 _DIFFERENCES = (NondeterminismError, WorkflowParked)
 _BENIGN = {"CACHE_FULL", "LANG_REQUESTED", "WORKFLOW_EXECUTION_ENDING"}
 
@@ -179,7 +179,10 @@ class Replayer:
         """
 
         execution = self._execution(settings)
-        has_updates = any(event.HasField(_ACCEPTED) for event in history._messages)
+        has_updates = any(
+            isinstance(event.attributes, WorkflowExecutionUpdateAccepted)
+            for event in history._recorded.events
+        )
         # TypeScript's and .NET's SDKs let a function that is spawned begin at once.
         eager = history._facts.dialect is Dialect.CORE
         search = TurnSearch(len(history), has_updates=has_updates, eager=eager)
@@ -208,7 +211,7 @@ class Replayer:
         """Replay a history without Core."""
         try:
             self._open_session().walk(
-                history.workflow_id, lambda: walk.run(history._messages), execution, self._timeout
+                history.workflow_id, lambda: walk.run(history._recorded.events), execution, self._timeout
             )
         except (HistoryError, NondeterminismError) as error:
             return error
@@ -259,7 +262,7 @@ class Replayer:
     def _traced(
         self, history: History, execution: HistoryExecution, waiting_at: Site, reason: str
     ) -> NondeterminismError | None:
-        from hourglass.replay._foreign_tasks import tasks_of
+        from hourglass.replay._foreign_markers import marked_tasks
         from hourglass.replay._trace import Trace
 
         facts = history._facts
@@ -273,7 +276,7 @@ class Replayer:
             waiting_at=waiting_at,
         )
         decode = self._codec.decode if self._codec is not None else None
-        return trace.difference(tasks_of(history._messages, decode), execution.steps)
+        return trace.difference(marked_tasks(history._recorded.events, decode), execution.steps)
 
     def _leave_session(self) -> None:
         # After a failure Core may still have something to say about that run: the next history gets a new worker.

@@ -34,7 +34,6 @@ from hourglass._engine.commands import Completion, Succeeded
 from hourglass._engine.events import Activation, RunEvicted
 from hourglass._runtime.evaluation import Evaluations, Verdict
 from hourglass._runtime.parked import task_failed
-from hourglass.activity._seen import listening
 from hourglass.errors import InternalError, UsageError
 from hourglass.testing._guard import Guard
 from hourglass.testing._registry import EnvironmentRegistry
@@ -351,8 +350,7 @@ class EnvironmentDriver:
         task = self.loop.create_task(coro)
         task.add_done_callback(lambda _: self.ring())
         try:
-            with listening(self.registry.meet_activity):
-                self._drive(task.done, may_move)
+            self._drive(task.done, may_move)
         except BaseException:
             task.cancel()
             self.loop.do(_ended(task))
@@ -366,8 +364,7 @@ class EnvironmentDriver:
         reached: list[bool] = []
         cancel = self.clock.call_at(when_ns, lambda: reached.append(True))
         try:
-            with listening(self.registry.meet_activity):
-                self._drive(lambda: bool(reached), lambda: True)
+            self._drive(lambda: bool(reached), lambda: True)
         finally:
             cancel()
         self._raise_parked()

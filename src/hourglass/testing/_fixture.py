@@ -103,6 +103,7 @@ class FixtureSettings:
                 failure_exceptions=exceptions,
                 interceptors=workflow_interceptors(self.interceptors),
                 metrics=self.metrics,
+                on_activity=registry.meet_activity,
             ),
             limits=_LIMITS,
             verify=verify,

@@ -41,7 +41,7 @@ from hourglass._engine.options import (
 )
 from hourglass._engine.specs import (
     ChildCancellationType,
-    ChildSpec,
+    ChildWorkflowSpec,
     IdReusePolicy,
     ParentClosePolicy,
     StartSpec,
@@ -316,7 +316,7 @@ _CHOICES: dict[str, Any] = {
     "id_reuse_policy": IdReusePolicy,
     "cancellation_type": ChildCancellationType,
 }
-"""The fields of a `ChildSpec`, and what each is one of."""
+"""The fields of a `ChildWorkflowSpec`, and what each is one of."""
 
 
 class ChildWorkflowHandle(ChildOperation[R], Generic[R]):
@@ -466,7 +466,7 @@ def _start(
         arguments=arguments,
         headers=headers or {},
         spec=spec,
-        child=ChildSpec(**said),
+        child=ChildWorkflowSpec(**said),
     )
     return cast(ChildWorkflowHandle[Any], start_child(command, return_type, ChildWorkflowHandle))
 

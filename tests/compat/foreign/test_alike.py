@@ -7,7 +7,8 @@ from typing import Any
 from hourglass import workflow
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
-from hourglass._temporal.dialect import Dialect
+from hourglass._engine.specs import ActivitySpec
+from hourglass._history.dialect import Dialect
 from hourglass.converter import CanceledFailure, Failure
 from hourglass.replay import History
 from hourglass.replay._foreign_markers import LocalMark
@@ -216,7 +217,9 @@ def test_a_sleep_of_nothing_that_was_none() -> None:
 
 def local(seq: int) -> c.ScheduleLocalActivity:
     """A local activity like all others."""
-    return c.ScheduleLocalActivity(seq=seq, activity_id=str(seq), activity_type="echo", arguments=())
+    return c.ScheduleLocalActivity(
+        seq=seq, activity_id=str(seq), activity_type="echo", arguments=(), spec=ActivitySpec()
+    )
 
 
 def mark(number: int, **more: Any) -> LocalMark:

@@ -16,7 +16,7 @@ import pytest
 from hourglass._embedded.store.records import decode_events, decode_schedule, encode_events, encode_schedule
 from hourglass._engine.specs import (
     ActivitySpec,
-    ChildSpec,
+    ChildWorkflowSpec,
     IdReusePolicy,
     ParentClosePolicy,
     RetryRule,
@@ -63,7 +63,7 @@ def test_every_field_that_0_1_0_wrote_is_read() -> None:
     assert (scheduled.activity_type, scheduled.arguments, scheduled.summary) == ("a", (X,), X)
     assert isinstance(initiated, h.StartChildWorkflowExecutionInitiated)
     assert initiated.spec == START
-    assert initiated.child == ChildSpec(
+    assert initiated.child == ChildWorkflowSpec(
         parent_close_policy=ParentClosePolicy.ABANDON, id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE
     )
     assert isinstance(continued, h.WorkflowExecutionContinuedAsNew)
@@ -80,7 +80,7 @@ def test_what_0_1_0_left_out_was_its_default() -> None:
     assert isinstance(continued, h.WorkflowExecutionContinuedAsNew)
     assert started.spec == initiated.spec == continued.spec == usual
     assert scheduled.spec == ActivitySpec(task_queue="q", retry_policy=RetryRule())
-    assert initiated.child == ChildSpec()
+    assert initiated.child == ChildWorkflowSpec()
 
 
 def test_schedules_of_0_1_0_are_read() -> None:

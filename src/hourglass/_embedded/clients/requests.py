@@ -48,8 +48,8 @@ from hourglass._embedded.store.visibility import summary
 from hourglass._engine.events import QueryReceived
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._history import events as h
+from hourglass._history.codec import event_json
 from hourglass._history.events import WorkflowExecutionUpdateAccepted
-from hourglass._history.json import event_json
 from hourglass.errors import HourglassError, ServiceError, StorageError
 
 A = TypeVar("A")

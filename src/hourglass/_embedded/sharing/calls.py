@@ -37,6 +37,8 @@ from hourglass._embedded.sharing.ownership import FileLock
 from hourglass._embedded.sharing.remote import ConnectionLost, OwnerConnection, connect
 from hourglass._embedded.store.store import StoreOpener
 from hourglass._embedded.waiting import Bell
+from hourglass._history import events as h
+from hourglass._history.codec import read_event
 from hourglass.errors import HourglassError, ServiceError, StorageError
 
 A = TypeVar("A")
@@ -252,11 +254,6 @@ def _read(task: asyncio.Task[Any]) -> None:
 
 Call: TypeAlias = Callable[[s.Request[Any]], Awaitable[Any]]
 
-_ENDS = {
-    f"EVENT_TYPE_ACTIVITY_TASK_{end.upper()}": f"activityTask{end.capitalize()}EventAttributes"
-    for end in ("completed", "failed", "canceled")
-}
-
 
 async def was_carried_out(request: s.Request[Any], call: Call) -> bool:
     """Whether a request that was sent again, and refused, had been carried out the first time: what it asks for is
@@ -278,16 +275,21 @@ async def _has_ended(token: Token, call: Call) -> bool:
     """Whether this very attempt is on record with an end: only a caller with its token can have given it."""
     attempts: dict[int, int] = {}
     async for event in _events(token.run_id, call):
-        kind = event.get("eventType", "")
-        if kind == "EVENT_TYPE_ACTIVITY_TASK_STARTED":
-            started = event["activityTaskStartedEventAttributes"]
-            attempts[int(started["scheduledEventId"])] = started.get("attempt", 1)
-        elif kind in _ENDS and int(event[_ENDS[kind]]["scheduledEventId"]) == token.scheduled_event_id:
-            return attempts.get(token.scheduled_event_id) == token.attempt
+        match event.attributes:
+            case h.ActivityTaskStarted(scheduled_event_id=scheduled, attempt=attempt):
+                attempts[scheduled] = attempt
+            case (
+                h.ActivityTaskCompleted(scheduled_event_id=scheduled)
+                | h.ActivityTaskFailed(scheduled_event_id=scheduled)
+                | h.ActivityTaskCanceled(scheduled_event_id=scheduled)
+            ) if scheduled == token.scheduled_event_id:
+                return attempts.get(scheduled) == token.attempt
+            case _:
+                pass
     return False
 
 
-async def _events(run_id: str, call: Call) -> AsyncIterator[dict[str, Any]]:
+async def _events(run_id: str, call: Call) -> AsyncIterator[h.HistoryEvent]:
     found: s.Page = await call(s.ListWorkflows(query=f"RunId = '{run_id}'"))
     for summary in found.workflows:
         token = b""
@@ -295,7 +297,7 @@ async def _events(run_id: str, call: Call) -> AsyncIterator[dict[str, Any]]:
             asked = s.GetHistory(workflow_id=summary.workflow_id, run_id=run_id, next_page_token=token)
             page: s.HistoryPage = await call(asked)
             for event in page.events:
-                yield msgspec.json.decode(event)
+                yield read_event(msgspec.json.decode(event))
             token = page.next_page_token
             if not token:
                 break

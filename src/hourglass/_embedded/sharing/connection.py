@@ -20,7 +20,7 @@ from hourglass._embedded.clients.answering import too_late
 from hourglass._embedded.sharing.open_engine import Interruption
 from hourglass._embedded.sharing.shared_file import FileHandle, SharedFile
 from hourglass._embedded.store.sqlite import SQLITE
-from hourglass._embedded.store.store import Condition, StoreOpener
+from hourglass._embedded.store.store import DiskCondition, StoreOpener
 from hourglass._forks import ForkStage, at_fork, leak
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, ServiceTimeoutError, StorageError
 
@@ -96,7 +96,7 @@ class FileConnection:
         return self._file.standing
 
     @property
-    def condition(self) -> Condition | None:
+    def condition(self) -> DiskCondition | None:
         """How it stands with the file and its disk, if this process owns it."""
         return self._file.condition
 

@@ -17,7 +17,7 @@ from hourglass._contract.service import Request
 from hourglass._embedded.clients.requests import answer
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION
-from hourglass._embedded.store.store import Condition, Store, StoreOpener
+from hourglass._embedded.store.store import DiskCondition, Store, StoreOpener
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass.errors import HourglassError, StorageError
 
@@ -95,7 +95,7 @@ class OpenEngine:
         return OpenEngine(engine)
 
     @property
-    def condition(self) -> Condition | None:
+    def condition(self) -> DiskCondition | None:
         """How it stands with the file and its disk; None where that is not known."""
         return self.engine.store.condition()
 

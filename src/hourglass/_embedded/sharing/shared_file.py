@@ -33,7 +33,7 @@ from hourglass._embedded.sharing.open_engine import EngineClosed, OpenEngine
 from hourglass._embedded.sharing.ownership import FileLock
 from hourglass._embedded.sharing.remote import ConnectionLost, ForeignProtocol, OwnerConnection
 from hourglass._embedded.sharing.serving import OwnerInfo, OwnerServer
-from hourglass._embedded.store.store import Condition, StoreOpener, epoch_is_over, is_permanent
+from hourglass._embedded.store.store import DiskCondition, StoreOpener, epoch_is_over, is_permanent
 from hourglass._embedded.waiting import Bell
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation
@@ -85,7 +85,7 @@ class SharedFile:
         return "waiting for the file"
 
     @property
-    def condition(self) -> Condition | None:
+    def condition(self) -> DiskCondition | None:
         """How it stands with the file and its disk, if this process owns it."""
         engine = self.calls.engine
         return None if engine is None else engine.condition

@@ -18,7 +18,14 @@ from hourglass._embedded.store.fork_safety import NO_FORK, ForkLock
 from hourglass._embedded.store.list_reader import ListReader
 from hourglass._embedded.store.records import StoredReads
 from hourglass._embedded.store.search_attributes import AttributeType
-from hourglass._embedded.store.store import Change, Condition, Refusal, ScheduleChange, ScheduleEntry, Stored
+from hourglass._embedded.store.store import (
+    Change,
+    DiskCondition,
+    Refusal,
+    ScheduleChange,
+    ScheduleEntry,
+    Stored,
+)
 from hourglass.errors import StorageError
 
 
@@ -123,7 +130,7 @@ class ReadOnlyStore(FileReads):
         """Why new workflows are refused."""
         return self.held
 
-    def condition(self) -> Condition | None:
+    def condition(self) -> DiskCondition | None:
         """Not known: no process owns the file."""
         return None
 

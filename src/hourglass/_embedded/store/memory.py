@@ -23,7 +23,7 @@ from hourglass._embedded.store.list_reader import ListReader, is_interrupted
 from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.store import (
     Change,
-    Condition,
+    DiskCondition,
     NoteChange,
     Refusal,
     ScheduleChange,
@@ -165,7 +165,7 @@ class MemoryStore:
         """Never: there is always room."""
         return ""
 
-    def condition(self) -> Condition | None:
+    def condition(self) -> DiskCondition | None:
         """There is no file."""
         return None
 

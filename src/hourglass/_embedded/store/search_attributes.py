@@ -12,13 +12,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from hourglass._embedded.rules.limits import Limits
+from hourglass._history import times
 from hourglass.converter import Payload
 
 Indexed: TypeAlias = str | int | float
@@ -37,9 +37,7 @@ class AttributeType(Enum):
 
 
 _TYPES = {kind.value: kind for kind in AttributeType}
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-_TIME = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:[.,](\d+))?(Z|[+-]\d\d:\d\d)", re.ASCII)
+_ZONED = re.compile(r"\d{4}-\d\d-\d\dT\S*(Z|[+-]\d\d:\d\d)", re.ASCII).fullmatch
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -49,16 +47,9 @@ def type_named(name: str) -> AttributeType | None:
 
 
 def parse_time(text: str) -> int | None:
-    """An RFC 3339 time as microseconds since the epoch; None if it is none."""
-    match = _TIME.fullmatch(text)
-    if match is None:
-        return None
-    day, clock, fraction, zone = match.groups()
-    try:
-        time = datetime.fromisoformat(f"{day}T{clock}{'+00:00' if zone == 'Z' else zone}")
-    except ValueError:
-        return None
-    return (time - _EPOCH) // _MICROSECOND + int((fraction or "0")[:6].ljust(6, "0"))
+    """An RFC 3339 time, with its zone, as microseconds since the epoch; None if it is none."""
+    ns = times.moment(text) if _ZONED(text) else None
+    return None if ns is None else ns // 1000
 
 
 def words(text: str) -> str:

@@ -35,7 +35,7 @@ from hourglass._embedded.store.disk_faults import (
 )
 from hourglass._embedded.store.file_reads import FileReads, ReadOnlyStore
 from hourglass._embedded.store.fork_safety import NO_FORK, ForkLock
-from hourglass._embedded.store.store import Change, Condition, Refusal, ScheduleChange, Store
+from hourglass._embedded.store.store import Change, DiskCondition, Refusal, ScheduleChange, Store
 from hourglass._embedded.store.writer import Apart, Batch, BatchWriter, Numbered, Readmitted
 from hourglass._forks import ForkStage, at_fork
 from hourglass._history.encoding import plain
@@ -350,9 +350,9 @@ class SqliteStore(FileReads):
         """Why nothing can be written at present; "" if it can."""
         return self._thread.held
 
-    def condition(self) -> Condition:
+    def condition(self) -> DiskCondition:
         """How it stands with the file and its disk."""
-        return Condition(self.path, self.held, self._surroundings.free_bytes(), self._reserve_bytes)
+        return DiskCondition(self.path, self.held, self._surroundings.free_bytes(), self._reserve_bytes)
 
     @property
     def failure(self) -> StorageError | None:

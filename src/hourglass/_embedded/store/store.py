@@ -97,7 +97,7 @@ FULL_BYTES = 1 << 20
 _PERMANENT = frozenset({"DATA_LOSS", "FAILED_PRECONDITION", "PERMISSION_DENIED"})
 
 
-class Condition(msgspec.Struct, frozen=True):
+class DiskCondition(msgspec.Struct, frozen=True):
     """How it stands with a file and its disk. `held` is why it cannot be written now, "" if it can; `free_bytes` is
     None where the system does not say; below `reserve_bytes` new workflows are refused.
     """
@@ -156,7 +156,7 @@ class Store(Protocol):
         """Why new workflows should be refused now; "" if they need not be."""
         ...
 
-    def condition(self) -> Condition | None:
+    def condition(self) -> DiskCondition | None:
         """How it stands with the file and its disk; None where there is none."""
         ...
 

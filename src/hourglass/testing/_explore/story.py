@@ -8,7 +8,6 @@ A kind that it has no words for is named as it is.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +19,7 @@ from hourglass._engine import events as e
 from hourglass._engine.commands import Completion, Succeeded
 from hourglass._engine.events import Activation, RunStarted
 from hourglass._engine.specs import Payloads
+from hourglass._engine.words import spaced
 from hourglass._history import events as h
 from hourglass.converter import ApplicationFailure, Converter, Failure, Payload, TimeoutFailure
 from hourglass.testing._explore.choices import Option
@@ -118,7 +118,7 @@ class Words:
             case e.ChildFailed():
                 return f"{self._child(run_id, event.seq)} has failed: {self.failure(event.failure)}"
             case _:
-                return _spaced(event)
+                return spaced(type(event).__name__)
 
     def _activity(self, run_id: str, seq: int) -> str:
         return self._activities.get((run_id, seq), "an activity")
@@ -169,15 +169,7 @@ class Words:
             case c.RejectUpdate():
                 return f"refuses the update: {self.failure(command.failure)}"
             case _:
-                return _spaced(command)
-
-
-_WORD = re.compile(r"(?<!^)(?=[A-Z])")
-
-
-def _spaced(thing: object) -> str:
-    """The name of a kind, as words."""
-    return _WORD.sub(" ", type(thing).__name__).lower()
+                return spaced(type(command).__name__)
 
 
 # --- story ----------------------------------------------------------------------------------------

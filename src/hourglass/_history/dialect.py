@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from enum import Enum, auto
-from typing import Any
 
 from hourglass._engine.behaviour import OUR_FLAGS
+from hourglass._history import events as h
 
 _IN_OUR_ORDER = frozenset({"temporal-python"})
 _ON_CORE = frozenset({"temporal-typescript", "temporal-dotnet", "temporal-ruby", "temporal-rust"})
@@ -29,67 +29,45 @@ class Dialect(Enum):
     OTHER = auto()  # not Core's make
 
 
-def dialect_of(events: Sequence[Any]) -> Dialect:
-    """The dialect of these events (Temporal's messages)."""
+def dialect_of(events: Sequence[h.HistoryEvent]) -> Dialect:
+    """The dialect of these events."""
     name = sdk_name(events)
     if name in _IN_OUR_ORDER:
         return Dialect.PYTHON
     if name:
         return Dialect.CORE if name in _ON_CORE else Dialect.OTHER
-    markers = {event.marker_recorded_event_attributes.marker_name for event in events if _is(event, "marker")}
-    if _is_ours(events):
-        return Dialect.PYTHON
-    if any(marker.startswith("core_") for marker in markers) or _used_core(events):
+    said = [event.attributes for event in events]
+    tasks = [each for each in said if isinstance(each, h.WorkflowTaskCompleted)]
+    if any(OUR_FLAGS.intersection(task.flags) for task in tasks):
+        return Dialect.PYTHON  # Hourglass wrote it: the embedded engine names no SDK
+    markers = {each.marker_name for each in said if isinstance(each, h.ForeignMarkerRecorded)}
+    of_core = any(isinstance(each, (h.MarkerRecorded, h.LocalActivityMarkerRecorded)) for each in said)
+    if of_core or any(each.startswith("core_") for each in markers) or any(task.core_flags for task in tasks):
         return Dialect.CORE
     if markers & _MARKERS:
         return Dialect.OTHER
     return Dialect.OTHER if _are_not_cores(_activity_ids(events), _timer_ids(events)) else Dialect.CORE
 
 
-def sdk_name(events: Sequence[Any]) -> str:
+def sdk_name(events: Sequence[h.HistoryEvent]) -> str:
     """The SDK that the history names, "" if it names none."""
-    for event in events:
-        if _is(event, "workflow_task_completed"):
-            name = event.workflow_task_completed_event_attributes.sdk_metadata.sdk_name
-            if name:
-                return str(name)
-    return ""
+    tasks = (each.attributes for each in events if isinstance(each.attributes, h.WorkflowTaskCompleted))
+    return next((task.sdk_name for task in tasks if task.sdk_name), "")
 
 
-def _is(event: Any, kind: str) -> bool:
-    return (event.WhichOneof("attributes") or "").startswith(kind)
-
-
-def _is_ours(events: Sequence[Any]) -> bool:
-    """Whether Hourglass wrote it: the embedded engine names no SDK."""
-    return any(
-        OUR_FLAGS.intersection(event.workflow_task_completed_event_attributes.sdk_metadata.lang_used_flags)
-        for event in events
-        if _is(event, "workflow_task_completed")
-    )
-
-
-def _used_core(events: Sequence[Any]) -> bool:
-    return any(
-        event.workflow_task_completed_event_attributes.sdk_metadata.core_used_flags
-        for event in events
-        if _is(event, "workflow_task_completed")
-    )
-
-
-def _activity_ids(events: Sequence[Any]) -> list[tuple[str, int]]:
+def _activity_ids(events: Sequence[h.HistoryEvent]) -> list[tuple[str, int]]:
     return [
-        (event.activity_task_scheduled_event_attributes.activity_id, event.event_id)
+        (event.attributes.activity_id, event.id)
         for event in events
-        if _is(event, "activity_task_scheduled")
+        if isinstance(event.attributes, h.ActivityTaskScheduled)
     ]
 
 
-def _timer_ids(events: Sequence[Any]) -> list[tuple[str, int]]:
+def _timer_ids(events: Sequence[h.HistoryEvent]) -> list[tuple[str, int]]:
     return [
-        (event.timer_started_event_attributes.timer_id, event.event_id)
+        (event.attributes.timer_id, event.id)
         for event in events
-        if _is(event, "timer_started")
+        if isinstance(event.attributes, h.TimerStarted)
     ]
 
 
