@@ -14,7 +14,7 @@ from typing import Any
 from tests.specs import made
 
 from hourglass._bridge.calls import Condition
-from hourglass._bridge.handles import HandleRecord, Limits
+from hourglass._bridge.handles import HandleLimits, HandleRecord
 from hourglass._bridge.holder import BridgeHolder, HandleTables
 from hourglass._contract.handle import (
     ActivityItem,
@@ -339,7 +339,7 @@ class World:
         self.engine = ScriptedEngine()
         loop = asyncio.get_running_loop()
         self.tables = HandleTables(now_ns=lambda: round(loop.time() * 1e9))
-        self.limits = Limits(**limits)
+        self.limits = HandleLimits(**limits)
         self.shared = ScriptedConnection(self.engine) if shared else None
         self.cancels: list[tuple[int, bytes, str]] = []
         self.ended: list[tuple[str, int]] = []

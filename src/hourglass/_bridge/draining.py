@@ -16,12 +16,12 @@ import asyncio
 from hourglass._bridge.handles import (
     Deadlines,
     Drain,
+    DrainStep,
     DrainView,
     HandleRecord,
+    HandleSignal,
     HandleState,
     HandleTables,
-    Signal,
-    Step,
     is_eviction,
     logger,
     next_step,
@@ -43,7 +43,7 @@ _UNFINISHED = "the worker's handle ended before this was finished"
 _LOCAL_ENDS = (ActivityCompleted, ActivityFailed, ActivityCancelled, ActivityBackedOff)
 
 
-def begin_drain(tables: HandleTables, record: HandleRecord, signal: Signal) -> None:
+def begin_drain(tables: HandleTables, record: HandleRecord, signal: HandleSignal) -> None:
     """Take no new work, now; the rest happens in the background. May be repeated: what was promised earlier
     holds.
 
@@ -52,7 +52,7 @@ def begin_drain(tables: HandleTables, record: HandleRecord, signal: Signal) -> N
     """
     record.stop_waiting()
     now = asyncio.get_running_loop().time()
-    graceful = None if signal is Signal.RECYCLED else record.config.graceful_shutdown
+    graceful = None if signal is HandleSignal.RECYCLED else record.config.graceful_shutdown
     deadlines = Deadlines.after(now, tables.limits, graceful)
     if record.drain is None:
         record.hears(signal)
@@ -108,22 +108,22 @@ async def _step(tables: HandleTables, record: HandleRecord, drain: Drain) -> Non
     )
     step, until = next_step(view, drain.deadlines, tables.limits, loop.time())
     match step:
-        case Step.WAIT:
+        case DrainStep.WAIT:
             if await record.changed.wait(until - loop.time()):
                 drain.quiet_since = loop.time()
-        case Step.FAIL_RUNS:
+        case DrainStep.FAIL_RUNS:
             for run_id in tuple(record.runs.open):
                 fail_run(tables, record, run_id, _UNFINISHED)
-        case Step.STOP_ACTIVITIES:
+        case DrainStep.STOP_ACTIVITIES:
             drain.told_to_stop = True
             for token in tuple(record.attempts.open):
                 _pass_on(tables, record, ActivityCancel(token, "WORKER_SHUTDOWN"))
-        case Step.FAIL_ACTIVITIES:
+        case DrainStep.FAIL_ACTIVITIES:
             for token in tuple(record.attempts.open):
                 fail_attempt(tables, record, token, _UNFINISHED)
-        case Step.FINALIZE:
-            record.hears(Signal.DRAINED)
-        case Step.ABANDON:
+        case DrainStep.FINALIZE:
+            record.hears(HandleSignal.DRAINED)
+        case DrainStep.ABANDON:
             _abandon(tables, record)
 
 
@@ -192,7 +192,7 @@ async def _finalize(tables: HandleTables, record: HandleRecord, drain: Drain) ->
     limit = drain.deadlines.finalizing(asyncio.get_running_loop().time(), tables.limits)
     done, _ = await asyncio.wait({task}, timeout=limit)
     if done and not task.cancelled() and task.exception() is None:
-        record.hears(Signal.FREED)
+        record.hears(HandleSignal.FREED)
         tables.leave(record)
     else:
         task.cancel()
@@ -210,7 +210,7 @@ def _abandon(tables: HandleTables, record: HandleRecord) -> None:
         len(record.attempts.open),
         len(record.calls),
     )
-    record.hears(Signal.OVERDUE)
+    record.hears(HandleSignal.OVERDUE)
     for line in record.lines():
         line.cancel()
     for call in tuple(record.calls):

@@ -59,7 +59,7 @@ class HandleState(Enum):
         return self in (HandleState.CLOSED, HandleState.ABANDONED)
 
 
-class Signal(Enum):
+class HandleSignal(Enum):
     """What happens to a handle."""
 
     OPENED = "opened"
@@ -71,19 +71,19 @@ class Signal(Enum):
     OVERDUE = "it did not end in time"
 
 
-LIFE: dict[tuple[HandleState, Signal], HandleState] = {
-    (HandleState.CONNECTING, Signal.OPENED): HandleState.ACTIVE,
-    (HandleState.CONNECTING, Signal.UNWANTED): HandleState.DRAINING,
-    (HandleState.ACTIVE, Signal.UNREGISTERED): HandleState.DRAINING,
-    (HandleState.ACTIVE, Signal.RECYCLED): HandleState.DRAINING,
-    (HandleState.DRAINING, Signal.DRAINED): HandleState.FINALIZING,
-    (HandleState.DRAINING, Signal.OVERDUE): HandleState.ABANDONED,
-    (HandleState.FINALIZING, Signal.FREED): HandleState.CLOSED,
-    (HandleState.FINALIZING, Signal.OVERDUE): HandleState.ABANDONED,
+LIFE: dict[tuple[HandleState, HandleSignal], HandleState] = {
+    (HandleState.CONNECTING, HandleSignal.OPENED): HandleState.ACTIVE,
+    (HandleState.CONNECTING, HandleSignal.UNWANTED): HandleState.DRAINING,
+    (HandleState.ACTIVE, HandleSignal.UNREGISTERED): HandleState.DRAINING,
+    (HandleState.ACTIVE, HandleSignal.RECYCLED): HandleState.DRAINING,
+    (HandleState.DRAINING, HandleSignal.DRAINED): HandleState.FINALIZING,
+    (HandleState.DRAINING, HandleSignal.OVERDUE): HandleState.ABANDONED,
+    (HandleState.FINALIZING, HandleSignal.FREED): HandleState.CLOSED,
+    (HandleState.FINALIZING, HandleSignal.OVERDUE): HandleState.ABANDONED,
 }
 
 
-def advance(state: HandleState, signal: Signal) -> HandleState:
+def advance(state: HandleState, signal: HandleSignal) -> HandleState:
     """The state that follows; a pair that is not in the table is our bug."""
     try:
         return LIFE[state, signal]
@@ -92,7 +92,7 @@ def advance(state: HandleState, signal: Signal) -> HandleState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class HandleLimits:
     """Seconds that each part of a handle's life may take, and how many handles may be left behind."""
 
     connect: float = 10.0
@@ -163,7 +163,7 @@ class Deadlines:
     """When a handle whose polls or calls have not ended by then is left behind, whatever still happens on it."""
 
     @staticmethod
-    def after(now: float, limits: Limits, graceful: float | None) -> Deadlines:
+    def after(now: float, limits: HandleLimits, graceful: float | None) -> Deadlines:
         """For a drain that begins now; `graceful` is the worker's own patience with its activities, None if
         it lives on.
         """
@@ -185,11 +185,11 @@ class Deadlines:
             end=min(self.end, other.end),
         )
 
-    def for_one_more(self, now: float, limits: Limits) -> Deadlines:
+    def for_one_more(self, now: float, limits: HandleLimits) -> Deadlines:
         """A run goes on during the drain: its evaluator has the usual time, but not beyond the end of the activities."""
         return replace(self, runs=max(self.runs, min(now + limits.workflow_grace, self.activities)))
 
-    def finalizing(self, now: float, limits: Limits) -> float:
+    def finalizing(self, now: float, limits: HandleLimits) -> float:
         """How long freeing the handle may take."""
         return min(limits.finalize, max(self.end - now, limits.leave))
 
@@ -207,7 +207,7 @@ class DrainView:
     """When something last happened on the handle."""
 
 
-class Step(Enum):
+class DrainStep(Enum):
     """What a draining handle needs now."""
 
     FAIL_RUNS = "fail runs"
@@ -218,22 +218,24 @@ class Step(Enum):
     WAIT = "wait"
 
 
-def next_step(view: DrainView, deadlines: Deadlines, limits: Limits, now: float) -> tuple[Step, float]:
+def next_step(
+    view: DrainView, deadlines: Deadlines, limits: HandleLimits, now: float
+) -> tuple[DrainStep, float]:
     """What to do now; for `WAIT`, until when at most."""
     if view.open_runs and now >= deadlines.runs:
-        return Step.FAIL_RUNS, now
+        return DrainStep.FAIL_RUNS, now
     if view.open_activities and not view.told_to_stop and now >= deadlines.stop_activities:
-        return Step.STOP_ACTIVITIES, now
+        return DrainStep.STOP_ACTIVITIES, now
     if view.open_activities and now >= deadlines.activities:
-        return Step.FAIL_ACTIVITIES, now
+        return DrainStep.FAIL_ACTIVITIES, now
     if view.open_runs or view.open_activities:
         activities = deadlines.activities if view.told_to_stop else deadlines.stop_activities
         patience = [deadlines.runs] * bool(view.open_runs) + [activities] * bool(view.open_activities)
-        return Step.WAIT, min(patience)
+        return DrainStep.WAIT, min(patience)
     if view.polls_ended and not view.calls:
-        return Step.FINALIZE, now
+        return DrainStep.FINALIZE, now
     last = min(view.quiet_since + limits.drain, deadlines.end)
-    return (Step.ABANDON, now) if now >= last else (Step.WAIT, last)
+    return (DrainStep.ABANDON, now) if now >= last else (DrainStep.WAIT, last)
 
 
 # --- the record of one handle -------------------------------------------------------------------------------
@@ -379,7 +381,7 @@ class HandleRecord:
             self.spare.cancel()
             self.spare = None
 
-    def hears(self, signal: Signal) -> None:
+    def hears(self, signal: HandleSignal) -> None:
         """Move on in its life."""
         self.state = advance(self.state, signal)
 
@@ -537,7 +539,7 @@ class HandleTables:
         self.counters = Counters()
         self.changed = Condition()
         self.epoch = 0
-        self.limits = Limits()
+        self.limits = HandleLimits()
         self.shared: Connection | None = None
         self.listener: Listener | None = None
         self.now_ns = now_ns

@@ -23,12 +23,12 @@ from typing import Any, NoReturn, TypeVar
 from hourglass._bridge.draining import begin_drain, drive
 from hourglass._bridge.handles import (
     AlreadyRegistered,
+    HandleLimits,
     HandleRecord,
+    HandleSignal,
     HandleState,
     HandleTables,
-    Limits,
     Registration,
-    Signal,
     StaleCompletion,
     WorkerNotRegistered,
 )
@@ -51,9 +51,9 @@ from hourglass.errors import UsageError
 __all__ = [
     "AlreadyRegistered",
     "BridgeHolder",
+    "HandleLimits",
     "HandleTables",
     "HolderStatus",
-    "Limits",
     "Owner",
     "StaleCompletion",
     "WorkerNotRegistered",
@@ -202,7 +202,7 @@ class BridgeHolder:
         *,
         shared: Connection | None = None,
         tables: HandleTables | None = None,
-        limits: Limits | None = None,
+        limits: HandleLimits | None = None,
         on_attempt_cancelled: Callable[[str, int, ActivityCancel], object] = _ignore,
         on_handle_ended: Callable[[str, int], object] = _ignore,
         on_run_evicted: Callable[[str, int, str], object] = _ignore,
@@ -212,7 +212,7 @@ class BridgeHolder:
         self.tables = tables if tables is not None else HandleTables()
         self._registrar = Registrar(self.tables, connect)
         self._shared = shared
-        self._limits = limits or Limits()
+        self._limits = limits or HandleLimits()
         self._on_attempt_cancelled = on_attempt_cancelled
         self._on_handle_ended = on_handle_ended
         self._on_run_evicted = on_run_evicted
@@ -244,7 +244,7 @@ class BridgeHolder:
         for queue in tuple(self.tables.registrations):
             await self.unregister_worker(queue)
         for record in tuple(self.tables.records.values()):
-            begin_drain(self.tables, record, Signal.UNREGISTERED)
+            begin_drain(self.tables, record, HandleSignal.UNREGISTERED)
         while self.tables.busy:
             await self.tables.changed.wait()
 
@@ -283,7 +283,7 @@ class BridgeHolder:
             self._registrar.unregister(registration, returns=returns)
         elif not returns:
             for record in self.tables.of_queue(queue):  # what a worker that was to return left behind
-                begin_drain(self.tables, record, Signal.UNREGISTERED)
+                begin_drain(self.tables, record, HandleSignal.UNREGISTERED)
 
     def registered(self, queue: str) -> bool:
         """Whether a queue is served; also while its handle is being replaced."""

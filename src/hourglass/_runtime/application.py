@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from hourglass._bridge.handles import HandleRecord
-from hourglass._bridge.holder import BridgeHolder, HandleTables, Limits
+from hourglass._bridge.holder import BridgeHolder, HandleLimits, HandleTables
 from hourglass._contract.handle import ActivityCancel, ActivityItem, Handle, HandleConfig
 from hourglass._contract.service import Connection, Request
 from hourglass._engine.events import Activation
@@ -101,7 +101,7 @@ class Application:
         converter: Converter,
         codec: Codec | None,
         client: Any,
-        limits: Limits | None = None,
+        limits: HandleLimits | None = None,
         watch: WatchLimits | None = None,
         sight: SightLimits | None = None,
         reach: ReachLimits | None = None,
@@ -109,7 +109,7 @@ class Application:
         self.raw = connection
         # Borrowed: the end of a handle closes its connection, which must never be the client's own.
         self.shared: Connection | None = _coded(BorrowedConnection(connection), codec, converter)
-        self.limits = limits or Limits()
+        self.limits = limits or HandleLimits()
         self.watch = watch or WatchLimits()
         self.sight = sight or SightLimits()
         self.reach = reach or ReachLimits()
