@@ -223,7 +223,7 @@ def test_a_changed_workflow_is_found_out_on_replay() -> None:
         assert isinstance(evicted, e.RunEvicted)
         assert evicted.reason == "NONDETERMINISM"
         assert "timer number 1" in evicted.message
-        assert "'other'" in evicted.message
+        assert "activity other" in evicted.message
         await world.close()
 
     run_async(body)

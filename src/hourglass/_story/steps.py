@@ -398,9 +398,9 @@ def _step_ended(outcome: Outcome, key: str = "scheduled_event_id") -> Handler:
         if draft.begun == event.time_ns and draft.attempts == 1:
             draft.begun = draft.start  # stamped only when it ended: it is not known how long it was queued
         draft.close(event, outcome, chain(getattr(a, "failure", None)))
-        reason = _WHY_NO_RETRY.get(getattr(a, "retry_state", None))
-        if outcome.bad and reason is not None:
-            draft.note(reason)
+        state = getattr(a, "retry_state", None)
+        if outcome.bad and state is not None:
+            draft.note(_WHY_NO_RETRY.get(state, ""))
         result = getattr(a, "result", None)
         if result is not None:
             draft.show("result", told.peek((result,)))
@@ -408,7 +408,7 @@ def _step_ended(outcome: Outcome, key: str = "scheduled_event_id") -> Handler:
     return ended
 
 
-_WHY_NO_RETRY: dict[RetryState | None, str] = {
+_WHY_NO_RETRY = {
     RetryState.NON_RETRYABLE_FAILURE: "not to be retried",
     RetryState.MAXIMUM_ATTEMPTS_REACHED: "no attempts left",
     RetryState.TIMEOUT: "no time left for another attempt",
