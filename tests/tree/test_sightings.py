@@ -14,7 +14,6 @@ import pytest
 from bridge.scripted import ScriptedConnection
 from chaos.proxy import Proxy
 from hourglass import Client, Worker
-from hourglass._bridge.poll_line import Ticket
 from hourglass._contract.handle import ActivityTask
 from hourglass._contract.service import LastSeen, Sighting
 from hourglass._runtime.watchdog import Blind, PollKind, Sightings, SightLimits, look_for_us, watch_sightings
@@ -178,7 +177,7 @@ def test_a_worker_that_is_full_need_not_be_seen(monkeypatch: pytest.MonkeyPatch)
             eyes, sightings = Eyes(world, monkeypatch), Sightings(0.0)
             record = world.record()
             task = ActivityTask(token=b"t", activity_id="1", activity_type="steps")
-            record.attempts.arrived(Ticket(record.activities, task))
+            record.attempts.keep(task)
             for _ in range(5):
                 eyes.times[False] += 1
                 await look_for_us(world.app, sightings)

@@ -16,7 +16,7 @@ from tests.specs import made
 
 from bridge.scripted import ScriptedConnection, ScriptedEngine, ScriptedHandle
 from hourglass import RetryPolicy, activity, workflow
-from hourglass._bridge.handles import HandleRecord, Limits
+from hourglass._bridge.handles import HandleLimits, HandleRecord
 from hourglass._contract.handle import HandleConfig
 from hourglass._contract.service import StartWorkflow, StillOpen, WaitForClose
 from hourglass._embedded import connect_memory
@@ -174,7 +174,11 @@ async def stop_all(app: Application) -> None:
 
 @asynccontextmanager
 async def memory(
-    *, serve: bool = True, limits: Limits | None = None, watch: WatchLimits | None = None, **options: Any
+    *,
+    serve: bool = True,
+    limits: HandleLimits | None = None,
+    watch: WatchLimits | None = None,
+    **options: Any,
 ) -> AsyncIterator[World]:
     """A world over an engine in memory."""
     connection = await connect_memory(identity="test")
@@ -217,7 +221,7 @@ class ScriptedWorld(World):
 
 @asynccontextmanager
 async def scripted(
-    *, serve: bool = True, limits: Limits | None = None, **options: Any
+    *, serve: bool = True, limits: HandleLimits | None = None, **options: Any
 ) -> AsyncIterator[ScriptedWorld]:
     """A world over a scripted engine, whose handles evict by themselves what they have given when they end."""
     engine = ScriptedEngine()

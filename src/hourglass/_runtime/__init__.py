@@ -11,7 +11,7 @@ The tree:
     subsystem         the supervision tree, as one readable expression
     processes         the bodies of the tree's processes
     services          what serves one task queue and outlives its Worker
-    dispatch          from a poll to an answer: one job per item
+    dispatch          from an engine to an answer: one job per item, which is also its entry in the book of work in flight
     codec_edge        a codec around a handle
     watchdog          looks for what should be impossible, and mends what stays so; whether the engine sees and answers us
     worker_view       what a worker tells of itself, its states, Ctrl-C and SIGTERM

@@ -222,7 +222,8 @@ def call_plainly(
     except BaseException as error:
         end_fork(home, 1)
         return _ended_by(task, context, error)
-    end_fork(home, 0)
+    if os.getpid() != home:
+        end_fork(home, 0)
     return _returned(task, context, value)
 
 

@@ -15,8 +15,9 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from hourglass._bridge.holder import BridgeHolder, HandleTables, Limits, Ticket
-from hourglass._contract.handle import ActivityCancel, Handle, HandleConfig
+from hourglass._bridge.handles import HandleRecord
+from hourglass._bridge.holder import BridgeHolder, HandleLimits, HandleTables
+from hourglass._contract.handle import ActivityCancel, ActivityItem, Handle, HandleConfig
 from hourglass._contract.service import Connection, Request
 from hourglass._engine.events import Activation
 from hourglass._runtime.codec_edge import CodecConnection
@@ -100,7 +101,7 @@ class Application:
         converter: Converter,
         codec: Codec | None,
         client: Any,
-        limits: Limits | None = None,
+        limits: HandleLimits | None = None,
         watch: WatchLimits | None = None,
         sight: SightLimits | None = None,
         reach: ReachLimits | None = None,
@@ -108,7 +109,7 @@ class Application:
         self.raw = connection
         # Borrowed: the end of a handle closes its connection, which must never be the client's own.
         self.shared: Connection | None = _coded(BorrowedConnection(connection), codec, converter)
-        self.limits = limits or Limits()
+        self.limits = limits or HandleLimits()
         self.watch = watch or WatchLimits()
         self.sight = sight or SightLimits()
         self.reach = reach or ReachLimits()
@@ -197,15 +198,15 @@ class Application:
         if services is not None:
             services.evicted(generation, run_id)
 
-    def item_arrived(self, ticket: Ticket[Any]) -> None:
+    def item_arrived(self, record: HandleRecord, item: Activation | ActivityItem) -> None:
         """A handle that drains has something that must go on; it is answered there if it is not dispatched here."""
-        services = self._services.get(ticket.queue)
-        if services is not None:
-            record, item = self.tables.records[ticket.generation], ticket.item
-            (self.dispatch.activation if isinstance(item, Activation) else self.dispatch.activity)(
-                services, record, item
-            )
-            ticket.acknowledge()
+        services = self._services.get(record.queue)
+        if services is None:
+            return
+        if isinstance(item, Activation):
+            self.dispatch.activation(services, record, item)
+        else:
+            self.dispatch.activity(services, record, item)
 
     def handle_ended(self, queue: str, generation: int) -> None:
         """A handle is gone: nothing of its generation will be heard of again."""
@@ -260,7 +261,7 @@ class Application:
         if self._holder is not None:
             await self.last_holder().unregister_worker(queue)
         while self.tables.of_queue(queue):
-            await self.tables.bell.wait()
+            await self.tables.changed.wait()
         await self.dispatch.finish(queue)
         await hide_lanes(self, services)
         if self._services.get(queue) is services:

@@ -93,6 +93,7 @@ class Attempt:
         "context",
         "generation",
         "identity",
+        "key",
         "over",
         "since",
         "task",
@@ -107,6 +108,7 @@ class Attempt:
         self.generation = generation
         self.identity = (task.workflow_id, task.run_id, task.activity_id)
         """Which activity this is an attempt of."""
+        self.key: bytes | tuple[int, bytes] = (generation, task.token) if task.is_local else task.token
         self.since = self.told_at = time.monotonic()
         self.over = False
         self.work: Work | None = None
@@ -124,9 +126,13 @@ class Attempt:
         """The attempt has ended; only the first to say so counts."""
         if self._beat_is_due:
             self._beat_newest()  # its last words: they may hold the cursor for the next attempt
-        if not self.over:
+        if self.over:
+            return
+        if self._timers is not None:
             self.let_go()
-            self._around.ended(self, result)
+        else:  # the usual end: what `let_go` does, without the call
+            self.over, self.context.attempt = True, None
+        self._around.ended(self, result)
 
     def let_go(self) -> None:
         """It is over for the executor: a later result, its heartbeats and its timers are dropped."""

@@ -20,7 +20,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from hourglass._bridge.handles import HandleRecord, HandleTables, is_eviction
-from hourglass._bridge.holder import BridgeHolder, Claim, WorkerNotRegistered
+from hourglass._bridge.holder import BridgeHolder, WorkerNotRegistered
 from hourglass._bridge.sending import send_completion, send_result
 from hourglass._contract.handle import (
     ActivityCancel,
@@ -36,12 +36,15 @@ from hourglass._runtime.evaluation import Verdict
 from hourglass._runtime.lane_notes import LaneNote, packed
 from hourglass._runtime.services import QueueServices
 from hourglass._supervision import NORMAL, Exit, Job, TaskSupervisor
+from hourglass._supervision.process import ProcessState
 from hourglass.converter import ApplicationFailure, Failure
 
 # --- jobs ---------------------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.worker")
+
+_RUNNING, _DEAD = ProcessState.RUNNING, ProcessState.DEAD
 
 
 class Work(Job):
@@ -57,17 +60,22 @@ class Work(Job):
     token: int
     mending: asyncio.Task[None] | None
 
-    acknowledged = True
+    is_dispatched = True
 
     @property
     def is_in_work(self) -> bool:
         """Whether it is answered by itself, or in its place."""
         return self.exit is None or self.mending is not None
 
-    @property
-    def claim(self) -> Claim:
-        """The right to complete it."""
-        return Claim(self.record.queue, self.record.generation, self.token)
+    def finish(self, error: BaseException | None = None) -> None:
+        """It has been answered, or has failed with `error` and is answered in its place."""
+        if error is None and self.state is _RUNNING and not self._waiters and not self._monitors:
+            # The usual end, as in `Job.finish`, without a word to `on_death`, which has nothing to answer then.
+            self.state, self.exit = _DEAD, NORMAL
+            assert self.parent is not None
+            self.parent.links.pop(self, None)
+        else:
+            super().finish(error)
 
     def _mend(self, answer: Coroutine[Any, Any, None]) -> None:
         self.mending = asyncio.get_running_loop().create_task(answer)
@@ -109,7 +117,7 @@ class Evaluation(Work):
             self.finish(error)
 
     def _answered(self) -> None:
-        if is_eviction(self.item):
+        if self.services.held and is_eviction(self.item):
             self.services.release(self.record.generation, self.item.run_id)
         for run_id in self._unwanted:
             self.dispatch.evict(self.record, run_id)
@@ -135,7 +143,10 @@ class Evaluation(Work):
 
     async def _complete_instead(self, completion: Completion) -> None:
         try:
-            await self.dispatch.holder.complete_activation(self.claim, completion)
+            record = self.record
+            await self.dispatch.holder.complete_activation(
+                record.queue, record.generation, self.token, completion
+            )
         except WorkerNotRegistered as error:
             self._say_unsent(error)
 
@@ -198,6 +209,8 @@ class LocalExecution(Execution):
     __slots__ = ("_note",)
 
     _note: LaneNote | None
+
+    finish = Job.finish  # it has to hear of every end
 
     def begin(self) -> None:
         """Have the attempt made."""

@@ -346,7 +346,10 @@ class ActivityExecutor:
         attempt = Attempt(task, waiter, self._around, generation)
         if self._metrics is not None:
             self._metrics.began(task)
-        self._enter(attempt)
+        former = self._latest.get(attempt.identity)
+        if former is not None and not task.is_local:
+            self._cancel(former, "SUPERSEDED")
+        self._attempts[attempt.key] = self._latest[attempt.identity] = attempt
         try:
             self._start(attempt, self._resolver.known_activity(task.activity_type))
         except BaseException:
@@ -398,16 +401,9 @@ class ActivityExecutor:
         self._processes.stop()
         self._loop.stop()
 
-    def _enter(self, attempt: Attempt) -> None:
-        former = None if attempt.task.is_local else self._latest.get(attempt.identity)
-        if former is not None:
-            self._cancel(former, "SUPERSEDED")
-        self._attempts[_key(attempt)] = attempt
-        self._latest[attempt.identity] = attempt
-
     def _leave(self, attempt: Attempt) -> None:
-        if self._attempts.get(_key(attempt)) is attempt:
-            del self._attempts[_key(attempt)]
+        if self._attempts.get(attempt.key) is attempt:
+            del self._attempts[attempt.key]
         if self._latest.get(attempt.identity) is attempt:
             del self._latest[attempt.identity]
 
@@ -583,11 +579,6 @@ def _described(task: ActivityTask | None) -> str:
     if task is None:
         return "a callback of an async activity"
     return f"activity {task.activity_type} ({task.activity_id}) of workflow {task.workflow_id}, run {task.run_id},"
-
-
-def _key(attempt: Attempt) -> bytes | tuple[int, bytes]:
-    task = attempt.task
-    return (attempt.generation, task.token) if task.is_local else task.token
 
 
 def _run_in_thread(attempt: Attempt, definition: ActivityDefinition) -> None:

@@ -54,7 +54,7 @@ __all__ = ["HungStack", "frame_of", "is_debugged", "take_stack"]
 
 _lock = threading.Lock()
 _installed: Callable[..., Any] | None = None
-_stopped_threads: set[int] = set()
+stopped_threads: set[int] = set()
 
 
 def install() -> None:
@@ -74,12 +74,12 @@ def install() -> None:
 
 def is_debugging(thread_id: int) -> bool:
     """Whether the activation that a thread evaluates has stopped at a breakpoint."""
-    return thread_id in _stopped_threads
+    return thread_id in stopped_threads
 
 
 def left(thread_id: int) -> None:
     """An activation is over, and with it a stop at a breakpoint in it."""
-    _stopped_threads.discard(thread_id)
+    stopped_threads.discard(thread_id)
 
 
 def _hook(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,7 +90,7 @@ def _hook(original: Callable[..., Any]) -> Callable[..., Any]:
         thread_id = threading.get_ident()
         if run is not None:
             # pdb's set_trace returns at once and traces from then on: the mark stays until the activation is over.
-            _stopped_threads.add(thread_id)
+            stopped_threads.add(thread_id)
         if original is sys.__breakpointhook__ and os.environ.get("PYTHONBREAKPOINT", "") == "":
             # pdb stops in the frame it is given: the author's, not this one.
             import pdb

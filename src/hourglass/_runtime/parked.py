@@ -95,22 +95,22 @@ class Quarantine:
         self._back_off = back_off
         self._clock = clock
         self._lock = threading.Lock()
-        self._hangs: OrderedDict[str, Hang] = OrderedDict()
+        self.hangs: OrderedDict[str, Hang] = OrderedDict()
         self._epidemics: dict[str, Hang] = {}
 
     def __len__(self) -> int:
         """How many runs are remembered."""
-        return len(self._hangs)
+        return len(self.hangs)
 
     def add(self, run_id: str, definition: WorkflowDefinition | None, stack: HungStack) -> int:
         """A run hung; returns how often it has, in this code."""
         with self._lock:
-            known = self._hangs.pop(run_id, None)
+            known = self.hangs.pop(run_id, None)
             again = known is not None and known.definition is definition and known.code == code_of(definition)
             times = known.times + 1 if known is not None and again else 1
-            self._hangs[run_id] = Hang(times, self._clock(), stack, definition, code_of(definition))
-            while len(self._hangs) > _REMEMBERED:
-                self._hangs.popitem(last=False)
+            self.hangs[run_id] = Hang(times, self._clock(), stack, definition, code_of(definition))
+            while len(self.hangs) > _REMEMBERED:
+                self.hangs.popitem(last=False)
         if self.on_hung is not None:
             self.on_hung(run_id, definition.name if definition is not None else "", stack)
         return times
@@ -120,7 +120,7 @@ class Quarantine:
         costly: dict[str, set[str]] = {}
         with self._lock:
             for each in hangs:
-                known = self._hangs.get(each.run_id)
+                known = self.hangs.get(each.run_id)
                 if known is not None and known.times > each.times:
                     continue
                 hang = Hang(
@@ -133,7 +133,7 @@ class Quarantine:
                     died=each.died,
                     activity=each.activity,
                 )
-                self._hangs[each.run_id] = hang
+                self.hangs[each.run_id] = hang
                 if each.costly and each.workflow_type and each.age < self._back_off:
                     runs = costly.setdefault(each.workflow_type, set())
                     runs.add(each.run_id)
@@ -142,9 +142,9 @@ class Quarantine:
 
     def is_suspect(self, run_id: str) -> bool:
         """Whether a process died while a run was in work, and it is not known yet which run it died of."""
-        if not self._hangs:
+        if not self.hangs:
             return False
-        hang = self._hangs.get(run_id)
+        hang = self.hangs.get(run_id)
         return hang is not None and hang.died and not hang.activity
 
     def forget(self, run_id: str) -> None:
@@ -156,11 +156,11 @@ class Quarantine:
         self._forget(run_id, activity)
 
     def _forget(self, run_id: str, activity: str) -> None:
-        if self._hangs:
+        if self.hangs:
             with self._lock:
-                known = self._hangs.get(run_id)
+                known = self.hangs.get(run_id)
                 if known is not None and known.activity == activity:
-                    del self._hangs[run_id]
+                    del self.hangs[run_id]
                 else:
                     known = None
             if known is not None and self.on_went_on is not None:
@@ -168,15 +168,15 @@ class Quarantine:
 
     def held(self, run_id: str, definition: WorkflowDefinition | None) -> Hang | None:
         """Why a run must not be executed now, None if it may. `definition` is None before it is known."""
-        if not self._hangs:
+        if not self.hangs:
             return None
         with self._lock:
-            hang = self._hangs.get(run_id)
+            hang = self.hangs.get(run_id)
             if hang is not None and definition is not None and not self._same(hang, definition):
-                del self._hangs[run_id]
+                del self.hangs[run_id]
                 hang = None
             if hang is not None and hang.owed:
-                self._hangs[run_id] = replace(hang, owed=False)
+                self.hangs[run_id] = replace(hang, owed=False)
                 return hang
             if (
                 hang is not None
@@ -192,7 +192,7 @@ class Quarantine:
         if now - hang.at < min(self._back_off * (1 << longer), max(self._back_off, _LONGEST_BACK_OFF)):
             return hang
         # One try: the run is held again if it is asked for before that try has ended.
-        self._hangs[run_id] = replace(hang, at=now)
+        self.hangs[run_id] = replace(hang, at=now)
         return None
 
     def _held_in_epidemic(self, definition: WorkflowDefinition | None) -> Hang | None:
@@ -208,7 +208,7 @@ class Quarantine:
         return next(
             (
                 each
-                for each in self._hangs.values()
+                for each in self.hangs.values()
                 if each.is_of(definition) and now - each.at < self._back_off
             ),
             None,
@@ -231,16 +231,16 @@ class ParkedRuns:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._reasons: OrderedDict[str, str] = OrderedDict()
+        self.reasons: OrderedDict[str, str] = OrderedDict()
 
     def remember(self, run_id: str, reason: str) -> bool:
         """Note why a run cannot go on; False if that is known."""
         with self._lock:
-            known = self._reasons.get(run_id) == reason
-            self._reasons[run_id] = reason
-            self._reasons.move_to_end(run_id)
-            while len(self._reasons) > _REMEMBERED:
-                self._reasons.popitem(last=False)
+            known = self.reasons.get(run_id) == reason
+            self.reasons[run_id] = reason
+            self.reasons.move_to_end(run_id)
+            while len(self.reasons) > _REMEMBERED:
+                self.reasons.popitem(last=False)
             return not known
 
     def say_parked(self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None) -> None:
@@ -266,15 +266,15 @@ class ParkedRuns:
 
     def forget(self, run_id: str) -> bool:
         """A run goes on; True if it was parked."""
-        if not self._reasons:
+        if not self.reasons:
             return False
         with self._lock:
-            return self._reasons.pop(run_id, None) is not None
+            return self.reasons.pop(run_id, None) is not None
 
     def kinds(self) -> dict[str, str]:
         """What kind of error and where, by run: never the message, which may quote data."""
         with self._lock:
-            return {run_id: reason.partition(": ")[0] for run_id, reason in self._reasons.items()}
+            return {run_id: reason.partition(": ")[0] for run_id, reason in self.reasons.items()}
 
 
 def miss(run_id: str) -> TaskFailed:

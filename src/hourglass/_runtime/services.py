@@ -55,7 +55,8 @@ class QueueServices:
         )
         self.sender = ResultSender(service, codec=plan.codec, converter=plan.converter)
         self._holder = holder
-        self._held: dict[tuple[int, str], list[Callable[[], object]]] = {}
+        self.held: dict[tuple[int, str], list[Callable[[], object]]] = {}
+        """What waits for the eviction of runs that have closed, by generation and run id."""
         config = plan.config
         self.executor = ActivityExecutor(
             plan.resolver,
@@ -77,7 +78,7 @@ class QueueServices:
 
     def stop(self) -> None:
         """Let everything finish and end; waits for nothing."""
-        for generation, run_id in list(self._held):
+        for generation, run_id in list(self.held):
             self.release(generation, run_id)
         self.lanes.stop()
         self.executor.stop()
@@ -108,11 +109,11 @@ class QueueServices:
 
     def hold(self, generation: int, run_id: str) -> None:
         """A run has closed."""
-        self._held.setdefault((generation, run_id), [])
+        self.held.setdefault((generation, run_id), [])
 
     def release(self, generation: int, run_id: str) -> None:
         """A run was evicted."""
-        for then in self._held.pop((generation, run_id), ()):
+        for then in self.held.pop((generation, run_id), ()):
             then()
 
     def evicted(self, generation: int, run_id: str) -> None:
@@ -125,13 +126,13 @@ class QueueServices:
 
     def forget(self, generation: int) -> None:
         """A handle is gone, and with it all of its runs and of those of handles before it."""
-        for closed in [each for each in self._held if each[0] <= generation]:
+        for closed in [each for each in self.held if each[0] <= generation]:
             self.release(*closed)
         self.lanes.forget_older(generation + 1)
 
     def when_released(self, generation: int, run_id: str, then: Callable[[], object]) -> None:
         """Go on once the run, if it has closed, is evicted."""
-        held = self._held.get((generation, run_id))
+        held = self.held.get((generation, run_id))
         if held is None:
             then()
         else:

@@ -114,7 +114,7 @@ def _queue(app: Application, services: QueueServices) -> dict[str, Any]:
 
 def _polls(record: HandleRecord) -> bool:
     """Whether the handle is really polled: a poll is out, or what the last one brought is just being taken."""
-    return all(line.in_flight or line.kept or line.in_hand for line in record.lines())
+    return all(line.in_flight or line.kept for line in record.lines())
 
 
 def _is_task(path: str) -> bool:

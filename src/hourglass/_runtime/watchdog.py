@@ -128,10 +128,10 @@ def _suspicions_of(record: HandleRecord) -> Iterator[Suspicion]:
         if record.spare is None and not line.is_attended:
             yield NobodyPolls(queue, generation, kind, line.received)
     for run_id, run in record.runs.open.items():
-        if run.acknowledged and not run.is_in_work:
+        if run.is_dispatched and not run.is_in_work:
             yield Orphan(queue, generation, run_id, run.token)
     for token, attempt in record.attempts.open.items():
-        if attempt.acknowledged and not attempt.is_in_work:
+        if attempt.is_dispatched and not attempt.is_in_work:
             yield Orphan(queue, generation, token)
 
 
