@@ -189,6 +189,22 @@ class ScriptedHandle:
             raise self.error_at_the_end
 
 
+class RawScriptedHandle(ScriptedHandle):
+    """Implements `hourglass._contract.handle.RawCalls`, too, as Core's does."""
+
+    def send_activation(self, completion: Completion) -> asyncio.Future[None]:
+        return asyncio.ensure_future(self.complete_activation(completion))
+
+    async def mend_activation(self, completion: Completion, error: BaseException) -> None:
+        raise error
+
+    def send_activity(self, result: ActivityResult) -> asyncio.Future[None]:
+        return asyncio.ensure_future(self.complete_activity(result))
+
+    async def mend_activity(self, result: ActivityResult, error: BaseException) -> None:
+        raise error
+
+
 class ScriptedConnection:
     """Implements `hourglass._contract.service.Connection`."""
 
@@ -211,7 +227,7 @@ class ScriptedConnection:
         live = [each for each in self.handles if each.config.task_queue == config.task_queue]
         if not all(each.finalized for each in live):
             VIOLATIONS.append("a second handle for a queue on one connection")
-        handle = ScriptedHandle(config)
+        handle = self.engine.handle_type(config)
         self.handles.append(handle)
         self.engine.handles.append(handle)
         for change in self.engine.changes[:1]:
@@ -226,6 +242,8 @@ class ScriptedConnection:
 
 class ScriptedEngine:
     """Makes connections. `connects` and `openings` say how the next ones go: an error, or an event to wait for."""
+
+    handle_type: type[ScriptedHandle] = ScriptedHandle
 
     def __init__(self) -> None:
         self.connections: list[ScriptedConnection] = []

@@ -23,7 +23,10 @@ from hourglass.errors import ConnectionFailedError, WorkflowNotFoundError
 
 from .scripted import (
     Q,
+    RawScriptedHandle,
     RustPanic,
+    ScriptedEngine,
+    ScriptedHandle,
     Taken,
     World,
     activation,
@@ -34,6 +37,12 @@ from .scripted import (
     take_activity,
 )
 from .virtual_loop import run, settle
+
+
+@pytest.fixture(params=[ScriptedHandle, RawScriptedHandle], ids=["tasks", "raw calls"], autouse=True)
+def handle_type(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything here holds for handles of both kinds."""
+    monkeypatch.setattr(ScriptedEngine, "handle_type", request.param)
 
 
 async def taken(world: World, run_id: str = "run-1") -> Taken:

@@ -16,7 +16,10 @@ from hourglass.converter import ApplicationFailure, Failure
 
 from .scripted import (
     Q,
+    RawScriptedHandle,
     RustPanic,
+    ScriptedEngine,
+    ScriptedHandle,
     Taken,
     World,
     activation,
@@ -28,6 +31,12 @@ from .scripted import (
     take_activity,
 )
 from .virtual_loop import run, settle
+
+
+@pytest.fixture(params=[ScriptedHandle, RawScriptedHandle], ids=["tasks", "raw calls"], autouse=True)
+def handle_type(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything here holds for handles of both kinds."""
+    monkeypatch.setattr(ScriptedEngine, "handle_type", request.param)
 
 
 async def in_work(world: World, *items: Any) -> list[Taken]:

@@ -28,7 +28,14 @@ from typing import Any, Protocol, TypeVar
 
 from hourglass._bridge.calls import Condition, Patience, begin
 from hourglass._bridge.poll_line import InFlight, Kept, PollLine
-from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityTask, Handle, HandleConfig
+from hourglass._contract.handle import (
+    ActivityCancel,
+    ActivityItem,
+    ActivityTask,
+    Handle,
+    HandleConfig,
+    RawCalls,
+)
 from hourglass._contract.service import Connection
 from hourglass._engine.events import Activation, RunEvicted
 from hourglass.errors import (
@@ -293,6 +300,14 @@ class HandleContext:
     broken: Callable[[HandleRecord, BaseException], None]
 
 
+class OpenCall(Protocol):
+    """A call on a handle that has not ended, and has no task."""
+
+    def cancel(self) -> object:
+        """The handle is left behind: wait for the call no more."""
+        ...
+
+
 class HandleRecord:
     """What is known of one open handle: its state, its poll lines, what is outstanding on it, the calls in flight.
 
@@ -320,8 +335,10 @@ class HandleRecord:
         self.spare: asyncio.TimerHandle | None = None
         """Set while it serves no registration and its worker may come back: the timer that ends the wait."""
         self.trusted = True
-        self.calls: set[asyncio.Task[Any]] = set()
-        self.tails: dict[str, asyncio.Task[None]] = {}
+        self.raw = handle if isinstance(handle, RawCalls) else None
+        """The handle's calls without a task for each, if it has such."""
+        self.calls: set[asyncio.Task[Any] | OpenCall] = set()
+        self.tails: dict[str, asyncio.Future[None]] = {}
 
         def poll_ended(error: BaseException) -> None:
             around.broken(self, error)

@@ -39,6 +39,7 @@ from hourglass._contract.handle import (
     ActivityResult,
     ActivityTask,
     HandleBroken,
+    RawCalls,
     Shutdown,
 )
 from hourglass._contract.service import CompleteActivity
@@ -85,9 +86,81 @@ def send_completion(
                 record.changed.notify_all()
             then()
             return
+    elif record.raw is not None and run_id not in record.tails:
+        _SentCompletion(tables, record, completion, then).begin(record.raw)
+        return
     else:
         call = _complete(tables, record, completion, record.tails.get(run_id))
     _send(tables, record, run_id, call, then)
+
+
+class _SentCompletion:
+    """A completion on its way through a handle's raw call: one object and one callback, where a coroutine costs a task."""
+
+    __slots__ = ("call", "completion", "record", "tables", "then")
+
+    def __init__(
+        self, tables: HandleTables, record: HandleRecord, completion: Completion, then: Then
+    ) -> None:
+        self.tables = tables
+        self.record = record
+        self.completion = completion
+        self.then = then
+        self.call: asyncio.Future[None] | None = None
+
+    def begin(self, raw: RawCalls) -> None:
+        try:
+            self.call = call = raw.send_activation(self.completion)
+        except OURS:
+            raise
+        except BaseException as error:
+            self._mend(raw, error, self.then)
+            return
+        self.record.calls.add(self)
+        self.record.tails[self.completion.run_id] = call
+        self.tables.patience(self.tables.limits.completion).watch(self, _SentCompletion._late)
+        call.add_done_callback(self._ended)
+
+    def _ended(self, call: asyncio.Future[None]) -> None:
+        record = self.record
+        record.calls.discard(self)
+        self._untie()
+        is_waited_for = self.tables.patience(self.tables.limits.completion).forget(self)
+        error = None if call.cancelled() else call.exception()
+        if error is not None and record.raw is not None and not record.state.over:
+            self._mend(record.raw, error, self.then if is_waited_for else _nothing)
+        elif is_waited_for:
+            self.then()
+        record.changed.notify_all()
+
+    def _mend(self, raw: RawCalls, error: BaseException, then: Then) -> None:
+        mending = _mended(
+            self.tables, self.record, self.completion, raw.mend_activation(self.completion, error)
+        )
+        _send(self.tables, self.record, self.completion.run_id, mending, then)
+
+    def _late(self) -> None:
+        self._untie()  # the next of this run has waited enough
+        _unanswered(self.tables, f"the completion of run {self.completion.run_id}", self.then)
+
+    def _untie(self) -> None:
+        if self.record.tails.get(self.completion.run_id) is self.call:
+            del self.record.tails[self.completion.run_id]
+
+    def cancel(self) -> None:
+        """The handle is left behind: the call itself goes on."""
+        self.record.calls.discard(self)
+        self._untie()
+        if self.tables.patience(self.tables.limits.completion).forget(self):
+            self.then()
+
+
+async def _mended(
+    tables: HandleTables, record: HandleRecord, completion: Completion, mending: Coroutine[Any, Any, None]
+) -> None:
+    error = await _tried(mending)
+    if error is not None:
+        await _complete_after(tables, record, completion, error)
 
 
 def _send(
@@ -119,7 +192,7 @@ def _send(
 
 
 async def _complete(
-    tables: HandleTables, record: HandleRecord, completion: Completion, former: asyncio.Task[None] | None
+    tables: HandleTables, record: HandleRecord, completion: Completion, former: asyncio.Future[None] | None
 ) -> None:
     if former is not None:
         await asyncio.wait({former}, timeout=tables.limits.completion)
@@ -242,13 +315,47 @@ class _Report:
         self.over = False  # the handle's own call has ended, or is not waited for any more
 
     def begin(self) -> None:
-        if self.record.call(self._call()) is not None:
-            limits = self.tables.limits
-            self.tables.patience(limits.completion).watch(self, _Report._unanswered)
-            self.tables.patience(limits.resend).watch(self, _Report._late)
+        record = self.record
+        if record.raw is None:
+            if record.call(self._call(record.handle.complete_activity(self.result))) is not None:
+                self._watch()
+            return
+        try:
+            call = record.raw.send_activity(self.result)
+        except OURS:
+            raise
+        except BaseException as error:
+            if record.call(self._call(record.raw.mend_activity(self.result, error))) is not None:
+                self._watch()
+            return
+        record.calls.add(self)
+        self._watch()
+        call.add_done_callback(self._ended)
 
-    async def _call(self) -> None:
-        error = await _tried(self.record.handle.complete_activity(self.result))
+    def _watch(self) -> None:
+        limits = self.tables.limits
+        self.tables.patience(limits.completion).watch(self, _Report._unanswered)
+        self.tables.patience(limits.resend).watch(self, _Report._late)
+
+    def _ended(self, call: asyncio.Future[None]) -> None:
+        """The raw call has ended."""
+        record = self.record
+        record.calls.discard(self)
+        if not call.cancelled() and not record.state.over and (error := call.exception()) is not None:
+            assert record.raw is not None
+            record.call(self._call(record.raw.mend_activity(self.result, error)))
+        elif not self.over and not call.cancelled() and call.exception() is None:
+            self.over = True
+            self.tables.patience(self.tables.limits.resend).forget(self)
+            self._through()
+        record.changed.notify_all()
+
+    def cancel(self) -> None:
+        """The handle is left behind: the call itself goes on, and the result is sent again when that takes too long."""
+        self.record.calls.discard(self)
+
+    async def _call(self, call: Coroutine[Any, Any, None]) -> None:
+        error = await _tried(call)
         self.tables.patience(self.tables.limits.resend).forget(self)
         if self.over:
             return

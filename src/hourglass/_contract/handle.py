@@ -17,7 +17,7 @@ The contract, the same for every engine:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -27,6 +27,9 @@ from hourglass._engine.specs import ActivitySpec, Payloads
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
 from hourglass.converter import Failure, Payload
 from hourglass.errors import HourglassError
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Shutdown(HourglassError):
@@ -171,6 +174,29 @@ class InProcess(Protocol):
 
     def answer_activity(self, result: ActivityResult) -> None:
         """As `complete_activity`."""
+        ...
+
+
+@runtime_checkable
+class RawCalls(Protocol):
+    """The calls of a handle whose engine works them off by itself: each is begun at once, and has a future for its end,
+    which no caller cancels. What is raised, there or at once, is told to the coroutine that mends it.
+    """
+
+    def send_activation(self, completion: Completion, /) -> asyncio.Future[None]:
+        """Begin `complete_activation`."""
+        ...
+
+    async def mend_activation(self, completion: Completion, error: BaseException, /) -> None:
+        """The completion was not taken: fail its task, or raise what says that the handle is broken."""
+        ...
+
+    def send_activity(self, result: ActivityResult, /) -> asyncio.Future[None]:
+        """Begin `complete_activity`."""
+        ...
+
+    async def mend_activity(self, result: ActivityResult, error: BaseException, /) -> None:
+        """The result was not taken: fail the attempt, or raise what says that the handle is broken."""
         ...
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeVar, assert_never
 
 from temporalio.bridge.proto import ActivityHeartbeat, ActivityTaskCompletion
@@ -145,6 +145,7 @@ class Poll:
     def __init__(self, start: Callable[[], asyncio.Future[bytes]]) -> None:
         self._start = start
         self._call: asyncio.Future[bytes] | None = None
+        self._waiters: list[asyncio.Future[None]] = []
         self._end: type[Shutdown] | type[HandleBroken] | None = None
         self._reason = ""
 
@@ -156,11 +157,13 @@ class Poll:
             try:
                 if self._call is None:
                     self._call = self._start()
-                    # Read the outcome even if no caller takes it, or asyncio complains when it is collected.
-                    self._call.add_done_callback(_read)
+                    self._call.add_done_callback(self._returned)
                 call = self._call
                 if not call.done():
-                    await asyncio.shield(call)
+                    # A future of the caller's own may be cancelled; `asyncio.shield` does the same for twice as much.
+                    waiter = call.get_loop().create_future()
+                    self._waiters = [*(each for each in self._waiters if not each.done()), waiter]
+                    await waiter
                 # Of several callers the first that wakes takes the result; the others go round and poll anew.
                 if self._call is call:
                     self._call = None
@@ -171,6 +174,14 @@ class Poll:
                 if not (isinstance(error, Exception) or core.is_panic(error)):
                     raise  # our own cancellation: the call lives on
                 self._end, self._reason = HandleBroken, f"Core's poll failed: {_text(error)}"
+
+    def _returned(self, call: asyncio.Future[bytes]) -> None:
+        if not call.cancelled():
+            call.exception()  # read even if no caller takes it, or asyncio complains when it is collected
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
 
 class CoreHandle:
@@ -211,28 +222,35 @@ class CoreHandle:
 
     async def complete_activation(self, completion: Completion) -> None:
         """Answer an activation; one that cannot be sent is answered as a failed task."""
-
-        def instead(reason: str) -> bytes:
-            # Core keeps an activation open whose completion it refused: the run would be stuck, and shutdown
-            # would hang.
-            _log.error("the completion of run %s could not be sent; its task fails", completion.run_id)
-            refusal = _refusal(completion.run_id, f"malformed completion: {reason}")
-            return completion_to_proto(refusal, self._own)
-
         await self._sent(
-            core.complete_activation, lambda: completion_to_proto(completion, self._own), instead
+            lambda: self.send_activation(completion), lambda error: self.mend_activation(completion, error)
         )
+
+    def send_activation(self, completion: Completion) -> asyncio.Future[None]:
+        """Begin to answer an activation."""
+        return self._keep(core.complete_activation(self._worker, completion_to_proto(completion, self._own)))
+
+    async def mend_activation(self, completion: Completion, error: BaseException) -> None:
+        """A completion was refused. Core keeps its activation open: the run would be stuck, and shutdown would hang."""
+        reason = _reason(error)
+        _log.error("the completion of run %s could not be sent; its task fails", completion.run_id)
+        refusal = _refusal(completion.run_id, f"malformed completion: {reason}")
+        await self._guard(lambda: self.send_activation(refusal))
 
     async def complete_activity(self, result: ActivityResult) -> None:
         """Report the end of an attempt; one that cannot be sent is reported as a failed attempt."""
+        await self._sent(lambda: self.send_activity(result), lambda error: self.mend_activity(result, error))
 
-        def instead(reason: str) -> bytes:
-            _log.error("the end of an activity's attempt could not be sent; the attempt fails")
-            return activity_result_to_proto(
-                ActivityFailed(result.token, _failure(f"malformed result: {reason}"))
-            )
+    def send_activity(self, result: ActivityResult) -> asyncio.Future[None]:
+        """Begin to report the end of an attempt."""
+        return self._keep(core.complete_activity(self._worker, activity_result_to_proto(result)))
 
-        await self._sent(core.complete_activity, lambda: activity_result_to_proto(result), instead)
+    async def mend_activity(self, result: ActivityResult, error: BaseException) -> None:
+        """The end of an attempt was refused."""
+        reason = _reason(error)
+        _log.error("the end of an activity's attempt could not be sent; the attempt fails")
+        failed = ActivityFailed(result.token, _failure(f"malformed result: {reason}"))
+        await self._guard(lambda: self.send_activity(failed))
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
         """Report that an attempt lives. From any thread."""
@@ -269,35 +287,33 @@ class CoreHandle:
 
     async def _sent(
         self,
-        call: Callable[[core.Ref, bytes], asyncio.Future[None]],
-        encode: Callable[[], bytes],
-        instead: Callable[[str], bytes],
+        send: Callable[[], asyncio.Future[None]],
+        mend: Callable[[BaseException], Coroutine[Any, Any, None]],
     ) -> None:
         """Make a completion's call; where that is impossible, the one that says so in its place."""
         raw: asyncio.Future[None] | None = None
         try:
-            raw = self._keep(call(self._worker, encode()))
+            raw = send()
             await asyncio.shield(raw)
             return
         except asyncio.CancelledError:
             if raw is not None and not raw.done():  # the caller was cancelled, Core's call goes on
-                self._keep(asyncio.get_running_loop().create_task(self._see_to(raw, call, instead)))
+                self._keep(asyncio.get_running_loop().create_task(self._see_to(raw, mend)))
             raise
         except BaseException as error:
-            reason = _reason(error)
-        await self._guard(lambda: self._keep(call(self._worker, instead(reason))))
+            refusal = error
+        await mend(refusal)
 
     async def _see_to(
-        self,
-        raw: asyncio.Future[None],
-        call: Callable[[core.Ref, bytes], asyncio.Future[None]],
-        instead: Callable[[str], bytes],
+        self, raw: asyncio.Future[None], mend: Callable[[BaseException], Coroutine[Any, Any, None]]
     ) -> None:
         try:
             await raw
         except BaseException as error:
-            reason = _reason(error)
-            await self._guard(lambda: call(self._worker, instead(reason)))
+            refusal = error
+        else:
+            return
+        await mend(refusal)
 
     async def _guard(self, call: Callable[[], asyncio.Future[T]]) -> T:
         try:
@@ -314,9 +330,13 @@ class CoreHandle:
     def _keep(self, call: F) -> F:
         """Hold a call until it has ended: the worker is not freed before."""
         self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
-        call.add_done_callback(_read)
+        call.add_done_callback(self._ended)
         return call
+
+    def _ended(self, call: asyncio.Future[Any]) -> None:
+        self._calls.discard(call)
+        if not call.cancelled():
+            call.exception()  # read, or asyncio complains where no caller is left to read it
 
 
 def _reason(error: BaseException) -> str:
@@ -345,8 +365,3 @@ def _text(error: BaseException) -> str:
     # Core quotes whole commands in some messages: the beginning says what is wrong.
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else text[:297] + "..."
-
-
-def _read(call: asyncio.Future[Any]) -> None:
-    if not call.cancelled():
-        call.exception()
