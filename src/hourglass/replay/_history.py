@@ -23,6 +23,7 @@ from hourglass.errors import HistoryError
 if TYPE_CHECKING:
     from hourglass._engine.words import AskedCommand
     from hourglass._temporal.histories import Recorded
+    from hourglass.replay._foreign_markers import MarkedTask
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -141,6 +142,13 @@ class History:
     @cached_property
     def _facts(self) -> Facts:
         return read_facts(self._recorded.events)
+
+    @cached_property
+    def _tasks(self) -> list[MarkedTask]:
+        """Its workflow tasks, where no codec has to read their markers. Raises `HistoryError`."""
+        from hourglass.replay._foreign_markers import marked_tasks
+
+        return marked_tasks(self._recorded.events)
 
     def __len__(self) -> int:
         return len(self._recorded.events)

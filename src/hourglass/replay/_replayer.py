@@ -275,8 +275,9 @@ class Replayer:
             reason=reason,
             waiting_at=waiting_at,
         )
-        decode = self._codec.decode if self._codec is not None else None
-        return trace.difference(marked_tasks(history._recorded.events, decode), execution.steps)
+        codec = self._codec
+        tasks = history._tasks if codec is None else marked_tasks(history._recorded.events, codec.decode)
+        return trace.difference(tasks, execution.steps)
 
     def _leave_session(self) -> None:
         # After a failure Core may still have something to say about that run: the next history gets a new worker.
