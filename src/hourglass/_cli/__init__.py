@@ -9,7 +9,7 @@ telling     the story of what was named on the command line
 picture     a story on a console
 run, worker, dev, dev_worker                     commands that execute workflows
 workflows, looking, show, why, why_facts         commands about workflows
-check, replay, doctor, backup                    commands about code and files
+check, replay, debug, doctor, backup                  commands about code and files
 """
 
 from __future__ import annotations

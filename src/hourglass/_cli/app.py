@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "terminate": ("hourglass._cli.workflows", "terminate"),
     "reset": ("hourglass._cli.workflows", "reset"),
     "replay": ("hourglass._cli.replay", "replay"),
+    "debug": ("hourglass._cli.debug", "debug"),
     "check": ("hourglass._cli.check", "check"),
     "backup": ("hourglass._cli.backup", "backup"),
     "doctor": ("hourglass._cli.doctor", "doctor"),
