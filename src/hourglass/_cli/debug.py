@@ -9,6 +9,7 @@ from __future__ import annotations
 import linecache
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated, Any
@@ -61,18 +62,14 @@ def debug(
       hourglass debug order-1 --code app.py --at 19
       hourglass debug history.json --code app.py --what-if app_new.py
     """
-    from hourglass._cli.connecting import codec_named
-    from hourglass._cli.loading import load
-    from hourglass.replay import Replayer
-
     if not code:
         raise UsageError("say where the workflows are: --code app.py")
     history = _history(what, run_id, target, namespace, codec)
-    with Replayer(modules=load(code).modules, codec=codec_named(codec)) as replayer:
-        walk = Walk(replayer.moments(history))
+    loaded_before = set(sys.modules)
+    walk = _walk(history, code, codec)
     if what_if:
-        with Replayer(modules=load(what_if).modules, codec=codec_named(codec)) as replayer:
-            other = Walk(replayer.moments(history))
+        with _set_aside(set(sys.modules) - loaded_before):
+            other = _walk(history, what_if, codec)
         _side_by_side(walk, other, json)
         return
     if json:
@@ -99,6 +96,25 @@ def _history(
         return History.from_json(sys.stdin.buffer.read()) if what == "-" else History.from_file(what)
     with connecting.connected(target, namespace, codec, about=what, run_id=run_id) as client:
         return connecting.handle_of(client, what, run_id).history()
+
+
+def _walk(history: History, code: list[str], codec: str | None) -> Walk:
+    from hourglass._cli.connecting import codec_named
+    from hourglass._cli.loading import load
+    from hourglass.replay import Replayer
+
+    with Replayer(modules=load(code).modules, codec=codec_named(codec)) as replayer:
+        return Walk(replayer.moments(history))
+
+
+@contextmanager
+def _set_aside(names: set[str]) -> Iterator[None]:
+    """Modules are imported anew in here: a changed copy of a program has modules of the same names."""
+    known = {name: sys.modules.pop(name) for name in names if not name.startswith("hourglass.")}
+    try:
+        yield
+    finally:
+        sys.modules.update(known)
 
 
 class Walk:

@@ -222,7 +222,7 @@ def shown(value: object) -> str:
     """A value as text, whatever its class does when it is asked for that."""
     try:
         text = _short.repr(value)
-    except Exception as error:
+    except BaseException as error:  # the author's code, which must not end the replay
         return f"<{type(value).__qualname__}: repr raised {type(error).__name__}>"
     text = _ADDRESS.sub("", text)
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
