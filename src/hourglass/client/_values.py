@@ -41,6 +41,14 @@ class WorkflowExecution:
 
 
 @dataclass(frozen=True)
+class WorkflowExecutionPage:
+    """Some of the runs that match a filter. `next_page_token` asks for those that follow; empty: there are no more."""
+
+    items: tuple[WorkflowExecution, ...]
+    next_page_token: bytes
+
+
+@dataclass(frozen=True)
 class WorkflowExecutionCountAggregationGroup:
     """How many of the runs that were counted have these values of what was grouped by."""
 

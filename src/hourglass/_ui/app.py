@@ -1,0 +1,577 @@
+"""The routes, and what each does with what it is asked: read the form, ask the client, choose the page.
+
+Handlers are plain functions and run on threads, as the client blocks; `live` alone is asynchronous. A form that changed
+something is answered with a redirect, so that going back repeats nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import linecache
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import UTC, datetime
+from importlib.resources import files
+from typing import Any
+from urllib.parse import quote
+
+import anyio.to_thread
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from hourglass._story.spans import Kind, Story
+from hourglass._ui import finding, forms, live, pages, security
+from hourglass._ui.bulk import Operations
+from hourglass._ui.finding import Search
+from hourglass._ui.pages import View
+from hourglass._ui.site import Site
+from hourglass._ui.waterfall import waterfall
+from hourglass.errors import HourglassError, QueryFailedError, UsageError, WorkflowNotFoundError
+from hourglass.replay import changes
+
+_EVENTS_A_PAGE = 200
+_AROUND = 4
+_MOST_AT_ONCE = 100_000
+
+
+class Handlers:
+    """The pages of one site."""
+
+    def __init__(self, site: Site, token: str | None = None) -> None:
+        self._site = site
+        self._token = token
+        self.operations = Operations()
+
+    def _view(self, request: Request) -> View:
+        asked = "payloads" in request.query_params
+        return View(
+            target=self._site.target,
+            read_only=self._site.read_only,
+            has_code=bool(self._site.modules),
+            hides_payloads=self._site.hides_payloads,
+            payloads_asked=asked,
+        )
+
+    # --- workflows ----------------------------------------------------------------------------------------------------
+
+    def home(self, request: Request) -> Response:
+        """The list is what readers come for."""
+        return RedirectResponse("/workflows", 303)
+
+    def workflows(self, request: Request) -> Response:
+        """The list, filtered."""
+        search = _search(request)
+        try:
+            found, error = finding.listing(self._site.client, search), ""
+        except (ValueError, HourglassError) as raised:
+            found, error = None, str(raised)
+        return HTMLResponse(pages.workflows(self._view(request), search, found, error))
+
+    def chart(self, request: Request) -> Response:
+        """Starts, ends and failures over time."""
+        try:
+            found = finding.chart(self._site.client, _search(request))
+        except (ValueError, HourglassError):
+            found = ()
+        return HTMLResponse(pages.chart(self._view(request), found))
+
+    def latest(self, request: Request) -> Response:
+        """From a workflow's id to its latest run."""
+        workflow_id = request.path_params["id"]
+        description = self._site.client.get_workflow_handle(workflow_id).describe()
+        return RedirectResponse(run_url(workflow_id, description.run_id), 303)
+
+    # --- one run ------------------------------------------------------------------------------------------------------
+
+    def run(self, request: Request) -> Response:
+        """One run."""
+        workflow_id, run_id = request.path_params["id"], request.path_params["run_id"]
+        description, story = self._told(request, workflow_id, run_id)
+        drawn = waterfall(story, start=_number(request, "from"), end=_number(request, "to"))
+        wanted = request.query_params.get("span", "")
+        span = next((row.span for row in drawn.rows if row.key == wanted), None)
+        messages = {
+            kind: forms.messages_of(self._site.modules, description.workflow_type, kind)
+            for kind in ("signals", "queries", "updates")
+        }
+        return HTMLResponse(
+            pages.run(
+                self._view(request),
+                description,
+                story,
+                drawn,
+                span,
+                _chain(story),
+                messages,
+                request.query_params.get("notice", ""),
+                request.query_params.get("error", ""),
+            )
+        )
+
+    def _told(self, request: Request, workflow_id: str, run_id: str) -> tuple[Any, Story]:
+        from hourglass._cli.telling import Watched
+
+        peek = self._site.peek("payloads" in request.query_params)
+        watched = Watched(self._site.client, workflow_id, run_id, peek)
+        description, events = watched.look()
+        return description, watched.tell(description, events)
+
+    def why(self, request: Request) -> Response:
+        """Why it stands as it does; a part of the page, which may take seconds."""
+        from hourglass._cli.why_facts import Asked
+
+        workflow_id, run_id = request.path_params["id"], request.path_params["run_id"]
+        try:
+            found, error = Asked(self._site.client).diagnosis(workflow_id, run_id), ""
+        except HourglassError as raised:
+            found, error = None, str(raised)
+        return HTMLResponse(pages.why(self._view(request), found, error))
+
+    def history(self, request: Request) -> Response:
+        """The events as a table."""
+        workflow_id, run_id = request.path_params["id"], request.path_params["run_id"]
+        events = self._site.client.get_workflow_handle(workflow_id, run_id=run_id).history().events
+        first = _number(request, "first") or 0
+        shown = [self._event(request, each) for each in events[first : first + _EVENTS_A_PAGE]]
+        return HTMLResponse(
+            pages.history(self._view(request), workflow_id, run_id, shown, first, len(events))
+        )
+
+    def _event(self, request: Request, event: Mapping[str, Any]) -> dict[str, Any]:
+        attributes: Any = next((value for key, value in event.items() if key.endswith("EventAttributes")), {})
+        if self._site.hides_payloads and "payloads" not in request.query_params:
+            attributes = _without_payloads(attributes)
+        return {
+            "id": event.get("eventId"),
+            "time": event.get("eventTime", ""),
+            "kind": str(event.get("eventType", "")).removeprefix("EVENT_TYPE_"),
+            "attributes": json.dumps(attributes, indent=2, ensure_ascii=False),
+        }
+
+    def history_json(self, request: Request) -> Response:
+        """The history as a file: what `hourglass replay` reads."""
+        workflow_id, run_id = request.path_params["id"], request.path_params["run_id"]
+        text = self._site.client.get_workflow_handle(workflow_id, run_id=run_id).history().to_json(indent=2)
+        name = quote(f"{workflow_id}-{run_id}.json", safe="")
+        return Response(
+            text,
+            media_type="application/json",
+            headers={"content-disposition": f"attachment; filename*=UTF-8''{name}"},
+        )
+
+    # --- back in time -------------------------------------------------------------------------------------------------
+
+    def moments(self, request: Request) -> Response:
+        """A run at one moment of its past."""
+        workflow_id, run_id = request.path_params["id"], request.path_params["run_id"]
+        walks = self._site.walks
+        if walks is None:
+            raise UsageError(
+                "no code is loaded: start the page with the file of the workflows, hourglass ui app.py"
+            )
+        history = self._site.client.get_workflow_handle(workflow_id, run_id=run_id).history()
+        known, result = walks.outline(history)
+        asked = _number(request, "at")
+        number = len(known) - 1 if asked is None else min(asked, len(known) - 1)
+        at, before = walks.moment(history, number) if known else (None, None)
+        sources = {
+            frame_site: _source(*frame_site)
+            for fiber in (at.fibers or () if at is not None else ())
+            for frame_site in ((frame.file, frame.line) for frame in fiber.frames)
+        }
+        changed = changes(before, at) if at is not None and before is not None else ()
+        error = "" if result.error is None else str(result.error)
+        return HTMLResponse(
+            pages.moments(self._view(request), workflow_id, run_id, known, at, changed, sources, error)
+        )
+
+    # --- doing something ----------------------------------------------------------------------------------------------
+
+    def act(self, request: Request, fields: Mapping[str, Any]) -> Response:
+        """Something is done to one run."""
+        self._check_may_change()
+        workflow_id, run_id = request.path_params["id"], request.path_params["run_id"]
+        handle = self._site.client.get_workflow_handle(workflow_id, run_id=run_id)
+        back = run_url(workflow_id, run_id)
+        action = request.path_params["action"]
+        name = str(fields.get("name", "")).strip()
+        try:
+            match action:
+                case "signal":
+                    handle.signal(_named(name, action), *_arguments(fields))
+                    told = f"signal {name} was sent"
+                case "query":
+                    found = handle.query(_named(name, action), *_arguments(fields))
+                    return HTMLResponse(
+                        pages.answer(self._view(request), f"query {name}", _shown(found), back)
+                    )
+                case "update":
+                    found = handle.execute_update(_named(name, action), *_arguments(fields))
+                    return HTMLResponse(
+                        pages.answer(self._view(request), f"update {name}", _shown(found), back)
+                    )
+                case "cancel":
+                    handle.cancel(str(fields.get("reason", "")))
+                    told = "it was asked to cancel"
+                case "terminate":
+                    handle.terminate(str(fields.get("reason", "")))
+                    told = "it was terminated"
+                case "reset":
+                    event_id = int(str(fields.get("event_id", "")))
+                    fresh = handle.reset(event_id=event_id, reason=str(fields.get("reason", "")))
+                    return RedirectResponse(run_url(workflow_id, fresh.run_id or run_id), 303)
+                case _:
+                    raise UsageError(f"there is no action {action!r}")
+        except (HourglassError, QueryFailedError, ValueError) as error:
+            return RedirectResponse(f"{back}?error={quote(str(error))}", 303)
+        return RedirectResponse(f"{back}?notice={quote(told)}", 303)
+
+    def reset_page(self, request: Request) -> Response:
+        """What a reset to a point would do, before it is done."""
+        workflow_id, run_id = request.path_params["id"], request.path_params["run_id"]
+        events = self._site.client.get_workflow_handle(workflow_id, run_id=run_id).history().events
+        wanted = _number(request, "event") or 0
+        point = _reset_point(events, wanted)
+        _, story = self._told(request, workflow_id, run_id)
+        since = next((int(event["eventId"]) for event in events if int(event["eventId"]) >= point), 0)
+        again = [
+            each
+            for each in story.spans[1:]
+            if each.id >= since and each.kind in (Kind.ACTIVITY, Kind.LOCAL, Kind.CHILD, Kind.EXTERNAL)
+        ]
+        messages = sum(each.id >= since and each.kind in (Kind.SIGNAL, Kind.UPDATE) for each in story.spans)
+        return HTMLResponse(
+            pages.confirm_reset(self._view(request), workflow_id, run_id, point, again, messages)
+        )
+
+    def start_page(self, request: Request) -> Response:
+        """The form to start a workflow."""
+        known = forms.workflows_in(self._site.modules)
+        return HTMLResponse(pages.start(self._view(request), known, request.query_params.get("type", "")))
+
+    def start(self, request: Request, fields: Mapping[str, Any]) -> Response:
+        """Start a workflow."""
+        self._check_may_change()
+        kind, given = str(fields.get("type", "")).strip(), str(fields.get("id", "")).strip()
+        try:
+            if not kind:
+                raise UsageError("say which workflow: its type is missing")
+            options: dict[str, Any] = {"id": given} if given else {}
+            queue = str(fields.get("queue", "")).strip()
+            if queue:
+                options["task_queue"] = queue
+            handle = self._site.client.start_workflow(kind, *_arguments(fields), **options)
+        except (HourglassError, ValueError) as error:
+            known = forms.workflows_in(self._site.modules)
+            kept = {name: str(value) for name, value in fields.items() if isinstance(value, str)}
+            return HTMLResponse(pages.start(self._view(request), known, kind, str(error), kept), 400)
+        return RedirectResponse(f"/workflows/{quote(handle.id, safe='')}", 303)
+
+    def bulk(self, request: Request, fields: Mapping[str, Any]) -> Response:
+        """Something is done to many runs: those that were chosen, or all that the search finds."""
+        self._check_may_change()
+        client = self._site.client
+        action, reason = str(fields.get("action", "")), str(fields.get("reason", ""))
+        chosen = [tuple(str(each).rsplit("\n", 1)) for each in fields.get("runs", [])]
+        if fields.get("all"):
+            search = Search.from_fields(
+                {name: str(value) for name, value in fields.items() if isinstance(value, str)},
+                [str(each) for each in fields.get("statuses", [])],
+            )
+            query = finding.filter_of(search, datetime.now(UTC))
+            chosen = [
+                (each.id, each.run_id)
+                for each in client.list_workflows(query, page_size=1000, limit=_MOST_AT_ONCE)
+            ]
+        runs = [(each[0], each[1]) for each in chosen if len(each) == 2]
+        if not runs:
+            raise UsageError("no workflow was chosen")
+        name, arguments = str(fields.get("name", "")).strip(), _arguments(fields)
+
+        def act(workflow_id: str, run_id: str) -> None:
+            handle = client.get_workflow_handle(workflow_id, run_id=run_id)
+            match action:
+                case "cancel":
+                    handle.cancel(reason)
+                case "terminate":
+                    handle.terminate(reason)
+                case "signal":
+                    handle.signal(name, *arguments)
+                case _:
+                    handle.reset(reason=reason)
+
+        if action not in ("cancel", "terminate", "signal", "reset") or (action == "signal" and not name):
+            raise UsageError("say what is to be done: signal (with its name), cancel, terminate or reset")
+        started = self.operations.start(f"{action} {len(runs)} workflows", runs, act)
+        return RedirectResponse(f"/operations/{started.number}", 303)
+
+    def operation(self, request: Request) -> Response:
+        """How far it has come."""
+        found = self.operations.find(int(request.path_params["number"]))
+        if found is None:
+            return self._failure(request, 404, "no such operation")
+        return HTMLResponse(pages.operation(self._view(request), found))
+
+    def stop_operation(self, request: Request, fields: Mapping[str, Any]) -> Response:
+        """Do no more of it."""
+        number = int(request.path_params["number"])
+        self.operations.stop(number)
+        return RedirectResponse(f"/operations/{number}", 303)
+
+    def _check_may_change(self) -> None:
+        if self._site.read_only:
+            raise PermissionError("this page is read-only")
+
+    # --- schedules, workers -------------------------------------------------------------------------------------------
+
+    def schedules(self, request: Request) -> Response:
+        """All schedules."""
+        try:
+            found, error = list(self._site.client.list_schedules()), ""
+        except HourglassError as raised:
+            found, error = [], str(raised)
+        return HTMLResponse(pages.schedules(self._view(request), found, error))
+
+    def schedule(self, request: Request) -> Response:
+        """One schedule."""
+        handle = self._site.client.get_schedule_handle(request.path_params["id"])
+        notice, error = request.query_params.get("notice", ""), request.query_params.get("error", "")
+        return HTMLResponse(pages.schedule(self._view(request), handle.describe(), notice, error))
+
+    def act_on_schedule(self, request: Request, fields: Mapping[str, Any]) -> Response:
+        """Something is done to a schedule."""
+        self._check_may_change()
+        schedule_id = request.path_params["id"]
+        handle = self._site.client.get_schedule_handle(schedule_id)
+        back = f"/schedules/{quote(schedule_id, safe='')}"
+        note = str(fields.get("note", ""))
+        try:
+            match request.path_params["action"]:
+                case "pause":
+                    handle.pause(note)
+                case "resume":
+                    handle.unpause(note)
+                case "trigger":
+                    handle.trigger()
+                case "delete":
+                    handle.delete()
+                    return RedirectResponse("/schedules", 303)
+                case action:
+                    raise UsageError(f"there is no action {action!r}")
+        except (HourglassError, ValueError) as error:
+            return RedirectResponse(f"{back}?error={quote(str(error))}", 303)
+        return RedirectResponse(f"{back}?notice={quote(request.path_params['action'])}", 303)
+
+    def workers(self, request: Request) -> Response:
+        """Task queues and who serves them."""
+        client = self._site.client
+        try:
+            newest = client.list_workflows(limit=200)
+            names = dict.fromkeys(["default", *(each.task_queue for each in newest if each.task_queue)])
+            queues, error = (
+                [client.describe_task_queue(name, rpc_timeout=3.0) for name in list(names)[:20]],
+                "",
+            )
+        except HourglassError as raised:
+            queues, error = [], str(raised)
+        return HTMLResponse(pages.workers(self._view(request), queues, "", error))
+
+    # --- live ---------------------------------------------------------------------------------------------------------
+
+    async def live(self, request: Request) -> Response:
+        """Events for an open page: what it shows has changed."""
+        params = request.query_params
+        client = self._site.client
+
+        async def mark() -> str:
+            return await anyio.to_thread.run_sync(look)
+
+        def look() -> str:
+            if "run" in params:
+                found = client.get_workflow_handle(params.get("id", ""), run_id=params["run"]).describe()
+                pending = [(each.id, each.attempt, each.state) for each in found.pending_activities]
+                return f"{found.history_length} {found.status} {found.task_attempt} {pending}"
+            if "operation" in params:
+                operation = self.operations.find(int(params["operation"]))
+                return "" if operation is None else f"{operation.done} {operation.failed} {operation.ended}"
+            search = _search(request)
+            now = datetime.now(UTC)
+            page = client.list_page(finding.filter_of(search, now), page_size=finding.PAGE_SIZE)
+            return (
+                f"{[(each.run_id, each.status) for each in page.items]} {finding.counts(client, search, now)}"
+            )
+
+        async def events() -> AsyncIterator[bytes]:
+            async for event in live.changes(mark, request.is_disconnected):
+                yield event
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    # --- the rest -----------------------------------------------------------------------------------------------------
+
+    def login_page(self, request: Request) -> Response:
+        """The form that asks for the token."""
+        return HTMLResponse(pages.login(self._view(request)))
+
+    def login(self, request: Request, fields: Mapping[str, Any]) -> Response:
+        """Check the token, and keep it in a cookie."""
+        given = str(fields.get("token", ""))
+        if self._token is None or not security.same(self._token, given):
+            return HTMLResponse(pages.login(self._view(request), "this is not the token"), 401)
+        answer = RedirectResponse("/workflows", 303)
+        answer.set_cookie(security.COOKIE, given, httponly=True, samesite="strict", path="/")
+        return answer
+
+    def health(self, request: Request) -> Response:
+        """Whether the page answers, and whether what it shows does."""
+        try:
+            self._site.client.count_workflows("ExecutionStatus = 'Running'")
+        except HourglassError as error:
+            return JSONResponse({"ok": False, "error": str(error)}, 503)
+        return JSONResponse({"ok": True})
+
+    def _failure(self, request: Request, status: int, message: str) -> Response:
+        return HTMLResponse(pages.failure(self._view(request), str(status), message), status)
+
+    async def failed(self, request: Request, error: Exception) -> Response:
+        """What went wrong, as a page."""
+        match error:
+            case WorkflowNotFoundError():
+                status = 404
+            case PermissionError():
+                status = 403
+            case UsageError() | ValueError():
+                status = 400
+            case HourglassError():
+                status = 503
+            case _:
+                status = 500
+        return self._failure(request, status, str(error) or type(error).__name__)
+
+    def app(self) -> Starlette:
+        """All routes."""
+        run = "/workflows/{id}/{run_id}"
+        routes = [
+            Route("/", self.home),
+            Route("/workflows", self.workflows),
+            Route("/workflows/chart", self.chart),
+            Route("/start", self.start_page),
+            Route("/start", _posted(self.start), methods=["POST"]),
+            Route("/bulk", _posted(self.bulk), methods=["POST"]),
+            Route("/operations/{number:int}", self.operation),
+            Route("/operations/{number:int}/stop", _posted(self.stop_operation), methods=["POST"]),
+            Route("/schedules", self.schedules),
+            Route("/schedules/{id}", self.schedule),
+            Route("/schedules/{id}/{action}", _posted(self.act_on_schedule), methods=["POST"]),
+            Route("/workers", self.workers),
+            Route("/live", self.live),
+            Route("/health", self.health),
+            Route(security.LOGIN, self.login_page),
+            Route(security.LOGIN, _posted(self.login), methods=["POST"]),
+            Mount("/static", StaticFiles(directory=str(files("hourglass._ui") / "static"))),
+            Route("/workflows/{id}", self.latest),
+            Route(f"{run}/why", self.why),
+            Route(f"{run}/history", self.history),
+            Route(f"{run}/history.json", self.history_json),
+            Route(f"{run}/moments", self.moments),
+            Route(f"{run}/reset", self.reset_page),
+            Route(f"{run}/{{action}}", _posted(self.act), methods=["POST"]),
+            Route(run, self.run),
+        ]
+        handlers: Any = {
+            Exception: self.failed,
+            HourglassError: self.failed,
+            ValueError: self.failed,
+            PermissionError: self.failed,
+        }
+        return Starlette(routes=routes, exception_handlers=handlers)
+
+
+def build(site: Site, *, hosts: frozenset[str], token: str | None = None) -> security.Guard:
+    """The application of a site, guarded."""
+    return security.Guard(Handlers(site, token).app(), hosts=hosts, token=token)
+
+
+# --- reading what was asked -------------------------------------------------------------------------------------------
+
+
+def _posted(handle: Callable[[Request, Mapping[str, Any]], Response]) -> Callable[[Request], Any]:
+    """A handler of a form: the form is read on the loop, the rest is done on a thread."""
+
+    async def posted(request: Request) -> Response:
+        async with request.form(max_files=0, max_fields=200_000) as form:
+            fields: dict[str, Any] = {name: form[name] for name in form}
+            fields["runs"] = form.getlist("run")
+            fields["statuses"] = form.getlist("status")
+            fields["arguments"] = form.getlist("argument")
+        return await anyio.to_thread.run_sync(handle, request, fields)
+
+    return posted
+
+
+def _search(request: Request) -> Search:
+    return Search.from_fields(dict(request.query_params), request.query_params.getlist("status"))
+
+
+def _number(request: Request, name: str) -> int | None:
+    text = request.query_params.get(name, "")
+    return int(text) if text.isdecimal() and len(text) < 20 else None
+
+
+def _arguments(fields: Mapping[str, Any]) -> list[Any]:
+    listed = [str(each) for each in fields.get("arguments", ())]
+    return forms.arguments(listed)
+
+
+def _named(name: str, what: str) -> str:
+    if not name:
+        raise UsageError(f"the {what} has no name")
+    return name
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False, default=repr)
+
+
+def run_url(workflow_id: str, run_id: str) -> str:
+    """The address of a run's page."""
+    return f"/workflows/{quote(workflow_id, safe='')}/{quote(run_id, safe='')}"
+
+
+def _chain(story: Story) -> list[tuple[str, str, str]]:
+    """Other runs that this one is linked to: what, the id to show, the address."""
+    return [(what, value, "") for what, value in story.links]
+
+
+def _without_payloads(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_without_payloads(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    if "metadata" in node and "data" in node:
+        return "(hidden)"
+    return {name: _without_payloads(each) for name, each in node.items()}
+
+
+def _reset_point(events: Any, wanted: int) -> int:
+    """The end of the last workflow task at or before an event."""
+    ends = [
+        int(event["eventId"])
+        for event in events
+        if event.get("eventType") == "EVENT_TYPE_WORKFLOW_TASK_COMPLETED"
+    ]
+    before = [each for each in ends if each <= wanted] or ends[:1]
+    if not before:
+        raise UsageError("the run has completed no workflow task yet: there is nothing to reset to")
+    return before[-1]
+
+
+def _source(file: str, line: int) -> list[tuple[int, str]]:
+    found = []
+    for number in range(max(1, line - _AROUND), line + _AROUND + 1):
+        text = linecache.getline(file, number)
+        if text:
+            found.append((number, text.rstrip("\n")))
+    return found

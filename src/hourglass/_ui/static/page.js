@@ -1,0 +1,119 @@
+"use strict";
+// The page works without this file. With it: times in the reader's zone, what changes appears, keys, confirmations.
+
+const two = (n) => String(n).padStart(2, "0");
+
+function localTimes(root) {
+  for (const element of root.querySelectorAll("time[datetime]")) {
+    const at = new Date(element.dateTime);
+    if (Number.isNaN(at.getTime())) continue;
+    const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+    element.textContent = `${day} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+    if (!element.title) element.title = `${at.toISOString()}`;
+  }
+}
+
+async function fetchInto(element) {
+  const answer = await fetch(element.dataset.fetch).catch(() => null);
+  if (answer && answer.ok) {
+    element.innerHTML = await answer.text();
+    localTimes(element);
+  }
+}
+
+// A region that is shown anew keeps what the reader did in it: boxes that are ticked, parts that are open, text that is typed.
+function swap(old, fresh) {
+  const ticked = new Set([...old.querySelectorAll("input[type=checkbox]:checked")].map((each) => each.value));
+  const opened = [...old.querySelectorAll("details")].map((each) => each.open);
+  const typed = new Map([...old.querySelectorAll("input[name]:not([type=checkbox]):not([type=hidden]),textarea[name]")].map((each) => [each.name, each.value]));
+  const scrolled = [...old.querySelectorAll("ol,pre")].map((each) => each.scrollTop);
+  const kept = new Map([...old.querySelectorAll("[data-fetch]")].map((each) => [each.dataset.fetch, each.innerHTML]));
+  const focused = document.activeElement && old.contains(document.activeElement) ? document.activeElement.name : "";
+  old.innerHTML = fresh.innerHTML;
+  for (const each of old.querySelectorAll("[data-fetch]")) if (kept.has(each.dataset.fetch)) each.innerHTML = kept.get(each.dataset.fetch);
+  for (const each of old.querySelectorAll("input[type=checkbox]")) each.checked = ticked.has(each.value);
+  [...old.querySelectorAll("details")].forEach((each, index) => { if (opened[index]) each.open = true; });
+  for (const each of old.querySelectorAll("input[name]:not([type=checkbox]):not([type=hidden]),textarea[name]")) if (typed.has(each.name)) each.value = typed.get(each.name);
+  [...old.querySelectorAll("ol,pre")].forEach((each, index) => { if (scrolled[index]) each.scrollTop = scrolled[index]; });
+  if (focused) { const again = old.querySelector(`[name="${CSS.escape(focused)}"]`); if (again) again.focus(); }
+  localTimes(old);
+  for (const each of old.querySelectorAll("[data-fetch]")) fetchInto(each);
+  counted();
+}
+
+async function refresh(url) {
+  const answer = await fetch(url).catch(() => null);
+  if (!answer || !answer.ok) return;
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  for (const region of document.querySelectorAll("[id^=live-]")) {
+    const found = fresh.getElementById(region.id);
+    if (found && found.innerHTML !== region.dataset.shown) { region.dataset.shown = ""; swap(region, found); }
+  }
+}
+
+function follow(region) {
+  const source = new EventSource(region.dataset.live);
+  const trouble = document.getElementById("trouble");
+  let waiting = false;
+  source.addEventListener("change", () => {
+    if (waiting) return;
+    waiting = true;
+    const due = async () => { waiting = false; await refresh(location.href); };
+    if (document.hidden) document.addEventListener("visibilitychange", due, { once: true }); else due();
+  });
+  source.addEventListener("trouble", (event) => { trouble.textContent = JSON.parse(event.data).message; trouble.hidden = false; });
+  source.addEventListener("well", () => { trouble.hidden = true; });
+  source.onerror = () => { trouble.textContent = "the page's own server does not answer"; trouble.hidden = false; };
+  source.onopen = () => { trouble.hidden = true; };
+}
+
+function counted() {
+  const label = document.querySelector("[data-chosen]");
+  if (!label) return;
+  const chosen = document.querySelectorAll("input[name=run]:checked").length;
+  label.textContent = chosen ? `${chosen} chosen` : "Chosen workflows";
+}
+
+document.addEventListener("change", (event) => {
+  if (event.target.matches("[data-all]")) for (const each of document.querySelectorAll("input[name=run]")) each.checked = event.target.checked;
+  if (event.target.matches(".slider input")) location.assign(`${event.target.form.action}?at=${event.target.value}`);
+  counted();
+});
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-confirm]");
+  if (button && !window.confirm(button.dataset.confirm)) event.preventDefault();
+});
+
+// Completion of the filter's fields: the word before the cursor.
+document.addEventListener("keydown", (event) => {
+  const field = event.target;
+  if (event.key === "Tab" && field.dataset && field.dataset.complete && !event.shiftKey) {
+    const before = field.value.slice(0, field.selectionStart);
+    const word = /[A-Za-z]+$/.exec(before);
+    const found = word && field.dataset.complete.split(" ").find((each) => each.toLowerCase().startsWith(word[0].toLowerCase()) && each !== word[0]);
+    if (found) {
+      event.preventDefault();
+      field.setRangeText(found, field.selectionStart - word[0].length, field.selectionStart, "end");
+    }
+    return;
+  }
+  if (event.target.matches("input,textarea,select") && event.key !== "Escape") return;
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "Escape" && event.target.blur) { event.target.blur(); return; }
+  const keyed = [...document.querySelectorAll("[data-key]")].find((each) => each.dataset.key === event.key);
+  if (keyed) { event.preventDefault(); if (keyed.href) keyed.click(); else keyed.focus(); return; }
+  const rows = [...document.querySelectorAll("table.list tbody tr, .waterfall li")].filter((row) => row.querySelector("a"));
+  if (!rows.length || !["j", "k", "Enter"].includes(event.key)) return;
+  const at = rows.findIndex((row) => row.classList.contains("at"));
+  if (event.key === "Enter") { if (at >= 0) rows[at].querySelector(".id a, a").click(); return; }
+  const next = Math.max(0, Math.min(rows.length - 1, at + (event.key === "j" ? 1 : -1)));
+  rows.forEach((row, index) => row.classList.toggle("at", index === next));
+  rows[next].scrollIntoView({ block: "nearest" });
+});
+
+document.addEventListener("DOMContentLoaded", () => {
+  localTimes(document);
+  for (const each of document.querySelectorAll("[data-fetch]")) fetchInto(each);
+  for (const each of document.querySelectorAll("[data-live]")) follow(each);
+});
