@@ -8,8 +8,8 @@ logs        how a worker logs
 telling     the story of what was named on the command line
 picture     a story on a console
 run, worker, dev, dev_worker                     commands that execute workflows
-workflows, looking, show, why, why_facts         commands about workflows
-check, replay, debug, doctor, backup                  commands about code and files
+workflows, looking, show, why, why_facts, ui     commands about workflows
+check, replay, debug, doctor, backup             commands about code and files
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "dev": ("hourglass._cli.dev", "dev"),
     "start": ("hourglass._cli.workflows", "start"),
     "list": ("hourglass._cli.looking", "list_"),
+    "ui": ("hourglass._cli.ui", "ui"),
     "show": ("hourglass._cli.show", "show"),
     "why": ("hourglass._cli.why", "why"),
     "describe": ("hourglass._cli.looking", "describe"),

@@ -144,7 +144,7 @@ def messages_of(modules: Sequence[ModuleType], workflow_type: str, kind: str) ->
             if definition is not None and definition.name == workflow_type:
                 known: Mapping[str | None, Any] = getattr(definition, kind)
                 return {
-                    name: form_of(name, inspect.signature(each.function), each.description)
+                    name: form_of(name, inspect.signature(each.fn), each.description)
                     for name, each in known.items()
                     if name is not None
                 }
