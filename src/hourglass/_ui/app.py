@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import linecache
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -31,8 +32,10 @@ from hourglass._ui.waterfall import waterfall
 from hourglass.errors import HourglassError, QueryFailedError, UsageError, WorkflowNotFoundError
 from hourglass.replay import changes
 
+_RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-")
 _EVENTS_A_PAGE = 200
 _AROUND = 4
+_MOST_KEEPERS = 50
 _MOST_AT_ONCE = 100_000
 
 
@@ -376,7 +379,24 @@ class Handlers:
             )
         except HourglassError as raised:
             queues, error = [], str(raised)
-        return HTMLResponse(pages.workers(self._view(request), queues, "", error))
+        local = [_worker(each) for each in self._site.workers()]
+        return HTMLResponse(pages.workers(self._view(request), queues, local, error))
+
+    def limits(self, request: Request) -> Response:
+        """Slots: which workflows hold them, which wait."""
+        client = self._site.client
+        found: list[dict[str, Any]] = []
+        error = ""
+        try:
+            open_keepers = "WorkflowType = 'hourglass.slots' AND ExecutionStatus = 'Running'"
+            for each in client.list_workflows(open_keepers, limit=_MOST_KEEPERS):
+                answer = client.get_workflow_handle(each.id).query("slots", rpc_timeout=3.0)
+                found.append(
+                    {"id": each.id, "run_id": each.run_id, **(answer if isinstance(answer, dict) else {})}
+                )
+        except HourglassError as raised:
+            error = str(raised)
+        return HTMLResponse(pages.limits(self._view(request), found, error))
 
     # --- live ---------------------------------------------------------------------------------------------------------
 
@@ -466,6 +486,7 @@ class Handlers:
             Route("/schedules/{id}", self.schedule),
             Route("/schedules/{id}/{action}", _posted(self.act_on_schedule), methods=["POST"]),
             Route("/workers", self.workers),
+            Route("/limits", self.limits),
             Route("/live", self.live),
             Route("/health", self.health),
             Route(security.LOGIN, self.login_page),
@@ -542,7 +563,18 @@ def run_url(workflow_id: str, run_id: str) -> str:
 
 def _chain(story: Story) -> list[tuple[str, str, str]]:
     """Other runs that this one is linked to: what, the id to show, the address."""
-    return [(what, value, "") for what, value in story.links]
+    return [(what, value, _link(what, value, story)) for what, value in story.links]
+
+
+def _link(what: str, value: str, story: Story) -> str:
+    if what == "child of":
+        return f"/workflows/{quote(value, safe='')}"
+    return run_url(story.workflow_id, value) if _RUN_ID.match(value) else ""
+
+
+def _worker(worker: Any) -> dict[str, Any]:
+    """A worker of this process: its tree, and what it says of its health."""
+    return {"queues": worker.task_queue, "tree": worker.tree.render(), "status": worker._report()}
 
 
 def _without_payloads(node: Any) -> Any:

@@ -1,7 +1,8 @@
-"""One thing done to many runs, in the background, with its progress. Readers look at it by its number, or hear of it as it goes on.
+"""One thing done to many runs, in the background, with its progress. Readers look at it by its number, or hear of it as it goes
+on.
 
-Must not know: HTTP. Invariants: an operation touches each run once; one that fails stops no other; what failed is kept, by run, up to
-a limit; operations that have ended are forgotten after the last hundred.
+Must not know: HTTP. Invariants: an operation touches each run once; one that fails stops no other; what failed is kept, by run,
+up to a limit; of the operations that have ended the last hundred are remembered.
 """
 
 from __future__ import annotations

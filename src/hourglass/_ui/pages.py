@@ -1,6 +1,6 @@
 """Pages from data: each function takes what is to be shown and gives HTML. The only user of templates.
 
-Everything that is shown is escaped by the templates (`autoescape`); no function here marks text as safe but `time_of`, which escapes
+Everything that is shown is escaped by the templates (`autoescape`); nothing here marks text as safe but `time_of`, which escapes
 what it is given. Text of others is made harmless first: what steers or turns a line is shown as an escape.
 """
 
@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 
 from hourglass._story import captions
 from hourglass._story.diagnosis import Diagnosis
-from hourglass._story.spans import Span, Story
+from hourglass._story.spans import Kind, Span, Story
 from hourglass._story.text import duration
 from hourglass._ui.bulk import Operation
 from hourglass._ui.finding import FIELDS, STATUSES, Bucket, Listing, Search, status_name
@@ -128,12 +128,17 @@ def run(
         story=story,
         status=captions.status(story),
         waterfall=drawn,
+        waiting=[each for each in story.spans[1:] if each.end is None and each.kind in _ELSEWHERE],
         span=span,
         chain=chain,
         messages=messages,
         notice=notice,
         error=error,
     )
+
+
+_ELSEWHERE = (Kind.TIMER, Kind.UPDATE, Kind.SIGNAL, Kind.EXTERNAL, Kind.NEXUS, Kind.LOCAL)
+"""Kinds of steps that a description does not list among what is pending."""
 
 
 def why(view: View, diagnosis: Diagnosis | None, error: str = "") -> str:
@@ -234,9 +239,14 @@ def schedule(view: View, found: ScheduleDescription, notice: str = "", error: st
     return _page("schedule", view, title=found.id, schedule=found, notice=notice, error=error)
 
 
-def workers(view: View, queues: Sequence[Any], tree: str, error: str = "") -> str:
-    """Task queues and who serves them."""
-    return _page("workers", view, title="Workers", queues=queues, tree=tree, error=error)
+def workers(view: View, queues: Sequence[Any], local: Sequence[Mapping[str, Any]], error: str = "") -> str:
+    """Task queues and who serves them; workers of this process in detail."""
+    return _page("workers", view, title="Workers", queues=queues, local=local, error=error)
+
+
+def limits(view: View, keepers: Sequence[Mapping[str, Any]], error: str = "") -> str:
+    """Slots: which workflows hold them, which wait."""
+    return _page("limits", view, title="Limits", keepers=keepers, error=error)
 
 
 def login(view: View, error: str = "") -> str:

@@ -4,7 +4,8 @@ The page shows payloads and ends workflows. On loopback every page of the web th
 form (cross-site posts), or by a name of its own that it lets point to 127.0.0.1 (DNS rebinding). So:
 
 - `Host` must be a name that the page was served under; any other is refused, whatever is asked.
-- A request that changes something must come from the page itself: its `Origin`, or where a browser sends none its `Sec-Fetch-Site`.
+- A request that changes something must come from the page itself: by its `Origin`, or where a browser sends none by its
+  `Sec-Fetch-Site`.
 - Beyond loopback each request needs the token: in a header, or in a cookie that the login form sets (`SameSite=Strict`).
 - Answers forbid scripts and styles that are not the page's own files, frames, and guesses at types.
 

@@ -26,7 +26,8 @@ class Site:
     """One target, seen through one client.
 
     `modules` is code, where some was loaded: forms know its types, and a run can be walked back in time. `read_only` refuses
-    what would change anything. With a codec payloads are shown only to a reader who asks for them.
+    what would change anything. `workers` gives the workers of this process. With a codec payloads are shown only to a reader
+    who asks for them.
     """
 
     client: Client
@@ -34,7 +35,7 @@ class Site:
     modules: Sequence[ModuleType] = ()
     read_only: bool = False
     decode: Callable[[Any], Any] | None = None
-    on_reload: Callable[[], object] | None = None
+    workers: Callable[[], Sequence[Any]] = tuple
     _walks: Walks | None = field(default=None, init=False)
 
     @property

@@ -1,7 +1,7 @@
 """The story of a run as rows of bars, each a share of the time that is looked at. Pure.
 
-Places are thousandths of the width, so that a page can draw them as attributes of SVG, which needs no style of its own, at any
-size. Must not know: HTML.
+Places are hundredths of the width, so that a page can draw them as attributes of SVG, in percent, at any size and without a style
+of their own. Must not know: HTML.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from hourglass._story.axis import fold
 from hourglass._story.spans import Kind, Outcome, Phase, Segment, Span, Story
 from hourglass._story.text import duration
 
-WIDTH = 1000.0
-LEAST = 1.5
+WIDTH = 100.0
+LEAST = 0.15
 """What is shorter is drawn this wide: a moment must be seen."""
 
 ROWS = 400
@@ -67,6 +67,7 @@ class Waterfall:
     ticks: tuple[Tick, ...]
     spans: int
     folded: int
+    zoomed: bool = False
 
 
 def waterfall(
@@ -82,7 +83,15 @@ def waterfall(
         if _ends(span, story) >= low and span.start <= high
     )
     folded = sum(span.count for span in seen.spans if span.count > 1)
-    return Waterfall(low, high, drawn, tuple(_ticks(low, high, story.start)), len(story.spans), folded)
+    return Waterfall(
+        low,
+        high,
+        drawn,
+        tuple(_ticks(low, high, story.start)),
+        len(story.spans),
+        folded,
+        (low, high) != (story.start, max(story.until, story.start + 1)),
+    )
 
 
 def _ends(span: Span, story: Story) -> int:
@@ -120,7 +129,7 @@ def _bars(pieces: tuple[Segment, ...], low: int, high: int) -> Iterator[Bar]:
         x = (max(piece.start, low) - low) * scale
         width = max((min(piece.end, high) - low) * scale - x, LEAST)
         title = f"{piece.phase.value} for {duration(piece.end - piece.start)}"
-        yield Bar(round(min(x, WIDTH - LEAST), 2), round(width, 2), piece.phase.value, piece.guessed, title)
+        yield Bar(round(min(x, WIDTH - LEAST), 3), round(width, 3), piece.phase.value, piece.guessed, title)
 
 
 _STEPS = tuple(

@@ -80,6 +80,29 @@ document.addEventListener("change", (event) => {
   counted();
 });
 
+// A part of the time is looked at closer by dragging over the bars; the server draws it.
+let drag = null;
+const placeIn = (svg, x) => { const box = svg.getBoundingClientRect(); return Math.min(1, Math.max(0, (x - box.left) / box.width)); };
+document.addEventListener("mousedown", (event) => {
+  const svg = event.button === 0 && event.target.closest && event.target.closest(".waterfall svg");
+  if (svg) drag = { svg, x: event.clientX, from: placeIn(svg, event.clientX) };
+});
+document.addEventListener("mousemove", (event) => { if (drag && Math.abs(event.clientX - drag.x) > 6) event.preventDefault(); });
+document.addEventListener("mouseup", (event) => {
+  if (!drag) return;
+  const { svg, x, from } = drag;
+  drag = null;
+  if (Math.abs(event.clientX - x) <= 6) return;
+  const fall = svg.closest(".waterfall"), start = BigInt(fall.dataset.from), length = BigInt(fall.dataset.to) - start;
+  const at = (share) => start + (length * BigInt(Math.round(share * 1e6))) / 1000000n;
+  const [low, high] = [from, placeIn(svg, event.clientX)].sort((a, b) => a - b);
+  const url = new URL(location.href);
+  url.searchParams.set("from", at(low)); url.searchParams.set("to", at(high));
+  document.addEventListener("click", (click) => { click.preventDefault(); click.stopPropagation(); }, { once: true, capture: true });
+  location.assign(url);
+});
+document.addEventListener("dragstart", (event) => { if (event.target.closest(".waterfall")) event.preventDefault(); });
+
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-confirm]");
   if (button && !window.confirm(button.dataset.confirm)) event.preventDefault();
