@@ -6,6 +6,7 @@ a function that can be called without a server (`pages`), the handlers (`app`) o
 server     serves the page: address, token, browser
 app        the routes, and what each does with what it is asked
 security   who may ask: hosts, origins, tokens; the headers of every answer
+addresses  of pages: ids that may hold anything, in paths
 site       what the pages are about: a client, code, what may be shown and done
 finding    from the fields of a form to a filter, and to a page of the list
 waterfall  the story of a run as rows of bars

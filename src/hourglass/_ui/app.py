@@ -23,7 +23,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from hourglass._story.spans import Kind, Story
-from hourglass._ui import finding, forms, live, pages, security
+from hourglass._ui import addresses, finding, forms, live, pages, security
 from hourglass._ui.bulk import Operations
 from hourglass._ui.finding import Search
 from hourglass._ui.pages import View
@@ -82,15 +82,15 @@ class Handlers:
 
     def latest(self, request: Request) -> Response:
         """From a workflow's id to its latest run."""
-        workflow_id = request.path_params["id"]
+        workflow_id = _part(request, "id")
         description = self._site.client.get_workflow_handle(workflow_id).describe()
-        return RedirectResponse(run_url(workflow_id, description.run_id), 303)
+        return RedirectResponse(addresses.run(workflow_id, description.run_id), 303)
 
     # --- one run ------------------------------------------------------------------------------------------------------
 
     def run(self, request: Request) -> Response:
         """One run."""
-        workflow_id, run_id = request.path_params["id"], request.path_params["run_id"]
+        workflow_id, run_id = _part(request, "id"), _part(request, "run_id")
         description, story = self._told(request, workflow_id, run_id)
         drawn = waterfall(story, start=_number(request, "from"), end=_number(request, "to"))
         wanted = request.query_params.get("span", "")
@@ -125,7 +125,7 @@ class Handlers:
         """Why it stands as it does; a part of the page, which may take seconds."""
         from hourglass._cli.why_facts import Asked
 
-        workflow_id, run_id = request.path_params["id"], request.path_params["run_id"]
+        workflow_id, run_id = _part(request, "id"), _part(request, "run_id")
         try:
             found, error = Asked(self._site.client).diagnosis(workflow_id, run_id), ""
         except HourglassError as raised:
@@ -134,7 +134,7 @@ class Handlers:
 
     def history(self, request: Request) -> Response:
         """The events as a table."""
-        workflow_id, run_id = request.path_params["id"], request.path_params["run_id"]
+        workflow_id, run_id = _part(request, "id"), _part(request, "run_id")
         events = self._site.client.get_workflow_handle(workflow_id, run_id=run_id).history().events
         first = _number(request, "first") or 0
         shown = [self._event(request, each) for each in events[first : first + _EVENTS_A_PAGE]]
@@ -155,7 +155,7 @@ class Handlers:
 
     def history_json(self, request: Request) -> Response:
         """The history as a file: what `hourglass replay` reads."""
-        workflow_id, run_id = request.path_params["id"], request.path_params["run_id"]
+        workflow_id, run_id = _part(request, "id"), _part(request, "run_id")
         text = self._site.client.get_workflow_handle(workflow_id, run_id=run_id).history().to_json(indent=2)
         name = quote(f"{workflow_id}-{run_id}.json", safe="")
         return Response(
@@ -168,7 +168,7 @@ class Handlers:
 
     def moments(self, request: Request) -> Response:
         """A run at one moment of its past."""
-        workflow_id, run_id = request.path_params["id"], request.path_params["run_id"]
+        workflow_id, run_id = _part(request, "id"), _part(request, "run_id")
         walks = self._site.walks
         if walks is None:
             raise UsageError(
@@ -195,9 +195,9 @@ class Handlers:
     def act(self, request: Request, fields: Mapping[str, Any]) -> Response:
         """Something is done to one run."""
         self._check_may_change()
-        workflow_id, run_id = request.path_params["id"], request.path_params["run_id"]
+        workflow_id, run_id = _part(request, "id"), _part(request, "run_id")
         handle = self._site.client.get_workflow_handle(workflow_id, run_id=run_id)
-        back = run_url(workflow_id, run_id)
+        back = addresses.run(workflow_id, run_id)
         action = request.path_params["action"]
         name = str(fields.get("name", "")).strip()
         try:
@@ -224,7 +224,7 @@ class Handlers:
                 case "reset":
                     event_id = int(str(fields.get("event_id", "")))
                     fresh = handle.reset(event_id=event_id, reason=str(fields.get("reason", "")))
-                    return RedirectResponse(run_url(workflow_id, fresh.run_id or run_id), 303)
+                    return RedirectResponse(addresses.run(workflow_id, fresh.run_id or run_id), 303)
                 case _:
                     raise UsageError(f"there is no action {action!r}")
         except (HourglassError, QueryFailedError, ValueError) as error:
@@ -233,7 +233,7 @@ class Handlers:
 
     def reset_page(self, request: Request) -> Response:
         """What a reset to a point would do, before it is done."""
-        workflow_id, run_id = request.path_params["id"], request.path_params["run_id"]
+        workflow_id, run_id = _part(request, "id"), _part(request, "run_id")
         events = self._site.client.get_workflow_handle(workflow_id, run_id=run_id).history().events
         wanted = _number(request, "event") or 0
         point = _reset_point(events, wanted)
@@ -270,25 +270,24 @@ class Handlers:
             known = forms.workflows_in(self._site.modules)
             kept = {name: str(value) for name, value in fields.items() if isinstance(value, str)}
             return HTMLResponse(pages.start(self._view(request), known, kind, str(error), kept), 400)
-        return RedirectResponse(f"/workflows/{quote(handle.id, safe='')}", 303)
+        return RedirectResponse(addresses.workflow(handle.id), 303)
 
     def bulk(self, request: Request, fields: Mapping[str, Any]) -> Response:
         """Something is done to many runs: those that were chosen, or all that the search finds."""
         self._check_may_change()
         client = self._site.client
         action, reason = str(fields.get("action", "")), str(fields.get("reason", ""))
-        chosen = [tuple(str(each).rsplit("\n", 1)) for each in fields.get("runs", [])]
+        runs = [addresses.run_at(str(each)) for each in fields.get("runs", [])]
         if fields.get("all"):
             search = Search.from_fields(
                 {name: str(value) for name, value in fields.items() if isinstance(value, str)},
                 [str(each) for each in fields.get("statuses", [])],
             )
             query = finding.filter_of(search, datetime.now(UTC))
-            chosen = [
+            runs = [
                 (each.id, each.run_id)
                 for each in client.list_workflows(query, page_size=1000, limit=_MOST_AT_ONCE)
             ]
-        runs = [(each[0], each[1]) for each in chosen if len(each) == 2]
         if not runs:
             raise UsageError("no workflow was chosen")
         name, arguments = str(fields.get("name", "")).strip(), _arguments(fields)
@@ -339,16 +338,16 @@ class Handlers:
 
     def schedule(self, request: Request) -> Response:
         """One schedule."""
-        handle = self._site.client.get_schedule_handle(request.path_params["id"])
+        handle = self._site.client.get_schedule_handle(_part(request, "id"))
         notice, error = request.query_params.get("notice", ""), request.query_params.get("error", "")
         return HTMLResponse(pages.schedule(self._view(request), handle.describe(), notice, error))
 
     def act_on_schedule(self, request: Request, fields: Mapping[str, Any]) -> Response:
         """Something is done to a schedule."""
         self._check_may_change()
-        schedule_id = request.path_params["id"]
+        schedule_id = _part(request, "id")
         handle = self._site.client.get_schedule_handle(schedule_id)
-        back = f"/schedules/{quote(schedule_id, safe='')}"
+        back = addresses.schedule(schedule_id)
         note = str(fields.get("note", ""))
         try:
             match request.path_params["action"]:
@@ -536,6 +535,10 @@ def _search(request: Request) -> Search:
     return Search.from_fields(dict(request.query_params), request.query_params.getlist("status"))
 
 
+def _part(request: Request, name: str) -> str:
+    return addresses.unquoted(request.path_params[name])
+
+
 def _number(request: Request, name: str) -> int | None:
     text = request.query_params.get(name, "")
     return int(text) if text.isdecimal() and len(text) < 20 else None
@@ -556,11 +559,6 @@ def _shown(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, default=repr)
 
 
-def run_url(workflow_id: str, run_id: str) -> str:
-    """The address of a run's page."""
-    return f"/workflows/{quote(workflow_id, safe='')}/{quote(run_id, safe='')}"
-
-
 def _chain(story: Story) -> list[tuple[str, str, str]]:
     """Other runs that this one is linked to: what, the id to show, the address."""
     return [(what, value, _link(what, value, story)) for what, value in story.links]
@@ -568,8 +566,8 @@ def _chain(story: Story) -> list[tuple[str, str, str]]:
 
 def _link(what: str, value: str, story: Story) -> str:
     if what == "child of":
-        return f"/workflows/{quote(value, safe='')}"
-    return run_url(story.workflow_id, value) if _RUN_ID.match(value) else ""
+        return addresses.workflow(value)
+    return addresses.run(story.workflow_id, value) if _RUN_ID.match(value) else ""
 
 
 def _worker(worker: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -62,6 +62,14 @@ def form_of(name: str, signature: inspect.Signature | None, description: str = "
         return Form(name, None, description)
     fields = tuple(_field(each) for each in signature.parameters.values() if each.name != "self")
     return Form(name, fields, description)
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    """With its annotations as types, where they can be had."""
+    try:
+        return inspect.signature(function, eval_str=True)
+    except Exception:  # names that only type checkers see
+        return inspect.signature(function)
 
 
 def _field(parameter: inspect.Parameter) -> Field:
@@ -132,7 +140,7 @@ def workflows_in(modules: Sequence[ModuleType]) -> dict[str, Form]:
             definition = workflow_definition(value)
             if definition is not None and not definition.dynamic:
                 about = inspect.getdoc(definition.target) or ""
-                found[definition.name] = form_of(definition.name, inspect.signature(definition.run), about)
+                found[definition.name] = form_of(definition.name, _signature(definition.run), about)
     return dict(sorted(found.items()))
 
 
@@ -144,7 +152,7 @@ def messages_of(modules: Sequence[ModuleType], workflow_type: str, kind: str) ->
             if definition is not None and definition.name == workflow_type:
                 known: Mapping[str | None, Any] = getattr(definition, kind)
                 return {
-                    name: form_of(name, inspect.signature(each.fn), each.description)
+                    name: form_of(name, _signature(each.fn), each.description)
                     for name, each in known.items()
                     if name is not None
                 }

@@ -14,12 +14,13 @@ from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from hourglass._story import captions
 from hourglass._story.diagnosis import Diagnosis
 from hourglass._story.spans import Kind, Span, Story
 from hourglass._story.text import duration
+from hourglass._ui import addresses
 from hourglass._ui.bulk import Operation
 from hourglass._ui.finding import FIELDS, STATUSES, Bucket, Listing, Search, status_name
 from hourglass._ui.forms import Form
@@ -85,7 +86,7 @@ def _templates() -> Environment:
         status_name=status_name,
         fields=FIELDS,
         outcome_of=captions.outcome,
-        escape=escape,
+        address=addresses,
     )
     return made
 
