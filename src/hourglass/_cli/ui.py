@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import webbrowser
 from typing import Annotated, TypeAlias
@@ -21,6 +22,21 @@ Host: TypeAlias = Annotated[
 Port: TypeAlias = Annotated[
     int | None, typer.Option(min=1, max=65535, metavar="N", help="[default: 8300, or a free one]")
 ]
+
+
+def page_socket() -> socket.socket | None:
+    """A socket for the page beside a worker, whose address is told, and opened on a terminal; None where it cannot be served."""
+    try:
+        from hourglass._ui.server import address_of, bound
+    except ModuleNotFoundError:
+        console.note("without the page: pip install 'hourglass-temporal[ui]', or say --no-ui")
+        return None
+    listening = bound("127.0.0.1", None)
+    listening.listen()
+    console.show(f"the page is at {address_of(listening)}")
+    if console.room() is not None:
+        webbrowser.open(address_of(listening))
+    return listening
 
 
 def ui(

@@ -63,6 +63,12 @@ def bound(host: str, port: int | None) -> socket.socket:
     raise AssertionError("the loop returns or raises")
 
 
+def address_of(listening: socket.socket) -> str:
+    """The address under which a page on this socket is found."""
+    host, port = listening.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
 @contextlib.contextmanager
 def served(
     site: Site,
@@ -71,10 +77,13 @@ def served(
     port: int | None = None,
     token: str | None = None,
     names: tuple[str, ...] = (),
+    listening: socket.socket | None = None,
 ) -> Iterator[str]:
-    """Serve the page on a thread while the block lasts; gives its address."""
+    """Serve the page on a thread while the block lasts; gives its address. `listening` is a socket that is bound already, where
+    the page is served by one process after another.
+    """
     token = check_token(host, token)
-    listening = bound(host, port)
+    listening = bound(host, port) if listening is None else listening
     number = listening.getsockname()[1]
     app = build(site, hosts=hosts_of(host, number, names), token=token)
     config = uvicorn.Config(
@@ -87,7 +96,7 @@ def served(
     )
     thread.start()
     try:
-        yield f"http://{f'[{host}]' if ':' in host else host}:{number}"
+        yield address_of(listening)
     finally:
         server.should_exit = True
         thread.join(5.0)
