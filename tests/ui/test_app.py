@@ -12,6 +12,13 @@ from tests.ui import flows
 from hourglass import Client
 from hourglass._ui import addresses
 from hourglass._ui.site import Site
+from hourglass.client import (
+    Schedule,
+    ScheduleActionStartWorkflow,
+    ScheduleCalendarSpec,
+    ScheduleRange,
+    ScheduleSpec,
+)
 from hourglass.errors import WorkflowFailedError
 from hourglass.replay import History
 
@@ -221,3 +228,43 @@ def test_without_code_there_is_no_way_back(web: httpx.Client, site: Site, client
     answer = web.get(f"{path}/moments")
     assert answer.status_code == 400
     assert "hourglass ui app.py" in answer.text
+
+
+def _schedule(client: Client, name: str) -> None:
+    client.create_schedule(
+        name,
+        Schedule(
+            action=ScheduleActionStartWorkflow("quick", "ada", id=f"of-{name}"),
+            spec=ScheduleSpec(calendars=[ScheduleCalendarSpec(hour=[ScheduleRange(9)])]),
+        ),
+    )
+
+
+def test_a_schedule_is_looked_at_and_acted_on(web: httpx.Client, client: Client) -> None:
+    """Its next times, its year; paused, resumed, triggered, backfilled, deleted."""
+    _schedule(client, "daily/9")
+    assert "daily/9" in web.get("/schedules").text
+    path = addresses.schedule("daily/9")
+    text = web.get(path).text
+    assert text.count(": 1×</title>") > 360
+    web.post(f"{path}/pause", data={"note": "holidays"})
+    assert "holidays" in web.get(path).text
+    web.post(f"{path}/resume")
+    web.post(f"{path}/trigger")
+    told = web.post(f"{path}/backfill", data={"start": "2026-01-01", "end": "2026-01-03"})
+    assert "banner good" in told.text
+    assert "no time" in web.post(f"{path}/backfill", data={"start": "soon", "end": "later"}).text
+    web.post(f"{path}/delete")
+    assert "daily/9" not in web.get("/schedules").text
+
+
+def test_many_schedules_at_once(web: httpx.Client, client: Client) -> None:
+    """Chosen ones are paused, those that are gone are named."""
+    for number in range(3):
+        _schedule(client, f"s{number}")
+    page = web.post("/schedules", data={"action": "pause", "run": ["s0", "s1", "gone"]})
+    text = _done(web, page.url.path)
+    assert "3 of 3" in text
+    assert "1 failed" in text
+    paused = [each.id for each in client.list_schedules() if each.paused]
+    assert sorted(paused) == ["s0", "s1"]

@@ -25,10 +25,12 @@ from starlette.staticfiles import StaticFiles
 from hourglass._story.spans import Kind, Story
 from hourglass._ui import addresses, finding, forms, live, pages, security
 from hourglass._ui.bulk import Operations
+from hourglass._ui.calendar import year_of
 from hourglass._ui.finding import Search
 from hourglass._ui.pages import View
 from hourglass._ui.site import Site
 from hourglass._ui.waterfall import waterfall
+from hourglass.client import ScheduleBackfill
 from hourglass.errors import HourglassError, QueryFailedError, UsageError, WorkflowNotFoundError
 from hourglass.replay import changes
 
@@ -340,7 +342,12 @@ class Handlers:
         """One schedule."""
         handle = self._site.client.get_schedule_handle(_part(request, "id"))
         notice, error = request.query_params.get("notice", ""), request.query_params.get("error", "")
-        return HTMLResponse(pages.schedule(self._view(request), handle.describe(), notice, error))
+        found = handle.describe()
+        try:
+            year = year_of(found.schedule.spec, datetime.now(UTC))
+        except (HourglassError, ValueError):  # a server may know kinds of specs that we do not
+            year = ()
+        return HTMLResponse(pages.schedule(self._view(request), found, year, notice, error))
 
     def act_on_schedule(self, request: Request, fields: Mapping[str, Any]) -> Response:
         """Something is done to a schedule."""
@@ -357,6 +364,12 @@ class Handlers:
                     handle.unpause(note)
                 case "trigger":
                     handle.trigger()
+                case "backfill":
+                    start, end = (
+                        datetime.fromisoformat(finding.moment(str(fields.get(each, ""))))
+                        for each in ("start", "end")
+                    )
+                    handle.backfill(ScheduleBackfill(start_at=start, end_at=end))
                 case "delete":
                     handle.delete()
                     return RedirectResponse("/schedules", 303)
@@ -365,6 +378,33 @@ class Handlers:
         except (HourglassError, ValueError) as error:
             return RedirectResponse(f"{back}?error={quote(str(error))}", 303)
         return RedirectResponse(f"{back}?notice={quote(request.path_params['action'])}", 303)
+
+    def act_on_schedules(self, request: Request, fields: Mapping[str, Any]) -> Response:
+        """Something is done to many schedules."""
+        self._check_may_change()
+        action = str(fields.get("action", ""))
+        chosen = [str(each) for each in fields.get("runs", [])]
+        if action not in ("pause", "resume", "trigger", "delete") or not chosen:
+            raise UsageError("choose schedules, and what is to be done: pause, resume, trigger or delete")
+
+        def act(schedule_id: str, _: str) -> None:
+            handle = self._site.client.get_schedule_handle(
+                addresses.unquoted(addresses.unquoted(schedule_id))
+            )
+            match action:
+                case "pause":
+                    handle.pause()
+                case "resume":
+                    handle.unpause()
+                case "trigger":
+                    handle.trigger()
+                case _:
+                    handle.delete()
+
+        started = self.operations.start(
+            f"{action} {len(chosen)} schedules", [(each, "") for each in chosen], act
+        )
+        return RedirectResponse(f"/operations/{started.number}", 303)
 
     def workers(self, request: Request) -> Response:
         """Task queues and who serves them."""
@@ -482,6 +522,7 @@ class Handlers:
             Route("/operations/{number:int}", self.operation),
             Route("/operations/{number:int}/stop", _posted(self.stop_operation), methods=["POST"]),
             Route("/schedules", self.schedules),
+            Route("/schedules", _posted(self.act_on_schedules), methods=["POST"]),
             Route("/schedules/{id}", self.schedule),
             Route("/schedules/{id}/{action}", _posted(self.act_on_schedule), methods=["POST"]),
             Route("/workers", self.workers),

@@ -22,6 +22,7 @@ from hourglass._story.spans import Kind, Span, Story
 from hourglass._story.text import duration
 from hourglass._ui import addresses
 from hourglass._ui.bulk import Operation
+from hourglass._ui.calendar import Day
 from hourglass._ui.finding import FIELDS, STATUSES, Bucket, Listing, Search, status_name
 from hourglass._ui.forms import Form
 from hourglass._ui.waterfall import Waterfall
@@ -235,9 +236,11 @@ def schedules(view: View, known: Sequence[ScheduleListDescription], error: str =
     return _page("schedules", view, title="Schedules", schedules=known, error=error)
 
 
-def schedule(view: View, found: ScheduleDescription, notice: str = "", error: str = "") -> str:
+def schedule(
+    view: View, found: ScheduleDescription, year: Sequence[Day], notice: str = "", error: str = ""
+) -> str:
     """One schedule."""
-    return _page("schedule", view, title=found.id, schedule=found, notice=notice, error=error)
+    return _page("schedule", view, title=found.id, schedule=found, year=year, notice=notice, error=error)
 
 
 def workers(view: View, queues: Sequence[Any], local: Sequence[Mapping[str, Any]], error: str = "") -> str:
