@@ -103,6 +103,15 @@ document.addEventListener("mouseup", (event) => {
 });
 document.addEventListener("dragstart", (event) => { if (event.target.closest(".waterfall")) event.preventDefault(); });
 
+// A step that is chosen is shown below the bars, without a jump.
+document.addEventListener("click", async (event) => {
+  const link = event.target.closest && event.target.closest("a[data-step]");
+  if (!link || event.defaultPrevented || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  history.replaceState(null, "", link.href);
+  await refresh(link.href);
+});
+
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-confirm]");
   if (button && !window.confirm(button.dataset.confirm)) event.preventDefault();
