@@ -32,7 +32,6 @@ def page_socket() -> socket.socket | None:
         console.note("without the page: pip install 'hourglass-temporal[ui]', or say --no-ui")
         return None
     listening = bound("127.0.0.1", None)
-    listening.listen()
     console.show(f"the page is at {address_of(listening)}")
     if console.room() is not None:
         webbrowser.open(address_of(listening))

@@ -59,6 +59,7 @@ def bound(host: str, port: int | None) -> socket.socket:
                     f"the page cannot be served on {host}:{candidate}: {error.strerror}"
                 ) from error
             continue
+        made.listen(128)  # from here on a browser waits until the page answers, and is not refused
         return made
     raise AssertionError("the loop returns or raises")
 
