@@ -44,13 +44,14 @@ The private packages:
     _runtime      what makes it run: the control loop's thread, the supervision tree, lanes, state cache,
                   activity executors, targets
     _story        pure: what a run did, from its history; drawn for terminals, browsers and paper
+    _ui           the page: every workflow in a browser
     _cli          the `hourglass` command
 
 Imports only go down these ranks (tests/architecture holds us to it):
 
     errors < {converter, metrics} < {_engine, _supervision, _check} < activity < {workflow, _contract, _history} < _bridge
     < {_temporal, _embedded} < _runtime < client < {worker, replay, interceptors, progress} < {testing, limits, contrib}
-    < _story < _cli
+    < _story < _ui < _cli
 
 Five minutes: this page, then `_engine/evaluator.py` (how events become commands), `_embedded/__init__.py` and its
 `engine/engine.py` (the default engine), `_runtime/subsystem.py` (what keeps it running) and `_temporal/core.py` (the door to

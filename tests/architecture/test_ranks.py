@@ -19,6 +19,7 @@ RANKS: tuple[frozenset[str], ...] = (
     frozenset({"worker", "replay", "progress", "interceptors"}),
     frozenset({"testing", "limits", "contrib"}),
     frozenset({"_story"}),
+    frozenset({"_ui"}),
     frozenset({"_cli"}),
     frozenset({"__main__"}),
 )

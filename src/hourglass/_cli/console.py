@@ -153,6 +153,14 @@ def live() -> Iterator[Callable[[Any], None]]:
         yield lambda thing: screen.update(thing, refresh=True)
 
 
+def ask(prompt: str) -> str | None:
+    """A line that the person at the terminal types; None at the end of the input."""
+    try:
+        return input(clean(prompt))
+    except EOFError:
+        return None
+
+
 def note(text: str) -> None:
     """A remark for people, on stderr."""
     _remark(lambda out: _say(out, text))

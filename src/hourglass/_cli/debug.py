@@ -214,11 +214,10 @@ def _step_through(walk: Walk) -> None:
     last = len(walk.moments) - 1
     _show(walk, index)
     while True:
-        try:
-            answer = input(f"{_HELP} > ").strip().lower()
-        except EOFError:
+        answer = console.ask(f"{_HELP} > ")
+        if answer is None:
             return
-        match answer:
+        match answer.strip().lower():
             case "" | "n" if index < last:
                 index += 1
             case "" | "n":
