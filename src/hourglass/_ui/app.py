@@ -1,20 +1,21 @@
 """The routes, and what each does with what it is asked: read the form, ask the client, choose the page.
 
-Handlers are plain functions and run on threads, as the client blocks; `live` alone is asynchronous. A form that changed
-something is answered with a redirect, so that going back repeats nothing.
+Handlers are plain functions and run on threads, as the client blocks; `live` alone is asynchronous. A page whose data cannot be
+had because the server is away is answered as soon as that is known (`_reading`). A form that changed something is answered with
+a redirect, so that going back repeats nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-import linecache
-import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
+import anyio
 import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -22,21 +23,22 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from hourglass._story.spans import Kind, Story
-from hourglass._ui import addresses, finding, forms, live, pages, security
+from hourglass._story.spans import Story
+from hourglass._ui import addresses, finding, forms, live, pages, pulse, run_view, security
 from hourglass._ui.bulk import Operations
 from hourglass._ui.calendar import year_of
 from hourglass._ui.finding import Search
 from hourglass._ui.pages import View
 from hourglass._ui.site import Site
 from hourglass._ui.waterfall import waterfall
-from hourglass.client import ScheduleBackfill
-from hourglass.errors import HourglassError, QueryFailedError, UsageError, WorkflowNotFoundError
+from hourglass.client import ScheduleBackfill, WorkflowExecution
+from hourglass.errors import HourglassError, QueryFailedError, ServiceError, UsageError, WorkflowNotFoundError
 from hourglass.replay import changes
 
-_RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-")
 _EVENTS_A_PAGE = 200
-_AROUND = 4
+_RUNS_OF_AN_ID = 30
+_SLOW_AT_ONCE = 8
+_TITLES = {400: "Not understood", 403: "Not allowed", 404: "Not found", 503: "Cannot be reached"}
 _MOST_KEEPERS = 50
 _MOST_AT_ONCE = 100_000
 
@@ -48,16 +50,45 @@ class Handlers:
         self._site = site
         self._token = token
         self.operations = Operations()
+        # What asks the code of workflows or replays them may take seconds: it must not take all threads.
+        self._slow = anyio.CapacityLimiter(_SLOW_AT_ONCE)
 
     def _view(self, request: Request) -> View:
-        asked = "payloads" in request.query_params
         return View(
             target=self._site.target,
             read_only=self._site.read_only,
             has_code=bool(self._site.modules),
             hides_payloads=self._site.hides_payloads,
-            payloads_asked=asked,
+            payloads_asked=self._site.hides_payloads and _asks_for_payloads(request),
+            trouble=self._site.pulse.health().notice,
         )
+
+    def _reading(
+        self, handle: Callable[[Request], Response], *, slow: bool = False
+    ) -> Callable[[Request], Any]:
+        """A handler of a page: done on a thread, and left alone when the server turns out to be away."""
+
+        async def asked(request: Request) -> Response:
+            limiter = self._slow if slow else None
+            try:
+                return await self._unless_away(lambda: handle(request), limiter)
+            except _AwayError as away:
+                return self._failure(request, 503, str(away))
+
+        return asked
+
+    async def _unless_away(self, work: Callable[[], T], limiter: anyio.CapacityLimiter | None = None) -> T:
+        health = self._site.pulse.health
+        if away := health().away:
+            raise _AwayError(away)
+        task = asyncio.ensure_future(anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter))
+        try:
+            while not (await asyncio.wait({task}, timeout=_LOOK_AGAIN))[0]:
+                if away := health().away:
+                    raise _AwayError(away)
+            return task.result()
+        finally:
+            task.cancel()
 
     # --- workflows ----------------------------------------------------------------------------------------------------
 
@@ -72,7 +103,8 @@ class Handlers:
             found, error = finding.listing(self._site.client, search), ""
         except (ValueError, HourglassError) as raised:
             found, error = None, str(raised)
-        return HTMLResponse(pages.workflows(self._view(request), search, found, error))
+        known = tuple(forms.workflows_in(self._site.modules))
+        return HTMLResponse(pages.workflows(self._view(request), search, found, error, known))
 
     def chart(self, request: Request) -> Response:
         """Starts, ends and failures over time."""
@@ -98,9 +130,10 @@ class Handlers:
         wanted = request.query_params.get("span", "")
         span = next((row.span for row in drawn.rows if row.key == wanted), None)
         messages = {
-            kind: forms.messages_of(self._site.modules, description.workflow_type, kind)
-            for kind in ("signals", "queries", "updates")
+            action: forms.messages_of(self._site.modules, description.workflow_type, kind)
+            for action, kind in (("signal", "signals"), ("query", "queries"), ("update", "updates"))
         }
+        chosen = {action: request.query_params.get(action, "") for action in messages}
         return HTMLResponse(
             pages.run(
                 self._view(request),
@@ -108,17 +141,28 @@ class Handlers:
                 story,
                 drawn,
                 span,
-                _chain(story),
+                run_view.chain(story),
+                self._runs_of(workflow_id),
                 messages,
+                chosen,
                 request.query_params.get("notice", ""),
                 request.query_params.get("error", ""),
             )
         )
 
+    def _runs_of(self, workflow_id: str) -> tuple[WorkflowExecution, ...]:
+        """All runs of an id, newest first: one after another by continue-as-new, retries, cron, resets, or started anew."""
+        query = f"WorkflowId = {finding.text(workflow_id)}"
+        try:
+            found = self._site.client.list_page(query, page_size=_RUNS_OF_AN_ID).items
+        except ServiceError:  # an id that no filter can hold
+            return ()
+        return tuple(sorted(found, key=_started, reverse=True))
+
     def _told(self, request: Request, workflow_id: str, run_id: str) -> tuple[Any, Story]:
         from hourglass._cli.telling import Watched
 
-        peek = self._site.peek("payloads" in request.query_params)
+        peek = self._site.peek(_asks_for_payloads(request))
         watched = Watched(self._site.client, workflow_id, run_id, peek)
         description, events = watched.look()
         return description, watched.tell(description, events)
@@ -139,24 +183,18 @@ class Handlers:
         workflow_id, run_id = _part(request, "id"), _part(request, "run_id")
         events = self._site.client.get_workflow_handle(workflow_id, run_id=run_id).history().events
         first = _number(request, "first") or 0
-        shown = [self._event(request, each) for each in events[first : first + _EVENTS_A_PAGE]]
+        peek = self._site.peek(True) if self._shows(request) else None
+        shown = [run_view.event_row(each, peek) for each in events[first : first + _EVENTS_A_PAGE]]
         return HTMLResponse(
             pages.history(self._view(request), workflow_id, run_id, shown, first, len(events))
         )
 
-    def _event(self, request: Request, event: Mapping[str, Any]) -> dict[str, Any]:
-        attributes: Any = next((value for key, value in event.items() if key.endswith("EventAttributes")), {})
-        if self._site.hides_payloads and "payloads" not in request.query_params:
-            attributes = _without_payloads(attributes)
-        return {
-            "id": event.get("eventId"),
-            "time": event.get("eventTime", ""),
-            "kind": str(event.get("eventType", "")).removeprefix("EVENT_TYPE_"),
-            "attributes": json.dumps(attributes, indent=2, ensure_ascii=False),
-        }
+    def _shows(self, request: Request) -> bool:
+        """Whether values may be shown."""
+        return not self._site.hides_payloads or _asks_for_payloads(request)
 
     def history_json(self, request: Request) -> Response:
-        """The history as a file: what `hourglass replay` reads."""
+        """The history as a file: what `hourglass replay` reads. Payloads are in it as they travel."""
         workflow_id, run_id = _part(request, "id"), _part(request, "run_id")
         text = self._site.client.get_workflow_handle(workflow_id, run_id=run_id).history().to_json(indent=2)
         name = quote(f"{workflow_id}-{run_id}.json", safe="")
@@ -182,11 +220,14 @@ class Handlers:
         number = len(known) - 1 if asked is None else min(asked, len(known) - 1)
         at, before = walks.moment(history, number) if known else (None, None)
         sources = {
-            frame_site: _source(*frame_site)
+            frame_site: run_view.source(*frame_site)
             for fiber in (at.fibers or () if at is not None else ())
             for frame_site in ((frame.file, frame.line) for frame in fiber.frames)
         }
         changed = changes(before, at) if at is not None and before is not None else ()
+        if not self._shows(request):
+            at = at and run_view.hide_moment(at)
+            changed = tuple(run_view.hide_change(each) for each in changed)
         error = "" if result.error is None else str(result.error)
         return HTMLResponse(
             pages.moments(self._view(request), workflow_id, run_id, known, at, changed, sources, error)
@@ -209,14 +250,10 @@ class Handlers:
                     told = f"signal {name} was sent"
                 case "query":
                     found = handle.query(_named(name, action), *_arguments(fields))
-                    return HTMLResponse(
-                        pages.answer(self._view(request), f"query {name}", _shown(found), back)
-                    )
+                    return self._answered(request, fields, f"query {name}", found, back)
                 case "update":
                     found = handle.execute_update(_named(name, action), *_arguments(fields))
-                    return HTMLResponse(
-                        pages.answer(self._view(request), f"update {name}", _shown(found), back)
-                    )
+                    return self._answered(request, fields, f"update {name}", found, back)
                 case "cancel":
                     handle.cancel(str(fields.get("reason", "")))
                     told = "it was asked to cancel"
@@ -224,8 +261,12 @@ class Handlers:
                     handle.terminate(str(fields.get("reason", "")))
                     told = "it was terminated"
                 case "reset":
-                    event_id = int(str(fields.get("event_id", "")))
-                    fresh = handle.reset(event_id=event_id, reason=str(fields.get("reason", "")))
+                    fresh = handle.reset(
+                        event_id=int(str(fields.get("event_id", ""))),
+                        reason=str(fields.get("reason", "")),
+                        reapply_signals="without_signals" not in fields,
+                        reapply_updates="without_updates" not in fields,
+                    )
                     return RedirectResponse(addresses.run(workflow_id, fresh.run_id or run_id), 303)
                 case _:
                     raise UsageError(f"there is no action {action!r}")
@@ -233,23 +274,20 @@ class Handlers:
             return RedirectResponse(f"{back}?error={quote(str(error))}", 303)
         return RedirectResponse(f"{back}?notice={quote(told)}", 303)
 
+    def _answered(
+        self, request: Request, fields: Mapping[str, Any], title: str, value: Any, back: str
+    ) -> Response:
+        shows = self._shows(request) or "payloads" in fields
+        told = json.dumps(value, indent=2, ensure_ascii=False, default=repr) if shows else run_view.HIDDEN
+        return HTMLResponse(pages.answer(self._view(request), title, told, back))
+
     def reset_page(self, request: Request) -> Response:
         """What a reset to a point would do, before it is done."""
         workflow_id, run_id = _part(request, "id"), _part(request, "run_id")
         events = self._site.client.get_workflow_handle(workflow_id, run_id=run_id).history().events
-        wanted = _number(request, "event") or 0
-        point = _reset_point(events, wanted)
         _, story = self._told(request, workflow_id, run_id)
-        since = next((int(event["eventId"]) for event in events if int(event["eventId"]) >= point), 0)
-        again = [
-            each
-            for each in story.spans[1:]
-            if each.id >= since and each.kind in (Kind.ACTIVITY, Kind.LOCAL, Kind.CHILD, Kind.EXTERNAL)
-        ]
-        messages = sum(each.id >= since and each.kind in (Kind.SIGNAL, Kind.UPDATE) for each in story.spans)
-        return HTMLResponse(
-            pages.confirm_reset(self._view(request), workflow_id, run_id, point, again, messages)
-        )
+        plan = run_view.reset_plan(events, story, _number(request, "event") or 0)
+        return HTMLResponse(pages.confirm_reset(self._view(request), workflow_id, run_id, plan))
 
     def start_page(self, request: Request) -> Response:
         """The form to start a workflow."""
@@ -444,10 +482,13 @@ class Handlers:
         params = request.query_params
         client = self._site.client
 
-        async def mark() -> str:
-            return await anyio.to_thread.run_sync(look)
+        async def mark() -> tuple[str, str]:
+            found = await self._unless_away(look)
+            return found, self._site.pulse.health().notice
 
         def look() -> str:
+            if "state" in params:
+                return ""
             if "run" in params:
                 found = client.get_workflow_handle(params.get("id", ""), run_id=params["run"]).describe()
                 pending = [(each.id, each.attempt, each.state) for each in found.pending_activities]
@@ -485,14 +526,13 @@ class Handlers:
 
     def health(self, request: Request) -> Response:
         """Whether the page answers, and whether what it shows does."""
-        try:
-            self._site.client.count_workflows("ExecutionStatus = 'Running'")
-        except HourglassError as error:
-            return JSONResponse({"ok": False, "error": str(error)}, 503)
-        return JSONResponse({"ok": True})
+        trouble = pulse.look(self._site.client).trouble
+        return JSONResponse({"ok": False, "error": trouble}, 503) if trouble else JSONResponse({"ok": True})
 
     def _failure(self, request: Request, status: int, message: str) -> Response:
-        return HTMLResponse(pages.failure(self._view(request), str(status), message), status)
+        view = self._view(request)
+        title = _TITLES.get(status, "Something went wrong")
+        return HTMLResponse(pages.failure(view, title, message, comes_back=status == 503), status)
 
     async def failed(self, request: Request, error: Exception) -> Response:
         """What went wrong, as a page."""
@@ -514,32 +554,32 @@ class Handlers:
         run = "/workflows/{id}/{run_id}"
         routes = [
             Route("/", self.home),
-            Route("/workflows", self.workflows),
-            Route("/workflows/chart", self.chart),
+            Route("/workflows", self._reading(self.workflows)),
+            Route("/workflows/chart", self._reading(self.chart)),
             Route("/start", self.start_page),
             Route("/start", _posted(self.start), methods=["POST"]),
             Route("/bulk", _posted(self.bulk), methods=["POST"]),
             Route("/operations/{number:int}", self.operation),
             Route("/operations/{number:int}/stop", _posted(self.stop_operation), methods=["POST"]),
-            Route("/schedules", self.schedules),
+            Route("/schedules", self._reading(self.schedules)),
             Route("/schedules", _posted(self.act_on_schedules), methods=["POST"]),
-            Route("/schedules/{id}", self.schedule),
+            Route("/schedules/{id}", self._reading(self.schedule)),
             Route("/schedules/{id}/{action}", _posted(self.act_on_schedule), methods=["POST"]),
-            Route("/workers", self.workers),
-            Route("/limits", self.limits),
+            Route("/workers", self._reading(self.workers)),
+            Route("/limits", self._reading(self.limits, slow=True)),
             Route("/live", self.live),
             Route("/health", self.health),
             Route(security.LOGIN, self.login_page),
             Route(security.LOGIN, _posted(self.login), methods=["POST"]),
             Mount("/static", StaticFiles(directory=str(files("hourglass._ui") / "static"))),
-            Route("/workflows/{id}", self.latest),
-            Route(f"{run}/why", self.why),
-            Route(f"{run}/history", self.history),
-            Route(f"{run}/history.json", self.history_json),
-            Route(f"{run}/moments", self.moments),
-            Route(f"{run}/reset", self.reset_page),
+            Route("/workflows/{id}", self._reading(self.latest)),
+            Route(f"{run}/why", self._reading(self.why, slow=True)),
+            Route(f"{run}/history", self._reading(self.history)),
+            Route(f"{run}/history.json", self._reading(self.history_json)),
+            Route(f"{run}/moments", self._reading(self.moments, slow=True)),
+            Route(f"{run}/reset", self._reading(self.reset_page)),
             Route(f"{run}/{{action}}", _posted(self.act), methods=["POST"]),
-            Route(run, self.run),
+            Route(run, self._reading(self.run)),
         ]
         handlers: Any = {
             Exception: self.failed,
@@ -548,6 +588,15 @@ class Handlers:
             PermissionError: self.failed,
         }
         return Starlette(routes=routes, exception_handlers=handlers)
+
+
+T = TypeVar("T")
+
+_LOOK_AGAIN = 0.2
+
+
+class _AwayError(ServiceError):
+    """What the page shows cannot be asked for now."""
 
 
 def build(site: Site, *, hosts: frozenset[str], token: str | None = None) -> security.Guard:
@@ -570,6 +619,14 @@ def _posted(handle: Callable[[Request, Mapping[str, Any]], Response]) -> Callabl
         return await anyio.to_thread.run_sync(handle, request, fields)
 
     return posted
+
+
+def _asks_for_payloads(request: Request) -> bool:
+    return "payloads" in request.query_params
+
+
+def _started(run: WorkflowExecution) -> float:
+    return 0.0 if run.start_time is None else run.start_time.timestamp()
 
 
 def _search(request: Request) -> Search:
@@ -596,53 +653,6 @@ def _named(name: str, what: str) -> str:
     return name
 
 
-def _shown(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False, default=repr)
-
-
-def _chain(story: Story) -> list[tuple[str, str, str]]:
-    """Other runs that this one is linked to: what, the id to show, the address."""
-    return [(what, value, _link(what, value, story)) for what, value in story.links]
-
-
-def _link(what: str, value: str, story: Story) -> str:
-    if what == "child of":
-        return addresses.workflow(value)
-    return addresses.run(story.workflow_id, value) if _RUN_ID.match(value) else ""
-
-
 def _worker(worker: Any) -> dict[str, Any]:
     """A worker of this process: its tree, and what it says of its health."""
     return {"queues": worker.task_queue, "tree": worker.tree.render(), "status": worker._report()}
-
-
-def _without_payloads(node: Any) -> Any:
-    if isinstance(node, list):
-        return [_without_payloads(each) for each in node]
-    if not isinstance(node, dict):
-        return node
-    if "metadata" in node and "data" in node:
-        return "(hidden)"
-    return {name: _without_payloads(each) for name, each in node.items()}
-
-
-def _reset_point(events: Any, wanted: int) -> int:
-    """The end of the last workflow task at or before an event."""
-    ends = [
-        int(event["eventId"])
-        for event in events
-        if event.get("eventType") == "EVENT_TYPE_WORKFLOW_TASK_COMPLETED"
-    ]
-    before = [each for each in ends if each <= wanted] or ends[:1]
-    if not before:
-        raise UsageError("the run has completed no workflow task yet: there is nothing to reset to")
-    return before[-1]
-
-
-def _source(file: str, line: int) -> list[tuple[int, str]]:
-    found = []
-    for number in range(max(1, line - _AROUND), line + _AROUND + 1):
-        text = linecache.getline(file, number)
-        if text:
-            found.append((number, text.rstrip("\n")))
-    return found

@@ -1,8 +1,8 @@
 """Server-sent events: an open page hears that what it shows has changed, and fetches it anew.
 
 An event says only that; so a page holds no second copy of the truth, and one left open all day does not grow. What is compared
-is a short mark of the content (`Mark`), asked for every second while the page is open; a page that nobody looks at is asked for
-more rarely. A failure to ask is an event, too: the page says what is away, and that it is back.
+is a short mark of the content (`Mark`), asked for every second while the page is open. That something is the matter is an event,
+too: the page says what it is, and that it is over.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from hourglass.errors import HourglassError
 PAUSE = 1.0
 _SILENCE = 15.0
 
-Mark: TypeAlias = Callable[[], Awaitable[str]]
-"""What a page shows, so short that it can be compared: a number of events, a hash."""
+Mark: TypeAlias = Callable[[], Awaitable[tuple[str, str]]]
+"""What a page shows, so short that it can be compared (a number of events, a hash); and what is the matter, if anything."""
 
 
 async def changes(
@@ -26,19 +26,18 @@ async def changes(
 ) -> AsyncIterator[bytes]:
     """Events for one open page, until it is closed."""
     known: str | None = None
-    troubled = False
+    told: str | None = None
     quiet = 0.0
     while not await gone():
+        found: str | None = None
         try:
-            found = await mark()
+            found, trouble = await mark()
         except HourglassError as error:
-            if not troubled:
-                yield event("trouble", {"message": str(error).partition("\n")[0]})
-                troubled, quiet = True, 0.0
-        else:
-            if troubled:
-                yield event("well", {})
-                troubled, quiet = False, 0.0
+            trouble = str(error).partition("\n")[0]
+        if trouble != told:
+            yield event("trouble", {"message": trouble}) if trouble else event("well", {})
+            told, quiet = trouble, 0.0
+        if found is not None:
             if known is not None and found != known:
                 yield event("change", {})
                 quiet = 0.0

@@ -25,8 +25,14 @@ from hourglass._ui.bulk import Operation
 from hourglass._ui.calendar import Day
 from hourglass._ui.finding import FIELDS, STATUSES, Bucket, Listing, Search, status_name
 from hourglass._ui.forms import Form
+from hourglass._ui.run_view import ResetPlan
 from hourglass._ui.waterfall import Waterfall
-from hourglass.client import ScheduleDescription, ScheduleListDescription, WorkflowDescription
+from hourglass.client import (
+    ScheduleDescription,
+    ScheduleListDescription,
+    WorkflowDescription,
+    WorkflowExecution,
+)
 from hourglass.replay import Change, Moment
 
 # What turns, hides or steers text, but for line feeds and tabs.
@@ -85,7 +91,6 @@ def _templates() -> Environment:
         lasted=lasted,
         statuses=STATUSES,
         status_name=status_name,
-        fields=FIELDS,
         outcome_of=captions.outcome,
         address=addresses,
     )
@@ -99,9 +104,23 @@ def _page(name: str, view: View, **shown: Any) -> str:
 # --- workflows --------------------------------------------------------------------------------------------------------
 
 
-def workflows(view: View, search: Search, listing: Listing | None, error: str = "") -> str:
-    """The list of workflows."""
-    return _page("workflows", view, title="Workflows", search=search, listing=listing, error=error)
+def workflows(
+    view: View, search: Search, listing: Listing | None, error: str = "", known_types: Sequence[str] = ()
+) -> str:
+    """The list of workflows. What is typed is completed by what is in use: types, search attributes."""
+    items = () if listing is None else listing.items
+    types = dict.fromkeys([*known_types, *sorted({each.workflow_type for each in items})])
+    attributes = sorted({name for each in items for name in each.search_attributes})
+    return _page(
+        "workflows",
+        view,
+        title="Workflows",
+        search=search,
+        listing=listing,
+        error=error,
+        types=list(types),
+        fields=[*FIELDS, *attributes],
+    )
 
 
 def chart(view: View, buckets: Sequence[Bucket]) -> str:
@@ -117,7 +136,9 @@ def run(
     drawn: Waterfall,
     span: Span | None,
     chain: Sequence[tuple[str, str, str]],
+    runs: Sequence[WorkflowExecution],
     messages: Mapping[str, Mapping[str, Form]],
+    chosen: Mapping[str, str],
     notice: str = "",
     error: str = "",
 ) -> str:
@@ -133,7 +154,9 @@ def run(
         waiting=[each for each in story.spans[1:] if each.end is None and each.kind in _ELSEWHERE],
         span=span,
         chain=chain,
+        runs=runs,
         messages=messages,
+        chosen=chosen,
         notice=notice,
         error=error,
     )
@@ -164,9 +187,7 @@ def history(
     )
 
 
-def confirm_reset(
-    view: View, workflow_id: str, run_id: str, event_id: int, again: Sequence[Span], messages: int
-) -> str:
+def confirm_reset(view: View, workflow_id: str, run_id: str, plan: ResetPlan) -> str:
     """What a reset would do, before it is done."""
     return _page(
         "reset",
@@ -174,9 +195,7 @@ def confirm_reset(
         title=f"Reset {workflow_id}",
         id=workflow_id,
         run_id=run_id,
-        event_id=event_id,
-        again=again,
-        messages=messages,
+        plan=plan,
     )
 
 
@@ -258,6 +277,6 @@ def login(view: View, error: str = "") -> str:
     return _page("login", view, title="Log in", error=error)
 
 
-def failure(view: View, title: str, message: str) -> str:
-    """A page that could not be made."""
-    return _page("failure", view, title=title, message=message)
+def failure(view: View, title: str, message: str, *, comes_back: bool = False) -> str:
+    """A page that could not be made; one that may come back looks for that by itself."""
+    return _page("failure", view, title=title, message=message, comes_back=comes_back)

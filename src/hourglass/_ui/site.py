@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from hourglass._story.values import Peek, hidden, peek
+from hourglass._ui.pulse import Pulse
 from hourglass.client import Client
 from hourglass.replay import History, Moment, Replayer, ReplayResult
 
@@ -36,7 +37,11 @@ class Site:
     read_only: bool = False
     decode: Callable[[Any], Any] | None = None
     workers: Callable[[], Sequence[Any]] = tuple
+    pulse: Pulse = field(init=False)
     _walks: Walks | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.pulse = Pulse(self.client)
 
     @property
     def hides_payloads(self) -> bool:
@@ -58,6 +63,7 @@ class Site:
 
     def close(self) -> None:
         """Free what the pages used."""
+        self.pulse.close()
         if self._walks is not None:
             self._walks.close()
 

@@ -180,11 +180,17 @@ class AsyncClient(ClientFacts):
             left = None if left is None else left - len(page.items)
 
     async def list_page(
-        self, query: str = "", *, page_size: int = 100, page_token: bytes = b""
+        self,
+        query: str = "",
+        *,
+        page_size: int = 100,
+        page_token: bytes = b"",
+        rpc_timeout: Duration | None = None,
     ) -> WorkflowExecutionPage:
         """One page of the runs that match a filter: the first, or the one after a page that told its token."""
-        page = await self._session.arun(_operations.list_page(self._session, query, page_size, page_token))
-        return WorkflowExecutionPage(tuple(page.items), page.next_page_token)
+        return await self._session.arun(
+            _operations.list_page(self._session, query, page_size, page_token, rpc_timeout)
+        )
 
     async def count_workflows(self, query: str = "") -> WorkflowExecutionCount:
         """How many runs match a filter; its `groups` say how many of each, where it ends with `GROUP BY ExecutionStatus`."""

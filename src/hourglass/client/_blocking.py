@@ -167,11 +167,17 @@ class Client(ClientFacts):
                 return
 
     def list_page(
-        self, query: str = "", *, page_size: int = 100, page_token: bytes = b""
+        self,
+        query: str = "",
+        *,
+        page_size: int = 100,
+        page_token: bytes = b"",
+        rpc_timeout: Duration | None = None,
     ) -> WorkflowExecutionPage:
         """One page of the runs that match a filter: the first, or the one after a page that told its token."""
-        page = self._session.run(_operations.list_page(self._session, query, page_size, page_token))
-        return WorkflowExecutionPage(tuple(page.items), page.next_page_token)
+        return self._session.run(
+            _operations.list_page(self._session, query, page_size, page_token, rpc_timeout)
+        )
 
     def count_workflows(self, query: str = "") -> WorkflowExecutionCount:
         """How many runs match a filter; its `groups` say how many of each, where it ends with `GROUP BY ExecutionStatus`."""

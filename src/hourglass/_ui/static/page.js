@@ -13,7 +13,11 @@ function localTimes(root) {
   }
 }
 
+// What is fetched beside a page may be dear: what is shown stays for a while though the page changes.
+const fetched = new Map(), DEAR = 10000;
+
 async function fetchInto(element) {
+  fetched.set(element.dataset.fetch, Date.now());
   const answer = await fetch(element.dataset.fetch).catch(() => null);
   if (answer && answer.ok) {
     element.innerHTML = await answer.text();
@@ -37,7 +41,7 @@ function swap(old, fresh) {
   [...old.querySelectorAll("ol,pre")].forEach((each, index) => { if (scrolled[index]) each.scrollTop = scrolled[index]; });
   if (focused) { const again = old.querySelector(`[name="${CSS.escape(focused)}"]`); if (again) again.focus(); }
   localTimes(old);
-  for (const each of old.querySelectorAll("[data-fetch]")) fetchInto(each);
+  for (const each of old.querySelectorAll("[data-fetch]")) if (!each.matches("[data-dear]") || Date.now() - (fetched.get(each.dataset.fetch) || 0) > DEAR) fetchInto(each);
   counted();
 }
 
@@ -54,17 +58,18 @@ async function refresh(url) {
 function follow(region) {
   const source = new EventSource(region.dataset.live);
   const trouble = document.getElementById("trouble");
-  let waiting = false;
+  let waiting = false, lost = false;
+  const told = (message) => { trouble.textContent = message; trouble.hidden = !message; };
   source.addEventListener("change", () => {
     if (waiting) return;
     waiting = true;
     const due = async () => { waiting = false; await refresh(location.href); };
     if (document.hidden) document.addEventListener("visibilitychange", due, { once: true }); else due();
   });
-  source.addEventListener("trouble", (event) => { trouble.textContent = JSON.parse(event.data).message; trouble.hidden = false; });
-  source.addEventListener("well", () => { trouble.hidden = true; });
-  source.onerror = () => { trouble.textContent = "the page's own server does not answer"; trouble.hidden = false; };
-  source.onopen = () => { trouble.hidden = true; };
+  source.addEventListener("trouble", (event) => told(JSON.parse(event.data).message));
+  source.addEventListener("well", () => { told(""); if (region.dataset.returns !== undefined) location.reload(); });
+  source.onerror = () => { lost = true; told("the page's own server does not answer"); };
+  source.onopen = () => { if (lost) { lost = false; told(""); refresh(location.href); } };
 }
 
 function counted() {
@@ -76,7 +81,7 @@ function counted() {
 
 document.addEventListener("change", (event) => {
   if (event.target.matches("[data-all]")) for (const each of document.querySelectorAll("input[name=run]")) each.checked = event.target.checked;
-  if (event.target.matches(".slider input")) location.assign(`${event.target.form.action}?at=${event.target.value}`);
+  if (event.target.matches(".slider input")) event.target.form.requestSubmit();
   counted();
 });
 
@@ -110,6 +115,25 @@ document.addEventListener("click", async (event) => {
   event.preventDefault();
   history.replaceState(null, "", link.href);
   await refresh(link.href);
+});
+
+// A message of the loaded code has fields of its own.
+function showFields(form) {
+  const name = form.elements.name.value.trim(), all = [...form.querySelectorAll("template")];
+  const found = all.find((each) => each.dataset.of === name) || all.find((each) => each.dataset.of === "");
+  const place = form.querySelector(".arguments");
+  if (place.dataset.shown === found.dataset.of) return;
+  place.dataset.shown = found.dataset.of;
+  place.replaceChildren(found.content.cloneNode(true));
+}
+document.addEventListener("input", (event) => { if (event.target.matches("[data-messages] [name=name]")) showFields(event.target.form); });
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a[data-message]");
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  const form = link.closest("form");
+  form.elements.name.value = link.dataset.message;
+  showFields(form);
 });
 
 document.addEventListener("click", (event) => {
