@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hourglass import ApplicationError, RetryPolicy, activity, workflow
+from hourglass.errors import ActivityError
 
 
 @dataclass
@@ -80,5 +81,24 @@ def endless(times: int) -> int:
     return times
 
 
-WORKFLOWS = [Purchase, stuck, fails, family, quick, endless]
-ACTIVITIES = [charge, refuse]
+@activity.defn(start_to_close_timeout=10)
+def refund(name: str) -> str:
+    return f"{name} has the money back"
+
+
+@activity.defn(start_to_close_timeout=10, retry_policy=RetryPolicy(maximum_attempts=1))
+def ship_it(name: str) -> str:
+    raise ValueError(f"no address of {name}")
+
+
+@workflow.defn
+def saga(name: str) -> str:
+    charge(name, 1)
+    try:
+        return ship_it(name)
+    except ActivityError:
+        return refund(name)
+
+
+WORKFLOWS = [saga, Purchase, stuck, fails, family, quick, endless]
+ACTIVITIES = [charge, refuse, refund, ship_it]

@@ -268,3 +268,65 @@ def test_many_schedules_at_once(web: httpx.Client, client: Client) -> None:
     assert "1 failed" in text
     paused = [each.id for each in client.list_schedules() if each.paused]
     assert sorted(paused) == ["s0", "s1"]
+
+
+def test_a_reset_names_compensations(web: httpx.Client, client: Client) -> None:
+    """Steps that took effect, those after a failure, and those that did not end well are told apart."""
+    client.execute_workflow("saga", "ada", id="saga")
+    path = web.get("/workflows/saga").url.path
+    text = web.get(f"{path}/reset", params={"event": "1"}).text
+    effects, _, rest = text.partition("Ran after ship_it had failed")
+    undone, _, again = rest.partition("Did not end well")
+    assert "<b>charge</b>" in effects
+    assert "<b>refund</b>" in undone
+    assert "<b>ship_it</b>" in again
+
+
+def test_messages_may_be_left_out_of_a_reset(web: httpx.Client, client: Client) -> None:
+    """The signals and updates since are counted, and each kind can be left out."""
+    path = _started(client)
+    client.get_workflow_handle("buy-ada").signal("ship")
+    client.get_workflow_handle("buy-ada").result()
+    text = web.get(f"{path}/reset", params={"event": "5"}).text
+    assert "1 signals that came since" in text
+    assert "1 updates that came since" in text
+    event = re.search(r'name="event_id" value="(\d+)"', text)
+    assert event is not None
+    web.post(f"{path}/reset", data={"event_id": event[1], "without_signals": "1"})
+    assert client.get_workflow_handle("buy-ada").query("note_count") == 1
+    assert client.get_workflow_handle("buy-ada").describe().status.name == "RUNNING"
+    web.post(f"{path}/reset", data={"event_id": event[1]})
+    assert client.get_workflow_handle("buy-ada").result() == "ada paid 1"
+
+
+def test_the_form_of_a_message_knows_its_types(web: httpx.Client, client: Client) -> None:
+    """A link chooses the message; without one the fields are general."""
+    path = _started(client)
+    text = web.get(path, params={"update": "note"}).text
+    form = text.partition('id="update"')[2].partition("<template")[0]
+    assert 'value="note"' in form
+    assert "text <span" in form
+    assert "&#34;text&#34;" in form
+    assert f"{path}?signal=ship#signal" in text
+
+
+def test_what_is_typed_is_completed_by_what_is_in_use(web: httpx.Client, client: Client) -> None:
+    """Types of the code and of runs, search attributes of runs."""
+    client.start_workflow("elsewhere", id="e", task_queue="other", search_attributes={"Customer": "ada"})
+    text = web.get("/workflows").text
+    types = text.partition('<datalist id="types">')[2].partition("</datalist>")[0]
+    assert 'value="elsewhere"' in types
+    assert 'value="Purchase"' in types
+    assert 'value="Customer"' in text.partition('<datalist id="fields">')[2].partition("</datalist>")[0]
+
+
+def test_all_runs_of_an_id(web: httpx.Client, client: Client) -> None:
+    """Newest first, on the page of each of them."""
+    client.execute_workflow("endless", 2, id="chain")
+    runs = [each.run_id for each in client.list_workflows("WorkflowId = 'chain'")]
+    assert len(runs) == 3
+    for one in runs:
+        text = web.get(f"/workflows/chain/{one}").text
+        listed = text.partition("3 runs of this id")[2].partition("</details>")[0]
+        assert all(each in listed for each in runs)
+        assert listed.index("this one") > listed.index(one)

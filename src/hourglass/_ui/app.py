@@ -32,7 +32,14 @@ from hourglass._ui.pages import View
 from hourglass._ui.site import Site
 from hourglass._ui.waterfall import waterfall
 from hourglass.client import ScheduleBackfill, WorkflowExecution
-from hourglass.errors import HourglassError, QueryFailedError, ServiceError, UsageError, WorkflowNotFoundError
+from hourglass.errors import (
+    HourglassError,
+    QueryFailedError,
+    ScheduleNotFoundError,
+    ServiceError,
+    UsageError,
+    WorkflowNotFoundError,
+)
 from hourglass.replay import changes
 
 _EVENTS_A_PAGE = 200
@@ -76,6 +83,16 @@ class Handlers:
                 return self._failure(request, 503, str(away))
 
         return asked
+
+    def _doing(self, handle: Callable[[Request, Mapping[str, Any]], Response]) -> Callable[[Request], Any]:
+        """A handler of a form: the form is read on the loop, the rest is done on a thread, to its end: it may take effect."""
+
+        async def posted(request: Request) -> Response:
+            if away := self._site.pulse.health().away:
+                return self._failure(request, 503, f"nothing was done: {away}")
+            return await anyio.to_thread.run_sync(handle, request, await _fields(request))
+
+        return posted
 
     async def _unless_away(self, work: Callable[[], T], limiter: anyio.CapacityLimiter | None = None) -> T:
         health = self._site.pulse.health
@@ -537,8 +554,10 @@ class Handlers:
     async def failed(self, request: Request, error: Exception) -> Response:
         """What went wrong, as a page."""
         match error:
-            case WorkflowNotFoundError():
+            case WorkflowNotFoundError() | ScheduleNotFoundError():
                 status = 404
+            case ServiceError(status="INVALID_ARGUMENT"):
+                status = 400
             case PermissionError():
                 status = 403
             case UsageError() | ValueError():
@@ -557,20 +576,20 @@ class Handlers:
             Route("/workflows", self._reading(self.workflows)),
             Route("/workflows/chart", self._reading(self.chart)),
             Route("/start", self.start_page),
-            Route("/start", _posted(self.start), methods=["POST"]),
-            Route("/bulk", _posted(self.bulk), methods=["POST"]),
+            Route("/start", self._doing(self.start), methods=["POST"]),
+            Route("/bulk", self._doing(self.bulk), methods=["POST"]),
             Route("/operations/{number:int}", self.operation),
-            Route("/operations/{number:int}/stop", _posted(self.stop_operation), methods=["POST"]),
+            Route("/operations/{number:int}/stop", self._doing(self.stop_operation), methods=["POST"]),
             Route("/schedules", self._reading(self.schedules)),
-            Route("/schedules", _posted(self.act_on_schedules), methods=["POST"]),
+            Route("/schedules", self._doing(self.act_on_schedules), methods=["POST"]),
             Route("/schedules/{id}", self._reading(self.schedule)),
-            Route("/schedules/{id}/{action}", _posted(self.act_on_schedule), methods=["POST"]),
+            Route("/schedules/{id}/{action}", self._doing(self.act_on_schedule), methods=["POST"]),
             Route("/workers", self._reading(self.workers)),
             Route("/limits", self._reading(self.limits, slow=True)),
             Route("/live", self.live),
             Route("/health", self.health),
             Route(security.LOGIN, self.login_page),
-            Route(security.LOGIN, _posted(self.login), methods=["POST"]),
+            Route(security.LOGIN, self._doing(self.login), methods=["POST"]),
             Mount("/static", StaticFiles(directory=str(files("hourglass._ui") / "static"))),
             Route("/workflows/{id}", self._reading(self.latest)),
             Route(f"{run}/why", self._reading(self.why, slow=True)),
@@ -578,7 +597,7 @@ class Handlers:
             Route(f"{run}/history.json", self._reading(self.history_json)),
             Route(f"{run}/moments", self._reading(self.moments, slow=True)),
             Route(f"{run}/reset", self._reading(self.reset_page)),
-            Route(f"{run}/{{action}}", _posted(self.act), methods=["POST"]),
+            Route(f"{run}/{{action}}", self._doing(self.act), methods=["POST"]),
             Route(run, self._reading(self.run)),
         ]
         handlers: Any = {
@@ -607,18 +626,14 @@ def build(site: Site, *, hosts: frozenset[str], token: str | None = None) -> sec
 # --- reading what was asked -------------------------------------------------------------------------------------------
 
 
-def _posted(handle: Callable[[Request, Mapping[str, Any]], Response]) -> Callable[[Request], Any]:
-    """A handler of a form: the form is read on the loop, the rest is done on a thread."""
-
-    async def posted(request: Request) -> Response:
-        async with request.form(max_files=0, max_fields=200_000) as form:
-            fields: dict[str, Any] = {name: form[name] for name in form}
-            fields["runs"] = form.getlist("run")
-            fields["statuses"] = form.getlist("status")
-            fields["arguments"] = form.getlist("argument")
-        return await anyio.to_thread.run_sync(handle, request, fields)
-
-    return posted
+async def _fields(request: Request) -> dict[str, Any]:
+    """The fields of a form; `runs`, `statuses` and `arguments` may stand in it several times."""
+    async with request.form(max_files=0, max_fields=200_000) as form:
+        fields: dict[str, Any] = {name: form[name] for name in form}
+        fields["runs"] = form.getlist("run")
+        fields["statuses"] = form.getlist("status")
+        fields["arguments"] = form.getlist("argument")
+    return fields
 
 
 def _asks_for_payloads(request: Request) -> bool:

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 
 from hourglass.client import Client
-from hourglass.errors import HourglassError, ServiceError, StorageError
+from hourglass.errors import HourglassError, ServiceError, ServiceTimeoutError, StorageError
 
 PATIENCE = 2.0
 _PAUSE = 1.0
@@ -39,6 +39,8 @@ def look(client: Client) -> Health:
         return Health(notice=client.list_page(page_size=1, rpc_timeout=PATIENCE).notice)
     except StorageError as error:
         return Health(notice=str(error))
+    except ServiceTimeoutError:
+        return Health(away=f"{client.target} does not answer: it is away, or too busy")
     except ServiceError as error:
         # A server that refuses this question is there.
         return Health(away=str(error)) if error.status in _AWAY else Health()
