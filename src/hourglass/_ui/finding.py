@@ -168,7 +168,7 @@ class Bucket:
     failed: int
 
 
-def chart(client: Client, search: Search, buckets: int = 24) -> tuple[Bucket, ...]:
+def chart(client: Client, search: Search, buckets: int = 16) -> tuple[Bucket, ...]:
     """How many runs began, ended and failed, over the time that is looked at: by default the last day."""
     now = datetime.now(UTC)
     end = datetime.fromisoformat(moment(search.until)) if search.until else now
@@ -183,13 +183,9 @@ def chart(client: Client, search: Search, buckets: int = 24) -> tuple[Bucket, ..
         low, high = (each.strftime("%Y-%m-%dT%H:%M:%S.%fZ") for each in (first, first + width))
         return int(client.count_workflows(f"{prefix}{field} >= '{low}' AND {field} < '{high}'{more}"))
 
-    return tuple(
-        Bucket(
-            first,
-            first + width,
-            count("StartTime", first),
-            count("CloseTime", first),
-            count("CloseTime", first, f" AND {bad}"),
-        )
-        for first in (start + width * number for number in range(buckets))
-    )
+    def bucket(first: datetime) -> Bucket:
+        closed = count("CloseTime", first)
+        failed = count("CloseTime", first, f" AND {bad}") if closed else 0
+        return Bucket(first, first + width, count("StartTime", first), closed, failed)
+
+    return tuple(bucket(start + width * number) for number in range(buckets))

@@ -529,7 +529,9 @@ class Ledger:
             unstored.append((number, key))
         while unstored and self.is_durable(unstored[0][0]):
             earlier, key = unstored.popleft()
-            if self._requests[key][1] == earlier:
+            if (
+                self._requests.get(key, ("", 0))[1] == earlier
+            ):  # runs of one change may carry out the same request
                 del self._requests[key]
 
     def _watch(self) -> None:

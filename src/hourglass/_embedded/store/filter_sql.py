@@ -182,6 +182,12 @@ class Sql:
 
 STATUS = "ExecutionStatus"
 DURATION = "ExecutionDuration"
+CLOSED = "CloseTime"
+
+OPEN = 2**62
+"""The rank of a run that is open: later than all times."""
+
+_NOT_OPEN = f" AND rank < {OPEN}"
 
 _COLUMNS = {
     "WorkflowId": (AttributeType.KEYWORD, "workflow_id"),
@@ -191,7 +197,7 @@ _COLUMNS = {
     "TaskQueue": (AttributeType.KEYWORD, "task_queue"),
     "StartTime": (AttributeType.DATETIME, "start_time"),
     "ExecutionTime": (AttributeType.DATETIME, "execution_time"),
-    "CloseTime": (AttributeType.DATETIME, "close_time"),
+    CLOSED: (AttributeType.DATETIME, "close_time"),
     DURATION: (AttributeType.INT, "execution_duration"),
     "HistoryLength": (AttributeType.INT, "history_length"),
     "HistorySizeBytes": (AttributeType.INT, "history_size"),
@@ -348,6 +354,13 @@ def _scalar(leaf: f.Leaf, attribute: Attribute, values: tuple[Indexed, ...]) -> 
             test = f"{'NOT ' if negated else ''}BETWEEN ? AND ?"
         case f.Missing():
             raise AssertionError("has no values")
+    if (
+        attribute.name == CLOSED
+        and isinstance(leaf, f.Comparison | f.Range)
+        and not test.startswith(("NOT", "!="))
+    ):
+        # The rank of a closed run is its close time, and that of an open one beyond all times: the list is in this order.
+        return Sql(f"rank {test}{_NOT_OPEN if test.startswith('>') else ''}", values)
     if attribute.column:
         return Sql(f"{attribute.column} {test}", values)
     return _beside(attribute, f" AND value {test}", values, True)
