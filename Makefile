@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo demo-temporal test thorough check house bench chaos docs format clean
+.PHONY: demo demo-temporal test thorough check faces house bench chaos docs format clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -36,12 +36,15 @@ check: $(READY)  ## lint, format, types
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
+faces: $(READY)  ## write the blocking face of the client from the asynchronous one
+	$(BIN)/python -m tests.architecture.faces
+
 house: $(READY)  ## how easily a stranger finds a way through the source, in figures
 	$(BIN)/python -m tests.architecture.house --temporal
 
-bench: $(READY)  ## side by side with temporalio and DBOS, as ratios
+bench: $(READY)  ## side by side with temporalio and DBOS, as ratios (BENCH="--against FOLDER" for an earlier checkout, too)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(BENCH)
 
 chaos: $(READY)  ## every fault with a seed, and a table of what was survived (CHAOS="--seed 7 --quick" for less)
 	$(BIN)/python -m tests.chaos $(CHAOS)

@@ -1,4 +1,4 @@
-"""Figures, side by side: `python -m benchmarks [--only PART …] [--quick]`.
+"""Figures, side by side: `python -m benchmarks [--only PART …] [--quick] [--against FOLDER]`.
 
     replay      re-executing a history: Temporal's SDK (sandboxed and not), Core alone, Hourglass
     evaluator   our evaluator alone, translation from and to Core's messages included
@@ -11,5 +11,6 @@
     scale       one large run: thousands of fibers, signals and activities, and whether their cost stays the same
 
 Everything is measured in one go on one machine, rounds of the subjects interleaved, medians reported. Only
-the ratios mean something elsewhere.
+the ratios mean something elsewhere. `--against` takes a checkout of an earlier version and measures it in the same rounds,
+in the parts `live`, `memory`, `embedded` and `testing`.
 """

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--only PART …] [--quick]`."""
+"""`python -m benchmarks [--only PART …] [--quick] [--against FOLDER]`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import sys
 import traceback
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 
+from .earlier import set_folder
 from .report import Row, table
 
 PARTS = {
@@ -31,7 +33,11 @@ def main() -> None:
         "--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=", ".join(PARTS)
     )
     parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller sizes")
+    parser.add_argument(
+        "--against", type=Path, metavar="FOLDER", help="a checkout of an earlier version, as one more subject"
+    )
     given = parser.parse_args()
+    set_folder(given.against)
     rows: list[Row] = []
     failed: list[str] = []
     for part in given.only:

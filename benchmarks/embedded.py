@@ -2,7 +2,7 @@
 
 Client, worker and engine of a subject share a process of its own (but for Temporal's dev server, which is one by itself),
 started anew for each measurement: `python -m benchmarks.embedded SUBJECT AT_ONCE SECONDS PORT`, which says how many
-microseconds a step took. What is durable is on the disk that holds the current directory.
+microseconds a step took, and how many of the CPU. What is durable is on the disk that holds the current directory.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from tempfile import TemporaryDirectory
 
+from .earlier import environment, with_earlier
 from .report import Row, interleave
 from .server import dev_server
 
@@ -34,30 +35,40 @@ async def _measure(*, rounds: int, seconds: float) -> list[Row]:
     rows: list[Row] = []
     async with dev_server() as (_, port):
         for at_once in _AT_ONCE:
-            subjects = {name: partial(_child, name, at_once, seconds, port) for name in SUBJECTS}
+            subjects = {
+                shown: partial(_child, shown, name, at_once, seconds, port)
+                for shown, name in with_earlier(*SUBJECTS).items()
+            }
             case = f"{at_once} at a time"
             rows += await asyncio.to_thread(interleave, subjects, rounds=rounds, part="embedded", case=case)
     return rows
 
 
-def _child(subject: str, at_once: int, seconds: float, port: int) -> dict[str, float]:
+def _child(shown: str, subject: str, at_once: int, seconds: float, port: int) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.embedded", subject, str(at_once), str(seconds), str(port)]
-    answer = subprocess.run(command, stdout=subprocess.PIPE, timeout=20 * seconds + 60)
+    answer = subprocess.run(
+        command, stdout=subprocess.PIPE, timeout=20 * seconds + 60, env=environment(shown)
+    )
     if (
         not answer.stdout.split()
     ):  # what comes after it is not measured: temporalio's Core may abort as the process exits
         answer.check_returncode()
-    return {"µs/step": float(answer.stdout.split()[-1])}
+    took, cpu = answer.stdout.split()[-2:]
+    return {"µs/step": float(took), "µs CPU/step": float(cpu)}
 
 
 # --- in a process of its own ------------------------------------------------------------------------------
 
 
-async def _awaited(one: Callable[[], Awaitable[int]], at_once: int, seconds: float) -> float:
-    """Microseconds per step when so many workflows are awaited at a time, after a warm-up."""
+Steps = tuple[float, float]
+"""Microseconds of a step: by the clock, and of this process's CPU."""
 
-    async def drive(limit: float) -> tuple[int, float]:
-        begun, done = time.perf_counter(), 0
+
+async def _awaited(one: Callable[[], Awaitable[int]], at_once: int, seconds: float) -> Steps:
+    """What a step takes when so many workflows are awaited at a time, after a warm-up."""
+
+    async def drive(limit: float) -> Steps:
+        begun, spent, done = time.perf_counter(), time.process_time(), 0
 
         async def again() -> None:
             nonlocal done
@@ -66,18 +77,21 @@ async def _awaited(one: Callable[[], Awaitable[int]], at_once: int, seconds: flo
                 done += 1
 
         await asyncio.gather(*[again() for _ in range(at_once)])
-        return done, time.perf_counter() - begun
+        return _per_step(done, time.perf_counter() - begun, time.process_time() - spent)
 
     await drive(_WARM_UP)
-    done, took = await drive(seconds)
-    return took / (done * STEPS) * 1e6
+    return await drive(seconds)
 
 
-def _in_threads(one: Callable[[], int], at_once: int, seconds: float) -> float:
+def _per_step(done: int, took: float, cpu: float) -> Steps:
+    return took / (done * STEPS) * 1e6, cpu / (done * STEPS) * 1e6
+
+
+def _in_threads(one: Callable[[], int], at_once: int, seconds: float) -> Steps:
     """The same for calls that block."""
 
-    def drive(limit: float) -> tuple[int, float]:
-        begun = time.perf_counter()
+    def drive(limit: float) -> Steps:
+        begun, spent = time.perf_counter(), time.process_time()
         done: list[int] = []
 
         def again() -> None:
@@ -94,11 +108,10 @@ def _in_threads(one: Callable[[], int], at_once: int, seconds: float) -> float:
             thread.join()
         if len(done) != at_once:
             raise RuntimeError("a measured workflow failed")
-        return sum(done), time.perf_counter() - begun
+        return _per_step(sum(done), time.perf_counter() - begun, time.process_time() - spent)
 
     drive(_WARM_UP)
-    count, took = drive(seconds)
-    return took / (count * STEPS) * 1e6
+    return drive(seconds)
 
 
 def _check(result: int) -> None:
@@ -106,7 +119,7 @@ def _check(result: int) -> None:
         raise RuntimeError(f"a measured run returned {result}")
 
 
-async def _temporalio(at_once: int, seconds: float, port: int) -> float:
+async def _temporalio(at_once: int, seconds: float, port: int) -> Steps:
     from temporalio.client import Client
     from temporalio.worker import Worker
 
@@ -123,7 +136,7 @@ async def _temporalio(at_once: int, seconds: float, port: int) -> float:
         return await _awaited(one, at_once, seconds)
 
 
-def _dbos(at_once: int, seconds: float, port: int) -> float:
+def _dbos(at_once: int, seconds: float, port: int) -> Steps:
     from dbos import DBOS
 
     from .subjects_dbos import sequence
@@ -138,7 +151,7 @@ def _dbos(at_once: int, seconds: float, port: int) -> float:
             DBOS.destroy()
 
 
-async def _hourglass(at_once: int, seconds: float, file: str) -> float:
+async def _hourglass(at_once: int, seconds: float, file: str) -> Steps:
     from hourglass import AsyncClient, Worker
 
     from . import subjects_hourglass as subjects
@@ -154,16 +167,16 @@ async def _hourglass(at_once: int, seconds: float, file: str) -> float:
         return await _awaited(one, at_once, seconds)
 
 
-def _in_memory(at_once: int, seconds: float, port: int) -> float:
+def _in_memory(at_once: int, seconds: float, port: int) -> Steps:
     return asyncio.run(_hourglass(at_once, seconds, ""))
 
 
-def _in_a_file(at_once: int, seconds: float, port: int) -> float:
+def _in_a_file(at_once: int, seconds: float, port: int) -> Steps:
     with TemporaryDirectory(dir=".", prefix=".bench-") as place:
         return asyncio.run(_hourglass(at_once, seconds, f"{place}/hourglass.db"))
 
 
-SUBJECTS: dict[str, Callable[[int, float, int], float]] = {
+SUBJECTS: dict[str, Callable[[int, float, int], Steps]] = {
     "temporalio, dev server": lambda *given: asyncio.run(_temporalio(*given)),
     "DBOS, SQLite": _dbos,
     "Hourglass, file": _in_a_file,
@@ -171,4 +184,4 @@ SUBJECTS: dict[str, Callable[[int, float, int], float]] = {
 }
 
 if __name__ == "__main__":
-    print(SUBJECTS[sys.argv[1]](int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])), flush=True)
+    print(*SUBJECTS[sys.argv[1]](int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])), flush=True)

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from temporalio.client import Client, WorkflowHandle
 
 from .child import SUBJECTS
+from .earlier import environment, with_earlier
 from .report import Row
 from .server import dev_server
 
@@ -43,14 +44,17 @@ class Child:
 @asynccontextmanager
 async def _children(port: int, cached: int) -> AsyncIterator[dict[str, Child]]:
     async with AsyncExitStack() as stack:
-        yield {name: await stack.enter_async_context(_child(name, port, cached)) for name in SUBJECTS}
+        yield {
+            shown: await stack.enter_async_context(_child(shown, name, port, cached))
+            for shown, name in with_earlier(*SUBJECTS).items()
+        }
 
 
 @asynccontextmanager
-async def _child(subject: str, port: int, cached: int) -> AsyncIterator[Child]:
+async def _child(shown: str, subject: str, port: int, cached: int) -> AsyncIterator[Child]:
     queue = f"bench-{uuid.uuid4().hex[:8]}"
     command = [sys.executable, "-m", "benchmarks.child", subject, str(port), queue, str(cached)]
-    process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
+    process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, env=environment(shown))
     child = Child(process, queue)
     try:
         assert (await child._line()).strip() == b"ready"
@@ -70,7 +74,7 @@ def measure_live(*, quick: bool) -> list[Row]:
 
 
 async def _live(*, runs: int, steps: int, rounds: int) -> list[Row]:
-    spent: dict[str, list[float]] = {name: [] for name in SUBJECTS}
+    spent: dict[str, list[float]] = {shown: [] for shown in with_earlier(*SUBJECTS)}
     async with dev_server() as (client, port), _children(port, 1000) as children:
         for child in children.values():
             await _sequences(client, child.queue, runs=5, steps=steps)
@@ -105,7 +109,7 @@ def measure_memory(*, quick: bool) -> list[Row]:
 
 
 async def _memory(*, runs: int, rounds: int) -> list[Row]:
-    held: dict[str, list[float]] = {name: [] for name in SUBJECTS}
+    held: dict[str, list[float]] = {shown: [] for shown in with_earlier(*SUBJECTS)}
     for _ in range(rounds):
         async with dev_server() as (client, port), _children(port, runs + 500) as children:
             for name, child in children.items():

@@ -33,6 +33,7 @@ and `hourglass.backup(file, dest)` copies an embedded engine's file while it is 
 
 The private packages:
 
+    _forks        what happens at a fork, and in which order
     _engine       pure: events in, commands out. No clock, loop, file or network
     _supervision  processes, supervisors and restarts on asyncio; knows nothing of workflows
     _check        determinism, checked before the run: reads syntax trees, imports nothing of the others
@@ -43,15 +44,16 @@ The private packages:
     _embedded     the engine in this process: over SQLite in one file, or in memory
     _runtime      what makes it run: the control loop's thread, the supervision tree, lanes, state cache,
                   activity executors, targets
+    _built_in     the workflows that every worker serves without being told
     _story        pure: what a run did, from its history; drawn for terminals, browsers and paper
     _ui           the page: every workflow in a browser
     _cli          the `hourglass` command
 
 Imports only go down these ranks (tests/architecture holds us to it):
 
-    errors < {converter, metrics} < {_engine, _supervision, _check} < activity < {workflow, _contract, _history} < _bridge
-    < {_temporal, _embedded} < _runtime < client < {worker, replay, interceptors, progress} < {testing, limits, contrib}
-    < _story < _ui < _cli
+    {errors, _forks} < {converter, metrics} < {_engine, _supervision, _check} < activity
+    < {workflow, _contract, _history} < _bridge < {_temporal, _embedded} < _runtime < client
+    < {interceptors, progress} < limits < _built_in < {worker, replay} < {testing, contrib} < _story < _ui < _cli
 
 Five minutes: this page, then `_engine/evaluator.py` (how events become commands), `_embedded/__init__.py` and its
 `engine/engine.py` (the default engine), `_runtime/subsystem.py` (what keeps it running) and `_temporal/core.py` (the door to

@@ -13,26 +13,23 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from types import ModuleType, TracebackType
 from typing import Any, Literal
 
-import msgspec
-
+from hourglass._built_in import BUILT_IN
 from hourglass._contract.handle import HandleConfig
 from hourglass._engine.definition import check_exceptions
 from hourglass._engine.options import Duration, optional_seconds, seconds
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
+from hourglass._forks import ForkStage, at_fork, leak
 from hourglass._runtime import hung
 from hourglass._runtime.application import Application
 from hourglass._runtime.evaluation import Verify
 from hourglass._runtime.plan import (
     Plan,
     WorkerDeploymentConfig,
-    check_config,
     checked_verify,
     checked_versioning,
     checked_watch,
@@ -40,9 +37,8 @@ from hourglass._runtime.plan import (
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.resolver import Resolver
 from hourglass._runtime.services import QueueServices
-from hourglass._runtime.status import StatusServer
+from hourglass._runtime.status import StatusServer, worker_metrics
 from hourglass._runtime.watcher import Action
-from hourglass._runtime.worker_metrics import worker_metrics
 from hourglass._runtime.worker_view import StopSignals, WorkerFacts, WorkerLife, WorkerStatistics, WorkerTree
 from hourglass.activity._context import PAYLOAD_LIMIT
 from hourglass.activity._definition import worker_started, worker_stopped
@@ -70,13 +66,15 @@ _GLANCE = 0.05
 # One Application for each client's link and version: the workers of a client share its tree, those of two clients share
 # nothing. Two versions may serve the same queue, which one tree cannot do twice.
 _applications: dict[tuple[Any, WorkerDeploymentVersion | None], Application] = {}
-_inherited: list[object] = []  # after a fork: the parent's, neither used nor freed
 
 
 class Worker(WorkerFacts):
     """Runs workflows and activities of one task queue, until it is shut down. It can be started again after
     that.
     """
+
+    _forget_metrics: Callable[[], None] | None = None
+    _forget_exit: Callable[[], None] | None = None
 
     def __init__(
         self,
@@ -120,8 +118,8 @@ class Worker(WorkerFacts):
             activities=activities,
             modules=modules,
             needs_behavior=versioning.needs_behavior,
+            built_in=BUILT_IN,
         )
-        graceful = seconds(graceful_shutdown_timeout, "graceful_shutdown_timeout")
         config = HandleConfig(
             task_queue=task_queue,
             identity=identity or "",
@@ -138,9 +136,8 @@ class Worker(WorkerFacts):
             activity_pollers=activity_pollers,
             sticky_timeout=seconds(sticky_timeout, "sticky_timeout"),
             max_activities_per_second=max_activities_per_second,
-            graceful_shutdown=graceful,
+            graceful_shutdown=seconds(graceful_shutdown_timeout, "graceful_shutdown_timeout"),
         )
-        check_config(config, lanes)
         chain = (*client._session.interceptors, *checked_interceptors(interceptors))
         self._plan = Plan(
             config=config,
@@ -152,7 +149,6 @@ class Worker(WorkerFacts):
             watch=checked_watch(watch, verified),
             lanes=lanes,
             max_live_workflows=max_cached_workflows if max_live_workflows is None else max_live_workflows,
-            graceful_timeout=graceful,
             deadlock_timeout=optional_seconds(deadlock_timeout, "deadlock_timeout") or None,
             max_processes=max_process_activities,
             payload_limit=payload_limit,
@@ -163,11 +159,8 @@ class Worker(WorkerFacts):
         self._status = (
             None if status_address is None else StatusServer(status_address, self._report, self._plan.metrics)
         )
-        self._forget_metrics: Callable[[], None] | None = None
         self._key = (self._link, versioning.version)  # of its Application
-        self._application: Application | None = None
-        self._services: dict[str, QueueServices] = {}
-        self._forget_exit: Callable[[], None] | None = None
+        self._services = {}
         self._life = WorkerLife()
         self._ending = threading.RLock()  # one shutdown at a time
 
@@ -237,7 +230,7 @@ class Worker(WorkerFacts):
         """Serve another task queue too, with the same workflows, activities and options."""
         if self._life.state != "running":
             raise UsageError(f"this worker is {self._life.state}: start it first")
-        self._portal.call(self._serve(self._plan_for(task_queue)))
+        self._portal.call(self._serve(self._plan.serving(task_queue)))
 
     def stop_worker(self, task_queue: str) -> None:
         """Serve a task queue no longer; the others go on."""
@@ -286,11 +279,6 @@ class Worker(WorkerFacts):
     def _blocking_client(self) -> Client:
         """What `activity.client()` gives: activities in threads need a client that blocks, over the same link."""
         return self._client if isinstance(self._client, Client) else Client(self._client._session)
-
-    def _plan_for(self, task_queue: str) -> Plan:
-        config = msgspec.structs.replace(self._plan.config, task_queue=task_queue)
-        check_config(config, self._plan.lanes)
-        return replace(self._plan, config=config)
 
     @property
     def _portal(self) -> Portal:
@@ -343,13 +331,12 @@ class Worker(WorkerFacts):
     async def _end_in_time(self) -> list[QueueServices] | None:
         """As `_end`; None if that takes longer than the graceful timeout and a margin, whatever does not end."""
         try:
-            async with asyncio.timeout(self._plan.graceful_timeout + _EXIT_MARGIN):
+            async with asyncio.timeout(self._plan.config.graceful_shutdown + _EXIT_MARGIN):
                 return await self._end()
         except TimeoutError:
             if _applications.get(self._key) is self._application:
-                del _applications[
-                    self._key
-                ]  # it goes on in the background; whatever is served next has another
+                # It goes on in the background; what is served next has another.
+                del _applications[self._key]
             return None
 
     def _not_started(self) -> None:
@@ -360,7 +347,7 @@ class Worker(WorkerFacts):
         if not self._life.started():
             return False
         worker_started()
-        margin = self._plan.graceful_timeout + _EXIT_MARGIN
+        margin = self._plan.config.graceful_shutdown + _EXIT_MARGIN
         self._forget_exit = self._portal.at_exit(self._end, margin)
         hung.install()
         logger.info("worker on task queue %r of %s runs", self.task_queue, self._client.target)
@@ -386,9 +373,8 @@ _OPTIONS = frozenset(inspect.signature(Worker.__init__).parameters) - {"self"}
 
 
 def _after_fork() -> None:
-    _inherited.extend(_applications.items())
+    leak(*_applications.items())
     _applications.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(ForkStage.WORKERS, in_child=_after_fork)

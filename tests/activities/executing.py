@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from tests.specs import made
+
 from hourglass._contract.handle import ActivityFailed, ActivityOk, ActivityTask
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
 from hourglass._runtime.executors import ActivityExecutor, ExecutorLimits
 from hourglass._runtime.resolver import Resolver
 from hourglass.converter import ApplicationFailure, Converter, default_converter
@@ -24,7 +26,7 @@ def payloads(*values: Any) -> Payloads:
 def attempt(activity_type: str, *args: Any, token: bytes = b"t", **facts: Any) -> ActivityTask:
     """An attempt of an activity."""
     given = {"activity_id": "1", "workflow_id": "w", "run_id": "r", **facts}
-    return ActivityTask(token=token, activity_type=activity_type, arguments=payloads(*args), **given)
+    return made(ActivityTask, token=token, activity_type=activity_type, arguments=payloads(*args), **given)
 
 
 def with_executor(

@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 import pytest
+from tests.specs import made
 
 from hourglass._contract.handle import (
     ActivityCancelled,
@@ -46,7 +47,7 @@ class Service:
 
 
 def task(**facts):
-    return ActivityTask(token=b"t", activity_id="1", activity_type="charge", **facts)
+    return made(ActivityTask, token=b"t", activity_id="1", activity_type="charge", **facts)
 
 
 def send(service, result, complete, *, given=None, **options):

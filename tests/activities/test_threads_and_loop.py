@@ -16,7 +16,7 @@ import pytest
 
 from hourglass import activity
 from hourglass._contract.handle import ActivityCancelled, HandleBroken
-from hourglass._engine.events import RetryRule
+from hourglass._engine.specs import RetryRule
 from hourglass._runtime.activity_threads import ThreadPool
 from hourglass._runtime.attempts import Attempt
 from hourglass.errors import ApplicationError

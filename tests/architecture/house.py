@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import source
+from . import faces, source
 
 SMALL, FILE, CLASS, FUNCTION = 150, 600, 400, 60
 VAGUE = re.compile(r"\b(somebody|nobody|whoever|everybody)\b", re.IGNORECASE)
@@ -131,6 +131,7 @@ def main() -> None:
     small, twice, words, blank, heavy = chapters(), ambiguous(), vague(), unmapped(), list(large())
     rows = [
         ("files / lines / code lines", f"{files} / {lines:,} / {code:,}"),
+        ("lines of these that `make faces` writes", f"{faces.made_lines():,}"),
         ("files per 1,000 lines", f"{files / lines * 1000:.1f}"),
         (f"modules under {SMALL} lines with a single importer of their own package", str(len(small))),
         ("one workflow with one activity, embedded", walk()),

@@ -7,7 +7,7 @@ import pytest
 from . import source
 
 RANKS: tuple[frozenset[str], ...] = (
-    frozenset({"errors"}),
+    frozenset({"errors", "_forks"}),
     frozenset({"converter", "metrics"}),
     frozenset({"_engine", "_supervision", "_check"}),
     frozenset({"activity"}),
@@ -16,8 +16,11 @@ RANKS: tuple[frozenset[str], ...] = (
     frozenset({"_temporal", "_embedded"}),
     frozenset({"_runtime"}),
     frozenset({"client"}),
-    frozenset({"worker", "replay", "progress", "interceptors"}),
-    frozenset({"testing", "limits", "contrib"}),
+    frozenset({"progress", "interceptors"}),
+    frozenset({"limits"}),
+    frozenset({"_built_in"}),
+    frozenset({"worker", "replay"}),
+    frozenset({"testing", "contrib"}),
     frozenset({"_story"}),
     frozenset({"_ui"}),
     frozenset({"_cli"}),
@@ -30,10 +33,6 @@ EMBEDDED = ("clock", "waiting", "rules", "store", "engine", "workers", "clients"
 
 # Importer and imported module, and why the import may go up or sideways.
 EXCEPTIONS: dict[tuple[str, str], str] = {
-    (
-        "hourglass._runtime.resolver",
-        "hourglass.limits._served",
-    ): "the workflows behind the limits, loaded when a run of one is served",
     (
         "hourglass.client._operations",
         "hourglass.replay",
@@ -58,7 +57,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "temporalio.bridge.temporal_sdk_bridge": ("_temporal/core.py",),
     "google": (
         "_temporal/",
-        "converter/_foreign.py",
+        "converter/_hints.py",
     ),  # there: protobuf messages that users pass as arguments
     "greenlet": ("_engine/fibers.py",),
     "typer": ("_cli/",),

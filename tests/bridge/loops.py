@@ -9,16 +9,20 @@ import json
 import random
 import uuid
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
-from hourglass._bridge.holder import BridgeHolder, Ticket, WorkerNotRegistered
-from hourglass._contract.handle import ActivityOk, ActivityTask, HandleConfig, Shutdown
+from tests.specs import made
+
+from hourglass._bridge.handles import HandleRecord
+from hourglass._bridge.holder import BridgeHolder, WorkerNotRegistered
+from hourglass._contract.handle import ActivityItem, ActivityOk, ActivityTask, HandleConfig, Shutdown
 from hourglass._contract.service import Connection, Outcome, StartWorkflow, StillOpen, WaitForClose
 from hourglass._engine.commands import Command, CompleteRun, ScheduleActivity, Succeeded
 from hourglass._engine.events import Activation, ActivityCompleted, RunStarted
 from hourglass.converter import Payload
 
-from .scripted import Worker
+from .scripted import Taken, Worker, complete
 
 STEPS = 3
 
@@ -42,7 +46,8 @@ def answer(activation: Activation) -> tuple[Command, ...]:
         else:
             step = done + 1
             commands.append(
-                ScheduleActivity(
+                made(
+                    ScheduleActivity,
                     seq=step,
                     activity_id=str(step),
                     activity_type="step",
@@ -88,34 +93,33 @@ class LoopsOverHolder:
         self._loop(kind)
 
     async def _workflows(self) -> None:
-        while True:
-            try:
-                ticket = await self.holder.poll_activation(self.queue)
-            except Shutdown:
-                return
-            self._keep(self._evaluate(ticket))
-            ticket.acknowledge()
+        with suppress(Shutdown):
+            await self.holder.serve_activations(
+                self.queue, lambda record: lambda item: self._keep(self._evaluate(Taken(record, item)))
+            )
 
     async def _activities(self) -> None:
-        while True:
-            try:
-                ticket = await self.holder.poll_activity(self.queue)
-            except Shutdown:
-                return
-            if isinstance(ticket.item, ActivityTask):
-                self._keep(self._execute(ticket.generation, ticket.item))
-            ticket.acknowledge()
+        def receiver_of(record: HandleRecord) -> Callable[[ActivityItem], None]:
+            def receive(item: ActivityItem) -> None:
+                taken = Taken(record, item)
+                if isinstance(item, ActivityTask):
+                    self._keep(self._execute(taken.generation, item))
+
+            return receive
+
+        with suppress(Shutdown):
+            await self.holder.serve_activities(self.queue, receiver_of)
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._work.add(task)
         task.add_done_callback(self._work.discard)
 
-    async def _evaluate(self, ticket: Ticket[Activation]) -> None:
+    async def _evaluate(self, ticket: Taken) -> None:
         if self._hang(ticket.item):
             return
         try:
-            await self.holder.complete_activation(ticket, Succeeded(ticket.item.run_id, answer(ticket.item)))
+            await complete(self.holder, ticket, Succeeded(ticket.item.run_id, answer(ticket.item)))
         except WorkerNotRegistered:
             self.fenced += 1
 
@@ -139,8 +143,12 @@ class LoopsOverHolder:
 
 async def start_workflow(connection: Connection, queue: str, workflow_id: str) -> None:
     await connection.call(
-        StartWorkflow(
-            workflow_id=workflow_id, workflow_type="Steps", task_queue=queue, request_id=uuid.uuid4().hex
+        made(
+            StartWorkflow,
+            workflow_id=workflow_id,
+            workflow_type="Steps",
+            task_queue=queue,
+            request_id=uuid.uuid4().hex,
         )
     )
 

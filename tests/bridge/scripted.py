@@ -11,8 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from hourglass._bridge.calls import Bell
-from hourglass._bridge.handles import Limits
+from tests.specs import made
+
+from hourglass._bridge.calls import Condition
+from hourglass._bridge.handles import HandleLimits, HandleRecord
 from hourglass._bridge.holder import BridgeHolder, HandleTables
 from hourglass._contract.handle import (
     ActivityItem,
@@ -22,7 +24,8 @@ from hourglass._contract.handle import (
     Shutdown,
 )
 from hourglass._engine.commands import Completion, Succeeded
-from hourglass._engine.events import Activation, Payloads, RunEvicted, SignalReceived
+from hourglass._engine.events import Activation, RunEvicted, SignalReceived
+from hourglass._engine.specs import Payloads
 
 Q = "orders"
 
@@ -44,7 +47,7 @@ def eviction(run_id: str = "run-1") -> Activation:
 
 
 def attempt(token: bytes = b"a-1", **more: Any) -> ActivityTask:
-    return ActivityTask(token=token, activity_id="1", activity_type="charge", **more)
+    return made(ActivityTask, token=token, activity_id="1", activity_type="charge", **more)
 
 
 def done(run_id: str = "run-1") -> Succeeded:
@@ -82,17 +85,17 @@ class ScriptedHandle:
         self.hangs_at_the_end = False
         self.error_at_the_end: BaseException | None = None
         self.shutdown_error: BaseException | None = None
-        self.bell = Bell()
+        self.changed = Condition()
 
     def give(self, item: Activation | ActivityItem) -> None:
         """Something for the next poll."""
         self.given["workflow" if isinstance(item, Activation) else "activity"].append(item)
-        self.bell.ring()
+        self.changed.notify_all()
 
     def break_poll(self, kind: str, error: BaseException) -> None:
         """What the poll of this kind raises from now on."""
         self.errors[kind] = error
-        self.bell.ring()
+        self.changed.notify_all()
 
     in_process = None
 
@@ -121,7 +124,7 @@ class ScriptedHandle:
                     return self.given[kind].popleft()
                 if self.closing and empty() and not self.deaf:
                     raise Shutdown("over")
-                await self.bell.wait()
+                await self.changed.wait()
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
@@ -140,7 +143,7 @@ class ScriptedHandle:
             self.completions.append(completion)
             self.open_runs.discard(completion.run_id)
             self.resting.discard(completion.run_id)
-            self.bell.ring()
+            self.changed.notify_all()
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
@@ -156,7 +159,7 @@ class ScriptedHandle:
                 await self.slow_results.wait()
             self.results.append(result)
             self.open_attempts.discard(result.token)
-            self.bell.ring()
+            self.changed.notify_all()
         finally:
             self.calls -= 1
 
@@ -169,7 +172,7 @@ class ScriptedHandle:
     def initiate_shutdown(self) -> None:
         self.log.append("shutdown")
         self.closing = True
-        self.bell.ring()
+        self.changed.notify_all()
         if self.shutdown_error is not None:
             raise self.shutdown_error
 
@@ -277,6 +280,58 @@ class Worker:
             callback()
 
 
+class Taken:
+    """An item that a test has dispatched, to complete it when it likes: the entry of its handle's book."""
+
+    is_dispatched = is_in_work = True
+
+    def __init__(self, record: HandleRecord, item: Any) -> None:
+        self.item = item
+        self.queue, self.generation, self.token = record.queue, record.generation, record.next_token()
+        if isinstance(item, Activation):
+            record.runs.open[item.run_id] = self
+        elif isinstance(item, ActivityTask):
+            record.attempts.open[item.token] = self
+
+
+async def take_activation(holder: BridgeHolder, queue: str = Q) -> Taken:
+    """The next activation. A caller that is cancelled before has taken nothing."""
+    return await _take(holder.serve_activations, queue)
+
+
+async def take_activity(holder: BridgeHolder, queue: str = Q) -> Taken:
+    """The next activity task or cancellation."""
+    return await _take(holder.serve_activities, queue)
+
+
+async def _take(serve: Callable[..., Any], queue: str) -> Taken:
+    taken: asyncio.Future[Taken] = asyncio.get_running_loop().create_future()
+
+    def receiver_of(record: HandleRecord) -> Callable[[Any], None]:
+        def receive(item: Any) -> None:
+            if taken.done():
+                raise LookupError("one is enough")
+            taken.set_result(Taken(record, item))
+
+        return receive
+
+    serving = asyncio.ensure_future(serve(queue, receiver_of))
+    try:
+        await asyncio.wait({taken, serving}, return_when=asyncio.FIRST_COMPLETED)
+        if not taken.done():
+            await serving
+        return taken.result()
+    finally:
+        taken.cancel()
+        serving.cancel()
+        serving.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+async def complete(holder: BridgeHolder, taken: Taken, completion: Completion) -> None:
+    """Answer an activation that was taken."""
+    await holder.complete_activation(taken.queue, taken.generation, taken.token, completion)
+
+
 class World:
     """A scripted engine, tables, a holder on them, and what it told."""
 
@@ -284,7 +339,7 @@ class World:
         self.engine = ScriptedEngine()
         loop = asyncio.get_running_loop()
         self.tables = HandleTables(now_ns=lambda: round(loop.time() * 1e9))
-        self.limits = Limits(**limits)
+        self.limits = HandleLimits(**limits)
         self.shared = ScriptedConnection(self.engine) if shared else None
         self.cancels: list[tuple[int, bytes, str]] = []
         self.ended: list[tuple[str, int]] = []
@@ -308,10 +363,9 @@ class World:
             on_item=self._dispatch,
         )
 
-    def _dispatch(self, ticket: Any) -> None:
+    def _dispatch(self, record: HandleRecord, item: Any) -> None:
         if self.dispatches:
-            ticket.acknowledge()
-            self.dispatched.append(ticket)
+            self.dispatched.append(Taken(record, item))
 
     def _alarm(self) -> None:
         self.alarms += 1

@@ -10,7 +10,7 @@ import pytest
 from hourglass._bridge.holder import StaleCompletion
 from hourglass._contract.handle import ActivityOk, HandleBroken, Shutdown
 
-from .scripted import Q, Worker, World, activation, attempt, done
+from .scripted import Q, Worker, World, activation, attempt, complete, done, take_activation, take_activity
 from .virtual_loop import run, settle
 
 Loss = Callable[[World], Awaitable[None]]
@@ -42,7 +42,7 @@ def test_a_worker_that_comes_back_adopts_its_handle(lose: Loss) -> None:
 
     async def body() -> None:
         world = await World.started(shared=True)
-        polling = asyncio.ensure_future(world.holder.poll_activation(Q))
+        polling = asyncio.ensure_future(take_activation(world.holder))
         await settle()
         await lose(world)
         assert not world.holder.registered(Q)
@@ -51,7 +51,7 @@ def test_a_worker_that_comes_back_adopts_its_handle(lose: Loss) -> None:
         world.handle.give(activation())
         await asyncio.sleep(2)
         await world.register()
-        ticket = await world.holder.poll_activation(Q)
+        ticket = await take_activation(world.holder)
         assert (ticket.generation, ticket.item.run_id) == (1, "run-1")
         assert "shutdown" not in world.handle.log
         assert (len(world.engine.handles), world.counters.adopted, world.handle.cancelled) == (1, 1, 0)
@@ -70,39 +70,38 @@ def test_what_was_dispatched_before_is_answered_on_the_adopted_handle(lose: Loss
         world = await World.started()
         world.handle.give(activation())
         world.handle.give(attempt())
-        ticket = await world.holder.poll_activation(Q)
-        ticket.acknowledge()
-        (await world.holder.poll_activity(Q)).acknowledge()
+        ticket = await take_activation(world.holder)
+        await take_activity(world.holder)
         await lose(world)
-        await world.holder.complete_activation(ticket, done())
+        await complete(world.holder, ticket, done())
         await world.register()
         await world.holder.complete_activity(Q, 1, ActivityOk(b"a-1"))
         with pytest.raises(StaleCompletion):
-            await world.holder.complete_activation(ticket, done())
+            await complete(world.holder, ticket, done())
         assert (world.handle.completions, world.handle.results) == ([done()], [ActivityOk(b"a-1")])
         await world.holder.stop()
 
     run(body)
 
 
-def test_what_a_dead_loop_had_in_hand_is_fenced_and_handed_on() -> None:
-    """A loop that dies with its worker before it acknowledges: its token is void, the item goes to the successor."""
+def test_what_came_while_the_worker_was_dead_is_its_successors() -> None:
+    """It is kept under a token of its own, which does not count once it is dispatched."""
 
     async def body() -> None:
         world = await World.started()
-        world.handle.give(activation())
-        loop = Worker()
-        lost = await world.holder.poll_activation(Q, loop)
+        polling = asyncio.ensure_future(take_activation(world.holder))
+        await settle()
         await dies(world)
-        loop.die()
+        await asyncio.gather(polling, return_exceptions=True)
+        world.handle.give(activation())
+        await settle()
+        (kept,) = world.tables.records[1].runs.open.values()
         await world.register()
-        ticket = await world.holder.poll_activation(Q)
-        assert ticket.item is lost.item
-        assert not lost.acknowledge()
+        ticket = await take_activation(world.holder)
+        assert ticket.item is kept.item
         with pytest.raises(StaleCompletion):
-            await world.holder.complete_activation(lost, done())
-        ticket.acknowledge()
-        await world.holder.complete_activation(ticket, done())
+            await world.holder.complete_activation(Q, 1, kept.token, done())
+        await complete(world.holder, ticket, done())
         await world.holder.stop()
 
     run(body)
@@ -147,7 +146,7 @@ def test_a_farewell_still_closes() -> None:
 
 async def _unregistered(world: World) -> None:
     await world.holder.unregister_worker(Q)
-    await world.holder.poll_activation(Q)
+    await take_activation(world.holder)
 
 
 def test_only_the_same_is_adopted() -> None:
@@ -170,8 +169,8 @@ def test_a_handle_that_breaks_while_it_waits_is_not_adopted(kind: str) -> None:
     async def body() -> None:
         world = await World.started()
         polls = [
-            asyncio.ensure_future(world.holder.poll_activation(Q)),
-            asyncio.ensure_future(world.holder.poll_activity(Q)),
+            asyncio.ensure_future(take_activation(world.holder)),
+            asyncio.ensure_future(take_activity(world.holder)),
         ]
         await settle()
         await dies(world)

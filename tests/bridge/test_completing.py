@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hourglass._bridge.holder import Claim, StaleCompletion, Ticket, WorkerNotRegistered
+from hourglass._bridge.holder import StaleCompletion, WorkerNotRegistered
 from hourglass._contract.handle import (
     ActivityCancelled,
     ActivityDeferred,
@@ -21,21 +21,29 @@ from hourglass._engine.commands import TaskFailed
 from hourglass.converter import CanceledFailure, Failure, Payload
 from hourglass.errors import ConnectionFailedError, WorkflowNotFoundError
 
-from .scripted import Q, RustPanic, World, activation, attempt, done
+from .scripted import (
+    Q,
+    RustPanic,
+    Taken,
+    World,
+    activation,
+    attempt,
+    complete,
+    done,
+    take_activation,
+    take_activity,
+)
 from .virtual_loop import run, settle
 
 
-async def taken(world: World, run_id: str = "run-1") -> Ticket[Any]:
+async def taken(world: World, run_id: str = "run-1") -> Taken:
     world.handle.give(activation(run_id))
-    ticket = await world.holder.poll_activation(Q)
-    ticket.acknowledge()
-    return ticket
+    return await take_activation(world.holder)
 
 
 async def taken_attempt(world: World, token: bytes = b"a-1", **more: Any) -> int:
     world.handle.give(attempt(token, **more))
-    ticket = await world.holder.poll_activity(Q)
-    ticket.acknowledge()
+    ticket = await take_activity(world.holder)
     return ticket.generation
 
 
@@ -45,9 +53,9 @@ def test_a_second_completion_is_not_sent() -> None:
     async def body() -> None:
         world = await World.started()
         ticket = await taken(world)
-        await world.holder.complete_activation(ticket, done())
+        await complete(world.holder, ticket, done())
         with pytest.raises(StaleCompletion):
-            await world.holder.complete_activation(ticket, done())
+            await complete(world.holder, ticket, done())
         assert world.handle.completions == [done()]
         assert world.counters.fenced == 1
         await world.holder.stop()
@@ -61,12 +69,12 @@ def test_a_stale_completion_is_not_taken_for_a_newer_activation() -> None:
     async def body() -> None:
         world = await World.started()
         first = await taken(world)
-        await world.holder.complete_activation(first, done())
+        await complete(world.holder, first, done())
         second = await taken(world)
         with pytest.raises(WorkerNotRegistered):
-            await world.holder.complete_activation(first, done())
+            await complete(world.holder, first, done())
         assert len(world.handle.completions) == 1
-        await world.holder.complete_activation(second.claim, done())
+        await complete(world.holder, second, done())
         assert len(world.handle.completions) == 2
         await world.holder.stop()
 
@@ -82,7 +90,7 @@ def test_another_generation_or_queue_is_refused(queue: str, generation: int) -> 
         ticket = await taken(world)
         await taken_attempt(world)
         with pytest.raises(WorkerNotRegistered):
-            await world.holder.complete_activation(Claim(queue, generation, ticket.token), done())
+            await world.holder.complete_activation(queue, generation, ticket.token, done())
         with pytest.raises(WorkerNotRegistered):
             await world.holder.complete_activity(queue, generation, ActivityOk(b"a-1"))
         with pytest.raises(WorkerNotRegistered):
@@ -104,7 +112,7 @@ def test_what_is_gone_says_so() -> None:
         ticket = await taken(world)
         await world.holder.stop()
         with pytest.raises(WorkerNotRegistered):
-            await world.holder.complete_activation(ticket, done())
+            await complete(world.holder, ticket, done())
         with pytest.raises(WorkerNotRegistered):
             await world.holder.complete_activity(Q, 1, ActivityOk(b"a-1"))
 
@@ -118,9 +126,9 @@ def test_completions_of_different_runs_go_at_the_same_time() -> None:
         world = await World.started()
         world.handle.gates["run-1"] = asyncio.Event()
         first, second = await taken(world, "run-1"), await taken(world, "run-2")
-        slow = asyncio.ensure_future(world.holder.complete_activation(first, done("run-1")))
+        slow = asyncio.ensure_future(complete(world.holder, first, done("run-1")))
         await settle()
-        await world.holder.complete_activation(second, done("run-2"))
+        await complete(world.holder, second, done("run-2"))
         assert not slow.done()
         world.handle.gates["run-1"].set()
         await slow
@@ -136,9 +144,9 @@ def test_completions_of_one_run_go_in_order() -> None:
     async def body() -> None:
         world = await World.started()
         gate = world.handle.gates["run-1"] = asyncio.Event()
-        first = asyncio.ensure_future(world.holder.complete_activation(await taken(world), done()))
+        first = asyncio.ensure_future(complete(world.holder, await taken(world), done()))
         await settle()
-        second = asyncio.ensure_future(world.holder.complete_activation(await taken(world), done()))
+        second = asyncio.ensure_future(complete(world.holder, await taken(world), done()))
         await settle()
         assert world.handle.log == ["begin run-1"]
         gate.set()
@@ -156,7 +164,7 @@ def test_an_attempts_end_goes_through_while_a_workflows_completion_waits() -> No
         world = await World.started()
         gate = world.handle.gates["run-1"] = asyncio.Event()
         generation = await taken_attempt(world)
-        waiting = asyncio.ensure_future(world.holder.complete_activation(await taken(world), done()))
+        waiting = asyncio.ensure_future(complete(world.holder, await taken(world), done()))
         await settle()
         await world.holder.complete_activity(Q, generation, ActivityOk(b"a-1"))
         assert world.handle.results == [ActivityOk(b"a-1")]
@@ -174,7 +182,7 @@ def test_a_completion_is_not_cancelled_with_its_caller() -> None:
     async def body() -> None:
         world = await World.started()
         gate = world.handle.gates["run-1"] = asyncio.Event()
-        completing = asyncio.ensure_future(world.holder.complete_activation(await taken(world), done()))
+        completing = asyncio.ensure_future(complete(world.holder, await taken(world), done()))
         await settle()
         completing.cancel()
         await settle()
@@ -194,13 +202,13 @@ def test_nobody_waits_for_ever_for_a_completion() -> None:
     async def body() -> None:
         world = await World.started()
         world.handle.gates["run-1"] = asyncio.Event()
-        await world.holder.complete_activation(await taken(world), done())
+        await complete(world.holder, await taken(world), done())
         assert world.counters.unanswered_completions == 1
         assert world.handle.calls == 1
         assert world.handle.cancelled == 0
         assert world.holder.status().handles[0].calls_in_flight == 1
         # The next of the same run does not wait behind it for ever either.
-        await world.holder.complete_activation(await taken(world), done())
+        await complete(world.holder, await taken(world), done())
         assert world.handle.log.count("begin run-1") == 2
         world.handle.gates["run-1"].set()
         await world.holder.stop()
@@ -214,7 +222,7 @@ def test_a_refused_completion_fails_its_task() -> None:
     async def body() -> None:
         world = await World.started()
         world.handle.refusals.append(ValueError("malformed"))
-        await world.holder.complete_activation(await taken(world), done())
+        await complete(world.holder, await taken(world), done())
         assert [type(each) for each in world.handle.completions] == [TaskFailed]
         assert world.counters.refused_completions == 1
         assert world.counters.recycles == 0
@@ -234,7 +242,7 @@ def test_a_handle_that_cannot_complete_is_recycled(errors: list[BaseException]) 
     async def body() -> None:
         world = await World.started()
         world.handle.refusals.extend(errors)
-        await world.holder.complete_activation(await taken(world), done())
+        await complete(world.holder, await taken(world), done())
         await settle()
         assert world.counters.recycles == 1
         assert world.holder.status().queues[0].generation == 2
@@ -338,7 +346,7 @@ def test_the_end_of_an_attempt_on_a_broken_handle_is_sent_through_the_connection
         old = world.handle
         await world.holder.complete_activity(Q, generation, ActivityOk(b"a-1"))
         old.open_attempts.clear()
-        old.bell.ring()
+        old.changed.notify_all()
         sent = [request for each in world.engine.connections for request in each.requests]
         assert sent == [CompleteActivity(token=b"a-1")]
         await settle()

@@ -7,25 +7,36 @@ from typing import Any
 
 import pytest
 
-from hourglass._bridge.holder import StaleCompletion, Ticket
+from hourglass._bridge.holder import StaleCompletion
 from hourglass._contract.handle import ActivityCancel, ActivityFailed, ActivityOk, HandleBroken
 from hourglass._engine import events
 from hourglass._engine.commands import Succeeded, TaskFailed
 from hourglass._engine.events import Activation, ActivityCompleted
 from hourglass.converter import ApplicationFailure, Failure
 
-from .scripted import Q, RustPanic, World, activation, attempt, done, eviction
+from .scripted import (
+    Q,
+    RustPanic,
+    Taken,
+    World,
+    activation,
+    attempt,
+    complete,
+    done,
+    eviction,
+    take_activation,
+    take_activity,
+)
 from .virtual_loop import run, settle
 
 
-async def in_work(world: World, *items: Any) -> list[Ticket[Any]]:
+async def in_work(world: World, *items: Any) -> list[Taken]:
     """Items that were dispatched."""
-    tickets: list[Ticket[Any]] = []
+    tickets: list[Taken] = []
     for item in items:
         world.handle.give(item)
-        poll = world.holder.poll_activity if hasattr(item, "token") else world.holder.poll_activation
-        tickets.append(await poll(Q))
-        tickets[-1].acknowledge()
+        poll = take_activity if hasattr(item, "token") else take_activation
+        tickets.append(await poll(world.holder))
     return tickets
 
 
@@ -38,7 +49,7 @@ def test_shutdown_comes_before_anything_is_failed() -> None:
 
     async def body() -> None:
         world = await World.started()
-        asking = asyncio.ensure_future(world.holder.poll_activation(Q))
+        asking = asyncio.ensure_future(take_activation(world.holder))
         await settle()
         asking.cancel()
         world.handle.give(activation())
@@ -61,14 +72,14 @@ def test_evaluators_have_two_seconds() -> None:
         quick, slow = await in_work(world, activation("quick"), activation("slow"))
         await world.holder.unregister_worker(Q)
         await asyncio.sleep(1.9)
-        await world.holder.complete_activation(quick, done("quick"))
+        await complete(world.holder, quick, done("quick"))
         assert len(world.handle.completions) == 1
         await world.holder.stop()
         assert now() == pytest.approx(2.0)
         kinds = {each.run_id: type(each) for each in world.handle.completions}
         assert kinds == {"quick": Succeeded, "slow": TaskFailed}
         with pytest.raises(StaleCompletion):
-            await world.holder.complete_activation(slow, done("slow"))
+            await complete(world.holder, slow, done("slow"))
 
     run(body)
 
@@ -191,7 +202,7 @@ def test_a_handle_is_not_finalized_while_a_call_is_in_flight() -> None:
         world = await World.started()
         gate = world.handle.gates["run-1"] = asyncio.Event()
         (ticket,) = await in_work(world, activation())
-        completing = asyncio.ensure_future(world.holder.complete_activation(ticket, done()))
+        completing = asyncio.ensure_future(complete(world.holder, ticket, done()))
         await settle()
         world.handle.open_runs.clear()  # its polls end although the call has not returned
         await world.holder.unregister_worker(Q)
@@ -228,7 +239,7 @@ def test_a_call_that_never_returns_is_left_behind() -> None:
         world = await World.started()
         world.handle.gates["run-1"] = asyncio.Event()
         (ticket,) = await in_work(world, activation())
-        completing = asyncio.ensure_future(world.holder.complete_activation(ticket, done()))
+        completing = asyncio.ensure_future(complete(world.holder, ticket, done()))
         await world.holder.stop()
         await completing
         assert (world.counters.abandoned, world.handle.finalized) == (1, 0)
@@ -319,25 +330,21 @@ def test_a_callback_that_raises_harms_nobody() -> None:
     run(body)
 
 
-def test_a_taker_that_dies_during_the_drain_leaves_nothing_open() -> None:
-    """What it had in hand is failed at once, not after the two seconds."""
+def test_what_no_loop_had_dispatched_is_failed_at_once() -> None:
+    """What is kept when the drain begins has no evaluator to wait for: it is failed now, not after the two seconds."""
 
     async def body() -> None:
         world = await World.started()
+
+        def fails(item: Activation) -> None:
+            raise LookupError("nothing would be at it")
+
+        loop = asyncio.ensure_future(world.holder.serve_activations(Q, lambda _: fails))
+        await settle()
         world.handle.give(activation())
-        die = asyncio.Event()
-
-        async def loop() -> None:
-            await world.holder.poll_activation(Q)
-            await die.wait()
-
-        taker = asyncio.ensure_future(loop())
-        await settle()
-        await world.holder.unregister_worker(Q)
-        await settle()
+        await asyncio.gather(loop, return_exceptions=True)
         assert world.handle.completions == []
-        die.set()
-        await taker
+        await world.holder.unregister_worker(Q)
         await world.holder.stop()
         assert now() == 0.0
         assert isinstance(world.handle.completions[0], TaskFailed)
@@ -371,15 +378,15 @@ def test_a_run_goes_on_with_the_end_of_its_local_activity() -> None:
         await settle()
         (ticket,) = world.dispatched
         await asyncio.sleep(1.9)  # as long as evaluators always have, counted from here
-        await world.holder.complete_activation(ticket, done("run"))
+        await complete(world.holder, ticket, done("run"))
         handle.give(local(b"second", "run"))
         await settle()
         await world.holder.complete_activity(Q, 1, ActivityOk(b"second"))
         handle.give(local_end("run"))
         await settle()
-        await world.holder.complete_activation(world.dispatched[-1], done("run"))
+        await complete(world.holder, world.dispatched[-1], done("run"))
         handle.resting.clear()
-        handle.bell.ring()
+        handle.changed.notify_all()
         await world.holder.stop()
         assert now() == pytest.approx(6.9)
         assert [type(each) for each in handle.completions] == [Succeeded, Succeeded]
@@ -401,7 +408,7 @@ def test_whatever_a_run_hears_while_a_local_activity_is_out_is_evaluated() -> No
         await settle()
         assert [each.item.run_id for each in world.dispatched] == ["run"]
         assert [each.run_id for each in world.handle.completions] == ["other"]
-        await world.holder.complete_activation(world.dispatched[0], done("run"))
+        await complete(world.holder, world.dispatched[0], done("run"))
         await world.holder.complete_activity(Q, 1, ActivityOk(b"out"))
         await world.holder.stop()
         assert world.counters.abandoned == 0
@@ -426,7 +433,7 @@ def test_a_local_activity_that_the_drain_ends_fails_its_task() -> None:
         await settle()
         # Told to stop, it came to its end in time.
         assert [each.item.run_id for each in world.dispatched] == ["three"]
-        await world.holder.complete_activation(world.dispatched[0], done("three"))
+        await complete(world.holder, world.dispatched[0], done("three"))
         await asyncio.sleep(0.6)
         handle.give(local_end("two", events.ActivityFailed(1, failure, is_local=True)))
         await world.holder.stop()

@@ -10,11 +10,11 @@ import pytest
 from hourglass._bridge.handles import (
     LIFE,
     Deadlines,
+    DrainStep,
     DrainView,
+    HandleLimits,
+    HandleSignal,
     HandleState,
-    Limits,
-    Signal,
-    Step,
     advance,
     is_hopeless,
     next_step,
@@ -27,7 +27,7 @@ from hourglass.errors import (
     TargetError,
 )
 
-LIMITS = Limits()
+LIMITS = HandleLimits()
 DEADLINES = Deadlines(runs=102.0, stop_activities=110.0, activities=111.0, end=140.0)
 
 
@@ -57,9 +57,9 @@ def test_every_state_but_the_last_two_is_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "signal"), [each for each in itertools.product(HandleState, Signal) if each not in LIFE]
+    ("state", "signal"), [each for each in itertools.product(HandleState, HandleSignal) if each not in LIFE]
 )
-def test_what_is_not_in_the_table_is_our_bug(state: HandleState, signal: Signal) -> None:
+def test_what_is_not_in_the_table_is_our_bug(state: HandleState, signal: HandleSignal) -> None:
     """A handle that hears what it cannot hear is reported, not silently moved."""
     with pytest.raises(InternalError):
         advance(state, signal)
@@ -91,26 +91,26 @@ def test_which_refusals_will_not_pass(error: Exception, hopeless: bool) -> None:
 @pytest.mark.parametrize(
     ("seen", "now", "expected"),
     [
-        (view(open_runs=1), 101.0, (Step.WAIT, 102.0)),
-        (view(open_runs=1), 102.0, (Step.FAIL_RUNS, 102.0)),
-        (view(open_runs=1, open_activities=1), 103.0, (Step.FAIL_RUNS, 103.0)),
-        (view(open_runs=1, open_activities=1), 101.0, (Step.WAIT, 102.0)),
-        (view(open_activities=1), 103.0, (Step.WAIT, 110.0)),
-        (view(open_activities=1), 110.0, (Step.STOP_ACTIVITIES, 110.0)),
-        (view(open_activities=1, told_to_stop=True), 110.0, (Step.WAIT, 111.0)),
-        (view(open_activities=1, told_to_stop=True), 111.0, (Step.FAIL_ACTIVITIES, 111.0)),
-        (view(), 101.0, (Step.WAIT, 130.0)),
-        (view(), 130.0, (Step.ABANDON, 130.0)),
-        (view(polls_ended=True), 101.0, (Step.FINALIZE, 101.0)),
-        (view(polls_ended=True, calls=1), 101.0, (Step.WAIT, 130.0)),
-        (view(polls_ended=True, calls=1), 130.0, (Step.ABANDON, 130.0)),
-        (view(polls_ended=True, open_activities=1), 500.0, (Step.STOP_ACTIVITIES, 500.0)),
-        (view(quiet_since=139.0), 139.0, (Step.WAIT, 140.0)),
-        (view(quiet_since=140.0), 140.0, (Step.ABANDON, 140.0)),
-        (view(polls_ended=True, quiet_since=140.0), 140.0, (Step.FINALIZE, 140.0)),
+        (view(open_runs=1), 101.0, (DrainStep.WAIT, 102.0)),
+        (view(open_runs=1), 102.0, (DrainStep.FAIL_RUNS, 102.0)),
+        (view(open_runs=1, open_activities=1), 103.0, (DrainStep.FAIL_RUNS, 103.0)),
+        (view(open_runs=1, open_activities=1), 101.0, (DrainStep.WAIT, 102.0)),
+        (view(open_activities=1), 103.0, (DrainStep.WAIT, 110.0)),
+        (view(open_activities=1), 110.0, (DrainStep.STOP_ACTIVITIES, 110.0)),
+        (view(open_activities=1, told_to_stop=True), 110.0, (DrainStep.WAIT, 111.0)),
+        (view(open_activities=1, told_to_stop=True), 111.0, (DrainStep.FAIL_ACTIVITIES, 111.0)),
+        (view(), 101.0, (DrainStep.WAIT, 130.0)),
+        (view(), 130.0, (DrainStep.ABANDON, 130.0)),
+        (view(polls_ended=True), 101.0, (DrainStep.FINALIZE, 101.0)),
+        (view(polls_ended=True, calls=1), 101.0, (DrainStep.WAIT, 130.0)),
+        (view(polls_ended=True, calls=1), 130.0, (DrainStep.ABANDON, 130.0)),
+        (view(polls_ended=True, open_activities=1), 500.0, (DrainStep.STOP_ACTIVITIES, 500.0)),
+        (view(quiet_since=139.0), 139.0, (DrainStep.WAIT, 140.0)),
+        (view(quiet_since=140.0), 140.0, (DrainStep.ABANDON, 140.0)),
+        (view(polls_ended=True, quiet_since=140.0), 140.0, (DrainStep.FINALIZE, 140.0)),
     ],
 )
-def test_what_a_draining_handle_needs(seen: DrainView, now: float, expected: tuple[Step, float]) -> None:
+def test_what_a_draining_handle_needs(seen: DrainView, now: float, expected: tuple[DrainStep, float]) -> None:
     """Runs get 2 s, activities their own time; then polls and calls must end, or the handle is left behind."""
     assert next_step(seen, DEADLINES, LIMITS, now) == expected
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from hourglass._bridge.holder import BridgeHolder, HandleTables, Limits
+from hourglass._bridge.holder import BridgeHolder, HandleLimits, HandleTables
 from hourglass._contract.service import RunCompleted
 from hourglass._embedded.clients.connection import EngineConnection, connect_memory
 from hourglass._embedded.clock import VirtualClock
@@ -17,7 +17,7 @@ from hourglass.converter import Payload
 from .loops import STEPS, LoopsOverHolder, outcome, start_workflow
 
 # Evaluators that never answer are answered for when their handle drains: so nobody waits to adopt it.
-LIMITS = Limits(adoption=0, workflow_grace=0.05, cancel_grace=0.05, drain=5.0, finalize=5.0)
+LIMITS = HandleLimits(adoption=0, workflow_grace=0.05, cancel_grace=0.05, drain=5.0, finalize=5.0)
 ALL = RunCompleted(result=(Payload(str(STEPS).encode()),))
 
 

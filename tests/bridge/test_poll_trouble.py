@@ -6,21 +6,18 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from hourglass._bridge.poll_line import PollLine, Ticket
+from hourglass._bridge.poll_line import PollLine
 
 
 class Book:
     """Writes down what the line tells it."""
 
     def __init__(self) -> None:
-        self.tickets: list[Ticket[str]] = []
+        self.items: list[str] = []
         self.ended: list[BaseException] = []
 
-    def arrived(self, ticket: Ticket[str], /) -> None:
-        self.tickets.append(ticket)
-
-    def still_open(self, item: str, /) -> bool:
-        return True
+    def keep(self, item: str, /) -> None:
+        self.items.append(item)
 
     def poll_ended(self, error: BaseException, /) -> None:
         self.ended.append(error)
@@ -32,8 +29,7 @@ def line_over(book: Book, more: Any) -> PollLine[str]:
     async def poll() -> str:
         return items.popleft()
 
-    numbers = iter(range(1, 100))
-    return PollLine(poll, more, book, ("q", 1), lambda: next(numbers), lambda: 0, lambda: None)
+    return PollLine(poll, more, lambda _: None, book, "poll", lambda: 0, lambda: None)
 
 
 def test_a_line_whose_engine_cannot_say_what_else_there_is_has_ended() -> None:
@@ -47,10 +43,10 @@ def test_a_line_whose_engine_cannot_say_what_else_there_is_has_ended() -> None:
         line = line_over(book, more)
         line.ask()
         async with asyncio.timeout(20):
-            await line.bell.wait()
+            await line.changed.wait()
         assert not line.in_flight
         assert [type(each) for each in book.ended] == [RuntimeError]
         assert line.end is book.ended[0]
-        assert [ticket.item for ticket in line.kept] == ["first"]
+        assert list(line.kept) == book.items == ["first"]
 
     asyncio.run(body())

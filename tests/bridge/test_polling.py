@@ -7,18 +7,29 @@ from typing import Any
 
 import pytest
 
-from hourglass._bridge.holder import StaleCompletion, Ticket
-from hourglass._contract.handle import ActivityCancel, ActivityOk
+from hourglass._bridge.holder import StaleCompletion
+from hourglass._contract.handle import ActivityCancel, ActivityOk, Shutdown
+from hourglass._engine.events import Activation
 from hourglass.converter import Payload
 
-from .scripted import Q, Worker, World, activation, attempt, done
+from .scripted import (
+    Q,
+    Taken,
+    World,
+    activation,
+    attempt,
+    complete,
+    done,
+    take_activation,
+    take_activity,
+)
 from .virtual_loop import run, settle
 
 
-def asker(world: World, kind: str = "workflow") -> asyncio.Future[Ticket[Any]]:
+def asker(world: World, kind: str = "workflow") -> asyncio.Future[Taken]:
     """Somebody who polls and then dies: its task ends with what it got."""
-    poll = world.holder.poll_activation if kind == "workflow" else world.holder.poll_activity
-    return asyncio.ensure_future(poll(Q))
+    poll = take_activation if kind == "workflow" else take_activity
+    return asyncio.ensure_future(poll(world.holder))
 
 
 def test_a_cancelled_asker_cancels_no_poll() -> None:
@@ -32,7 +43,7 @@ def test_a_cancelled_asker_cancels_no_poll() -> None:
         await settle()
         assert world.handle.polling == 1
         world.handle.give(activation())
-        assert (await world.holder.poll_activation(Q)).item.run_id == "run-1"
+        assert (await take_activation(world.holder)).item.run_id == "run-1"
         assert world.handle.cancelled == 0
         await world.holder.stop()
 
@@ -47,104 +58,95 @@ def test_an_item_that_nobody_waits_for_is_kept_and_known() -> None:
         first = asker(world)
         await settle()
         first.cancel()
+        await settle()
         world.handle.give(activation())
         await settle()
         handle = world.holder.status().handles[0]
         assert (handle.open_runs, handle.activations.kept, handle.activations.in_flight) == (1, 1, False)
-        (await world.holder.poll_activation(Q)).acknowledge()
+        await take_activation(world.holder)
         assert world.holder.status().handles[0].activations.kept == 0
         await world.holder.stop()
 
     run(body)
 
 
+def serving(world: World, kind: str, given: list[Taken]) -> asyncio.Future[Any]:
+    """A loop that dispatches what comes, until it is cancelled."""
+    serve = world.holder.serve_activations if kind == "workflow" else world.holder.serve_activities
+    return asyncio.ensure_future(serve(Q, lambda record: lambda item: given.append(Taken(record, item))))
+
+
 @pytest.mark.parametrize("turns", range(8))
 @pytest.mark.parametrize("kind", ["workflow", "activity"])
 def test_an_item_that_comes_in_the_same_instant_as_a_cancel_is_not_lost(kind: str, turns: int) -> None:
-    """However many turns of the loop lie between the item's arrival and the cancel, the next asker gets it."""
+    """However many turns of the loop lie between the item's arrival and the cancel, one of the two loops dispatches it."""
 
     async def body() -> None:
         world = await World.started()
-        first = asker(world, kind)
+        given: list[Taken] = []
+        first = serving(world, kind, given)
         await settle()
         world.handle.give(activation() if kind == "workflow" else attempt())
         for _ in range(turns):
             await asyncio.sleep(0)
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
-        ticket = await asker(world, kind)
-        assert ticket.item == (activation() if kind == "workflow" else attempt())
+        second = serving(world, kind, given)
+        await settle()
+        assert [each.item for each in given] == [activation() if kind == "workflow" else attempt()]
+        second.cancel()
         await world.holder.stop()
 
     run(body)
 
 
-def test_a_taker_that_dies_before_acknowledging_passes_its_item_on() -> None:
-    """The next asker gets the same item under another token, and the dead one's completion does not count."""
+def test_what_a_receiver_could_not_dispatch_is_the_next_ones() -> None:
+    """The next gets the same item under another token, and only that one's completion counts."""
 
     async def body() -> None:
         world = await World.started()
-        world.handle.give(activation())
-        dead = await asker(world)
+
+        def fails(item: Activation) -> None:
+            raise LookupError("nothing would be at it")
+
+        first = asyncio.ensure_future(world.holder.serve_activations(Q, lambda _: fails))
         await settle()
+        world.handle.give(activation())
+        with pytest.raises(LookupError):
+            await first
+        (kept,) = world.tables.records[1].runs.open.values()
+        assert not kept.is_dispatched
+        ticket = await take_activation(world.holder)
+        assert ticket.item is kept.item
+        assert ticket.token != kept.token
         with pytest.raises(StaleCompletion):
-            await world.holder.complete_activation(dead, done())
-        ticket = await world.holder.poll_activation(Q)
-        assert ticket.item is dead.item
-        assert ticket.token != dead.token
-        assert dead.acknowledge() is False
-        with pytest.raises(StaleCompletion):
-            await world.holder.complete_activation(dead, done())
-        assert ticket.acknowledge() is True
-        await world.holder.complete_activation(ticket, done())
+            await world.holder.complete_activation(Q, 1, kept.token, done())
+        await complete(world.holder, ticket, done())
         assert world.handle.completions == [done()]
         await world.holder.stop()
 
     run(body)
 
 
-def test_an_acknowledged_item_is_not_passed_on() -> None:
-    """Once it is dispatched its taker may die: whoever evaluates it has it."""
+def test_a_dispatched_item_is_not_passed_on() -> None:
+    """Once it is dispatched its loop may die: its evaluator has it."""
 
     async def body() -> None:
         world = await World.started()
         world.handle.give(activation())
 
-        async def loop() -> Ticket[Any]:
-            ticket = await world.holder.poll_activation(Q)
-            ticket.acknowledge()
-            return ticket
-
-        ticket = await asyncio.ensure_future(loop())
+        ticket = await asyncio.ensure_future(take_activation(world.holder))
         await settle()
         assert world.holder.status().handles[0].activations.kept == 0
         assert world.holder.status().handles[0].open_runs == 1
-        await world.holder.complete_activation(ticket, done())
+        await complete(world.holder, ticket, done())
         await world.holder.stop()
 
     run(body)
 
 
-def test_a_taker_can_be_named() -> None:
-    """Where a process is not one task, its death counts, not the end of the task that polled."""
-
-    async def body() -> None:
-        world = await World.started()
-        world.handle.give(activation())
-        loop = Worker()
-        ticket = await asyncio.ensure_future(world.holder.poll_activation(Q, taker=loop))
-        await settle()
-        assert world.holder.status().handles[0].activations.in_hand == 1
-        loop.die()
-        assert ticket.acknowledge() is False
-        assert (await world.holder.poll_activation(Q)).item is ticket.item
-        await world.holder.stop()
-
-    run(body)
-
-
-def test_an_item_completed_before_it_was_acknowledged_is_not_passed_on() -> None:
-    """Completing is as good as acknowledging, for activations and attempts."""
+def test_an_item_completed_at_once_is_not_passed_on() -> None:
+    """Neither an activation nor an attempt."""
 
     async def body() -> None:
         world = await World.started()
@@ -152,9 +154,9 @@ def test_an_item_completed_before_it_was_acknowledged_is_not_passed_on() -> None
         world.handle.give(attempt())
 
         async def hasty() -> None:
-            ticket = await world.holder.poll_activation(Q)
-            await world.holder.complete_activation(ticket, done())
-            other = await world.holder.poll_activity(Q)
+            ticket = await take_activation(world.holder)
+            await complete(world.holder, ticket, done())
+            other = await take_activity(world.holder)
             await world.holder.complete_activity(Q, other.generation, ActivityOk(other.item.token))
 
         await asyncio.ensure_future(hasty())
@@ -166,7 +168,7 @@ def test_an_item_completed_before_it_was_acknowledged_is_not_passed_on() -> None
     run(body)
 
 
-def test_a_taker_that_completed_and_died_does_not_bring_back_its_item() -> None:
+def test_a_loop_that_completed_and_died_does_not_bring_back_its_item() -> None:
     """Also when the same run has a newer activation open by then: that one stays whose it is."""
 
     async def body() -> None:
@@ -175,43 +177,47 @@ def test_a_taker_that_completed_and_died_does_not_bring_back_its_item() -> None:
         end = asyncio.Event()
 
         async def hasty() -> None:
-            ticket = await world.holder.poll_activation(Q)
-            await world.holder.complete_activation(ticket, done())
+            ticket = await take_activation(world.holder)
+            await complete(world.holder, ticket, done())
             await end.wait()
 
         dying = asyncio.ensure_future(hasty())
         await settle()
         world.handle.give(activation())
-        newer = await world.holder.poll_activation(Q)
-        newer.acknowledge()
+        newer = await take_activation(world.holder)
         end.set()
         await dying
         await settle()
         assert world.holder.status().handles[0].activations.kept == 0
-        await world.holder.complete_activation(newer, done())
+        await complete(world.holder, newer, done())
         assert len(world.handle.completions) == 2
         await world.holder.stop()
 
     run(body)
 
 
-def test_one_raw_poll_serves_all_askers() -> None:
-    """Several who ask get one item each, and never two raw polls of a kind are out."""
+def test_one_raw_poll_serves_all_loops() -> None:
+    """A loop that comes takes over from the former, and never two raw polls of a kind are out."""
 
     async def body() -> None:
         world = await World.started()
-
-        async def loop() -> str:
-            ticket = await world.holder.poll_activation(Q)
-            ticket.acknowledge()
-            return ticket.item.run_id
-
-        loops = [asyncio.ensure_future(loop()) for _ in range(3)]
+        first: list[Taken] = []
+        second: list[Taken] = []
+        loops = [serving(world, "workflow", first)]
+        await settle()
+        world.handle.give(activation("run-0"))
+        await settle()
+        loops.append(serving(world, "workflow", second))
         await settle()
         assert world.handle.polling == 1
-        for number in range(3):
+        loops[0].cancel()
+        for number in (1, 2):
             world.handle.give(activation(f"run-{number}"))
-        assert set(await asyncio.gather(*loops)) == {"run-0", "run-1", "run-2"}
+        await settle()
+        assert [each.item.run_id for each in first] == ["run-0"]
+        assert [each.item.run_id for each in second] == ["run-1", "run-2"]
+        assert world.handle.polling == 1
+        loops[1].cancel()
         await world.holder.stop()
 
     run(body)
@@ -223,11 +229,10 @@ def test_cancellations_of_attempts_come_through_the_poll() -> None:
     async def body() -> None:
         world = await World.started()
         world.handle.give(attempt())
-        (await world.holder.poll_activity(Q)).acknowledge()
+        await take_activity(world.holder)
         world.handle.give(ActivityCancel(b"a-1"))
-        ticket = await world.holder.poll_activity(Q)
+        ticket = await take_activity(world.holder)
         assert ticket.item == ActivityCancel(b"a-1")
-        ticket.acknowledge()
         assert world.holder.status().handles[0].open_activities == 1
         await world.holder.stop()
 
@@ -253,46 +258,83 @@ def test_a_poll_that_somebody_cancels_against_the_rules_is_issued_again() -> Non
     run(body)
 
 
-def test_a_burst_comes_in_one_go() -> None:
-    """All that the engine has is handed out together, in order, and each item is acknowledged for itself."""
+def test_a_burst_is_given_to_the_receiver_in_one_go() -> None:
+    """All that the engine has is given in order; what the receiver cannot take now is kept, and is the next one's."""
 
     async def body() -> None:
         world = await World.started()
-        loop = Worker()
-        polling = asyncio.ensure_future(world.holder.poll_activations(Q, loop))
+        given: list[str] = []
+
+        def until_two(item: Activation) -> None:
+            if len(given) == 2:
+                raise LookupError("nothing would be at it")
+            given.append(item.run_id)
+
+        serving = asyncio.ensure_future(world.holder.serve_activations(Q, lambda _: until_two))
         await settle()
         for number in range(5):
             world.handle.give(activation(f"run-{number}"))
-        tickets = await polling
-        assert [ticket.item.run_id for ticket in tickets] == [f"run-{number}" for number in range(5)]
-        assert [ticket.acknowledge() for ticket in tickets[:2]] == [True, True]
-        loop.die()
-        assert [ticket.acknowledge() for ticket in tickets[2:]] == [False] * 3
-        left = await world.holder.poll_activations(Q, Worker())
-        assert [ticket.item.run_id for ticket in left] == ["run-2", "run-3", "run-4"]
+        with pytest.raises(LookupError):
+            await serving
+        assert given == ["run-0", "run-1"]
+        serving = asyncio.ensure_future(
+            world.holder.serve_activations(Q, lambda _: lambda item: given.append(item.run_id))
+        )
+        await settle()
+        assert given == [f"run-{number}" for number in range(5)]
+        await world.holder.unregister_worker(Q)
+        with pytest.raises(Shutdown):
+            await serving
         await world.holder.stop()
 
     run(body)
 
 
-def test_what_nobody_comes_for_is_not_piled_up() -> None:
-    """A taker that was woken and has not come yet gets a few more; then polling rests until somebody asks."""
+def test_what_comes_while_no_receiver_lives_is_kept_for_the_next() -> None:
+    """A loop that is cancelled has lost nothing, and gets nothing any more."""
 
     async def body() -> None:
         world = await World.started()
-        polling = asyncio.ensure_future(world.holder.poll_activation(Q))
+        first: list[str] = []
+        serving = asyncio.ensure_future(
+            world.holder.serve_activations(Q, lambda _: lambda item: first.append(item.run_id))
+        )
         await settle()
+        serving.cancel()
+        await settle()
+        world.handle.give(activation("run-1"))
+        await settle()
+        assert first == []
+        second: list[int] = []
+        serving = asyncio.ensure_future(
+            world.holder.serve_activations(Q, lambda record: lambda _: second.append(record.generation))
+        )
+        await settle()
+        assert second == [1]
+        serving.cancel()
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_what_no_loop_dispatches_is_not_piled_up() -> None:
+    """Without a receiver the poll that is out brings what it brings; then polling rests until there is one."""
+
+    async def body() -> None:
+        world = await World.started()
+        await asyncio.gather(take_activation(world.holder), given_later(world))
         for number in range(100):
             world.handle.give(activation(f"run-{number}"))
-        await polling
+        await settle()
         line = world.tables.records[1].activations
-        assert (line.received, line.in_flight) == (32, False)
-        await settle()  # the first asker's task has ended, and left its item behind
+        assert (len(line.kept), line.in_flight) == (1, False)
         for number in range(100):
-            ticket = await world.holder.poll_activation(Q)
-            assert ticket.item.run_id == f"run-{number}"
-            ticket.acknowledge()
+            assert (await take_activation(world.holder)).item.run_id == f"run-{number}"
         await world.holder.stop()
+
+    async def given_later(world: World) -> None:
+        await settle()
+        world.handle.give(activation("first"))
 
     run(body)
 
@@ -323,12 +365,12 @@ def test_status_shows_when_polls_were_issued_and_returned() -> None:
 
 
 def test_what_is_shown_carries_no_payloads() -> None:
-    """Tickets, records and status can be logged."""
+    """Entries, records and status can be logged."""
 
     async def body() -> None:
         world = await World.started()
         world.handle.give(attempt(arguments=(Payload(b'"secret"'),)))
-        ticket = await world.holder.poll_activity(Q)
+        ticket = await take_activity(world.holder)
         shown = repr(ticket) + repr(world.holder.status()) + repr(world.tables.records)
         assert "secret" not in shown
         await world.holder.stop()

@@ -11,7 +11,18 @@ from hourglass._bridge.holder import StaleCompletion, WorkerNotRegistered
 from hourglass._contract.handle import ActivityOk, HandleBroken, Shutdown
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError
 
-from .scripted import Q, RustPanic, ScriptedHandle, World, activation, attempt, done
+from .scripted import (
+    Q,
+    RustPanic,
+    ScriptedHandle,
+    World,
+    activation,
+    attempt,
+    complete,
+    done,
+    take_activation,
+    take_activity,
+)
 from .virtual_loop import run, settle
 
 
@@ -38,8 +49,8 @@ def test_pollers_continue_on_the_new_generation() -> None:
 
     async def body() -> None:
         world = await World.started()
-        workflow = asyncio.ensure_future(world.holder.poll_activation(Q))
-        activity = asyncio.ensure_future(world.holder.poll_activity(Q))
+        workflow = asyncio.ensure_future(take_activation(world.holder))
+        activity = asyncio.ensure_future(take_activity(world.holder))
         await settle()
         await world.holder.recycle(Q, "test")
         world.handle.give(activation())
@@ -61,8 +72,8 @@ def test_a_poll_that_fails_or_ends_unasked_recycles_the_handle(kind: str, error:
     async def body() -> None:
         world = await World.started()
         polls = [
-            asyncio.ensure_future(world.holder.poll_activation(Q)),
-            asyncio.ensure_future(world.holder.poll_activity(Q)),
+            asyncio.ensure_future(take_activation(world.holder)),
+            asyncio.ensure_future(take_activity(world.holder)),
         ]
         await settle()
         world.handle.break_poll(kind, error)
@@ -83,8 +94,8 @@ def test_both_polls_breaking_is_one_recycle() -> None:
     async def body() -> None:
         world = await World.started()
         polls = [
-            asyncio.ensure_future(world.holder.poll_activation(Q)),
-            asyncio.ensure_future(world.holder.poll_activity(Q)),
+            asyncio.ensure_future(take_activation(world.holder)),
+            asyncio.ensure_future(take_activity(world.holder)),
         ]
         await settle()
         world.handle.break_poll("workflow", RuntimeError("fatal"))
@@ -113,7 +124,7 @@ def test_handles_that_break_at_once_are_replaced_with_pauses() -> None:
             handle.break_poll("workflow", HandleBroken("again"))
 
         world.engine.changes.append(broken)
-        polling = asyncio.ensure_future(world.holder.poll_activation(Q))
+        polling = asyncio.ensure_future(take_activation(world.holder))
         await settle()
         world.handle.break_poll("workflow", HandleBroken("first"))
         await asyncio.sleep(60)
@@ -134,11 +145,10 @@ def test_a_handle_that_worked_is_replaced_at_once() -> None:
     async def body() -> None:
         world = await World.started()
         world.handle.give(activation())
-        ticket = await world.holder.poll_activation(Q)
-        ticket.acknowledge()
-        await world.holder.complete_activation(ticket, done())
+        ticket = await take_activation(world.holder)
+        await complete(world.holder, ticket, done())
         before = asyncio.get_running_loop().time()
-        polling = asyncio.ensure_future(world.holder.poll_activation(Q))
+        polling = asyncio.ensure_future(take_activation(world.holder))
         world.handle.break_poll("workflow", HandleBroken("later"))
         await settle()
         assert world.holder.status().queues[0].generation == 2
@@ -257,21 +267,19 @@ def test_the_old_generation_still_takes_its_completions() -> None:
         old = world.handle
         old.give(activation())
         old.give(attempt())
-        ticket = await world.holder.poll_activation(Q)
-        ticket.acknowledge()
-        (await world.holder.poll_activity(Q)).acknowledge()
+        ticket = await take_activation(world.holder)
+        await take_activity(world.holder)
         await world.holder.recycle(Q, "test")
         world.handle.give(activation())  # the same run, on the new handle
-        newer = await world.holder.poll_activation(Q)
-        newer.acknowledge()
-        await world.holder.complete_activation(ticket, done())
+        newer = await take_activation(world.holder)
+        await complete(world.holder, ticket, done())
         await world.holder.complete_activity(Q, 1, ActivityOk(b"a-1"))
         assert old.completions == [done()]
         assert old.results == [ActivityOk(b"a-1")]
         assert world.handle.completions == []
         with pytest.raises(StaleCompletion):
-            await world.holder.complete_activation(ticket, done())
-        await world.holder.complete_activation(newer, done())
+            await complete(world.holder, ticket, done())
+        await complete(world.holder, newer, done())
         await settle()
         assert world.states() == ["active"]
         await world.holder.stop()

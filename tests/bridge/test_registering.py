@@ -10,7 +10,19 @@ from hourglass._bridge.holder import AlreadyRegistered, WorkerNotRegistered
 from hourglass._contract.handle import HandleConfig, Shutdown
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, UsageError
 
-from .scripted import Q, RustPanic, ScriptedHandle, Worker, World, activation, attempt, done
+from .scripted import (
+    Q,
+    RustPanic,
+    ScriptedHandle,
+    Worker,
+    World,
+    activation,
+    attempt,
+    complete,
+    done,
+    take_activation,
+    take_activity,
+)
 from .virtual_loop import run, settle
 
 
@@ -108,15 +120,15 @@ def test_polls_end_with_shutdown_when_unregistered() -> None:
     async def body() -> None:
         world = await World.started()
         polls = [
-            asyncio.ensure_future(world.holder.poll_activation(Q)),
-            asyncio.ensure_future(world.holder.poll_activity(Q)),
+            asyncio.ensure_future(take_activation(world.holder)),
+            asyncio.ensure_future(take_activity(world.holder)),
         ]
         await settle()
         await world.holder.unregister_worker(Q)
         ends = await asyncio.gather(*polls, return_exceptions=True)
         assert [type(end) for end in ends] == [Shutdown, Shutdown]
         with pytest.raises(Shutdown):
-            await world.holder.poll_activation(Q)
+            await take_activation(world.holder)
         await world.holder.stop()
         assert world.handle.cancelled == 0
 
@@ -129,10 +141,10 @@ def test_nobody_polls_what_nobody_registered() -> None:
     async def body() -> None:
         world = World()
         with pytest.raises(WorkerNotRegistered):
-            await world.holder.poll_activation(Q)  # not even started
+            await take_activation(world.holder)  # not even started
         await world.holder.start()
         with pytest.raises(WorkerNotRegistered):
-            await world.holder.poll_activation(Q)
+            await take_activation(world.holder)
         with pytest.raises(WorkerNotRegistered):
             await world.holder.recycle(Q, "because")
 
@@ -215,7 +227,7 @@ def test_a_worker_that_dies_without_farewell_is_unregistered() -> None:
     async def body() -> None:
         world = await World.started(adoption=0)
         world.handle.give(attempt())
-        (await world.holder.poll_activity(Q)).acknowledge()
+        await take_activity(world.holder)
         world.worker.die()
         assert not world.holder.registered(Q)
         assert world.handle.closing
@@ -371,12 +383,11 @@ def test_stop_waits_until_every_handle_is_closed() -> None:
         world = await World.started()
         await world.register("other")
         world.handle.give(activation())
-        ticket = await world.holder.poll_activation("other")
-        ticket.acknowledge()
+        ticket = await take_activation(world.holder, "other")
         stopping = asyncio.ensure_future(world.holder.stop())
         await settle()
         assert not stopping.done()
-        await world.holder.complete_activation(ticket, done())
+        await complete(world.holder, ticket, done())
         await stopping
         assert world.tables.records == {}
         assert all(isinstance(each, ScriptedHandle) and each.finalized for each in world.engine.handles)

@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from effort import cases
-from hourglass._bridge.holder import BridgeHolder, HandleTables, Limits
+from hourglass._bridge.holder import BridgeHolder, HandleLimits, HandleTables
 from hourglass._contract.service import RunCompleted
 from hourglass._temporal.connection import TemporalConnection, connect
 from hourglass.converter import Payload
@@ -23,7 +23,7 @@ from .loops import STEPS, LoopsOverHolder, harass, outcome, start_workflow
 pytestmark = pytest.mark.server
 
 ALL = RunCompleted(result=(Payload(str(STEPS).encode()),))
-LIMITS = Limits(workflow_grace=0.5)
+LIMITS = HandleLimits(workflow_grace=0.5)
 
 
 def run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -41,7 +41,7 @@ def holder_on(
     server: DevServer,
     connection: TemporalConnection,
     tables: HandleTables | None = None,
-    limits: Limits = LIMITS,
+    limits: HandleLimits = LIMITS,
 ) -> BridgeHolder:
     async def fresh() -> TemporalConnection:
         return await connect(server.target, namespace=server.namespace)
@@ -95,7 +95,7 @@ def test_a_new_holder_carries_on_where_one_died(
 ) -> None:
     """The holder is thrown away in the middle of 30 workflows; its handle is adopted, or does not linger and take tasks."""
     queue = hourglass_task_queue
-    limits = Limits(workflow_grace=0.5, adoption=adoption)
+    limits = HandleLimits(workflow_grace=0.5, adoption=adoption)
 
     async def body() -> None:
         connection = await connect(hourglass_server.target, namespace=hourglass_server.namespace)

@@ -13,7 +13,7 @@ from hourglass._bridge.holder import WorkerNotRegistered
 from hourglass._contract.handle import ActivityFailed, ActivityOk, Shutdown
 from hourglass._engine.commands import TaskFailed
 
-from .scripted import Q, World, activation, attempt, done, eviction
+from .scripted import Q, World, activation, attempt, complete, done, eviction, take_activation, take_activity
 from .virtual_loop import run, settle
 
 
@@ -46,13 +46,13 @@ def test_pollers_of_a_dead_holder_are_told() -> None:
 
     async def body() -> None:
         world = await World.started(adoption=0)
-        polling = asyncio.ensure_future(world.holder.poll_activation(Q))
+        polling = asyncio.ensure_future(take_activation(world.holder))
         await settle()
         await crash(world)
         with pytest.raises(WorkerNotRegistered):
             await polling
         with pytest.raises(WorkerNotRegistered):
-            await world.holder.poll_activation(Q)
+            await take_activation(world.holder)
         await world.holder.stop()
 
     run(body)
@@ -63,9 +63,9 @@ def test_kept_items_are_failed_properly() -> None:
 
     async def body() -> None:
         world = await World.started(adoption=0)
-        for poll in (world.holder.poll_activation, world.holder.poll_activity):
+        for poll in (take_activation, take_activity):
             for _ in range(2):
-                asking = asyncio.ensure_future(poll(Q))
+                asking = asyncio.ensure_future(poll(world.holder))
                 await settle()
                 asking.cancel()
         world.handle.give(activation())
@@ -91,11 +91,10 @@ def test_what_was_dispatched_may_still_be_answered() -> None:
         world = await World.started(adoption=0)
         world.handle.give(activation())
         world.handle.give(attempt())
-        ticket = await world.holder.poll_activation(Q)
-        ticket.acknowledge()
-        (await world.holder.poll_activity(Q)).acknowledge()
+        ticket = await take_activation(world.holder)
+        await take_activity(world.holder)
         await crash(world)
-        await world.holder.complete_activation(ticket, done())
+        await complete(world.holder, ticket, done())
         await world.holder.complete_activity(Q, 1, ActivityOk(b"a-1"))
         await settle()
         old = world.engine.handles[0]
@@ -154,7 +153,7 @@ def test_a_drain_whose_driver_died_is_driven_on(misbehaviour: str) -> None:
     async def body() -> None:
         world = await World.started(adoption=0)
         world.handle.give(eviction())
-        (await world.holder.poll_activation(Q)).acknowledge()
+        await take_activation(world.holder)
         setattr(world.handle, misbehaviour, True)
         await world.holder.unregister_worker(Q)
         await asyncio.sleep(5)
@@ -186,7 +185,7 @@ def test_a_dead_holder_has_no_say() -> None:
         assert world.holder.registered(Q)
         assert not dead.registered(Q)
         with pytest.raises(WorkerNotRegistered):
-            await dead.poll_activation(Q)
+            await take_activation(dead)
         with pytest.raises(WorkerNotRegistered):
             await dead.register_worker("other", world.tables.registrations[Q].config, first)
         await world.holder.stop()
@@ -202,8 +201,7 @@ def test_generations_and_tokens_never_repeat() -> None:
         seen: set[tuple[int, int]] = set()
         for _ in range(3):
             world.handle.give(activation())
-            ticket = await world.holder.poll_activation(Q)
-            ticket.acknowledge()
+            ticket = await take_activation(world.holder)
             assert ticket.generation not in {generation for generation, _ in seen}
             assert ticket.token not in {token for _, token in seen}
             seen.add((ticket.generation, ticket.token))
@@ -222,7 +220,7 @@ def test_a_farewell_is_remembered_across_a_crash() -> None:
         await world.holder.unregister_worker(Q)
         await crash(world)
         with pytest.raises(Shutdown):
-            await world.holder.poll_activation(Q)
+            await take_activation(world.holder)
         await world.holder.stop()
 
     run(body)

@@ -23,7 +23,7 @@ _SETTLE_LIMIT = 60.0
 _DELIVERIES = [
     (loop, instant)
     for loop in ("WorkflowPollLoop", "ActivityPollLoop")
-    for instant in ("arrived", "take_all")
+    for instant in ("arrived", "dispatched")
 ]
 
 

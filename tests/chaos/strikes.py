@@ -36,8 +36,8 @@ def whole(worker: Worker, static: frozenset[str]) -> bool:
 
 
 def at_delivery(worker: Worker, queue: str, loop: str, instant: str, feed: Callable[[], object]) -> bool:
-    """Kill a poll loop in the very tick in which its poll delivers: when the item has `arrived`, or when the loop itself is
-    about to `take_all`. `feed` gives it something to do meanwhile. False if nothing was delivered in time.
+    """Kill a poll loop in the very tick in which an item is delivered: when it has `arrived`, or when it is `dispatched`.
+    `feed` gives it something to do meanwhile. False if nothing was delivered in time.
     """
     return _met(worker, _at_delivery(worker, queue, loop, instant), feed)
 
@@ -58,29 +58,35 @@ async def _at_delivery(worker: Worker, queue: str, loop: str, instant: str) -> b
     records = [each for each in worker._app.tables.of_queue(queue) if each.state is HandleState.ACTIVE]
     if not records:
         return False  # between two handles nothing is delivered
-    record, is_workflows = records[-1], loop == "WorkflowPollLoop"
-    book: Any = record.runs if is_workflows else record.attempts
-    line: Any = record.activations if is_workflows else record.activities
-    place = book if instant == "arrived" else line
-    before: Callable[[Any], Any] = getattr(place, instant)
+    record = records[-1]
+    line: Any = record.activations if loop == "WorkflowPollLoop" else record.activities
+    receiver = line._receiver
+    if receiver is None:
+        return False  # its loop is on its way back
     struck: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-    def strike(item: Any) -> Any:
+    def strike() -> None:
         if not struck.done():
             try:
                 worker._app.require_tree().kill(f"{WORKERS}/{queue}/{loop}")
                 struck.set_result(True)
             except SupervisionError:
                 pass  # it is on its way back; the next delivery then
-        return before(item)
 
-    setattr(place, instant, strike)
+    def receive(item: Any) -> None:
+        if instant == "arrived":
+            strike()
+        receiver(item)
+        strike()
+
+    line._receiver = receive
     try:
         return await asyncio.wait_for(asyncio.shield(struck), _PATIENCE)
     except TimeoutError:
         return False
     finally:
-        delattr(place, instant)
+        if line._receiver is receive:
+            line._receiver = receiver
 
 
 def recycle_in_flight(worker: Worker, queue: str, feed: Callable[[], object]) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from hourglass._check import Report, check
+from hourglass._check import CheckReport, check
 
 HEADER = "from hourglass import activity, workflow\n"
 _FILE = re.compile(r"^--- (\S+)\n", re.M)
@@ -31,13 +31,13 @@ def write(folder: Path, text: str) -> None:
         path.write_text(HEADER + content)
 
 
-def checked(folder: Path, text: str) -> Report:
+def checked(folder: Path, text: str) -> CheckReport:
     """What a check of the whole project says."""
     write(folder, text)
     return check([folder], base=folder)
 
 
-def found(report: Report) -> Found:
+def found(report: CheckReport) -> Found:
     """File, line and code of each finding."""
     return {(each.place.file, each.place.line, each.code) for each in report.findings}
 

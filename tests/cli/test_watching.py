@@ -31,7 +31,7 @@ def watched(
                     raise KeyboardInterrupt
                 next_()
 
-            monkeypatch.setattr("hourglass._cli.looking.sleep", pause)
+            monkeypatch.setattr("hourglass._cli.listing.sleep", pause)
             assert main(["list", "--watch", "--target", target, *options]) == 130
         return capsys.readouterr().out.splitlines()
 

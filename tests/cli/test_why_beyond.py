@@ -15,9 +15,9 @@ import pytest
 from hourglass import Client, RetryPolicy, Worker, activity, limits, workflow
 from hourglass._cli import main
 from hourglass._cli.why_facts import added, is_paused, with_slots
+from hourglass._history.codec import events_from
 from hourglass._story.diagnosis import Cause, Facts
 from hourglass._story.faults import Stand, Waits
-from hourglass._story.reading import events_from
 from hourglass._story.reasons import diagnose
 from hourglass._story.timeline import tell
 from hourglass.client import (
@@ -289,6 +289,6 @@ def told(*more: dict[str, Any]) -> Facts:
         event(4, "WORKFLOW_TASK_COMPLETED"),
     ]
     events = events_from([*first, *more])
-    now = events[-1].time + 60_000_000_000
+    now = events[-1].time_ns + 60_000_000_000
     story = replace(tell(events, now=now), workflow_id="order-1")
     return Facts(story=story, now=now, events=events)

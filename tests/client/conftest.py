@@ -13,7 +13,7 @@ import pytest
 from hourglass._contract import service as sv
 from hourglass._runtime.portal import Portal
 from hourglass.client import AsyncClient, Client
-from hourglass.client._session import Link, Session
+from hourglass.client._session import ClientSession, Link
 from hourglass.converter import Codec, Converter, Payload, default_converter
 from hourglass.errors import WorkflowAlreadyStartedError, WorkflowNotFoundError
 
@@ -121,7 +121,7 @@ class Face:
         converter: Converter = default_converter,
         codec: Codec | None = None,
     ) -> Any:
-        return self.kind(Session(Link(Portal.current(), connection), converter, codec))
+        return self.kind(ClientSession(Link(Portal.current(), connection), converter, codec))
 
     def do(self, value: Any) -> Any:
         if inspect.isawaitable(value):

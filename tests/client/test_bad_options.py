@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.specs import made
 
 from hourglass import Client, RetryPolicy, workflow
 from hourglass._contract.service import CountWorkflows, SignalWorkflow, StartWorkflow
@@ -175,7 +176,7 @@ def test_parts_of_a_schedule(client: Client, part: tuple[type, str], value: Any,
 
 def test_what_an_interceptor_made_of_a_request_is_checked() -> None:
     """The last gate knows the fields of every request, also those inside of others."""
-    good = StartWorkflow(workflow_id="w", workflow_type="t", task_queue="q", request_id="r")
+    good = made(StartWorkflow, workflow_id="w", workflow_type="t", task_queue="q", request_id="r")
     check_request(good)
     for field, value in {
         "workflow_id": 5,
@@ -188,7 +189,7 @@ def test_what_an_interceptor_made_of_a_request_is_checked() -> None:
     }.items():
         broken: dict[str, Any] = {name: getattr(good, name) for name in good.__struct_fields__}
         with pytest.raises(UsageError, match=field):
-            check_request(StartWorkflow(**{**broken, field: value}))
+            check_request(made(StartWorkflow, **{**broken, field: value}))
     with pytest.raises(UsageError, match="query"):
         check_request(CountWorkflows(query=b"bytes"))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="signal_name"):

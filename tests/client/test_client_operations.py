@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.specs import made
 
 from hourglass import client as public
 from hourglass import workflow
@@ -85,7 +86,7 @@ def test_a_start_sends_what_was_given(client: Any, do: Do, connection: Any) -> N
     """Arguments are bound and encoded; queue, policies and ids have their defaults."""
     handle = do(client.start_workflow(checkout, Order("o1", 5), id="order-1"))
     sent = connection.last(sv.StartWorkflow)
-    assert (sent.workflow_id, sent.workflow_type, sent.task_queue) == ("order-1", "checkout", "default")
+    assert (sent.workflow_id, sent.workflow_type, sent.spec.task_queue) == ("order-1", "checkout", "default")
     assert sent.arguments == encoded(Order("o1", 5))
     assert sent.identity == "tester"
     assert sent.request_id
@@ -136,7 +137,8 @@ def test_every_option_arrives(client: Any, do: Do, connection: Any) -> None:
             rpc_timeout=7,
         )
     )
-    assert connection.last(sv.StartWorkflow) == sv.StartWorkflow(
+    assert connection.last(sv.StartWorkflow) == made(
+        sv.StartWorkflow,
         workflow_id="x",
         workflow_type="wf",
         task_queue="q",
@@ -577,8 +579,8 @@ def test_a_codec_sees_every_payload(face: Any, connection: Any) -> None:
     client, do = face.client(connection, codec=codec), face.do
     handle = do(client.start_workflow(checkout, Order("o"), memo={"a": "b"}, search_attributes={"Who": "me"}))
     sent = connection.last(sv.StartWorkflow)
-    assert [sent.arguments[0].encoding, sent.memo["a"].encoding] == ["binary/reversed"] * 2
-    assert sent.search_attributes["Who"].encoding == "json/plain"
+    assert [sent.arguments[0].encoding, sent.spec.memo["a"].encoding] == ["binary/reversed"] * 2
+    assert sent.spec.search_attributes["Who"].encoding == "json/plain"
     connection.outcomes["run-1"] = [sv.RunCompleted(tuple(codec.encode(encoded(Order("o", 2)))))]
     codec.threads.clear()
     assert do(handle.result()) == Order("o", 2)

@@ -74,7 +74,7 @@ class Shelf:
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
-        self.kept: dict[str, tuple[int, sc.Schedule]] = {}
+        self.kept: dict[str, tuple[int, sc.EngineSchedule]] = {}
         self.rival: Callable[[], None] = lambda: None
         self.page: sc.SchedulePage | None = None
 
@@ -224,13 +224,15 @@ def test_create_sends_everything(client: Any, do: Do, connection: Shelf) -> None
     assert sent.memo == {"why": Payload(b'"night"')}
     assert sent.backfill == (sc.Backfill(start_ns=1767225600 * 10**9, end_ns=1767229200 * 10**9),)
     action = sent.schedule.action
-    assert (action.workflow_id, action.workflow_type, action.task_queue) == ("nightly", "report", "q")
-    assert (action.arguments, action.run_timeout) == ((Payload(b'"daily"'), Payload(b"3")), 60.0)
+    assert (action.workflow_id, action.workflow_type, action.spec.task_queue) == ("nightly", "report", "q")
+    assert (action.arguments, action.spec.run_timeout) == ((Payload(b'"daily"'), Payload(b"3")), 60.0)
     spec = sent.schedule.spec
     assert spec.calendars[0].hour == (sc.Range(2), sc.Range(4, 8, 2))
     assert (spec.intervals, spec.jitter) == ((sc.IntervalSpec(3600.0, 60.0),), 5.0)
     assert spec.start_at_ns == 1767225600 * 10**9
-    assert sent.schedule.policy == sc.SchedulePolicy(overlap=sc.OverlapPolicy.BUFFER_ONE, catchup_window=60.0)
+    assert sent.schedule.policy == sc.EngineSchedulePolicy(
+        overlap=sc.OverlapPolicy.BUFFER_ONE, catchup_window=60.0
+    )
 
 
 def test_patches(client: Any, do: Do, connection: Shelf) -> None:
@@ -356,9 +358,9 @@ def test_a_codec_sees_a_schedules_payloads(face: Any, connection: Shelf) -> None
     handle = face.do(client.create_schedule("s", Schedule(action, DAILY), memo={"b": 2}))
     created = connection.asked[0]
     assert created.schedule.action.arguments == (Payload(b'"yliad"', "turned"),)
-    assert created.schedule.action.memo == {"a": Payload(b"1", "turned")}
+    assert created.schedule.action.spec.memo == {"a": Payload(b"1", "turned")}
     assert created.memo == {"b": Payload(b"2", "turned")}
-    assert created.schedule.action.search_attributes["K"].encoding == "json/plain"
+    assert created.schedule.action.spec.search_attributes["K"].encoding == "json/plain"
     described = face.do(handle.describe()).schedule.action
     assert list(described.args) == ["daily"]
     assert described.options["memo"] == {"a": 1}

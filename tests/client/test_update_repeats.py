@@ -7,6 +7,8 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
+from tests.specs import made
+
 from hourglass._contract.service import (
     PollUpdate,
     Started,
@@ -19,7 +21,7 @@ from hourglass._contract.service import (
 )
 from hourglass.client import _updates
 from hourglass.client._operations import Reference
-from hourglass.client._session import Session
+from hourglass.client._session import ClientSession
 from hourglass.converter import Converter
 
 STAGES = (UpdateStage.UNSPECIFIED, UpdateStage.ADMITTED, UpdateStage.ACCEPTED, UpdateStage.COMPLETED)
@@ -31,9 +33,9 @@ class Slow:
     def __init__(self) -> None:
         self.asked: list[Any] = []
 
-    def session(self) -> Session:
+    def session(self) -> ClientSession:
         return cast(
-            Session,
+            ClientSession,
             SimpleNamespace(
                 call=self.call,
                 converter=Converter(),
@@ -66,7 +68,7 @@ def test_a_start_with_an_update_is_repeated_too() -> None:
     """The start has its request id, so that it is one run."""
     slow = Slow()
     session = slow.session()
-    start = StartWorkflow(workflow_id="w", workflow_type="W", task_queue="q", request_id="once")
+    start = made(StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id="once")
     update = UpdateWorkflow(workflow_id="w", update_id="u", update_name="do")
     operation = _updates.start_with_start(session, start, update, Any, UpdateStage.ACCEPTED)
     answer = asyncio.run(cast(Any, operation.ask(session)))

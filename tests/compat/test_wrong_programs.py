@@ -18,9 +18,9 @@ import pytest
 
 from effort import THOROUGH
 from hourglass._engine import commands as c
-from hourglass._temporal.dialect import Dialect
+from hourglass._history.dialect import Dialect
 from hourglass.replay import History, Replayer, _replayer
-from hourglass.replay._session import Execution
+from hourglass.replay._session import HistoryExecution
 
 from .foreign import go_twins, typescript_cancelling, typescript_everyday, typescript_random, typescript_twins
 from .mutants import Mutant, mutants_of
@@ -87,10 +87,10 @@ UNTOLD = frozenset(
 """What histories do not tell of a command, or what is left to change freely."""
 
 
-class Recorder(Execution):
+class Recorder(HistoryExecution):
     """Keeps the last execution, to look at what it asked for."""
 
-    last: Execution | None = None
+    last: HistoryExecution | None = None
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -100,7 +100,7 @@ class Recorder(Execution):
 @pytest.fixture(autouse=True)
 def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every execution of a replayer is kept."""
-    monkeypatch.setattr(_replayer, "Execution", Recorder)
+    monkeypatch.setattr(_replayer, "HistoryExecution", Recorder)
 
 
 def plain(value: Any) -> Any:
@@ -116,7 +116,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def told(execution: Execution, history: History, *, values: bool) -> list[list[str]]:
+def told(execution: HistoryExecution, history: History, *, values: bool) -> list[list[str]]:
     """What a run asked for, task by task, as far as its history could tell it; with the `values` where these are compared."""
     completed = {
         event["workflowTaskCompletedEventAttributes"]["startedEventId"]

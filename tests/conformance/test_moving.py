@@ -32,10 +32,10 @@ Both = dict[str, Client]
 LINES: dict[str, Callable[[Both], None]] = {}
 
 ELSEWHERE = {
-    "where runs live": "tests/embedded/processes/test_hosts.py::test_without_an_owner_a_client_does_it_alone",
-    "workers": "tests/embedded/processes/test_hosts.py::test_the_first_owns_the_second_stands_by",
+    "where runs live": "tests/embedded/sharing/test_hosts.py::test_without_an_owner_a_client_does_it_alone",
+    "workers": "tests/embedded/sharing/test_hosts.py::test_the_first_owns_the_second_stands_by",
     "a worker dies": "tests/embedded/test_recovery.py::test_an_attempt_in_flight_is_tried_again_with_its_cursor",
-    "namespaces": "tests/embedded/processes/test_serving.py::test_another_namespace_is_told_so",
+    "namespaces": "tests/embedded/sharing/test_serving.py::test_another_namespace_is_told_so",
     "closed runs": "tests/embedded/test_upkeep.py::test_closed_runs_are_forgotten_after_the_retention",
     "`priority_key`": "tests/embedded/test_priorities.py::test_the_most_urgent_comes_first",
     "signals": "tests/embedded/test_limits.py::test_a_run_takes_so_many_signals_and_no_more",

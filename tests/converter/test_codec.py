@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.specs import made
 
 from hourglass._engine.commands import CompleteRun, FailRun, ScheduleActivity, StartTimer, Succeeded
 from hourglass._engine.events import Activation, ActivityFailed, RunStarted, TimerFired
@@ -67,7 +68,8 @@ COMMANDS = Succeeded(
 EVENTS = Activation(
     run_id="run",
     events=(
-        RunStarted(
+        made(
+            RunStarted,
             workflow_type="t",
             workflow_id="w",
             arguments=(enc("a"),),

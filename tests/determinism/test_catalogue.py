@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hourglass._check import Report, check
+from hourglass._check import CheckReport, check
 from hourglass.errors import DeterminismError, NondeterminismError, WorkflowParked
 from hourglass.testing import Environment
 
@@ -37,13 +37,13 @@ def test_there_are_twenty_and_each_is_caught() -> None:
 
 
 @pytest.fixture(scope="module")
-def report() -> Report:
+def report() -> CheckReport:
     """What the linter says about the whole catalogue."""
     return check([FOLDER], base=FOLDER)
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=_ids)
-def test_check_names_exactly_the_lines(bug: Bug, report: Report) -> None:
+def test_check_names_exactly_the_lines(bug: Bug, report: CheckReport) -> None:
     """The linter finds every marked line with its code, and nothing else in the file."""
     files = {mark.file for mark in bug.marks} | {FOLDER / f"{bug.name}.py"}
     found = {
@@ -54,13 +54,13 @@ def test_check_names_exactly_the_lines(bug: Bug, report: Report) -> None:
     assert found == {(mark.code, mark.file, mark.line) for mark in bug.marks if mark.net == "check"}
 
 
-def test_check_finds_most_of_them(report: Report) -> None:
+def test_check_finds_most_of_them(report: CheckReport) -> None:
     """What is no change of code can be seen in the code."""
     unseen = [bug.name for bug in BUGS if not bug.places("check")]
     assert unseen == ["changed_argument", "changed_order", "changed_timer", "removed_activity"]
 
 
-def test_check_tells_the_way_through_modules(report: Report) -> None:
+def test_check_tells_the_way_through_modules(report: CheckReport) -> None:
     """A clock behind two calls in another package is told with every call on the way, the workflow first."""
     (found,) = [each for each in report.findings if each.place.file == "far/moments.py"]
     assert [(step.function, step.file) for step in found.path] == [

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from hourglass import Client, RetryPolicy, Worker, activity, workflow
-from hourglass._embedded.sharing import file_connection
+from hourglass._embedded.sharing import connection
 from hourglass._embedded.store import disk_faults
 from hourglass._embedded.store.sqlite import SqliteStore
 from hourglass.errors import StorageError
@@ -63,10 +63,10 @@ def until(happened: Callable[[], bool], what: str) -> None:
 
 
 def store_of(path: Path) -> SqliteStore:
-    (host,) = [each for (_, key), each in file_connection._hosts.items() if key == os.path.realpath(path)]
-    room = host._asking.room
+    (host,) = [each for (_, key), each in connection._files.items() if key == os.path.realpath(path)]
+    room = host.calls.engine
     assert room is not None
-    store = room._engine.store
+    store = room.engine.store
     assert isinstance(store, SqliteStore)
     return store
 

@@ -12,8 +12,8 @@ import pytest
 from embedded.memory_world import World, run_async
 from hourglass import Client, Worker, activity, workflow
 from hourglass._contract import service as s
-from hourglass._embedded import waiting
-from hourglass._embedded.sharing.engine_room import EngineRoom, Gone
+from hourglass._embedded.sharing import calls
+from hourglass._embedded.sharing.open_engine import EngineClosed, OpenEngine
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._engine.commands import Command, ContinueAsNew
 from hourglass._engine.events import RunEvicted
@@ -77,21 +77,21 @@ class _Cut:
         self._kind = kind
         self.times = 0
 
-    async def __call__(self, room: EngineRoom, request: s.Request[Any]) -> Any:
+    async def __call__(self, room: OpenEngine, request: s.Request[Any]) -> Any:
         answer = await _really_call(room, request)
         if isinstance(request, self._kind) and not self.times:
             self.times += 1
-            raise Gone("the answer is lost")
+            raise EngineClosed("the answer is lost")
         return answer
 
 
-_really_call = EngineRoom.call
+_really_call = OpenEngine.call
 
 
 def test_an_activity_that_was_completed_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A completion whose answer was lost is sent again, finds the attempt ended, and is content; a second one is not."""
     cut = _Cut(s.CompleteActivity)
-    monkeypatch.setattr(EngineRoom, "call", lambda room, request: cut(room, request))
+    monkeypatch.setattr(OpenEngine, "call", lambda room, request: cut(room, request))
     with (
         Client.connect(f"local:{tmp_path / 'orders.db'}") as client,
         Worker(client, workflows=[waits_for_elsewhere], activities=[elsewhere]),
@@ -110,7 +110,7 @@ def test_a_queue_that_nobody_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever waits for a workflow in a queue that no worker serves is told, once, and which queues are served."""
-    monkeypatch.setattr(waiting, "SILENCE", 0.01)
+    monkeypatch.setattr(calls, "SILENCE", 0.01)
     with (
         Client.connect(f"local:{tmp_path / 'orders.db'}") as client,
         Worker(client, "served", workflows=[waits_for_elsewhere], activities=[elsewhere]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hourglass import Client, Worker, workflow
-from hourglass._embedded.sharing import file_connection
+from hourglass._embedded.sharing import connection
 
 
 @workflow.defn
@@ -16,10 +16,10 @@ def sleeper(seconds: float) -> int:
 
 def in_memory(path: Path) -> list[str]:
     """The workflows of the file that its engine, which is open here, has in memory."""
-    (host,) = [host for (_, known), host in file_connection._hosts.items() if known == str(path)]
-    room = host._asking.room
+    (host,) = [host for (_, known), host in connection._files.items() if known == str(path)]
+    room = host.calls.engine
     assert room is not None
-    return [record.run.started.workflow_id for record in room._engine.runs.records()]
+    return [record.run.started.workflow_id for record in room.engine.runs.records()]
 
 
 def test_only_those_that_wake_are_brought_in(tmp_path: Path) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
+from tests.specs import made
+
 from hourglass._contract.service import CancelWorkflow, StillOpen, TerminateWorkflow
 from hourglass._embedded.rules.run import Run
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._engine.specs import ChildCancellationType, IdReusePolicy, ParentClosePolicy, RetryRule
 from hourglass._history import events as h
 from hourglass._history import events as o
 
@@ -87,15 +90,16 @@ class Member:
         seq = self._next("child")
         name = f"{self.name}/{rng.randint(0, 2)}"
         self.started[seq] = name
-        return c.StartChildWorkflow(
+        return made(
+            c.StartChildWorkflow,
             seq=seq,
             workflow_id=name,
             workflow_type="M",
-            parent_close_policy=rng.choice(list(c.ParentClosePolicy)[1:]),
-            id_reuse_policy=rng.choice(list(c.IdReusePolicy)),
-            cancellation_type=rng.choice(list(c.ChildCancellationType)),
+            parent_close_policy=rng.choice(list(ParentClosePolicy)[1:]),
+            id_reuse_policy=rng.choice(list(IdReusePolicy)),
+            cancellation_type=rng.choice(list(ChildCancellationType)),
             run_timeout=rng.choice([None, 5.0]),
-            retry_policy=rng.choice([None, e.RetryRule(initial_interval=1.0, maximum_attempts=2)]),
+            retry_policy=rng.choice([None, RetryRule(initial_interval=1.0, maximum_attempts=2)]),
         )
 
     def _signal(self, rng: Random) -> c.SignalExternalWorkflow:
@@ -246,9 +250,9 @@ def _check_left(
     """A child that goes on after its parent was abandoned, or one of its runs was asked to cancel and went on."""
     initiated = parents[child.started.parent_initiated_event_id - 1].attributes
     assert isinstance(initiated, o.StartChildWorkflowExecutionInitiated)
-    if initiated.parent_close_policy is c.ParentClosePolicy.ABANDON:
+    if initiated.child.parent_close_policy is ParentClosePolicy.ABANDON:
         return
-    assert initiated.parent_close_policy is c.ParentClosePolicy.REQUEST_CANCEL
+    assert initiated.child.parent_close_policy is ParentClosePolicy.REQUEST_CANCEL
     first = child.started.first_run_id
     chain = [each for each, _ in runs.values() if each.started.first_run_id == first]
     assert any(each.cancel_requested for each in chain)

@@ -17,7 +17,7 @@ LITERALS = st.one_of(
 LEAVES: st.SearchStrategy[f.Condition] = st.one_of(
     st.builds(f.Comparison, NAMES, st.sampled_from(sorted(f.NEGATED)), LITERALS),
     st.builds(f.Membership, NAMES, st.lists(LITERALS, min_size=1, max_size=3).map(tuple), st.booleans()),
-    st.builds(f.Range, NAMES, LITERALS, LITERALS, st.booleans()),
+    st.builds(f.Between, NAMES, LITERALS, LITERALS, st.booleans()),
     st.builds(f.Missing, NAMES, st.booleans()),
 )
 CONDITIONS: st.SearchStrategy[f.Condition] = st.recursive(
@@ -44,7 +44,7 @@ def written(condition: f.Condition) -> str:
             return f"`{name}` {operator} {literal(value)}"
         case f.Membership(name, values, negated):
             return f"`{name}` {'NOT ' if negated else ''}IN ({', '.join(map(literal, values))})"
-        case f.Range(name, low, high, negated):
+        case f.Between(name, low, high, negated):
             return f"`{name}` {'NOT ' if negated else ''}BETWEEN {literal(low)} AND {literal(high)}"
         case f.Missing(name, negated):
             return f"`{name}` IS {'NOT ' if negated else ''}NULL"

@@ -10,10 +10,13 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from tests.specs import made
+
 from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityTask, HandleConfig
 from hourglass._contract.service import GetHistory, Request, Started, StartWorkflow, WaitForClose
 from hourglass._embedded import EngineConnection, VirtualClock
 from hourglass._embedded.engine.engine import Engine
+from hourglass._embedded.engine.task_queues import DispatchPolicy
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.store import Store
@@ -68,17 +71,24 @@ class World:
         limits: Limits | None = None,
         retention: float = 30.0 * 86_400,
         opened: bool = False,
+        policy: DispatchPolicy | None = None,
         **config: Any,
     ) -> World:
         """Over a store that is given it is another epoch; `opened`: what was in flight is recovered."""
         clock = VirtualClock() if clock is None else clock
         store = MemoryStore() if store is None else store
-        engine = Engine(store=store, clock=clock, limits=limits, retention=retention)
+        engine = Engine(store=store, clock=clock, limits=limits, retention=retention, policy=policy)
         if opened:
             await engine.open_existing()
         connection = EngineConnection(engine, identity="client", owns_engine=True)
         options = {"task_queue": queue, "identity": "worker", **config}
         return World(connection, clock, await connection.open_handle(HandleConfig(**options)))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is in a worker's hands or could be taken by one that waits: only time can move things on."""
+        engine = self.engine
+        return not (engine.runs.in_hand or engine.queues.waiting_tasks() or engine.queues.waiting_attempts())
 
     @property
     def engine(self) -> Engine:
@@ -89,7 +99,7 @@ class World:
 
     async def start(self, workflow_id: str = "w", **more: Any) -> Started:
         options: dict[str, Any] = {"workflow_type": "W", "task_queue": "q", "request_id": "", **more}
-        return await self.connection.call(StartWorkflow(workflow_id=workflow_id, **options))
+        return await self.connection.call(made(StartWorkflow, workflow_id=workflow_id, **options))
 
     async def activation(self) -> Activation:
         activation = await self.handle.poll_activation()

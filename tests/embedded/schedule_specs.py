@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from hourglass._contract.schedules import CalendarSpec, IntervalSpec, Range, ScheduleSpec
+from hourglass._contract.schedules import CalendarSpec, EngineScheduleSpec, IntervalSpec, Range
 
 
 @dataclass(frozen=True)
 class Look:
     """A spec, and between which times to look at it."""
 
-    spec: ScheduleSpec
+    spec: EngineScheduleSpec
     begin: str
     end: str
 
@@ -33,12 +33,12 @@ def nanos(text: str) -> int:
 
 def cron(text: str, begin: str, end: str, zone: str = "", **fields: Any) -> Look:
     """A look at one cron string."""
-    return Look(ScheduleSpec(cron_expressions=(text,), time_zone=zone, **fields), begin, end)
+    return Look(EngineScheduleSpec(cron_expressions=(text,), time_zone=zone, **fields), begin, end)
 
 
 def calendar(begin: str, end: str, zone: str = "", **fields: tuple[Range, ...]) -> Look:
     """A look at one calendar."""
-    return Look(ScheduleSpec(calendars=(CalendarSpec(**fields),), time_zone=zone), begin, end)
+    return Look(EngineScheduleSpec(calendars=(CalendarSpec(**fields),), time_zone=zone), begin, end)
 
 
 YEAR = ("2026-01-01", "2027-01-01")
@@ -125,29 +125,32 @@ OTHERS = [
         minute=(Range(3, 5),),
         hour=(Range(0),),
     ),
-    Look(ScheduleSpec(intervals=(IntervalSpec(3600.0),)), *HOURS),
-    Look(ScheduleSpec(intervals=(IntervalSpec(3600.0, 1140.0),)), *HOURS),
+    Look(EngineScheduleSpec(intervals=(IntervalSpec(3600.0),)), *HOURS),
+    Look(EngineScheduleSpec(intervals=(IntervalSpec(3600.0, 1140.0),)), *HOURS),
     Look(
-        ScheduleSpec(intervals=(IntervalSpec(7.0), IntervalSpec(11.0, 3.0))), HOURS[0], "2026-01-01T00:02:00"
+        EngineScheduleSpec(intervals=(IntervalSpec(7.0), IntervalSpec(11.0, 3.0))),
+        HOURS[0],
+        "2026-01-01T00:02:00",
     ),
-    Look(ScheduleSpec(intervals=(IntervalSpec(28 * 86400.0, 277380.0),)), *YEAR),
-    Look(ScheduleSpec(intervals=(IntervalSpec(90.7, 1.9),)), HOURS[0], "2026-01-01T00:10:00"),
+    Look(EngineScheduleSpec(intervals=(IntervalSpec(28 * 86400.0, 277380.0),)), *YEAR),
+    Look(EngineScheduleSpec(intervals=(IntervalSpec(90.7, 1.9),)), HOURS[0], "2026-01-01T00:10:00"),
     Look(
-        ScheduleSpec(
+        EngineScheduleSpec(
             cron_expressions=("0 12 * * *", "@every 5h"),
             calendars=(CalendarSpec(hour=(Range(7),), minute=(Range(7),)),),
             intervals=(IntervalSpec(86400.0, 60.0),),
         ),
         *WEEK,
     ),
-    Look(ScheduleSpec(cron_expressions=("0 6 * * *", "0 18 * * *"), time_zone="Europe/Paris"), *WEEK),
-    Look(ScheduleSpec(cron_expressions=("0 * * * *",), skip=(NIGHTS, WEEKENDS)), *WEEK),
+    Look(EngineScheduleSpec(cron_expressions=("0 6 * * *", "0 18 * * *"), time_zone="Europe/Paris"), *WEEK),
+    Look(EngineScheduleSpec(cron_expressions=("0 * * * *",), skip=(NIGHTS, WEEKENDS)), *WEEK),
     Look(
-        ScheduleSpec(cron_expressions=("0 * * * *",), skip=(NIGHTS, WEEKENDS), time_zone="Asia/Tokyo"), *WEEK
+        EngineScheduleSpec(cron_expressions=("0 * * * *",), skip=(NIGHTS, WEEKENDS), time_zone="Asia/Tokyo"),
+        *WEEK,
     ),
-    Look(ScheduleSpec(intervals=(IntervalSpec(1200.0),), skip=(NIGHTS,)), *WEEK),
+    Look(EngineScheduleSpec(intervals=(IntervalSpec(1200.0),), skip=(NIGHTS,)), *WEEK),
     Look(
-        ScheduleSpec(
+        EngineScheduleSpec(
             intervals=(IntervalSpec(600.0),),
             start_at_ns=nanos("2026-01-01T01:00:00"),
             end_at_ns=nanos("2026-01-01T02:00:00"),
@@ -155,11 +158,13 @@ OTHERS = [
         *HOURS,
     ),
     Look(
-        ScheduleSpec(cron_expressions=("*/10 * * * *",), start_at_ns=nanos("2026-01-01T01:00:00.500")),
+        EngineScheduleSpec(cron_expressions=("*/10 * * * *",), start_at_ns=nanos("2026-01-01T01:00:00.500")),
         HOURS[0],
         "2026-01-01T02:00:00",
     ),
-    Look(ScheduleSpec(cron_expressions=("*/10 * * * *",), end_at_ns=nanos("2026-01-01T01:09:59")), *HOURS),
+    Look(
+        EngineScheduleSpec(cron_expressions=("*/10 * * * *",), end_at_ns=nanos("2026-01-01T01:09:59")), *HOURS
+    ),
 ]
 
 LOOKS = [*CRONS, *CLOCK_CHANGES, *OTHERS]

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from hourglass._contract.service import CountGroup, Page
-from hourglass._embedded.rules.schedules import Record as Schedule
+from hourglass._contract.service import Count, Page
+from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store.memory import MemoryStore
-from hourglass._embedded.store.store import Change, Refusal, ScheduleChange, ScheduleEntry, Stored
+from hourglass._embedded.store.search_attributes import AttributeType
+from hourglass._embedded.store.store import (
+    Change,
+    DiskCondition,
+    Refusal,
+    ScheduleChange,
+    ScheduleEntry,
+    Stored,
+)
 from hourglass.errors import StorageError
 
 
 class ScriptedStore:
     """Implements `Store`. `disk` is what a crash leaves."""
+
+    patience = 0.0
 
     def __init__(self, disk: MemoryStore | None = None) -> None:
         self.disk = MemoryStore() if disk is None else disk
@@ -58,8 +68,18 @@ class ScriptedStore:
     def latest_ns(self) -> int:
         return self.disk.latest_ns
 
+    @property
+    def held(self) -> str:
+        return ""
+
     def refuses_starts(self) -> str:
         return self.refusal
+
+    def condition(self) -> DiskCondition | None:
+        return None
+
+    def attribute_types(self) -> Mapping[str, AttributeType]:
+        return self._readable().attribute_types()
 
     def append(self, change: Change | ScheduleChange) -> int:
         self.queue.append(change)
@@ -101,13 +121,10 @@ class ScriptedStore:
     async def page(self, text: str, token: bytes, limit: int) -> Page:
         return await self._readable().page(text, token, limit)
 
-    async def count(self, text: str) -> int:
+    async def count(self, text: str) -> Count:
         return await self._readable().count(text)
 
-    async def groups(self, text: str) -> tuple[CountGroup, ...]:
-        return await self._readable().groups(text)
-
-    def schedule(self, schedule_id: str) -> Schedule | None:
+    def schedule(self, schedule_id: str) -> ScheduleRecord | None:
         return self._readable().schedule(schedule_id)
 
     def schedules(self) -> Sequence[ScheduleEntry]:

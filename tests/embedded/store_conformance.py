@@ -11,17 +11,18 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
+from tests.specs import made
 
 from hourglass._contract import schedules
-from hourglass._contract.schedules import IntervalSpec, ScheduleSpec
+from hourglass._contract.schedules import EngineScheduleSpec, IntervalSpec
 from hourglass._contract.service import SignalWorkflow, StartWorkflow, TerminateWorkflow, WorkflowStatus
 from hourglass._embedded.rules import tasks, transitions
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import Run, Step
-from hourglass._embedded.rules.schedules import Record as Schedule
+from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store.store import AT_ONCE, Change, ScheduleChange, Store
 from hourglass._engine import commands as c
-from hourglass._engine import events as e
+from hourglass._engine.specs import RetryRule
 from hourglass._history import events as h
 from hourglass.converter import ApplicationFailure, Failure, Payload
 from hourglass.errors import ServiceError
@@ -45,7 +46,8 @@ class Life:
     """A run and its history, as an engine would lead it."""
 
     def __init__(self, name: str, workflow_id: str = "", **started: Any) -> None:
-        self.first = h.WorkflowExecutionStarted(
+        self.first = made(
+            h.WorkflowExecutionStarted,
             workflow_id=workflow_id or name,
             workflow_type="W",
             task_queue="q",
@@ -77,7 +79,7 @@ class Life:
 
     def answer(self, *commands: tuple[c.Command, int] | c.Command, **more: Any) -> Change:
         sent = tuple(tasks.Sent(*each) if isinstance(each, tuple) else tasks.Sent(each) for each in commands)
-        reply = tasks.Answer(commands=sent, flags=(1001,), identity="me")
+        reply = tasks.TaskAnswer(commands=sent, flags=(1001,), identity="me")
         return self.go(lambda run, now: tasks.complete_task(run, reply, "next", Limits(), now), **more)
 
     def signal(self, name: str = "s", **more: Any) -> Change:
@@ -100,13 +102,14 @@ class Life:
 
 
 def activity(seq: int, **more: Any) -> c.ScheduleActivity:
-    return c.ScheduleActivity(
+    return made(
+        c.ScheduleActivity,
         seq=seq,
         activity_id=f"a{seq}",
         activity_type="charge",
         arguments=(Payload(b"1", "json/plain", {"k": b"v"}),),
         start_to_close_timeout=5.0,
-        retry_policy=e.RetryRule(maximum_attempts=3, non_retryable_error_types=("Bad",)),
+        retry_policy=RetryRule(maximum_attempts=3, non_retryable_error_types=("Bad",)),
         **more,
     )
 
@@ -147,7 +150,7 @@ async def a_run_comes_back_as_it_was(place: Place) -> None:
         "a",
         memo={"m": Payload(b"memo", "json/plain")},
         search_attributes={"K": Payload(b'"x"', "json/plain", {"type": b"Keyword"})},
-        retry_policy=e.RetryRule(),
+        retry_policy=RetryRule(),
         arguments=(Payload(b"", "binary/null"),),
     )
     store = place.open()
@@ -281,8 +284,8 @@ async def lists_and_counts_follow_the_runs(place: Place) -> None:
     for life in lives:
         await put(store, life.change())
     await put(store, lives[0].terminate())
-    assert await store.count("") == 5
-    assert await store.count("ExecutionStatus = 'Running'") == 4
+    assert (await store.count("")).count == 5
+    assert (await store.count("ExecutionStatus = 'Running'")).count == 4
     found = (await store.page("ExecutionStatus = 'Terminated'", b"", 9)).workflows
     assert [(each.run_id, each.status) for each in found] == [("r0", WorkflowStatus.TERMINATED)]
     pages = [await store.page("", b"", 2)]
@@ -320,7 +323,7 @@ async def closed_runs_can_be_forgotten(place: Place) -> None:
     assert [store.current(life.run.run_id) for life in old] == [""] * 3
     assert store.find_request("old0", "r") == ""
     assert store.find_request("young", "r") == "young"
-    assert await store.count("") == 2
+    assert (await store.count("")).count == 2
     assert_kept(store, young)
     assert_kept(store, awake)
     store.close()
@@ -379,11 +382,11 @@ async def schedules_are_kept_with_their_runs(place: Place) -> None:
 
 def schedule_change(name: str, wake_ns: int, also: tuple[Change, ...] = (), **record: Any) -> ScheduleChange:
     """A step of a schedule."""
-    action = StartWorkflow(workflow_id=name, workflow_type="W", task_queue="q", request_id="")
-    spec = ScheduleSpec(intervals=(IntervalSpec(60.0),))
-    kept = Schedule(
+    action = made(StartWorkflow, workflow_id=name, workflow_type="W", task_queue="q", request_id="")
+    spec = EngineScheduleSpec(intervals=(IntervalSpec(60.0),))
+    kept = ScheduleRecord(
         schedule_id=name,
-        schedule=schedules.Schedule(action=action, spec=spec),
+        schedule=schedules.EngineSchedule(action=action, spec=spec),
         seen_ns=NOW,
         create_time_ns=NOW,
         **record,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.specs import made
 
 from hourglass._contract.handle import ActivityCancelled, ActivityDeferred, ActivityFailed, ActivityOk
 from hourglass._contract.service import (
@@ -14,6 +15,7 @@ from hourglass._contract.service import (
 )
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._engine.specs import ActivityCancellationType, RetryRule
 from hourglass.converter import ActivityFailure, CanceledFailure, Failure, Payload, TimeoutFailure
 from hourglass.errors import RetryState, ServiceError, TimeoutType
 
@@ -22,7 +24,7 @@ from .memory_world import World, app_failure, run_async, settle, text
 
 def schedule(seq: int = 1, **more: object) -> c.ScheduleActivity:
     options: dict[str, object] = {"start_to_close_timeout": 10.0, **more}
-    return c.ScheduleActivity(seq=seq, activity_id=str(seq), activity_type="act", **options)  # type: ignore[arg-type]
+    return made(c.ScheduleActivity, seq=seq, activity_id=str(seq), activity_type="act", **options)  # type: ignore[arg-type]
 
 
 async def begun(world: World, *commands: c.Command, **start: object) -> str:
@@ -69,13 +71,13 @@ def test_a_failed_attempt_is_retried_with_back_off() -> None:
 
     async def body() -> None:
         world = await World.new()
-        await begun(world, schedule(retry_policy=e.RetryRule()))
+        await begun(world, schedule(retry_policy=RetryRule()))
         for attempt, wait in ((1, 1.0), (2, 2.0), (3, 4.0)):
             task = await world.activity()
             assert task.attempt == attempt
             await world.handle.complete_activity(ActivityFailed(task.token, app_failure("no")))
             world.clock.advance(wait - 0.001)
-            assert not list(world.connection.engine.offers.attempts("q"))
+            assert not list(world.connection.engine.queues.attempts("q"))
             world.clock.advance(0.001)
         task = await world.activity()
         assert task.attempt == 4
@@ -90,18 +92,18 @@ def test_a_failed_attempt_is_retried_with_back_off() -> None:
 @pytest.mark.parametrize(
     ("rule", "failure", "state"),
     [
-        (e.RetryRule(maximum_attempts=1), app_failure("no"), RetryState.MAXIMUM_ATTEMPTS_REACHED),
-        (e.RetryRule(), app_failure("no", non_retryable=True), RetryState.NON_RETRYABLE_FAILURE),
+        (RetryRule(maximum_attempts=1), app_failure("no"), RetryState.MAXIMUM_ATTEMPTS_REACHED),
+        (RetryRule(), app_failure("no", non_retryable=True), RetryState.NON_RETRYABLE_FAILURE),
         (
-            e.RetryRule(non_retryable_error_types=("Oops",)),
+            RetryRule(non_retryable_error_types=("Oops",)),
             app_failure("no"),
             RetryState.NON_RETRYABLE_FAILURE,
         ),
-        (e.RetryRule(initial_interval=60.0), app_failure("no"), RetryState.TIMEOUT),
+        (RetryRule(initial_interval=60.0), app_failure("no"), RetryState.TIMEOUT),
     ],
 )
 def test_a_failure_for_good_is_wrapped_as_core_wraps_it(
-    rule: e.RetryRule, failure: Failure, state: RetryState
+    rule: RetryRule, failure: Failure, state: RetryState
 ) -> None:
     """The worker gets an activity failure with ids and the reason for giving up; the cause is what was raised."""
 
@@ -144,7 +146,7 @@ def test_a_failure_may_name_the_next_delay() -> None:
     run_async(body)
 
 
-ONCE = e.RetryRule(maximum_attempts=1)
+ONCE = RetryRule(maximum_attempts=1)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +297,7 @@ def test_wait_for_cancellation_resolves_when_the_attempt_ends() -> None:
 
     async def body() -> None:
         world = await World.new()
-        wait = c.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
+        wait = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
         run_id = await begun(world, schedule(1, cancellation_type=wait), c.StartTimer(1, 10**9))
         task = await world.activity()
         world.clock.advance(1)
@@ -317,7 +319,7 @@ def test_abandon_resolves_at_once_and_tells_nobody() -> None:
 
     async def body() -> None:
         world = await World.new()
-        abandon = c.ActivityCancellationType.ABANDON
+        abandon = ActivityCancellationType.ABANDON
         run_id = await begun(world, schedule(1, cancellation_type=abandon), c.StartTimer(1, 10**9))
         task = await world.activity()
         world.clock.advance(1)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.specs import made
 
 from hourglass._contract.service import DescribeWorkflow, ListWorkflows, RunCompleted, TerminateWorkflow
 from hourglass._embedded import VirtualClock
@@ -40,7 +41,7 @@ class Noted(MemoryStore):
 
 
 def child(seq: int = 1, name: str = "c", **more: Any) -> c.StartChildWorkflow:
-    return c.StartChildWorkflow(seq=seq, workflow_id=name, workflow_type="C", **more)
+    return made(c.StartChildWorkflow, seq=seq, workflow_id=name, workflow_type="C", **more)
 
 
 def told(seen: Sequence[e.Event], kind: type[e.Event]) -> Any:
@@ -194,7 +195,9 @@ def test_a_family_in_a_file(tmp_path: Path) -> None:
         record = world.engine.current("w")
         assert record is not None
         pending = record.run.children
-        assert [(each.spec.workflow_id, each.started_event_id) for each in pending.values()] == [("c", 6)]
+        assert [(each.initiated.workflow_id, each.started_event_id) for each in pending.values()] == [
+            ("c", 6)
+        ]
         await world.engine.durable(world.engine.runs.newest)
         await world.close()
         world = await World.new(store=SqliteStore.open(tmp_path / "runs.db"), clock=clock, opened=True)

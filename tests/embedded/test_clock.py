@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.specs import made
 
 from hourglass._contract.handle import HandleConfig
 from hourglass._contract.service import IdReusePolicy, StartWorkflow
@@ -225,7 +226,8 @@ def test_no_closed_run_is_forgotten_by_a_clock_that_has_jumped() -> None:
         hands, store = Hands(), MemoryStore()
         world = await engine_by(hands, store)
         await closed(world, "paid")
-        again = StartWorkflow(
+        again = made(
+            StartWorkflow,
             workflow_id="paid",
             request_id="again",
             workflow_type="W",
@@ -261,11 +263,13 @@ def test_a_jump_after_a_sudden_end_is_not_believed() -> None:
         world.engine._upkeep.close()
         hands.wall += 31 * DAY
         client = EngineConnection(Engine(store=store, clock=hands.restarted()))
-        await client.call(StartWorkflow(workflow_id="w", request_id="1", workflow_type="W", task_queue="q"))
+        await client.call(
+            made(StartWorkflow, workflow_id="w", request_id="1", workflow_type="W", task_queue="q")
+        )
         world = await engine_by(hands, store)
         for _ in range(3):
             await looked(world, hands)
-        assert await store.count("WorkflowId = 'paid'") == 1
+        assert (await store.count("WorkflowId = 'paid'")).count == 1
         await world.close()
 
     run_async(body)
@@ -280,10 +284,10 @@ def test_a_month_that_passes_is_a_month() -> None:
         await closed(world, "old")
         hands.go_far(29 * DAY)
         await looked(world, hands)
-        assert await store.count("") == 1
+        assert (await store.count("")).count == 1
         hands.go_far(2 * DAY)
         await looked(world, hands)
-        assert await store.count("") == 0
+        assert (await store.count("")).count == 0
         await world.close()
 
     run_async(body)

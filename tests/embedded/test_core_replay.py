@@ -19,12 +19,15 @@ from temporalio.client import WorkflowHistory
 from temporalio.exceptions import ActivityError
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import ActivityCancellationType
+from tests.specs import made
 
 from hourglass._contract.handle import ActivityCancelled, ActivityFailed, ActivityOk
 from hourglass._contract.service import CancelWorkflow, SignalWorkflow, TerminateWorkflow
 from hourglass._embedded.workers.cursor import seed_of
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._engine import specs
+from hourglass._engine.specs import RetryRule
 from hourglass.converter import CanceledFailure, Failure, Payload
 
 from .memory_world import World, app_failure, run_async, text
@@ -65,20 +68,20 @@ async def drive_steps(world: World) -> None:
     act = {"activity_type": "act", "start_to_close_timeout": 60.0}
     await world.activation()
     await world.complete(
-        run_id, c.ScheduleActivity(seq=1, activity_id="1", **act, arguments=(text("a"),)), flags=(1001,)
+        run_id, made(c.ScheduleActivity, seq=1, activity_id="1", **act, arguments=(text("a"),)), flags=(1001,)
     )
     task = await world.activity()
     await world.handle.complete_activity(ActivityOk(task.token, text("ok")))
     await world.activation()
     await world.complete(
-        run_id, c.SetPatchMarker("new-way"), c.ScheduleActivity(seq=2, activity_id="2", **act)
+        run_id, c.SetPatchMarker("new-way"), made(c.ScheduleActivity, seq=2, activity_id="2", **act)
     )
     task = await world.activity()
     failure = app_failure("no", non_retryable=True)
     await world.handle.complete_activity(ActivityFailed(task.token, failure))
     await world.activation()
-    once = e.RetryRule(maximum_attempts=1)
-    await world.complete(run_id, c.ScheduleActivity(seq=3, activity_id="3", **act, retry_policy=once))
+    once = RetryRule(maximum_attempts=1)
+    await world.complete(run_id, made(c.ScheduleActivity, seq=3, activity_id="3", **act, retry_policy=once))
     await world.activity()
     world.clock.advance(60)
     await world.activation()
@@ -111,11 +114,11 @@ async def _again(world: World, activation: e.Activation) -> None:
     act = {"activity_type": "act", "start_to_close_timeout": 60.0}
     match activation.events[-1]:
         case e.RunStarted():
-            commands: tuple[c.Command, ...] = (c.ScheduleActivity(seq=1, activity_id="1", **act),)
+            commands: tuple[c.Command, ...] = (made(c.ScheduleActivity, seq=1, activity_id="1", **act),)
         case e.ActivityCompleted():
-            commands = (c.SetPatchMarker("new-way"), c.ScheduleActivity(seq=2, activity_id="2", **act))
+            commands = (c.SetPatchMarker("new-way"), made(c.ScheduleActivity, seq=2, activity_id="2", **act))
         case e.ActivityFailed(seq=2):
-            commands = (c.ScheduleActivity(seq=3, activity_id="3", **act),)
+            commands = (made(c.ScheduleActivity, seq=3, activity_id="3", **act),)
         case _:
             commands = (c.StartTimer(1, 10**9), c.StartTimer(2, 1000 * 10**9))
     await world.complete(activation.run_id, *commands)
@@ -150,21 +153,21 @@ async def drive_cancelling(world: World) -> None:
     run_id = (await world.start(workflow_type="Cancelling")).run_id
     await world.activation()
     await world.complete(run_id, _cancellable(1), c.StartTimer(1, 10**9))
-    for seq, kind in enumerate(c.ActivityCancellationType, start=1):
+    for seq, kind in enumerate(specs.ActivityCancellationType, start=1):
         task = await world.activity()
         world.clock.advance(1)
         await _until(world, e.TimerFired)
         await world.complete(run_id, c.RequestCancelActivity(seq))
         end = ActivityCancelled(task.token, Failure(info=CanceledFailure()))
-        if kind is c.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED:
+        if kind is specs.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED:
             await world.cancel()
             await world.handle.complete_activity(end)
         await _until(world, e.ActivityCancelled)
         await world.complete(run_id, _cancellable(seq + 1), c.StartTimer(seq + 1, 10**9))
-        if kind is c.ActivityCancellationType.TRY_CANCEL:
+        if kind is specs.ActivityCancellationType.TRY_CANCEL:
             await world.cancel()
             await world.handle.complete_activity(end)
-        if kind is c.ActivityCancellationType.ABANDON:
+        if kind is specs.ActivityCancellationType.ABANDON:
             await world.handle.complete_activity(ActivityOk(task.token))
     world.clock.advance(1)
     await _until(world, e.TimerFired)
@@ -177,9 +180,10 @@ async def drive_cancelling(world: World) -> None:
 
 
 def _cancellable(seq: int) -> c.ScheduleActivity:
-    kind = c.ActivityCancellationType(seq - 1 if seq < 4 else 0)
+    kind = specs.ActivityCancellationType(seq - 1 if seq < 4 else 0)
     queue = "nobody" if seq == 4 else ""
-    return c.ScheduleActivity(
+    return made(
+        c.ScheduleActivity,
         seq=seq,
         activity_id=str(seq),
         activity_type="act",

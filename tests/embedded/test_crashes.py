@@ -8,6 +8,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.specs import made
 
 from hourglass._contract import service as s
 from hourglass._contract.handle import (
@@ -92,8 +93,8 @@ class Life:
         """A start or a signal, not waited for."""
         request: s.Request[Any]
         if request_id == "start":
-            request = s.StartWorkflow(
-                workflow_id="w", workflow_type="W", task_queue="q", request_id=request_id
+            request = made(
+                s.StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id=request_id
             )
         else:
             request = s.SignalWorkflow(workflow_id="w", signal_name=request_id, request_id=request_id)
@@ -199,7 +200,7 @@ class Life:
                 stored = self.disk.load(item.run_id)
                 assert stored is not None
                 begun = {
-                    each.spec.activity_id: (each.attempt, each.started_ns)
+                    each.scheduled.activity_id: (each.attempt, each.started_ns)
                     for each in stored.run.activities.values()
                 }
                 attempt, started_ns = begun[item.activity_id]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.specs import made
 
 from hourglass._contract import schedules as sc
 from hourglass._contract import service as s
@@ -147,8 +148,10 @@ def test_a_damaged_schedule_harms_no_other(
     async def body() -> None:
         world = await open_world(path)
         for name in ("bad", "good"):
-            action = s.StartWorkflow(workflow_id=name, workflow_type="W", task_queue="q", request_id="")
-            schedule = sc.Schedule(action=action, spec=sc.ScheduleSpec(intervals=(sc.IntervalSpec(60.0),)))
+            action = made(s.StartWorkflow, workflow_id=name, workflow_type="W", task_queue="q", request_id="")
+            schedule = sc.EngineSchedule(
+                action=action, spec=sc.EngineScheduleSpec(intervals=(sc.IntervalSpec(60.0),))
+            )
             await world.call(sc.CreateSchedule(schedule_id=name, schedule=schedule, request_id=name))
         await world.close()
         damage(path, SCHEDULES[what])

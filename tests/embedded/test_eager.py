@@ -6,14 +6,21 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from hourglass._contract.handle import ActivityOk, ActivityTask
+from hourglass._embedded.engine.task_queues import DispatchPolicy
+from hourglass._embedded.rules import activities, transitions
 from hourglass._embedded.rules import tasks as tasks
-from hourglass._embedded.rules import transitions
-from hourglass._embedded.rules.draft import Eager
+from hourglass._embedded.rules.draft import Draft, Eager, take_task
 from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.rules.run import Step
+from hourglass._embedded.rules.run import Activity, Run, Step
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._engine.specs import ActivitySpec, StartSpec
+from hourglass._history import events as h
+from hourglass.converter import Payload
 
 from .memory_world import World, run_async, settle, text
 from .store_conformance import NOW, Life, activity
@@ -26,7 +33,7 @@ def eager(attempts: int = 9, queue: str = "q", limits: Limits = LIMITS) -> Eager
 
 
 def answered(life: Life, *commands: c.Command, at_once: Eager | None) -> Step:
-    answer = tasks.Answer(commands=tuple(map(tasks.Sent, commands)), identity="me")
+    answer = tasks.TaskAnswer(commands=tuple(map(tasks.Sent, commands)), identity="me")
     return tasks.complete_task(life.run, answer, "", LIMITS, NOW, at_once)
 
 
@@ -98,27 +105,36 @@ def test_a_worker_that_does_not_poll_takes_nothing() -> None:
         run_id = (await world.start()).run_id
         await world.activation()
         await world.complete(run_id, activity(1))
-        assert world.engine.offers.waiting_attempts() == [(run_id, 5)]
+        assert world.engine.queues.waiting_attempts() == [(run_id, 5)]
         assert isinstance(await world.handle.poll_activity(), ActivityTask)
         await world.close()
 
     run_async(body)
 
 
-def test_a_gate_decides_also_for_those_who_wait() -> None:
-    """Where somebody decides what is taken when, nothing passes him by."""
+class TasksOnly(DispatchPolicy):
+    """No attempt may be taken."""
+
+    is_selective = True
+
+    def may_take(self, run_id: str, scheduled_event_id: int) -> bool:
+        return scheduled_event_id == 0
+
+
+def test_a_policy_decides_also_for_those_who_wait() -> None:
+    """Where it decides what is taken when, nothing passes it by."""
 
     async def body() -> None:
-        world = await World.new()
-        world.engine.offers.gate = lambda run_id, scheduled: scheduled == 0
+        policy = TasksOnly()
+        world = await World.new(policy=policy)
         run_id = (await world.start()).run_id
         poll = await started(world.handle.poll_activity())
         await world.activation()
         await world.complete(run_id, activity(1))
         await settle()
         assert not poll.done()
-        world.engine.offers.gate = None
-        world.engine.offers.wake_all()
+        policy.is_selective = False
+        world.engine.queues.wake_all()
         assert isinstance(await poll, ActivityTask)
         await world.close()
 
@@ -173,3 +189,50 @@ def test_results_that_meet_a_task_are_held() -> None:
         await world.close()
 
     run_async(body)
+
+
+@given(
+    now=st.integers(50, 150),
+    latest=st.integers(50, 150),
+    began=st.integers(0, 150),
+    after=st.sampled_from([0, 120]),
+    length=st.integers(5, 12),
+    value=st.sampled_from([None, text("1")]),
+)
+def test_an_end_with_its_task_is_what_the_end_and_then_the_task_write(
+    now: int, latest: int, began: int, after: int, length: int, value: Payload | None
+) -> None:
+    """The short way of an activity's end to the worker's next task leads to the same step as a draft does."""
+    started = h.WorkflowExecutionStarted(
+        workflow_id="w",
+        workflow_type="t",
+        original_run_id="r",
+        first_run_id="r",
+        spec=StartSpec(task_queue="q"),
+    )
+    scheduled = h.ActivityTaskScheduled("1", "echo", ActivitySpec(task_queue="q"), 4)
+    attempt = Activity(
+        scheduled_event_id=5,
+        scheduled=scheduled,
+        spec=scheduled.spec,
+        scheduled_ns=40,
+        available_ns=40,
+        started_ns=began,
+        after_ns=after,
+    )
+    run = Run(
+        run_id="r",
+        started=started,
+        start_ns=1,
+        length=length,
+        latest_ns=latest,
+        history_size=1000,
+        task_count=1,
+        activities={5: attempt, 6: attempt},
+    )
+    wants = Eager("me", "q", Limits(history_events=13, suggest_events=12))
+    draft = Draft(run, now)
+    draft.drop_activity(5)
+    draft.happen(*activities.completed(attempt, value, "me"))
+    take_task(draft, wants)
+    assert transitions.complete_activity(run, attempt, value, "me", now, wants) == draft.step()

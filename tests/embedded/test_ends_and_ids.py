@@ -9,6 +9,7 @@ import pytest
 from hourglass._contract import service as s
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._engine.specs import IdReusePolicy, RetryRule
 from hourglass.errors import (
     ServiceError,
     WorkflowAlreadyStartedError,
@@ -89,9 +90,7 @@ def test_continue_as_new_and_retries_make_a_chain() -> None:
 
     async def body() -> None:
         world = await World.new()
-        first = (
-            await world.start(retry_policy=e.RetryRule(maximum_attempts=2), memo={"m": text("1")})
-        ).run_id
+        first = (await world.start(retry_policy=RetryRule(maximum_attempts=2), memo={"m": text("1")})).run_id
         await world.activation()
         await world.complete(first, c.ContinueAsNew(arguments=(text("next"),)))
         outcome = await world.outcome(run_id=first)
@@ -101,7 +100,7 @@ def test_continue_as_new_and_retries_make_a_chain() -> None:
         (second,) = (await world.activation()).events
         assert isinstance(second, e.RunStarted)
         assert (second.arguments, second.continued_run_id) == ((text("next"),), first)
-        assert (second.first_execution_run_id, second.memo) == (first, {"m": text("1")})
+        assert (second.first_execution_run_id, second.spec.memo) == (first, {"m": text("1")})
         await world.complete(outcome.new_run_id, c.FailRun(app_failure("no")))
         failed = await world.outcome(run_id=outcome.new_run_id)
         assert isinstance(failed, s.RunFailed)
@@ -192,8 +191,8 @@ def test_the_id_of_a_closed_run_is_free_unless_a_policy_says_no() -> None:
         await world.start()
         await world.call(s.TerminateWorkflow(workflow_id="w"))
         with pytest.raises(WorkflowAlreadyStartedError):
-            await world.start(id_reuse_policy=c.IdReusePolicy.REJECT_DUPLICATE)
-        failed_only = c.IdReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
+            await world.start(id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE)
+        failed_only = IdReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
         run_id = (await world.start(id_reuse_policy=failed_only)).run_id
         await world.activation()
         await world.complete(run_id, c.CompleteRun(text("r")))

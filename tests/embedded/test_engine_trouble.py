@@ -48,7 +48,7 @@ def test_an_answer_that_was_taken_is_not_refused_for_what_comes_after_it(
         activation = await world.activation()
         poll = asyncio.ensure_future(world.handle.poll_activation())
         await settle()
-        world.engine.offers._tasks["q"].put("nobody's", 3)  # so that it looks for work
+        world.engine.queues._tasks["q"].put("nobody's", 3)  # so that it looks for work
         break_once(monkeypatch, type(world.engine.tasks), "take")
         assert world.handle.answer_activation(Succeeded(activation.run_id, (DONE,)))
         assert not world.handle.has_out
@@ -75,7 +75,7 @@ def test_who_serves_another_queue_is_woken_all_the_same(
         ]
         await settle()
         break_once(monkeypatch, type(world.engine.tasks), "take")
-        with world.engine.runs.as_one():
+        with world.engine.runs.transaction():
             first = await world.start("w1", task_queue="q2")
             other = await world.start("w2", task_queue="q")
         found = {(await poll).run_id for poll in polls}

@@ -6,7 +6,7 @@ import pytest
 
 from hourglass._contract.handle import Shutdown
 from hourglass._contract.service import GetHistory
-from hourglass._embedded.engine.run import Record
+from hourglass._embedded.engine.run import LoadedRun
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._history import events as h
@@ -66,7 +66,7 @@ def test_core_tells_families_what_the_engine_told_them(part: int) -> None:
     run_async(body)
 
 
-def _settled(record: Record, told: list[Batch]) -> int:
+def _settled(record: LoadedRun, told: list[Batch]) -> int:
     """How much of what Core told counts: at the end of a history that goes on it gives out what no task has seen."""
     if not record.run.is_open:
         return len(told)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import force_setattr
+from tests.specs import made
 
 from hourglass._contract import schedules as sc
 from hourglass._contract import service as s
@@ -21,7 +22,7 @@ from hourglass._embedded.rules.activities import backoff
 from hourglass._embedded.sharing import wire
 from hourglass._embedded.store.sqlite import SqliteStore
 from hourglass._engine import commands as c
-from hourglass._engine.events import RetryRule
+from hourglass._engine.specs import RetryRule
 from hourglass.errors import ServiceError
 
 from .memory_world import World, app_failure, run_async, text
@@ -61,13 +62,17 @@ def starts(**options: Any) -> Door:
 
 
 def activity(**options: Any) -> c.ScheduleActivity:
-    return c.ScheduleActivity(
-        seq=1, activity_id="1", activity_type="a", **{"start_to_close_timeout": LONGEST, **options}
+    return made(
+        c.ScheduleActivity,
+        seq=1,
+        activity_id="1",
+        activity_type="a",
+        **{"start_to_close_timeout": LONGEST, **options},
     )
 
 
 def child(**options: Any) -> c.StartChildWorkflow:
-    return c.StartChildWorkflow(seq=1, workflow_id="child", workflow_type="W", **options)
+    return made(c.StartChildWorkflow, seq=1, workflow_id="child", workflow_type="W", **options)
 
 
 def fails(commands: c.Command, **failure: Any) -> Door:
@@ -92,10 +97,12 @@ def run_fails(**options: Any) -> Door:
     return door
 
 
-def schedule(**spec: Any) -> sc.Schedule:
-    action = s.StartWorkflow(workflow_id="by-schedule", workflow_type="W", task_queue="other", request_id="")
+def schedule(**spec: Any) -> sc.EngineSchedule:
+    action = made(
+        s.StartWorkflow, workflow_id="by-schedule", workflow_type="W", task_queue="other", request_id=""
+    )
     intervals = spec.pop("intervals", (sc.IntervalSpec(3600.0),))
-    return sc.Schedule(action=action, spec=sc.ScheduleSpec(intervals=intervals, **spec))
+    return sc.EngineSchedule(action=action, spec=sc.EngineScheduleSpec(intervals=intervals, **spec))
 
 
 def schedules(*requests: s.Request[Any], **spec: Any) -> Door:
@@ -132,7 +139,7 @@ DOORS: dict[str, Door] = {
     "child_run": asks(child(run_timeout=LONGEST)),
     "child_retry": asks(child(retry_policy=RARE)),
     "child_cron": asks(child(cron_schedule="@every 2500000h")),
-    "continue": asks(c.ContinueAsNew(run_timeout=LONGEST)),
+    "continue": asks(made(c.ContinueAsNew, run_timeout=LONGEST)),
     "execution_timeout": starts(execution_timeout=LONGEST),
     "run_timeout": starts(run_timeout=LONGEST),
     "all_timeouts": starts(execution_timeout=LONGEST, run_timeout=LONGEST, start_delay=LONGEST),
@@ -155,10 +162,10 @@ DOORS: dict[str, Door] = {
         sc.UpdateSchedule(
             schedule_id="s",
             request_id="2",
-            schedule=sc.Schedule(
+            schedule=sc.EngineSchedule(
                 action=schedule().action,
                 spec=schedule().spec,
-                policy=sc.SchedulePolicy(catchup_window=LONGEST),
+                policy=sc.EngineSchedulePolicy(catchup_window=LONGEST),
             ),
         )
     ),
@@ -256,7 +263,7 @@ def test_far_dates_travel_between_processes() -> None:
         backfill=(sc.Backfill(start_ns=YEAR_1, end_ns=YEAR_9999),),
     )
     message = wire.decode_to_owner(wire.ask(1, "k", create))
-    assert isinstance(message, wire.Ask)
+    assert isinstance(message, wire.RequestMessage)
     request = wire.request_of(message)
     assert isinstance(request, sc.CreateSchedule)
     assert request.schedule.spec.end_at_ns == LATEST_NS
@@ -277,8 +284,8 @@ def test_numbers_that_fit_nowhere_are_refused_in_words(tmp_path: Path) -> None:
         assert (
             await world.call(s.ListWorkflows(page_size=10**30))
         ).workflows == ()  # a page has a limit of its own
-        state = sc.ScheduleState(limited_actions=True, remaining_actions=10**30)
-        huge = sc.Schedule(action=schedule().action, spec=schedule().spec, state=state)
+        state = sc.EngineScheduleState(limited_actions=True, remaining_actions=10**30)
+        huge = sc.EngineSchedule(action=schedule().action, spec=schedule().spec, state=state)
         with pytest.raises(ServiceError, match="cannot be written"):
             await world.call(sc.CreateSchedule(schedule_id="huge", schedule=huge, request_id="1"))
         assert [each.schedule_id for each in (await world.call(sc.ListSchedules())).schedules] == []

@@ -9,13 +9,14 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.specs import made
 
 from hourglass._contract import service as s
 from hourglass._contract.handle import ActivityOk, ActivityTask
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import Activity, Run, Timer
-from hourglass._embedded.rules.wakes import Wakes, item_wake_ns, run_wake_ns
+from hourglass._embedded.rules.wakes import Wakes, activity_wake_ns, run_wake_ns, timer_wake_ns
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.store import Change
 from hourglass._engine import commands as c
@@ -78,8 +79,12 @@ def test_a_step_costs_the_same_with_many_activities_pending() -> None:
         await world.complete(
             run_id,
             *[
-                c.ScheduleActivity(
-                    seq=seq, activity_id=str(seq), activity_type="a", start_to_close_timeout=60.0 + seq
+                made(
+                    c.ScheduleActivity,
+                    seq=seq,
+                    activity_id=str(seq),
+                    activity_type="a",
+                    start_to_close_timeout=60.0 + seq,
                 )
                 for seq in range(1, 3001)
             ],
@@ -141,12 +146,17 @@ def test_a_timer_fires_at_the_same_cost_among_many() -> None:
 # --- what is kept to make it so ---------------------------------------------------------------------------
 
 
+def _item_wake_ns(run: Run, event_id: int, now: int) -> int:
+    activity = run.activities.get(event_id)
+    return timer_wake_ns(run, event_id) if activity is None else activity_wake_ns(activity, now)
+
+
 def _all_ids(run: Run) -> list[int]:
     return [*run.activities, *run.timers]
 
 
 def _next_by_looking_at_all(run: Run, now: int) -> int:
-    whens = [item_wake_ns(run, event_id, now) for event_id in _all_ids(run)] + [run_wake_ns(run, now)]
+    whens = [_item_wake_ns(run, event_id, now) for event_id in _all_ids(run)] + [run_wake_ns(run, now)]
     return min((when for when in whens if when), default=0)
 
 
@@ -205,7 +215,8 @@ def test_what_is_due_is_named_once() -> None:
         record = world.engine.record(run_id)
         assert record is not None
         run, now = record.run, world.clock.now_ns()
-        wakes.look(run, _all_ids(run), now)
+        for event_id in _all_ids(run):
+            wakes.enter(event_id, _item_wake_ns(run, event_id, now))
         assert wakes.next_ns(run, now) == now + 5 * 10**9
         assert wakes.due(now) == []
         assert wakes.due(now + 5 * 10**9) == [5]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.specs import made
 
 from effort import cases
 from hourglass._contract import schedules as sc
@@ -25,13 +26,14 @@ from hourglass._contract.handle import (
 )
 from hourglass._contract.ids import new_id
 from hourglass._contract.service import PollUpdate, ResetWorkflow, UpdateWorkflow
-from hourglass._embedded.clients.answering import Answer
+from hourglass._embedded.clients.answering import PendingAnswer
 from hourglass._embedded.clients.connection import EngineConnection
 from hourglass._embedded.clients.requests import HANDLERS
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.workers.cache import AHEAD
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._engine.specs import ActivityCancellationType, IdReusePolicy
 from hourglass.errors import (
     HourglassError,
     QueryFailedError,
@@ -59,8 +61,13 @@ async def new_world(**more: Any) -> tuple[World, ScriptedStore]:
 
 
 def activity(seq: int = 1, **more: Any) -> c.ScheduleActivity:
-    return c.ScheduleActivity(
-        seq=seq, activity_id=str(seq), activity_type="a", start_to_close_timeout=60.0, **more
+    return made(
+        c.ScheduleActivity,
+        seq=seq,
+        activity_id=str(seq),
+        activity_type="a",
+        start_to_close_timeout=60.0,
+        **more,
     )
 
 
@@ -174,8 +181,8 @@ def test_a_local_activity_waits_for_what_its_run_knew() -> None:
         start = await started(world.start())
         run_id = (await world.activation()).run_id
         poll = await started(world.handle.poll_activity())
-        local = c.ScheduleLocalActivity(
-            seq=1, activity_id="1", activity_type="a", start_to_close_timeout=60.0
+        local = made(
+            c.ScheduleLocalActivity, seq=1, activity_id="1", activity_type="a", start_to_close_timeout=60.0
         )
         await world.complete(run_id, local)
         await settle()
@@ -248,7 +255,7 @@ def test_a_cancellation_comes_after_its_attempt() -> None:
         store.commit()
         run_id = (await start).run_id
         await task
-        waits = c.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
+        waits = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
         await world.complete(run_id, activity(cancellation_type=waits))
         poll = await started(world.handle.poll_activity())
         signalled = await started(
@@ -303,7 +310,7 @@ def test_a_call_that_is_not_answered_in_time_is_repeated_without_harm() -> None:
             await world.start(request_id="r", rpc_timeout=0.0)
         again = await started(world.start(request_id="r"))
         store.commit()
-        assert await world.engine.store.count("") == 1
+        assert (await world.engine.store.count("")).count == 1
         assert (await again).run_id == store.disk.current("w")
         await world.close()
 
@@ -432,15 +439,17 @@ async def made_schedule(world: World, store: ScriptedStore) -> asyncio.Task[Any]
 
 
 def _schedule(request_id: str) -> sc.CreateSchedule:
-    action = s.StartWorkflow(workflow_id="x", workflow_type="W", task_queue="q", request_id="")
+    action = made(s.StartWorkflow, workflow_id="x", workflow_type="W", task_queue="q", request_id="")
     return sc.CreateSchedule(
-        schedule_id="s", schedule=sc.Schedule(action=action, spec=sc.ScheduleSpec()), request_id=request_id
+        schedule_id="s",
+        schedule=sc.EngineSchedule(action=action, spec=sc.EngineScheduleSpec()),
+        request_id=request_id,
     )
 
 
 def _start(**more: Any) -> s.StartWorkflow:
     options = {"workflow_id": "w", "workflow_type": "W", "task_queue": "q", "request_id": "r", **more}
-    return s.StartWorkflow(**options)
+    return made(s.StartWorkflow, **options)
 
 
 _update = UpdateWorkflow(workflow_id="w", update_id="u", update_name="do")
@@ -451,7 +460,7 @@ REFUSED = {
         not_begun,
         _start(signal_name="s", id_conflict_policy=s.IdConflictPolicy.FAIL),
     ),
-    "may not be used again": (closed, _start(id_reuse_policy=c.IdReusePolicy.REJECT_DUPLICATE)),
+    "may not be used again": (closed, _start(id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE)),
     "a signal to what has closed": (
         closed,
         s.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"),
@@ -491,14 +500,14 @@ def test_a_refusal_waits_for_the_commit_that_it_rests_on(name: str) -> None:
 
 def test_there_is_one_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a handler says, by its answer or by an error of whichever kind, waits for what it rests on."""
-    outcomes: list[Answer[str] | HourglassError] = [
-        Answer("how it is", 1),
+    outcomes: list[PendingAnswer[str] | HourglassError] = [
+        PendingAnswer("how it is", 1),
         ServiceError("it is not so", status="NOT_FOUND"),
         QueryFailedError("no"),
         UsageError("never"),
     ]
 
-    async def handler(engine: object, request: object) -> Answer[str]:
+    async def handler(engine: object, request: object) -> PendingAnswer[str]:
         outcome = outcomes.pop(0)
         if isinstance(outcome, HourglassError):
             raise outcome
@@ -627,7 +636,7 @@ async def _check_told(disk: MemoryStore, request: Any, call: asyncio.Task[Any]) 
         case _, WorkflowAlreadyStartedError(run_id=run_id):
             assert disk.load(run_id) is not None
         case _, WorkflowNotFoundError() if "already completed" in str(error):
-            assert await disk.count(closed) > 0
+            assert (await disk.count(closed)).count > 0
         case s.Started(run_id=run_id), None:
             assert disk.load(run_id) is not None
         case s.Description() as description, None:

@@ -6,6 +6,7 @@ import asyncio
 
 import msgspec
 import pytest
+from tests.specs import made
 
 from hourglass._contract import service as s
 from hourglass._embedded.rules.limits import (
@@ -33,7 +34,7 @@ def signal(number: int = 0, size: int = 1) -> s.SignalWorkflow:
 
 def schedule(count: int) -> list[c.Command]:
     return [
-        c.ScheduleActivity(seq=seq, activity_id=str(seq), activity_type="a", start_to_close_timeout=9.0)
+        made(c.ScheduleActivity, seq=seq, activity_id=str(seq), activity_type="a", start_to_close_timeout=9.0)
         for seq in range(1, count + 1)
     ]
 
@@ -161,8 +162,13 @@ def test_a_value_that_is_too_large_is_refused() -> None:
         world = await World.new(limits=Limits(blob_bytes=100))
         large = Payload(b"x" * 101)
         for request in (
-            s.StartWorkflow(
-                workflow_id="w", workflow_type="W", task_queue="q", request_id="", memo={"k": large}
+            made(
+                s.StartWorkflow,
+                workflow_id="w",
+                workflow_type="W",
+                task_queue="q",
+                request_id="",
+                memo={"k": large},
             ),
             signal(size=101),
             s.QueryWorkflow(workflow_id="w", query_name="q", arguments=(large,)),

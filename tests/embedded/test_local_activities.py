@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.specs import made
 
 from hourglass._contract.handle import (
     ActivityCancel,
@@ -22,19 +23,20 @@ from hourglass._contract.handle import (
 from hourglass._contract.service import QueryWorkflow, SignalWorkflow, TerminateWorkflow
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._engine.specs import ActivityCancellationType, RetryRule
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
 from hourglass.errors import TimeoutType
 
 from .memory_world import World, app_failure, run_async, settle, text
 from .test_recovery import next_epoch
 
-Kind = c.ActivityCancellationType
+Kind = ActivityCancellationType
 TASK = ["WorkflowTaskScheduled", "WorkflowTaskStarted", "WorkflowTaskCompleted"]
 
 
 def local(seq: int = 1, **more: Any) -> c.ScheduleLocalActivity:
     options = {"start_to_close_timeout": 60.0, **more}
-    return c.ScheduleLocalActivity(seq=seq, activity_id=str(seq), activity_type="a", **options)
+    return made(c.ScheduleLocalActivity, seq=seq, activity_id=str(seq), activity_type="a", **options)
 
 
 async def begun(world: World, *commands: c.Command, **more: Any) -> str:
@@ -89,7 +91,7 @@ def test_a_result_is_a_marker_of_the_same_task() -> None:
             (text("x"),),
             1,
         )
-        assert (task.run_id, task.workflow_id, task.task_queue) == (run_id, "w", "q")
+        assert (task.run_id, task.workflow_id, task.spec.task_queue) == (run_id, "w", "q")
         await world.handle.complete_activity(ActivityOk(task.token, text("y")))
         assert await told(world) == e.ActivityCompleted(1, text("y"), is_local=True)
         await world.complete(run_id, c.CompleteRun(text("end")))
@@ -121,14 +123,14 @@ def test_short_pauses_pass_within_the_task() -> None:
 
     async def body() -> None:
         world = await World.new()
-        rule = e.RetryRule(initial_interval=2.0, maximum_attempts=3)
+        rule = RetryRule(initial_interval=2.0, maximum_attempts=3)
         run_id = await begun(world, local(retry_policy=rule))
         for number in (1, 2):
             task = await world.activity()
             assert task.attempt == number
             await world.handle.complete_activity(ActivityFailed(task.token, app_failure("no")))
             await settle()
-            assert world.engine.is_idle, "only time can move things on"
+            assert world.is_idle, "only time can move things on"
             world.clock.advance(2.0 * number)
         task = await world.activity()
         assert task.attempt == 3
@@ -154,7 +156,7 @@ def test_what_must_not_be_retried_is_not(failure: Failure) -> None:
 
     async def body() -> None:
         world = await World.new()
-        await begun(world, local(retry_policy=e.RetryRule(non_retryable_error_types=("Never",))))
+        await begun(world, local(retry_policy=RetryRule(non_retryable_error_types=("Never",))))
         task = await world.activity()
         await world.handle.complete_activity(ActivityFailed(task.token, failure))
         assert await told(world) == e.ActivityFailed(1, failure, is_local=True)
@@ -194,7 +196,7 @@ def test_each_limit_ends_it(limit: TimeoutType) -> None:
 
     async def body() -> None:
         world = await World.new()
-        options = {f"{limit.name.lower()}_timeout": 3.0, "retry_policy": e.RetryRule(maximum_attempts=1)}
+        options = {f"{limit.name.lower()}_timeout": 3.0, "retry_policy": RetryRule(maximum_attempts=1)}
         await begun(world, local(**options))
         task = None if limit is TimeoutType.SCHEDULE_TO_START else await world.activity()
         world.clock.advance(3)
@@ -218,7 +220,7 @@ def test_the_whole_limit_counts_pauses() -> None:
         world = await World.new()
         await begun(
             world,
-            local(schedule_to_close_timeout=5.0, retry_policy=e.RetryRule(initial_interval=7.0)),
+            local(schedule_to_close_timeout=5.0, retry_policy=RetryRule(initial_interval=7.0)),
         )
         task = await world.activity()
         await world.handle.complete_activity(ActivityFailed(task.token, app_failure("no")))

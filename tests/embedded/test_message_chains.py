@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.specs import made
 
 from hourglass._contract import service as s
 from hourglass._contract.service import (
@@ -24,8 +25,7 @@ from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
-from hourglass._engine.commands import IdReusePolicy
-from hourglass._engine.events import RetryRule
+from hourglass._engine.specs import IdReusePolicy, RetryRule
 from hourglass._history.events import WorkflowExecutionSignaled
 from hourglass.errors import ServiceError, WorkflowNotFoundError
 
@@ -366,7 +366,9 @@ def test_a_call_for_an_update_that_is_repeated(left: bool, another_owner: bool) 
 
 
 def start(request_id: str = "start", **more: Any) -> s.StartWorkflow:
-    return s.StartWorkflow(workflow_id="w", workflow_type="W", task_queue="q", request_id=request_id, **more)
+    return made(
+        s.StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id=request_id, **more
+    )
 
 
 @pytest.mark.parametrize("ended", [False, True])
@@ -440,7 +442,7 @@ def test_a_signal_with_start_to_workflows_that_end_at_once(another_owner: bool) 
             world = await next_epoch(world, store)
         assert [await world.call(start(f"m{number}", signal_name="tell")) for number in range(4)] == told
         assert len({each.run_id for each in told}) == 4
-        assert await world.engine.store.count("") == 4
+        assert (await world.engine.store.count("")).count == 4
         await world.close()
 
     run_async(body)
@@ -633,8 +635,8 @@ def test_a_hot_entity_always_comes_to_continue() -> None:
             )
             record = world.engine.record(record.run.started.continued_run_id)
         assert heard == Counter(text(f"s{number}").data for number in range(sent))
-        assert await world.engine.store.count("ExecutionStatus = 'Terminated'") == 0
-        assert await world.engine.store.count("ExecutionStatus = 'ContinuedAsNew'") == 50
+        assert (await world.engine.store.count("ExecutionStatus = 'Terminated'")).count == 0
+        assert (await world.engine.store.count("ExecutionStatus = 'ContinuedAsNew'")).count == 50
         await world.close()
 
     run_async(body)

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.specs import made
 
 from hourglass._contract import schedules as sc
 from hourglass._contract import service as s
@@ -26,7 +27,7 @@ from hourglass.errors import StorageError
 from .memory_world import World, run_async, settle, text
 
 DONE = c.CompleteRun(text("done"))
-ACTIVITY = c.ScheduleActivity(seq=1, activity_id="1", activity_type="a", start_to_close_timeout=60.0)
+ACTIVITY = made(c.ScheduleActivity, seq=1, activity_id="1", activity_type="a", start_to_close_timeout=60.0)
 
 
 class Spoiled(SqliteStore):
@@ -266,17 +267,17 @@ def test_a_schedule_that_cannot_be_stored_stays_as_it_was(tmp_path: Path) -> Non
 
     async def body() -> None:
         world, _ = await open_world(tmp_path / "a.db")
-        action = s.StartWorkflow(workflow_id="x", workflow_type="W", task_queue="q", request_id="")
-        spec = sc.ScheduleSpec(intervals=(sc.IntervalSpec(3600.0),))
-        good = sc.Schedule(action=action, spec=spec)
+        action = made(s.StartWorkflow, workflow_id="x", workflow_type="W", task_queue="q", request_id="")
+        spec = sc.EngineScheduleSpec(intervals=(sc.IntervalSpec(3600.0),))
+        good = sc.EngineSchedule(action=action, spec=spec)
         await world.call(sc.CreateSchedule(schedule_id="s", schedule=good, request_id="1"))
-        state = sc.ScheduleState(limited_actions=True, remaining_actions=10**30)
-        bad = sc.Schedule(action=action, spec=spec, state=state)
+        state = sc.EngineScheduleState(limited_actions=True, remaining_actions=10**30)
+        bad = sc.EngineSchedule(action=action, spec=spec, state=state)
         with pytest.raises(StorageError, match="the schedule s cannot be written"):
             await world.call(sc.UpdateSchedule(schedule_id="s", schedule=bad, request_id="2"))
         found = await world.call(sc.DescribeSchedule(schedule_id="s"))
         assert not found.schedule.state.limited_actions
-        paused = sc.Schedule(action=action, spec=spec, state=sc.ScheduleState(paused=True))
+        paused = sc.EngineSchedule(action=action, spec=spec, state=sc.EngineScheduleState(paused=True))
         await world.call(sc.UpdateSchedule(schedule_id="s", schedule=paused, request_id="3"))
         assert (await world.call(sc.DescribeSchedule(schedule_id="s"))).schedule.state.paused
         await world.close()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hourglass import Client, Worker, activity, workflow
-from hourglass._embedded.engine.task_queues import Line
+from hourglass._embedded.engine.task_queues import PriorityQueue
 
 SEEN: list[str] = []
 
@@ -70,7 +70,7 @@ def test_attempts_come_by_priority() -> None:
 
 def test_a_line_is_in_order() -> None:
     """A line gives the most urgent first, keeps the place of what is put again, and forgets what is dropped."""
-    line: Line[str] = Line()
+    line: PriorityQueue[str] = PriorityQueue()
     for key, level in (("a", 3), ("b", 1), ("c", 3), ("a", 3), ("d", 5), ("e", 3)):
         line.put(key, level)
     line.drop("c")

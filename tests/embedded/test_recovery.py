@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.specs import made
 
 from hourglass._contract import service as s
 from hourglass._contract.handle import ActivityDeferred, ActivityOk, ActivityTask
@@ -14,6 +15,7 @@ from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.store import AT_ONCE
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._engine.specs import RetryRule
 from hourglass._history import events as h
 from hourglass.converter import TimeoutFailure
 from hourglass.errors import RetryState, TimeoutType, WorkflowAlreadyStartedError
@@ -25,11 +27,12 @@ DAY = 86_400
 
 def activity(seq: int = 1, attempts: int = 0, **more: Any) -> c.ScheduleActivity:
     options = {"start_to_close_timeout": 60.0, **more}
-    return c.ScheduleActivity(
+    return made(
+        c.ScheduleActivity,
         seq=seq,
         activity_id=str(seq),
         activity_type="a",
-        retry_policy=e.RetryRule(maximum_attempts=attempts),
+        retry_policy=RetryRule(maximum_attempts=attempts),
         **options,
     )
 

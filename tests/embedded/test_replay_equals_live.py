@@ -8,12 +8,14 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.specs import made
 
 from hourglass._contract.handle import ActivityCancel, ActivityFailed, ActivityOk, ActivityTask
 from hourglass._contract.service import CancelWorkflow, SignalWorkflow, StillOpen, WaitForClose
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._engine.specs import ActivityCancellationType, RetryRule
 from hourglass._history import events as h
 
 from .memory_world import World, app_failure, run_async, text
@@ -76,13 +78,14 @@ class Program:
 
 
 def _activity(seq: int, rng: Random) -> c.ScheduleActivity:
-    return c.ScheduleActivity(
+    return made(
+        c.ScheduleActivity,
         seq=seq,
         activity_id=str(seq),
         activity_type=f"t{seq % 3}",
         start_to_close_timeout=5.0,
-        retry_policy=e.RetryRule(maximum_attempts=rng.randint(1, 3)),
-        cancellation_type=rng.choice(list(c.ActivityCancellationType)),
+        retry_policy=RetryRule(maximum_attempts=rng.randint(1, 3)),
+        cancellation_type=rng.choice(list(ActivityCancellationType)),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.specs import made
 
 from hourglass._contract.handle import ActivityOk
 from hourglass._contract.service import (
@@ -20,7 +21,7 @@ from hourglass._contract.service import (
     UpdateStage,
     UpdateWorkflow,
 )
-from hourglass._embedded.engine.run import Record
+from hourglass._embedded.engine.run import LoadedRun
 from hourglass._embedded.rules.resetting import rebuild
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.workers.cursor import seed_of
@@ -44,7 +45,7 @@ async def signal(world: World, name: str = "s") -> None:
     await world.call(SignalWorkflow(workflow_id="w", signal_name=name, request_id=""))
 
 
-def latest(world: World) -> Record:
+def latest(world: World) -> LoadedRun:
     record = world.engine.current("w")
     assert record is not None
     return record
@@ -57,8 +58,13 @@ async def begun(**config: Any) -> tuple[World, str]:
     await world.activation()
     await world.complete(
         run_id,
-        c.ScheduleActivity(
-            seq=1, activity_id="1", activity_type="act", task_queue="q", start_to_close_timeout=5.0
+        made(
+            c.ScheduleActivity,
+            seq=1,
+            activity_id="1",
+            activity_type="act",
+            task_queue="q",
+            start_to_close_timeout=5.0,
         ),
         c.StartTimer(1, 60 * SECOND),
         c.UpsertMemo({"m": text("v")}),
@@ -109,8 +115,13 @@ def test_an_open_run_gives_way() -> None:
         assert first.is_replaying
         await world.complete(
             new.run_id,
-            c.ScheduleActivity(
-                seq=1, activity_id="1", activity_type="act", task_queue="q", start_to_close_timeout=5.0
+            made(
+                c.ScheduleActivity,
+                seq=1,
+                activity_id="1",
+                activity_type="act",
+                task_queue="q",
+                start_to_close_timeout=5.0,
             ),
             c.StartTimer(1, 60 * SECOND),
             c.UpsertMemo({"m": text("v")}),

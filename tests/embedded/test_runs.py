@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.specs import made
 
 from hourglass._contract import service as s
 from hourglass._contract.handle import HandleConfig, Shutdown
@@ -40,7 +41,7 @@ def test_the_first_activation_begins_with_the_start() -> None:
         first, second = activation.events
         assert isinstance(first, e.RunStarted)
         assert (first.workflow_id, first.workflow_type, first.arguments) == ("w", "W", (text("a"),))
-        assert (first.attempt, first.memo, first.execution_timeout) == (1, {"m": text("1")}, 60.0)
+        assert (first.attempt, first.spec.memo, first.spec.execution_timeout) == (1, {"m": text("1")}, 60.0)
         assert first.first_execution_run_id == started.run_id
         assert second == e.SignalReceived("s")
         assert (activation.timestamp_ns, activation.history_length) == (world.clock.now_ns(), 4)
@@ -59,7 +60,7 @@ def test_thirty_days_pass_in_no_time() -> None:
         await world.activation()
         await world.complete(run_id, c.StartTimer(1, 30 * DAY * 10**9))
         world.clock.advance(30 * DAY - 1)
-        assert world.connection.engine.is_idle
+        assert world.is_idle
         world.clock.advance_to_next()
         activation = await world.activation()
         assert activation.events == (e.TimerFired(1),)
@@ -221,8 +222,8 @@ def test_a_changed_workflow_is_found_out_on_replay() -> None:
         (evicted,) = (await world.activation()).events
         assert isinstance(evicted, e.RunEvicted)
         assert evicted.reason == "NONDETERMINISM"
-        assert "TimerStarted 1" in evicted.message
-        assert "'other'" in evicted.message
+        assert "timer number 1" in evicted.message
+        assert "activity other" in evicted.message
         await world.close()
 
     run_async(body)
@@ -235,7 +236,7 @@ def test_a_command_that_makes_no_sense_fails_the_task_and_says_so() -> None:
         world = await World.new()
         run_id = (await world.start()).run_id
         await world.activation()
-        child = c.StartChildWorkflow(seq=1, workflow_id="c", workflow_type="C", cron_schedule="@dayly")
+        child = made(c.StartChildWorkflow, seq=1, workflow_id="c", workflow_type="C", cron_schedule="@dayly")
         await world.complete(run_id, child)
         (evicted,) = (await world.activation()).events
         assert isinstance(evicted, e.RunEvicted)
@@ -260,7 +261,7 @@ def test_a_number_that_is_in_use_fails_the_task() -> None:
         (evicted,) = (await world.activation()).events
         assert isinstance(evicted, e.RunEvicted)
         assert "in use already" in evicted.message
-        assert not world.connection.engine.is_idle
+        assert not world.is_idle
         await world.close()
 
     run_async(body)

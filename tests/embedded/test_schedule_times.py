@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from hourglass._contract.schedules import (
     CalendarSpec,
+    EngineScheduleSpec,
     IntervalSpec,
     Range,
-    ScheduleSpec,
     canonical,
     is_empty,
     parse_cron,
@@ -49,12 +49,14 @@ def texts(look: Look) -> list[str]:
 # --- as the server finds them ---------------------------------------------------------------------------------
 
 
-async def _ask(target: str) -> list[tuple[list[int], ScheduleSpec]]:
+async def _ask(target: str) -> list[tuple[list[int], EngineScheduleSpec]]:
     client = await temporalio.client.Client.connect(target)
     return [await _ask_one(client, f"oracle-{at}", look) for at, look in enumerate(LOOKS)]
 
 
-async def _ask_one(client: temporalio.client.Client, name: str, look: Look) -> tuple[list[int], ScheduleSpec]:
+async def _ask_one(
+    client: temporalio.client.Client, name: str, look: Look
+) -> tuple[list[int], EngineScheduleSpec]:
     service = client.workflow_service
     create = ws.CreateScheduleRequest(namespace="default", schedule_id=name, request_id=name)
     put_spec(create.schedule.spec, look.spec)
@@ -74,21 +76,21 @@ async def _ask_one(client: temporalio.client.Client, name: str, look: Look) -> t
 
 
 @pytest.fixture(scope="module")
-def oracle(quick_server: DevServer) -> list[tuple[list[int], ScheduleSpec]]:
+def oracle(quick_server: DevServer) -> list[tuple[list[int], EngineScheduleSpec]]:
     """What a real server says of every spec: its times, and how it shows it."""
     return asyncio.run(_ask(quick_server.target))
 
 
 @pytest.mark.server
 @pytest.mark.parametrize("at", range(len(LOOKS)), ids=lambda at: str(LOOKS[at]))
-def test_times_are_the_servers(at: int, oracle: list[tuple[list[int], ScheduleSpec]]) -> None:
+def test_times_are_the_servers(at: int, oracle: list[tuple[list[int], EngineScheduleSpec]]) -> None:
     """Each spec names the times that a real server lists for it, to the nanosecond."""
     assert times(LOOKS[at]) == oracle[at][0]
 
 
 @pytest.mark.server
 @pytest.mark.parametrize("at", range(len(LOOKS)), ids=lambda at: str(LOOKS[at]))
-def test_canonical_form_is_the_servers(at: int, oracle: list[tuple[list[int], ScheduleSpec]]) -> None:
+def test_canonical_form_is_the_servers(at: int, oracle: list[tuple[list[int], EngineScheduleSpec]]) -> None:
     """A spec in canonical form is what a server describes after it was given the spec."""
     assert canonical(LOOKS[at].spec) == oracle[at][1]
 
@@ -98,7 +100,7 @@ async def _refused(target: str) -> set[str]:
     refused = set()
     for at, text in enumerate(ODD):
         name = f"odd-{at}"
-        look = Look(ScheduleSpec(cron_expressions=(text,)), "2026-01-01", "2026-01-02")
+        look = Look(EngineScheduleSpec(cron_expressions=(text,)), "2026-01-01", "2026-01-02")
         try:
             await _ask_one(client, name, look)
         except temporalio.service.RPCError as error:
@@ -114,7 +116,7 @@ def test_cron_strings_are_refused_as_the_server_refuses_them(quick_server: DevSe
 
     def makes_sense(text: str) -> bool:
         try:
-            canonical(ScheduleSpec(cron_expressions=(text,)))
+            canonical(EngineScheduleSpec(cron_expressions=(text,)))
         except UsageError:
             return False
         return True
@@ -200,8 +202,8 @@ def test_times_are_those_at_which_the_clock_matches(
     calendar: CalendarSpec, skip: CalendarSpec | None, zone: str, day: str
 ) -> None:
     """A time belongs to a calendar exactly if the zone's clock then shows a match, clock changes or not."""
-    full = canonical(ScheduleSpec(calendars=(calendar,), skip=(skip,) if skip else ()))
-    spec = ScheduleSpec(calendars=full.calendars, skip=full.skip, time_zone=zone)
+    full = canonical(EngineScheduleSpec(calendars=(calendar,), skip=(skip,) if skip else ()))
+    spec = EngineScheduleSpec(calendars=full.calendars, skip=full.skip, time_zone=zone)
     begin = datetime.fromisoformat(day).replace(tzinfo=UTC)
     minutes = [begin + timedelta(minutes=at) for at in range(1, 36 * 60)]
     walls = [(minute, minute.astimezone(ZoneInfo(zone))) for minute in minutes]
@@ -223,7 +225,7 @@ def test_times_are_those_at_which_the_clock_matches(
 def test_intervals_count_from_the_epoch(every: int, offset: int, after: int) -> None:
     """The next time of an interval is the first after now that is a multiple of it, shifted."""
     offset %= every
-    moment = Timetable(ScheduleSpec(intervals=(IntervalSpec(float(every), float(offset)),))).next(
+    moment = Timetable(EngineScheduleSpec(intervals=(IntervalSpec(float(every), float(offset)),))).next(
         after * NANOS
     )
     assert moment is not None
@@ -258,7 +260,7 @@ def test_changes_that_a_server_gets_wrong(look: Look, expected: list[str]) -> No
 @given(jitter=st.floats(0, 5000), every=st.integers(1, 4000), seed=st.text(max_size=5))
 def test_jitter_is_bounded_and_repeatable(jitter: float, every: int, seed: str) -> None:
     """Jitter makes times later, by less than it says and never as far as the next, and is the same each time."""
-    spec = ScheduleSpec(intervals=(IntervalSpec(float(every)),), jitter=jitter)
+    spec = EngineScheduleSpec(intervals=(IntervalSpec(float(every)),), jitter=jitter)
     moments = list(itertools.islice(Timetable(spec, seed).moments(0), 20))
     assert moments == list(itertools.islice(Timetable(spec, seed).moments(0), 20))
     assert [moment.nominal_ns for moment in moments] == [at * every * NANOS for at in range(1, 21)]
@@ -269,7 +271,7 @@ def test_jitter_is_bounded_and_repeatable(jitter: float, every: int, seed: str) 
 
 def test_jitter_differs_between_schedules() -> None:
     """Two schedules with the same spec do not act at the same time."""
-    spec = ScheduleSpec(cron_expressions=("@hourly",), jitter=600.0)
+    spec = EngineScheduleSpec(cron_expressions=("@hourly",), jitter=600.0)
     first, second = Timetable(spec, "a").next(0), Timetable(spec, "b").next(0)
     assert first is not None
     assert second is not None
@@ -280,13 +282,13 @@ def test_jitter_differs_between_schedules() -> None:
 def test_a_spec_that_skips_everything_ends() -> None:
     """Where all times are skipped the search gives up instead of going on for ever."""
     always = CalendarSpec(second=(Range(0, 59),), minute=(Range(0, 59),), hour=(Range(0, 23),))
-    assert Timetable(ScheduleSpec(intervals=(IntervalSpec(1.0),), skip=(always,))).next(0) is None
-    assert Timetable(ScheduleSpec(cron_expressions=("* * * * * * *",), skip=(always,))).next(0) is None
+    assert Timetable(EngineScheduleSpec(intervals=(IntervalSpec(1.0),), skip=(always,))).next(0) is None
+    assert Timetable(EngineScheduleSpec(cron_expressions=("* * * * * * *",), skip=(always,))).next(0) is None
 
 
 def test_long_skips_are_leapt_over() -> None:
     """A schedule of every second that skips nights goes on in the morning."""
-    spec = ScheduleSpec(intervals=(IntervalSpec(1.0),), skip=(NIGHTS,), time_zone="Europe/Berlin")
+    spec = EngineScheduleSpec(intervals=(IntervalSpec(1.0),), skip=(NIGHTS,), time_zone="Europe/Berlin")
     moment = Timetable(spec).next(nanos("2026-01-01T19:00:00"))
     assert moment is not None
     assert moment.nominal_ns == nanos("2026-01-02T06:00:00")
@@ -338,21 +340,24 @@ def test_bad_cron_strings(text: str, why: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "why"),
     [
-        (ScheduleSpec(cron_expressions=("@daily",), time_zone="Mars/Olympus"), "no time zone 'Mars/Olympus'"),
-        (ScheduleSpec(cron_expressions=("TZ=../../etc/passwd @daily",)), "no time zone"),
-        (ScheduleSpec(cron_expressions=("TZ=Asia/Tokyo @daily",), time_zone="UTC"), "another one"),
-        (ScheduleSpec(cron_expressions=("TZ=Asia/Tokyo @daily", "@hourly")), "same time zone"),
-        (ScheduleSpec(intervals=(IntervalSpec(0.5),)), "at least a second"),
-        (ScheduleSpec(intervals=(IntervalSpec(5.0, 5.0),)), "offset"),
-        (ScheduleSpec(intervals=(IntervalSpec(5.0, -1.0),)), "offset"),
-        (ScheduleSpec(calendars=(CalendarSpec(hour=(Range(24),)),)), "hours go from 0 to 23"),
-        (ScheduleSpec(calendars=(CalendarSpec(hour=(Range(5, 3),)),)), "range from 5 to 3"),
-        (ScheduleSpec(skip=(CalendarSpec(day_of_week=(Range(7),)),)), "days of the week"),
-        (ScheduleSpec(calendars=(CalendarSpec(comment="x" * 201),)), "comment"),
-        (ScheduleSpec(intervals=(IntervalSpec(5.0),), start_at_ns=2, end_at_ns=1), "before it starts"),
+        (
+            EngineScheduleSpec(cron_expressions=("@daily",), time_zone="Mars/Olympus"),
+            "no time zone 'Mars/Olympus'",
+        ),
+        (EngineScheduleSpec(cron_expressions=("TZ=../../etc/passwd @daily",)), "no time zone"),
+        (EngineScheduleSpec(cron_expressions=("TZ=Asia/Tokyo @daily",), time_zone="UTC"), "another one"),
+        (EngineScheduleSpec(cron_expressions=("TZ=Asia/Tokyo @daily", "@hourly")), "same time zone"),
+        (EngineScheduleSpec(intervals=(IntervalSpec(0.5),)), "at least a second"),
+        (EngineScheduleSpec(intervals=(IntervalSpec(5.0, 5.0),)), "offset"),
+        (EngineScheduleSpec(intervals=(IntervalSpec(5.0, -1.0),)), "offset"),
+        (EngineScheduleSpec(calendars=(CalendarSpec(hour=(Range(24),)),)), "hours go from 0 to 23"),
+        (EngineScheduleSpec(calendars=(CalendarSpec(hour=(Range(5, 3),)),)), "range from 5 to 3"),
+        (EngineScheduleSpec(skip=(CalendarSpec(day_of_week=(Range(7),)),)), "days of the week"),
+        (EngineScheduleSpec(calendars=(CalendarSpec(comment="x" * 201),)), "comment"),
+        (EngineScheduleSpec(intervals=(IntervalSpec(5.0),), start_at_ns=2, end_at_ns=1), "before it starts"),
     ],
 )
-def test_bad_specs(spec: ScheduleSpec, why: str) -> None:
+def test_bad_specs(spec: EngineScheduleSpec, why: str) -> None:
     """A spec that makes no sense is refused, and the message says why."""
     with pytest.raises(UsageError) as caught:
         canonical(spec)
@@ -369,5 +374,5 @@ def test_a_canonical_spec_stays_as_it_is() -> None:
 
 def test_empty_specs_are_known() -> None:
     """A spec that names no time is empty, also if it skips some."""
-    assert is_empty(ScheduleSpec(skip=(CalendarSpec(),), time_zone="UTC"))
-    assert not is_empty(ScheduleSpec(cron_expressions=("@daily",)))
+    assert is_empty(EngineScheduleSpec(skip=(CalendarSpec(),), time_zone="UTC"))
+    assert not is_empty(EngineScheduleSpec(cron_expressions=("@daily",)))

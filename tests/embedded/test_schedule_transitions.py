@@ -11,18 +11,19 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.specs import made
 
 from hourglass import client
 from hourglass._contract.schedules import (
     Backfill,
     CreateSchedule,
+    EngineSchedule,
+    EngineSchedulePolicy,
+    EngineScheduleSpec,
+    EngineScheduleState,
     IntervalSpec,
     OverlapPolicy,
     PatchSchedule,
-    Schedule,
-    SchedulePolicy,
-    ScheduleSpec,
-    ScheduleState,
     UpdateSchedule,
 )
 from hourglass._contract.service import StartWorkflow, WorkflowStatus
@@ -37,7 +38,7 @@ from .schedule_specs import nanos
 
 NOON = nanos("2026-01-01T12:00:00")
 MINUTE = 60 * NANOS
-ACTION = StartWorkflow(workflow_id="report", workflow_type="Report", task_queue="q", request_id="")
+ACTION = made(StartWorkflow, workflow_id="report", workflow_type="Report", task_queue="q", request_id="")
 DONE = WorkflowStatus.COMPLETED
 
 
@@ -47,16 +48,16 @@ class World:
     def __init__(
         self,
         every: float = 60.0,
-        policy: SchedulePolicy | None = None,
-        state: ScheduleState | None = None,
+        policy: EngineSchedulePolicy | None = None,
+        state: EngineScheduleState | None = None,
         jitter: float = 0.0,
         **create: Any,
     ) -> None:
-        schedule = Schedule(
+        schedule = EngineSchedule(
             action=ACTION,
-            spec=ScheduleSpec(intervals=(IntervalSpec(every),), jitter=jitter),
-            policy=policy or SchedulePolicy(),
-            state=state or ScheduleState(),
+            spec=EngineScheduleSpec(intervals=(IntervalSpec(every),), jitter=jitter),
+            policy=policy or EngineSchedulePolicy(),
+            state=state or EngineScheduleState(),
         )
         self.now = NOON
         self.record = tr.create(
@@ -127,14 +128,14 @@ class World:
         )
 
     @property
-    def state(self) -> ScheduleState:
+    def state(self) -> EngineScheduleState:
         """The schedule's state."""
         return self.record.schedule.state
 
 
 def overlapping(policy: OverlapPolicy) -> World:
     """A world whose first workflow runs while two more times come."""
-    world = World(policy=SchedulePolicy(overlap=policy))
+    world = World(policy=EngineSchedulePolicy(overlap=policy))
     world.tick(3)
     return world
 
@@ -174,7 +175,7 @@ def test_buffer_all() -> None:
 
 def test_cancel_other() -> None:
     """What runs is asked to cancel, and the new one starts when it is gone."""
-    world = World(policy=SchedulePolicy(overlap=OverlapPolicy.CANCEL_OTHER))
+    world = World(policy=EngineSchedulePolicy(overlap=OverlapPolicy.CANCEL_OTHER))
     world.tick(2)
     assert world.cancelled == ["report-2026-01-01T12:01:00Z"]
     assert world.started == ["12:01:00Z"]
@@ -192,7 +193,7 @@ def test_cancelled_starts_give_way_to_later_ones() -> None:
 
 def test_terminate_other() -> None:
     """What runs is terminated, and the new one starts when it is gone."""
-    world = World(policy=SchedulePolicy(overlap=OverlapPolicy.TERMINATE_OTHER))
+    world = World(policy=EngineSchedulePolicy(overlap=OverlapPolicy.TERMINATE_OTHER))
     world.tick(2)
     assert world.terminated == ["report-2026-01-01T12:01:00Z"]
     world.close(WorkflowStatus.TERMINATED)
@@ -242,7 +243,7 @@ def test_every_start_is_decided_once(
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
 def test_a_server_decides_the_same(policy: OverlapPolicy, quick_server: DevServer) -> None:
     """Starts that meet nothing, and then ones that meet what runs, come out as on a real server."""
-    world = World(policy=SchedulePolicy(overlap=policy), state=ScheduleState(paused=True))
+    world = World(policy=EngineSchedulePolicy(overlap=policy), state=EngineScheduleState(paused=True))
     name = f"same-{uuid.uuid4().hex[:8]}"
     schedule = client.Schedule(
         client.ScheduleActionStartWorkflow("nobody-runs-it", task_queue=name, execution_timeout=60),
@@ -291,7 +292,7 @@ def _counts(info: client.ScheduleInfo) -> tuple[int, int, int, int, list[str]]:
 )
 def test_all_at_once_or_one_by_one(steps: list[float], jitter: float, every: int) -> None:
     """However time is cut into pieces, the same workflows are started, each once."""
-    policy = SchedulePolicy(overlap=OverlapPolicy.ALLOW_ALL)
+    policy = EngineSchedulePolicy(overlap=OverlapPolicy.ALLOW_ALL)
     bit_by_bit, at_once = World(every, policy, jitter=jitter), World(every, policy, jitter=jitter)
     for step in steps:
         bit_by_bit.wait(step)
@@ -307,7 +308,7 @@ def test_it_says_when_to_look_again() -> None:
     later = World(jitter=30.0).look()
     assert later is not None
     assert NOON + MINUTE <= later < NOON + MINUTE + 30 * NANOS
-    assert World(state=ScheduleState(paused=True)).look() is None
+    assert World(state=EngineScheduleState(paused=True)).look() is None
     ended = World()
     ended.update(spec=msgspec.structs.replace(ended.record.schedule.spec, end_at_ns=NOON + 90 * NANOS))
     ended.tick(2)
@@ -334,7 +335,7 @@ def test_a_jitter_that_has_not_passed_is_not_lost() -> None:
 
 def test_a_clock_that_goes_back_repeats_nothing() -> None:
     """Where the clock goes back nothing is started until it has caught up."""
-    world = World(policy=SchedulePolicy(overlap=OverlapPolicy.ALLOW_ALL))
+    world = World(policy=EngineSchedulePolicy(overlap=OverlapPolicy.ALLOW_ALL))
     world.tick(2)
     world.now -= 2 * MINUTE
     world.look()
@@ -346,7 +347,7 @@ def test_a_clock_that_goes_back_repeats_nothing() -> None:
 
 def test_what_was_missed_is_caught_up_within_the_window() -> None:
     """After an outage the times of the catch-up window are done, older ones counted as missed."""
-    policy = SchedulePolicy(overlap=OverlapPolicy.ALLOW_ALL, catchup_window=150.0)
+    policy = EngineSchedulePolicy(overlap=OverlapPolicy.ALLOW_ALL, catchup_window=150.0)
     world = World(policy=policy)
     world.wait(600)
     assert world.started == ["12:08:00Z", "12:09:00Z", "12:10:00Z"]
@@ -355,13 +356,15 @@ def test_what_was_missed_is_caught_up_within_the_window() -> None:
 
 def test_the_window_is_at_least_ten_seconds_and_a_year_by_default() -> None:
     """The window's bounds are Temporal's, and are shown."""
-    assert World(policy=SchedulePolicy(catchup_window=1.0)).record.schedule.policy.catchup_window == 10.0
+    assert (
+        World(policy=EngineSchedulePolicy(catchup_window=1.0)).record.schedule.policy.catchup_window == 10.0
+    )
     assert World().record.schedule.policy.catchup_window == 365 * 86400.0
 
 
 def test_a_long_outage_is_taken_in_pieces() -> None:
     """One step looks at a bounded number of times, and asks to go on at once."""
-    world = World(1.0, SchedulePolicy(overlap=OverlapPolicy.SKIP))
+    world = World(1.0, EngineSchedulePolicy(overlap=OverlapPolicy.SKIP))
     step = tr.advance(world.record, NOON + 5000 * NANOS)
     assert step.wake_ns == NOON + 5000 * NANOS
     assert step.record.seen_ns == NOON + tr.BATCH * NANOS
@@ -371,7 +374,7 @@ def test_a_long_outage_is_taken_in_pieces() -> None:
 
 def test_too_many_that_wait_are_dropped() -> None:
     """The queue is bounded; what does not fit is counted."""
-    world = World(1.0, SchedulePolicy(overlap=OverlapPolicy.BUFFER_ALL))
+    world = World(1.0, EngineSchedulePolicy(overlap=OverlapPolicy.BUFFER_ALL))
     world.wait(MOST_WAITING + 101)
     assert len(world.record.waiting) <= MOST_WAITING
     assert len(world.started) + len(world.record.waiting) + world.record.dropped == MOST_WAITING + 101
@@ -383,7 +386,7 @@ def test_too_many_that_wait_are_dropped() -> None:
 
 def test_a_pause_is_a_pause() -> None:
     """What comes due during a pause is not done later, nor what a pause overtook before anybody looked."""
-    world = World(policy=SchedulePolicy(overlap=OverlapPolicy.ALLOW_ALL))
+    world = World(policy=EngineSchedulePolicy(overlap=OverlapPolicy.ALLOW_ALL))
     world.now += 70 * NANOS  # 12:01 has come, and nobody has looked yet
     world.patch(pause="holidays")
     assert (world.state.paused, world.state.note) == (True, "holidays")
@@ -400,14 +403,14 @@ def test_a_failure_pauses_where_it_shall() -> None:
         (WorkflowStatus.FAILED, "paused due to workflow failure: report-2026-01-01T12:01:00Z: no money"),
         (WorkflowStatus.TIMED_OUT, "paused due to workflow timeout: report-2026-01-01T12:01:00Z"),
     ]:
-        world = World(policy=SchedulePolicy(pause_on_failure=True))
+        world = World(policy=EngineSchedulePolicy(pause_on_failure=True))
         world.tick(1)
         world.close(status, "no money")
         assert (world.state.paused, world.state.note) == (True, note)
         world.tick(2)
         assert len(world.started) == 1
     for status in (DONE, WorkflowStatus.CANCELED, WorkflowStatus.TERMINATED):
-        world = World(policy=SchedulePolicy(pause_on_failure=True))
+        world = World(policy=EngineSchedulePolicy(pause_on_failure=True))
         world.tick(1)
         world.close(status)
         assert not world.state.paused
@@ -419,7 +422,7 @@ def test_a_failure_pauses_where_it_shall() -> None:
 
 def test_actions_are_counted_down() -> None:
     """A limited schedule acts so many times; skipped times and manual ones do not count."""
-    world = World(state=ScheduleState(limited_actions=True, remaining_actions=2))
+    world = World(state=EngineScheduleState(limited_actions=True, remaining_actions=2))
     world.tick(3)
     assert (world.state.remaining_actions, world.record.skipped_overlap) == (1, 2)
     world.close()
@@ -437,7 +440,7 @@ def test_actions_are_counted_down() -> None:
 
 def test_waiting_starts_do_not_outlive_a_pause() -> None:
     """What waits when the schedule pauses is dropped when its turn comes, but for what was asked by hand."""
-    world = World(policy=SchedulePolicy(overlap=OverlapPolicy.BUFFER_ALL))
+    world = World(policy=EngineSchedulePolicy(overlap=OverlapPolicy.BUFFER_ALL))
     world.tick(3)
     world.patch(trigger=OverlapPolicy.BUFFER_ALL)
     world.patch(pause="enough")
@@ -454,7 +457,7 @@ def test_waiting_starts_do_not_outlive_a_pause() -> None:
 
 def test_a_trigger_acts_now_even_when_paused() -> None:
     """A trigger starts a workflow named after now, by the schedule's policy or its own."""
-    world = World(state=ScheduleState(paused=True), trigger_immediately=True)
+    world = World(state=EngineScheduleState(paused=True), trigger_immediately=True)
     assert world.started == ["12:00:00Z"]
     world.wait(7)
     world.patch(trigger=OverlapPolicy.UNSPECIFIED)
@@ -467,8 +470,8 @@ def test_a_backfill_does_a_stretch_of_the_past() -> None:
     """Both ends of a backfill belong to it; its times neither miss a window nor count down."""
     stretch = Backfill(start_ns=NOON - 180 * NANOS, end_ns=NOON - 60 * NANOS, overlap=OverlapPolicy.ALLOW_ALL)
     world = World(
-        policy=SchedulePolicy(catchup_window=10.0),
-        state=ScheduleState(limited_actions=True, remaining_actions=1, paused=True),
+        policy=EngineSchedulePolicy(catchup_window=10.0),
+        state=EngineScheduleState(limited_actions=True, remaining_actions=1, paused=True),
         backfill=(stretch,),
     )
     assert world.started == ["11:57:00Z", "11:58:00Z", "11:59:00Z"]
@@ -480,7 +483,7 @@ def test_a_long_backfill_is_taken_in_pieces(overlap: OverlapPolicy) -> None:
     """A backfill of thousands of times is done completely and in order, some at a time."""
     count = 1300
     stretch = Backfill(start_ns=NOON - (count - 1) * NANOS, end_ns=NOON, overlap=overlap)
-    world = World(1.0, state=ScheduleState(paused=True))
+    world = World(1.0, state=EngineScheduleState(paused=True))
     request = PatchSchedule(schedule_id="s", request_id="p", backfill=(stretch,))
     step = tr.advance(tr.patch(world.record, request, NOON), NOON)
     assert len(step.starts) + len(step.record.waiting) == tr.BACKFILL_BATCH
@@ -497,10 +500,10 @@ def test_a_long_backfill_is_taken_in_pieces(overlap: OverlapPolicy) -> None:
 
 def test_an_update_counts_from_its_moment() -> None:
     """After an update the new times count; those before it are not done again."""
-    world = World(policy=SchedulePolicy(overlap=OverlapPolicy.ALLOW_ALL))
+    world = World(policy=EngineSchedulePolicy(overlap=OverlapPolicy.ALLOW_ALL))
     world.tick(2)
     world.wait(30)
-    world.update(spec=ScheduleSpec(intervals=(IntervalSpec(20.0),)))
+    world.update(spec=EngineScheduleSpec(intervals=(IntervalSpec(20.0),)))
     world.tick(2, 20.0)
     assert world.started == ["12:01:00Z", "12:02:00Z", "12:02:40Z", "12:03:00Z"]
     assert world.record.update_time_ns == NOON + 150 * NANOS
@@ -512,9 +515,9 @@ def test_an_update_of_an_older_version_is_dropped() -> None:
     stale = rec.token_of(world.record)
     world.patch(pause="mine")
     assert rec.token_of(world.record) != stale
-    world.update(stale, state=ScheduleState(note="yours"))
+    world.update(stale, state=EngineScheduleState(note="yours"))
     assert world.state.note == "mine"
-    world.update(b"", state=ScheduleState(note="anyhow"))
+    world.update(b"", state=EngineScheduleState(note="anyhow"))
     assert world.state.note == "anyhow"
 
 
@@ -545,14 +548,14 @@ def test_a_start_is_marked_with_its_schedule() -> None:
     step = tr.advance(world.record, NOON + MINUTE)
     request = tr.start_request(step.record, step.starts[0], "fresh")
     assert (request.workflow_id, request.request_id) == ("report-2026-01-01T12:01:00Z", "fresh")
-    assert (request.workflow_type, request.task_queue) == ("Report", "q")
-    assert request.search_attributes["TemporalScheduledById"].data == b'"s"'
-    assert request.search_attributes["TemporalScheduledStartTime"].data == b'"2026-01-01T12:01:00Z"'
+    assert (request.workflow_type, request.spec.task_queue) == ("Report", "q")
+    assert request.spec.search_attributes["TemporalScheduledById"].data == b'"s"'
+    assert request.spec.search_attributes["TemporalScheduledStartTime"].data == b'"2026-01-01T12:01:00Z"'
 
 
 def test_an_id_can_be_kept() -> None:
     """With keep_original_workflow_id nothing is appended."""
-    world = World(policy=SchedulePolicy(keep_original_workflow_id=True))
+    world = World(policy=EngineSchedulePolicy(keep_original_workflow_id=True))
     world.tick(1)
     assert world.started == ["report"]
 
@@ -566,4 +569,4 @@ def test_a_record_survives_being_stored() -> None:
     assert world.record.waiting
     assert world.record.backfills
     stored = msgspec.msgpack.encode(world.record)
-    assert msgspec.msgpack.decode(stored, type=rec.Record) == world.record
+    assert msgspec.msgpack.decode(stored, type=rec.ScheduleRecord) == world.record

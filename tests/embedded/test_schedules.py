@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.specs import made
 
 from hourglass import RetryPolicy, Worker, workflow
 from hourglass._contract import schedules as sc
@@ -311,15 +312,15 @@ def test_ids_are_taken_and_missed(env: Environment) -> None:
 # --- over a store -----------------------------------------------------------------------------------------------------
 
 
-ACTION = s.StartWorkflow(workflow_id="report", workflow_type="W", task_queue="q", request_id="")
+ACTION = made(s.StartWorkflow, workflow_id="report", workflow_type="W", task_queue="q", request_id="")
 
 
 def hourly(name: str = "s", **policy: Any) -> sc.CreateSchedule:
     """The request for a schedule of every hour."""
-    schedule = sc.Schedule(
+    schedule = sc.EngineSchedule(
         action=msgspec.structs.replace(ACTION, workflow_id=f"{name}-report"),
-        spec=sc.ScheduleSpec(intervals=(sc.IntervalSpec(3600.0),)),
-        policy=sc.SchedulePolicy(**policy),
+        spec=sc.EngineScheduleSpec(intervals=(sc.IntervalSpec(3600.0),)),
+        policy=sc.EngineSchedulePolicy(**policy),
     )
     return sc.CreateSchedule(schedule_id=name, schedule=schedule, request_id=f"create-{name}")
 
@@ -328,7 +329,7 @@ def trigger(request_id: str) -> sc.PatchSchedule:
     return sc.PatchSchedule(schedule_id="s", request_id=request_id, trigger=sc.OverlapPolicy.UNSPECIFIED)
 
 
-async def look(world: World, name: str = "s") -> sc.ScheduleInfo:
+async def look(world: World, name: str = "s") -> sc.EngineScheduleInfo:
     return (await world.call(sc.DescribeSchedule(schedule_id=name))).info
 
 

@@ -6,10 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.specs import made
 
 from hourglass._contract.handle import ActivityCancel, ActivityOk
 from hourglass._engine import commands as c
-from hourglass._engine.events import RetryRule
+from hourglass._engine.specs import RetryRule
 
 from .memory_world import World, run_async, settle, text
 from .scripted_store import ScriptedStore
@@ -36,7 +37,9 @@ async def asked_for(store: ScriptedStore, world: World, *commands: c.Command) ->
 
 
 def activity(seq: int = 1, **limits: Any) -> c.ScheduleActivity:
-    return c.ScheduleActivity(seq=seq, activity_id=str(seq), activity_type="a", retry_policy=ONCE, **limits)
+    return made(
+        c.ScheduleActivity, seq=seq, activity_id=str(seq), activity_type="a", retry_policy=ONCE, **limits
+    )
 
 
 LIMITS = [
@@ -180,7 +183,8 @@ def test_a_local_activity_that_waits_for_a_commit_does_not_time_out() -> None:
         starting = asyncio.ensure_future(world.start(task_timeout=120.0))
         await settle()
         activation = await world.activation()  # given out ahead of the disk
-        local = c.ScheduleLocalActivity(
+        local = made(
+            c.ScheduleLocalActivity,
             seq=1,
             activity_id="1",
             activity_type="a",

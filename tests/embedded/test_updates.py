@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.specs import made
 
 from hourglass._contract.service import (
     DescribeWorkflow,
@@ -504,7 +505,7 @@ def test_update_with_start_repeated() -> None:
 
     async def body() -> None:
         world = await World.new()
-        start = StartWorkflow(workflow_id="w", workflow_type="W", task_queue="q", request_id="once")
+        start = made(StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id="once")
         both = UpdateWithStart(start=start, update=request())
         asked = asyncio.ensure_future(world.call(both))
         activation = await world.activation()

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from tests.specs import made
 
 from hourglass._contract import service as s
 from hourglass._contract.handle import ActivityDeferred, HandleConfig
@@ -17,6 +18,7 @@ from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.store import AT_ONCE, Stored
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._engine.specs import RetryRule
 from hourglass.errors import StorageError, WorkflowNotFoundError
 
 from .memory_world import World, run_async, settle, text
@@ -113,7 +115,7 @@ def test_a_run_that_somebody_deals_with_stays() -> None:
 
         run_id = (await with_commits(world.start())).run_id
         await with_commits(world.activation())
-        act = c.ScheduleActivity(seq=1, activity_id="1", activity_type="a", start_to_close_timeout=9.0)
+        act = made(c.ScheduleActivity, seq=1, activity_id="1", activity_type="a", start_to_close_timeout=9.0)
         await world.complete(run_id, act)
         await with_commits(world.activation())
         await world.complete(run_id)
@@ -217,13 +219,14 @@ def test_a_wake_time_is_always_exact_in_the_store() -> None:
         run_id = (await world.start()).run_id
         assert store.due(AT_ONCE, 9) == [run_id]
         await world.activation()
-        act = c.ScheduleActivity(
+        act = made(
+            c.ScheduleActivity,
             seq=1,
             activity_id="1",
             activity_type="a",
             start_to_close_timeout=100.0,
             heartbeat_timeout=10.0,
-            retry_policy=e.RetryRule(initial_interval=50.0, maximum_attempts=3),
+            retry_policy=RetryRule(initial_interval=50.0, maximum_attempts=3),
         )
         await world.complete(run_id, act)
         assert store.due(AT_ONCE, 9) == [run_id]  # offered
@@ -297,7 +300,7 @@ def test_a_clock_that_is_set_forward_is_noticed_within_a_tick() -> None:
         await engine.open_existing()
         connection = EngineConnection(engine, owns_engine=True)
         handle = await connection.open_handle(HandleConfig(task_queue="q"))
-        start = s.StartWorkflow(workflow_id="w", workflow_type="W", task_queue="q", request_id="")
+        start = made(s.StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id="")
         run_id = (await connection.call(start)).run_id
         await handle.poll_activation()
         await handle.complete_activation(c.Succeeded(run_id, (c.StartTimer(1, 1800 * 10**9),)))

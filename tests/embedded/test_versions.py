@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import specs
 
 from hourglass import Client, Worker, activity, workflow
 from hourglass._embedded.rules.run import Run
@@ -265,22 +266,23 @@ def test_nothing_is_asked_while_nobody_has_a_version() -> None:
     """An engine without versions takes things at once, and never looks at deployments."""
 
     async def engine_of(client: Client) -> Any:
-        return client._connection.engine  # type: ignore[attr-defined]
+        return client.connection.engine  # type: ignore[attr-defined]
 
     with Client.connect("local:") as client:
         engine = client._portal.call(engine_of(client))
         with Worker(client, workflows=[stays]):
             client.execute_workflow(stays, 0)
             assert not engine.deployments.in_use
-            assert engine.offers.is_free
+            assert engine.queues.is_free
         with worker(client, "1"):
             assert engine.deployments.in_use
-            assert not engine.offers.is_free
+            assert not engine.queues.is_free
 
 
 def made(override: Any = None, **fields: Any) -> Run:
     """A run on queue `q`."""
-    started = h.WorkflowExecutionStarted(
+    started = specs.made(
+        h.WorkflowExecutionStarted,
         workflow_id="w",
         workflow_type="t",
         task_queue="q",

@@ -8,12 +8,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.specs import made
 
-from hourglass._contract.service import WorkflowStatus
+from hourglass._contract.service import CountGroup, WorkflowStatus
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.store import filters as f
 from hourglass._embedded.store import visibility
 from hourglass._embedded.store.filter_sql import statement
+from hourglass._embedded.store.writer import Written
 from hourglass._history import events as h
 from hourglass.converter import Payload
 from hourglass.errors import ServiceError, UsageError
@@ -29,7 +31,8 @@ def attribute(data: str, kind: str = "") -> Payload:
 def run(number: int, *, kind: str = "W", closed: int | None = None, **fields: Any) -> Run:
     """A run that started in that second and, if it closed, was open for so many."""
     run_id = f"run-{number}"
-    started = h.WorkflowExecutionStarted(
+    started = made(
+        h.WorkflowExecutionStarted,
         workflow_id=f"w-{number}",
         workflow_type=kind,
         task_queue="q",
@@ -108,7 +111,7 @@ def test_a_new_state_replaces_the_old(database: sqlite3.Connection) -> None:
     visibility.write(database, [first, changed])
     assert ids(database, "Region = 'us'") == [1]
     assert ids(database, "Region = 'eu' OR Tags = 'a'") == []
-    assert visibility.count(database, "") == 1
+    assert visibility.count(database, "").count == 1
 
 
 def test_removing(database: sqlite3.Connection) -> None:
@@ -131,20 +134,17 @@ def test_few_statements(database: sqlite3.Connection) -> None:
     visibility.write(database, runs)
     database.set_trace_callback(None)
     assert len(seen) < 15
-    assert visibility.count(database, "Amount IS NOT NULL") == 200
+    assert visibility.count(database, "Amount IS NOT NULL").count == 200
 
 
 def test_which_changes_are_visible() -> None:
-    """Starting, closing, memo and search attributes show in lists; a step of the work does not."""
+    """A new memo and new search attributes of an open run show in lists; a step of the work does not."""
     before = run(1, memo={"a": attribute("1")})
-    assert visibility.is_visible_change(None, before)
-    assert not visibility.is_visible_change(before, msgspec.structs.replace(before, length=9, task_count=3))
-    assert not visibility.is_visible_change(before, run(1, memo={"a": attribute("1")}))
-    assert visibility.is_visible_change(before, run(1, memo={}))
-    assert visibility.is_visible_change(
-        before, run(1, memo=before.memo, search_attributes={"x": attribute("1")})
-    )
-    assert visibility.is_visible_change(before, run(1, memo=before.memo, closed=1))
+    shown = Written(1, ("run", "workflow"), before.memo, before.search_attributes)
+    assert shown.shows(msgspec.structs.replace(before, length=9, task_count=3))
+    assert shown.shows(run(1, memo={"a": attribute("1")}))
+    assert not shown.shows(run(1, memo={}))
+    assert not shown.shows(run(1, memo=before.memo, search_attributes={"x": attribute("1")}))
 
 
 def test_types_of_untyped_attributes(database: sqlite3.Connection) -> None:
@@ -224,14 +224,12 @@ def test_malformed_page_tokens(token: bytes, database: sqlite3.Connection) -> No
 def test_counting(database: sqlite3.Connection) -> None:
     """Counts are of what would be listed, altogether or by status."""
     visibility.write(database, [run(1), run(2), run(3, closed=1), run(4, closed=1, kind="V")])
-    assert visibility.count(database, "WorkflowType = 'W'") == 3
-    assert visibility.count(database, "GROUP BY ExecutionStatus") == 4
-    assert visibility.count_groups(database, "WorkflowType = 'W' GROUP BY ExecutionStatus") == (
-        (WorkflowStatus.RUNNING, 2),
-        (WorkflowStatus.COMPLETED, 1),
-    )
-    with pytest.raises(ServiceError, match="GROUP BY"):
-        visibility.count_groups(database, "")
+    assert visibility.count(database, "WorkflowType = 'W'").count == 3
+    assert visibility.count(database, "GROUP BY ExecutionStatus").count == 4
+    counted = visibility.count(database, "WorkflowType = 'W' GROUP BY ExecutionStatus")
+    assert counted.groups == (CountGroup(("Running",), 2), CountGroup(("Completed",), 1))
+    assert counted.count == 3
+    assert visibility.count(database, "").groups == ()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.specs import made
 
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.store import filters as f
@@ -64,7 +65,7 @@ def _leaves(name: str) -> st.SearchStrategy[f.Condition]:
     if name != "X":
         kinds.append(st.builds(f.Membership, named, several, st.booleans()))
     if name not in "BLX":
-        kinds.append(st.builds(f.Range, named, literals, literals, st.booleans()))
+        kinds.append(st.builds(f.Between, named, literals, literals, st.booleans()))
     return st.one_of(kinds)
 
 
@@ -95,7 +96,7 @@ def holds(condition: f.Condition, row: dict[str, Any]) -> bool | None:
         case f.Membership(name, values, negated):
             found = _not(_all([_not(compared(name, "=", value, row)) for value in values]))
             return _not(found) if negated else found
-        case f.Range(name, low, high, negated):
+        case f.Between(name, low, high, negated):
             within = _all([compared(name, ">=", low, row), compared(name, "<=", high, row)])
             return _not(within) if negated else within
         case f.Comparison(name, operator, value):
@@ -142,7 +143,8 @@ def _run(number: int, workflow_id: str, attributes: dict[str, Any]) -> Run:
         name: Payload(msgspec.json.encode(value), "json/plain", {"type": TYPES[name].encode()})
         for name, value in attributes.items()
     }
-    started = h.WorkflowExecutionStarted(
+    started = made(
+        h.WorkflowExecutionStarted,
         workflow_id=workflow_id,
         workflow_type="W",
         task_queue="q",

@@ -9,7 +9,8 @@ import pytest
 from hourglass._contract.service import CancelWorkflow, TerminateWorkflow
 from hourglass._embedded.rules.schedule_times import backoff_until_next, check_cron
 from hourglass._engine import commands as c
-from hourglass._engine.events import RetryRule, RunStarted
+from hourglass._engine.events import RunStarted
+from hourglass._engine.specs import RetryRule
 from hourglass._history.events import Initiator
 from hourglass.errors import ServiceError, UsageError
 
@@ -64,7 +65,7 @@ def test_runs_follow_each_other() -> None:
         chain = [begun.run_id]
         endings: list[c.Command] = [c.CompleteRun(text("one")), c.FailRun(app_failure("broke"))]
         for ending in endings:
-            assert world.engine.is_idle
+            assert world.is_idle
             world.clock.advance(600)
             await world.activation()
             await world.complete(chain[-1], ending)

@@ -18,7 +18,6 @@ import msgspec
 
 from hourglass._engine.commands import (
     TERMINAL,
-    ActivityCancellationType,
     CancelRun,
     CancelTimer,
     Command,
@@ -34,8 +33,8 @@ from hourglass._engine.commands import (
     TaskFailed,
 )
 from hourglass._engine.context import RunSettings
-from hourglass._engine.definition import workflow_definition
-from hourglass._engine.evaluator import Run, evaluate
+from hourglass._engine.definition import WorkflowDefinition, workflow_definition
+from hourglass._engine.evaluator import Run
 from hourglass._engine.events import (
     Activation,
     ActivityBackedOff,
@@ -50,6 +49,7 @@ from hourglass._engine.events import (
     TimerFired,
     UpdateReceived,
 )
+from hourglass._engine.specs import ActivityCancellationType
 from hourglass._engine.state import State
 from hourglass.converter import (
     ActivityFailure,
@@ -64,6 +64,22 @@ from .protocol import STARTS, Key, Protocol
 
 EPOCH = 1_700_000_000 * 10**9
 SECOND = 10**9
+
+
+def evaluate(
+    definition: WorkflowDefinition,
+    state: State,
+    activation: Activation,
+    settings: RunSettings | None = None,
+) -> tuple[State, Completion]:
+    """The engine as a pure function: from the state and new events to the new state and the answer, no fibers kept in between."""
+    fresh = State(run_id=state.run_id, task_queue=state.task_queue, journal=list(state.journal))
+    run = Run(definition, state.run_id, settings or RunSettings(task_queue=state.task_queue), fresh)
+    try:
+        completion = run.activate(activation)
+        return run.state, completion
+    finally:
+        run.drop()
 
 
 def encode(value: Any) -> Payload:
@@ -194,7 +210,7 @@ class Driver:
         command = self.pending.get(("activity", seq))
         if not isinstance(command, (ScheduleActivity, ScheduleLocalActivity)):
             return
-        if command.cancellation_type != ActivityCancellationType.WAIT_CANCELLATION_COMPLETED:
+        if command.spec.cancellation_type != ActivityCancellationType.WAIT_CANCELLATION_COMPLETED:
             del self.pending["activity", seq]
             self.owed.append(self.cancelled_activity(command))
 

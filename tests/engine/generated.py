@@ -11,17 +11,16 @@ from hypothesis import strategies as st
 
 from hourglass._engine import events as ev
 from hourglass._engine.commands import (
-    ActivityCancellationType,
     CancelChildWorkflow,
     CancelSignalExternal,
     CancelTimer,
-    ChildCancellationType,
     Command,
     RequestCancelActivity,
     RequestCancelLocalActivity,
     ScheduleLocalActivity,
     StartChildWorkflow,
 )
+from hourglass._engine.specs import ActivityCancellationType, ChildCancellationType
 from hourglass.converter import (
     ApplicationFailure,
     CanceledFailure,
@@ -148,7 +147,7 @@ class RandomEngine:
         command: Any = self.pending.get(("activity", seq))
         if command is None:
             return
-        if command.cancellation_type == ActivityCancellationType.WAIT_CANCELLATION_COMPLETED:
+        if command.spec.cancellation_type == ActivityCancellationType.WAIT_CANCELLATION_COMPLETED:
             self.cancel_asked.add(("activity", seq))
             return
         del self.pending["activity", seq]
@@ -163,7 +162,7 @@ class RandomEngine:
         if seq not in self.started_children:
             del self.pending["child", seq]
             self.owed.append(ev.ChildStartCancelled(seq, CHILD_CANCELLED))
-        elif command.cancellation_type == ChildCancellationType.TRY_CANCEL:
+        elif command.child.cancellation_type == ChildCancellationType.TRY_CANCEL:
             del self.pending["child", seq]
             self.owed.append(ev.ChildCancelled(seq, CHILD_CANCELLED))
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
+from tests.specs import made
+
 from hourglass import workflow
 from hourglass._engine import operations
-from hourglass._engine.commands import (
-    ChildCancellationType,
-    SignalExternalWorkflow,
-    StartChildWorkflow,
-)
+from hourglass._engine.commands import SignalExternalWorkflow, StartChildWorkflow
+from hourglass._engine.specs import ChildCancellationType
 from hourglass.errors import FailureError, ServiceError, TaskCancelledError
 from hourglass.workflow import ActivityCancellationType
 from hourglass.workflow._cancellation import Timeout
@@ -225,7 +224,8 @@ class InterpretedPlain:
 
     def _do_child(self, me: int, kind: str) -> None:
         kinds = ChildCancellationType
-        command = StartChildWorkflow(
+        command = made(
+            StartChildWorkflow,
             seq=0,
             workflow_id=f"child of {self.steps}",
             workflow_type="child",

@@ -7,13 +7,9 @@ from typing import Any
 import pytest
 
 from hourglass import RetryPolicy, workflow
-from hourglass._engine.commands import (
-    ActivityCancellationType,
-    ScheduleActivity,
-    ScheduleLocalActivity,
-    StartTimer,
-)
+from hourglass._engine.commands import ScheduleActivity, ScheduleLocalActivity, StartTimer
 from hourglass._engine.events import ActivityBackedOff, ActivityCompleted
+from hourglass._engine.specs import ActivityCancellationType
 from hourglass.errors import ActivityError, ApplicationError, ArgumentError, DecodeError, UsageError
 
 from .acts import Shop, charge, listing, work
@@ -33,7 +29,7 @@ def test_a_call_waits_for_the_result(drive: Drive) -> None:
     assert isinstance(command, ScheduleActivity)
     assert (command.seq, command.activity_id, command.activity_type) == (1, "1", "charge")
     assert arguments_of(command) == ["o1", 5]
-    assert (command.start_to_close_timeout, command.heartbeat_timeout) == (600.0, 30.0)
+    assert (command.spec.start_to_close_timeout, command.spec.heartbeat_timeout) == (600.0, 30.0)
     d.send(d.done("charge", "card"))
     assert d.result == "paid by card"
 
@@ -73,13 +69,13 @@ def test_options_hold_for_the_calls_made_through_them(drive: Drive) -> None:
     d = drive(pay)
     first, second, _ = d.begin()
     assert isinstance(first, ScheduleActivity)
-    assert (first.start_to_close_timeout, first.heartbeat_timeout) == (5.0, 7.0)
-    assert (first.task_queue, first.activity_id, first.summary) == ("other", "mine", encode("a note"))
-    assert first.retry_policy is not None
-    assert first.retry_policy.maximum_attempts == 3
-    assert first.cancellation_type is ActivityCancellationType.ABANDON
+    assert (first.spec.start_to_close_timeout, first.spec.heartbeat_timeout) == (5.0, 7.0)
+    assert (first.spec.task_queue, first.activity_id, first.summary) == ("other", "mine", encode("a note"))
+    assert first.spec.retry_policy is not None
+    assert first.spec.retry_policy.maximum_attempts == 3
+    assert first.spec.cancellation_type is ActivityCancellationType.ABANDON
     assert isinstance(second, ScheduleActivity)
-    assert (second.activity_id, second.task_queue, second.retry_policy) == ("2", "", None)
+    assert (second.activity_id, second.spec.task_queue, second.spec.retry_policy) == ("2", "", None)
 
 
 def test_activities_by_name_need_no_definition(drive: Drive) -> None:
@@ -94,7 +90,7 @@ def test_activities_by_name_need_no_definition(drive: Drive) -> None:
     d = drive(pay)
     (command,) = d.begin()
     assert isinstance(command, ScheduleActivity)
-    assert command.heartbeat_timeout is None
+    assert command.spec.heartbeat_timeout == 0
     assert arguments_of(command) == [1, "two"]
     d.send(d.done("elsewhere", {"a": 1}))
     d.send(d.done("elsewhere", [1, 2]))

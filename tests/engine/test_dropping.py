@@ -31,7 +31,7 @@ def drop(run: Run) -> None:
     commands, next_seq = list(run.state.commands), dict(run.state.next_seq)
     run.drop()
     assert (run.state.commands, run.state.next_seq) == (commands, next_seq)
-    assert not run.is_live
+    assert run.live is None
 
 
 def test_finally_blocks_of_a_dropped_fiber_ask_for_nothing(drive: Drive) -> None:

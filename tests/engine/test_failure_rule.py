@@ -270,7 +270,11 @@ def test_continue_as_new(drive: Drive) -> None:
     (command,) = d.send(d.done("work"))
     assert isinstance(command, ContinueAsNew)
     assert arguments_of(command)[0] == 2
-    assert (command.workflow_type, command.task_queue, command.run_timeout) == ("loop", "other", 5.0)
+    assert (command.workflow_type, command.spec.task_queue, command.spec.run_timeout) == (
+        "loop",
+        "other",
+        5.0,
+    )
 
 
 def test_continue_as_new_checks_its_arguments(drive: Drive) -> None:

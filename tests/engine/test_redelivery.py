@@ -9,12 +9,12 @@ import pytest
 from hourglass import workflow
 from hourglass._engine.commands import Succeeded, TaskFailed
 from hourglass._engine.context import RunSettings
-from hourglass._engine.evaluator import Run, evaluate
+from hourglass._engine.evaluator import Run
 from hourglass._engine.events import ActivityCompleted, QueryReceived, RunEvicted, TimerFired
 
 from .acts import charge
 from .conftest import Drive
-from .driver import as_bytes, cancel, encode, signal, update
+from .driver import as_bytes, cancel, encode, evaluate, signal, update
 
 
 @workflow.defn

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from hourglass._engine.commands import Completion, Succeeded
 from hourglass._engine.context import RunSettings
 from hourglass._engine.definition import workflow_definition
-from hourglass._engine.evaluator import Run, evaluate
+from hourglass._engine.evaluator import Run
 from hourglass._engine.events import Activation, RunStarted
 from hourglass._engine.state import State
 from hourglass._engine.verify import verify_run
 
-from .driver import EPOCH, SECOND, as_bytes, encode
+from .driver import EPOCH, SECOND, as_bytes, encode, evaluate
 from .generated import RandomEngine, programs, steps
 from .interpreted_plain import InterpretedPlain
 from .protocol import Protocol

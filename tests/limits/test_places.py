@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hourglass.limits._keepers import Place, Places, asked, given_back, granted
+from hourglass.limits._keepers import SlotClaim, SlotTable, asked, given_back, granted
 
 OPERATIONS = st.lists(
     st.one_of(
@@ -16,15 +16,15 @@ OPERATIONS = st.lists(
 )
 
 
-def place(number: int) -> Place:
+def place(number: int) -> SlotClaim:
     """The place of somebody."""
-    return Place(f"ticket-{number}", f"workflow-{number}", "run")
+    return SlotClaim(f"ticket-{number}", f"workflow-{number}", "run")
 
 
 @given(OPERATIONS, st.integers(1, 4))
 def test_never_more_than_the_limit_hold_a_slot(operations: list[tuple[str, int, int]], limit: int) -> None:
     """Whatever is asked for and given back, twice or out of turn, no more than the limit hold a slot, and none is idle."""
-    places = Places(limit)
+    places = SlotTable(limit)
     for kind, number, _ in operations:
         if kind == "ask":
             places = asked(places, place(number), limit)
@@ -42,7 +42,7 @@ def test_a_lowered_limit_takes_nothing_away_and_gives_nothing_out(
     operations: list[tuple[str, int, int]],
 ) -> None:
     """With limits that change, a slot is only given where the limit of the moment allows one more."""
-    places = Places()
+    places = SlotTable()
     for kind, number, limit in operations:
         if kind == "ask":
             places = asked(places, place(number), limit)
@@ -56,10 +56,10 @@ def test_a_lowered_limit_takes_nothing_away_and_gives_nothing_out(
 @given(st.lists(st.integers(0, 30), unique=True, max_size=20), st.integers(1, 5))
 def test_first_come_first_served(numbers: list[int], limit: int) -> None:
     """Slots go out in the order of asking."""
-    places = Places(limit)
+    places = SlotTable(limit)
     for number in numbers:
         places = asked(places, place(number), limit)
-    order: list[Place] = []
+    order: list[SlotClaim] = []
     while True:
         places, lucky = granted(places)
         if not lucky:

@@ -8,10 +8,10 @@ import sys
 import pytest
 
 from hourglass import workflow
+from hourglass._built_in import BUILT_IN
 from hourglass._engine.versions import VersioningBehavior
-from hourglass._runtime.resolver import Resolver, built_in
+from hourglass._runtime.resolver import Resolver
 from hourglass.errors import UnknownTypeError
-from hourglass.limits._served import SERVED
 
 
 @workflow.defn
@@ -22,31 +22,30 @@ def mine() -> None:
 @pytest.mark.parametrize("name", ["hourglass.debounce", "hourglass.slots", "hourglass.throttle"])
 def test_a_worker_knows_them(name: str) -> None:
     """They are found by their names, whatever the worker was given."""
-    assert Resolver(workflows=[mine]).workflow(name) is SERVED[name]
+    assert Resolver(workflows=[mine], built_in=BUILT_IN).workflow(name).name == name
 
 
 def test_there_are_no_others() -> None:
     """The list above is all, and other names of ours are unknown."""
-    assert sorted(SERVED) == ["hourglass.debounce", "hourglass.slots", "hourglass.throttle"]
-    assert built_in("hourglass.limits") is None
+    assert sorted(BUILT_IN) == ["hourglass.debounce", "hourglass.slots", "hourglass.throttle"]
     with pytest.raises(UnknownTypeError):
-        Resolver(workflows=[mine]).workflow("hourglass.other")
+        Resolver(workflows=[mine], built_in=BUILT_IN).workflow("hourglass.other")
 
 
 def test_they_are_loaded_when_they_are_asked_for() -> None:
     """A process that never imported the limits loads them with the first run of one, and not for any other name."""
     program = """
 import sys
-from hourglass._engine.versions import VersioningBehavior
-from hourglass._runtime.resolver import built_in
-assert built_in("checkout") is None
+from hourglass._built_in import BUILT_IN
+from hourglass.worker import Worker
+assert "checkout" not in BUILT_IN
 assert "hourglass.limits" not in sys.modules
-assert built_in("hourglass.slots").name == "hourglass.slots"
+assert BUILT_IN["hourglass.slots"]().name == "hourglass.slots"
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
-@pytest.mark.parametrize("name", sorted(SERVED))
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
 def test_they_move_on_with_every_deploy(name: str) -> None:
     """A keeper outlives the version of the run that started it: it must not stay behind with workers that are gone."""
-    assert SERVED[name].versioning_behavior is VersioningBehavior.AUTO_UPGRADE
+    assert BUILT_IN[name]().versioning_behavior is VersioningBehavior.AUTO_UPGRADE

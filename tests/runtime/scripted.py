@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from tests.specs import made
+
 from hourglass._contract.handle import ActivityItem, ActivityResult, ActivityTask, Shutdown
 from hourglass._engine.commands import Completion
 from hourglass._engine.definition import define_function
-from hourglass._engine.events import Activation, Payloads, RunEvicted, RunStarted
+from hourglass._engine.events import Activation, RunEvicted, RunStarted
+from hourglass._engine.specs import Payloads
 from hourglass.converter import default_converter
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,7 +48,7 @@ def evict(run_id: str) -> Activation:
 def attempt(activity_type: str, *args: Any, token: bytes = b"t", **facts: Any) -> ActivityTask:
     """An attempt of an activity."""
     given = {"activity_id": "1", "workflow_id": "w", "run_id": "r", **facts}
-    return ActivityTask(token=token, activity_type=activity_type, arguments=payloads(*args), **given)
+    return made(ActivityTask, token=token, activity_type=activity_type, arguments=payloads(*args), **given)
 
 
 async def settled(holds: Callable[[], object]) -> None:

@@ -8,10 +8,11 @@ from datetime import timedelta
 import pytest
 
 from hourglass import activity
-from hourglass._engine.commands import ActivityCancellationType, ScheduleActivity, ScheduleLocalActivity
+from hourglass._engine.commands import ScheduleActivity, ScheduleLocalActivity
 from hourglass._engine.context import RunSettings
 from hourglass._engine.evaluator import Run
 from hourglass._engine.options import RetryPolicy
+from hourglass._engine.specs import ActivityCancellationType
 from hourglass.activity import PlainCallWarning, activity_definition
 from hourglass.activity._definition import worker_started, worker_stopped
 from hourglass.errors import ArgumentError, DefinitionError, NotInWorkflowError, UsageError
@@ -70,8 +71,8 @@ def test_defaults_of_a_definition():
     definition = activity_definition(double)
     assert definition is not None
     assert definition.name == "double"
-    assert definition.settings.start_to_close_timeout == 600
-    assert definition.settings.heartbeat_timeout == 30
+    assert definition.settings.spec.start_to_close_timeout == 600
+    assert definition.settings.spec.heartbeat_timeout == 30
     assert definition.beats_by_itself
     assert not definition.is_async
     assert "test_activity_definition.py:" in definition.place
@@ -87,10 +88,10 @@ def test_a_call_in_a_workflow_is_durable():
 
     (command,) = commands(body)
     assert isinstance(command, ScheduleActivity)
-    assert (command.activity_type, command.task_queue) == ("Fetch", "io")
-    assert command.start_to_close_timeout == 5
+    assert (command.activity_type, command.spec.task_queue) == ("Fetch", "io")
+    assert command.spec.start_to_close_timeout == 5
     assert command.arguments == payloads("http://x")
-    assert command.heartbeat_timeout == 30
+    assert command.spec.heartbeat_timeout == 30
 
 
 def test_keyword_arguments_travel_by_position():
@@ -135,9 +136,9 @@ def test_options_change_one_call_and_not_the_activity():
         double(1)
 
     one, other = commands(body)
-    assert (one.start_to_close_timeout, one.heartbeat_timeout, one.activity_id) == (7, 4, "mine")
-    assert one.cancellation_type is ActivityCancellationType.ABANDON
-    assert (other.start_to_close_timeout, other.heartbeat_timeout) == (600, 30)
+    assert (one.spec.start_to_close_timeout, one.spec.heartbeat_timeout, one.activity_id) == (7, 4, "mine")
+    assert one.spec.cancellation_type is ActivityCancellationType.ABANDON
+    assert (other.spec.start_to_close_timeout, other.spec.heartbeat_timeout) == (600, 30)
 
 
 def test_an_explicit_promise_of_30_seconds_is_told_apart():
@@ -149,8 +150,8 @@ def test_an_explicit_promise_of_30_seconds_is_told_apart():
     assert explicit is not None
     assert none is not None
     assert not explicit.beats_by_itself
-    assert explicit.settings.heartbeat_timeout == pytest.approx(30.001)
-    assert none.settings.heartbeat_timeout is None
+    assert explicit.settings.spec.heartbeat_timeout == pytest.approx(30.001)
+    assert none.settings.spec.heartbeat_timeout == 0
 
 
 def test_methods_are_durable_by_name_through_the_class():
@@ -165,8 +166,8 @@ def test_methods_are_durable_by_name_through_the_class():
     one, two, three = commands(body)
     assert one.activity_type == two.activity_type == "refund"
     assert one.arguments == two.arguments == payloads("o")
-    assert one.retry_policy is not None
-    assert one.retry_policy.maximum_attempts == 3
+    assert one.spec.retry_policy is not None
+    assert one.spec.retry_policy.maximum_attempts == 3
     assert three.arguments == payloads(5)
 
 

@@ -70,7 +70,7 @@ def test_what_is_handed_over_is_not_shared():
     kept.run.activate(on("r", done(1)))
     kept.run.drop()
     assert len(fresh.run.state.journal) == 1
-    assert not fresh.run.is_live
+    assert fresh.run.live is None
     assert fresh.run.last is not None
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from hourglass import activity
 from hourglass._contract.handle import ActivityCancelled, ActivityDeferred, ActivityFailed, ActivityOk
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
 from hourglass._runtime.executors import ActivityExecutor
 from hourglass._runtime.resolver import Resolver
 from hourglass.converter import ApplicationFailure, CanceledFailure, default_converter

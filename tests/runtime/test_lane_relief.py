@@ -220,7 +220,7 @@ def test_nothing_moves_while_a_debugger_is_at_the_code():
     async def script(world):
         await blocked(world)
         thread_id = world.lanes._places["lane-0"].lane.thread_id
-        hung._stopped_threads.add(thread_id)
+        hung.stopped_threads.add(thread_id)
         world.submit(start("other", "adds", "other"))
         look(world, 1.0)
         assert [each.name for each in world.lanes.status()] == ["lane-0"]

@@ -6,8 +6,8 @@ import subprocess
 import sys
 import threading
 
-from hourglass._runtime import standstill
-from hourglass._runtime.standstill import GilWatchdog
+from hourglass._runtime import hung
+from hourglass._runtime.hung import GilWatchdog
 
 from .lane_world import Clock, done, stage, with_lanes
 from .scripted import on, settled, start
@@ -18,7 +18,7 @@ from hourglass._engine.context import RunSettings
 from hourglass._engine.definition import define_function
 from hourglass._engine.events import Activation, RunStarted
 from hourglass._runtime.evaluation import Evaluations
-from hourglass._runtime.standstill import GilWatchdog
+from hourglass._runtime.hung import GilWatchdog
 from hourglass._runtime.lanes import Lane, LaneSet
 
 def catastrophe() -> None:
@@ -67,7 +67,7 @@ def test_it_is_fed_rarely_and_rests_when_there_is_nothing_to_do(monkeypatch):
         dump_traceback_later = staticmethod(lambda limit, **_: calls.append(limit))
         cancel_dump_traceback_later = staticmethod(lambda: calls.append("cancelled"))
 
-    monkeypatch.setattr(standstill, "faulthandler", Recorded)
+    monkeypatch.setattr(hung, "faulthandler", Recorded)
     clock = Clock()
     watchdog = GilWatchdog(20, clock=clock)
     for _ in range(100):

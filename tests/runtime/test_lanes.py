@@ -278,7 +278,7 @@ def test_somebody_at_a_breakpoint_is_not_called_hung():
         world.submit(on("r", done(1)))
         await world.begun("r")
         (thread,) = (each for each in threading.enumerate() if each.name == "lane-0")
-        hung._stopped_threads.add(thread.ident)
+        hung.stopped_threads.add(thread.ident)
         world.pass_time(100)
         assert world.replaced == []
         hung.left(thread.ident)

@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import pytest
+from tests.specs import made
 
 from hourglass import activity, workflow
 from hourglass._contract.handle import ActivityTask, Handle, HandleConfig, Shutdown
@@ -202,7 +203,8 @@ def test_a_hang_under_a_real_engine_costs_one_task():
         lanes.start()
         names = {f"w{n}": ("bystander", n) for n in range(20)} | {"hung": ("hangs_once", 100)}
         for name, (kind_, number) in names.items():
-            request = StartWorkflow(
+            request = made(
+                StartWorkflow,
                 workflow_id=name,
                 workflow_type=kind_,
                 task_queue="q",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hourglass import activity
 from hourglass import workflow as public
+from hourglass._engine.behaviour import Flag
 from hourglass._engine.commands import ScheduleActivity, Succeeded
-from hourglass._engine.context import HOURGLASS, RunSettings
+from hourglass._engine.context import RunSettings
 from hourglass._engine.events import ActivityCompleted, RunEvicted
 from hourglass._runtime.evaluation import Evaluations
 from hourglass._runtime.resolver import Resolver
@@ -77,6 +78,6 @@ def test_what_was_learned_outlives_the_cache() -> None:
 def test_our_own_runs_have_one_order() -> None:
     """A run that we began and that does not fit is a bug of its author's: nothing else is tried."""
     evaluations = _evaluations()
-    assert _order(evaluations, "r1", HOURGLASS) == ["other", "body"]
+    assert _order(evaluations, "r1", Flag.HOURGLASS) == ["other", "body"]
     _refuse(evaluations, "r1")
-    assert _order(evaluations, "r1", HOURGLASS) == ["other", "body"]
+    assert _order(evaluations, "r1", Flag.HOURGLASS) == ["other", "body"]

@@ -7,7 +7,8 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from hourglass._story.reading import Event, events_from
+from hourglass._history.codec import events_from
+from hourglass._history.events import HistoryEvent
 from hourglass._story.text import S
 
 START = 1_788_000_000 * S
@@ -173,7 +174,7 @@ class Made:
         return self
 
     @property
-    def read(self) -> tuple[Event, ...]:
+    def read(self) -> tuple[HistoryEvent, ...]:
         """The events, as the story takes them."""
         return events_from(self.events)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from hourglass._history.codec import events_from
 from hourglass._story.diagnosis import Cause, Facts, PollerFacts, QueueFacts
 from hourglass._story.faults import Stand, Waits, is_authors
-from hourglass._story.reading import events_from
 from hourglass._story.reasons import diagnose
 from hourglass._story.terminal import lines
 from hourglass._story.timeline import tell
@@ -35,7 +35,7 @@ def told(*more: dict[str, Any], queue: str = "default", **begun: Any) -> Facts:
         1, "WORKFLOW_EXECUTION_STARTED", workflowType={"name": "order"}, taskQueue={"name": queue}, **begun
     )
     events = events_from([started, *more])
-    now = events[-1].time + 60_000_000_000
+    now = events[-1].time_ns + 60_000_000_000
     return Facts(story=replace(tell(events, now=now), workflow_id="order-1"), now=now, events=events)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hourglass._history.codec import events_from_text, read_payloads
 from hourglass._story.axis import fold
-from hourglass._story.reading import events_from_text
 from hourglass._story.spans import Fault, Kind, Outcome, Phase, Span, Story, document
 from hourglass._story.text import S
 from hourglass._story.timeline import Pending, nest, tell
@@ -220,7 +220,7 @@ def test_payloads_are_shown_only_when_asked_for() -> None:
 def test_payloads_that_cannot_be_read_are_named() -> None:
     """Encrypted payloads are named by their encoding and size, never decoded."""
     secret = {"metadata": {"encoding": "YmluYXJ5L2VuY3J5cHRlZA=="}, "data": "AAECAw=="}
-    assert peek()({"payloads": [secret, "decoded by the web UI"]}) == (
+    assert peek()(read_payloads({"payloads": [secret, "decoded by the web UI"]})) == (
         '<binary/encrypted, 4 bytes>, "decoded by the web UI"'
     )
 

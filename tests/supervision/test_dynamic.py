@@ -9,6 +9,7 @@ import pytest
 import uvloop
 
 from hourglass._supervision import (
+    NORMAL,
     ChildSpec,
     Context,
     Down,
@@ -16,9 +17,9 @@ from hourglass._supervision import (
     IntensityExceeded,
     NoSuchChild,
     NotRunning,
+    ProcessState,
     SpecError,
     StartFailed,
-    State,
     Supervisor,
     TaskSupervisor,
     Tree,
@@ -38,7 +39,7 @@ async def test_children_come_and_go(world: World) -> None:
     """`start_child` gives the running process, `terminate_child` stops it in order, `children` lists them."""
     tree, pool = await grown(world)
     process = await pool.start_child(world.worker("a"))
-    assert (process.value, process.state) == ("a", State.RUNNING)
+    assert (process.value, process.state) == ("a", ProcessState.RUNNING)
     await pool.start_child(world.worker("b"))
     assert tree.paths() == ["App", "App/Pool", "App/Pool/a", "App/Pool/b"]
     await pool.terminate_child("a")
@@ -75,7 +76,7 @@ async def test_each_is_restarted_by_itself(world: World) -> None:
     await world.crash("App/Pool/a")
     assert not a.alive
     assert b.alive
-    assert tree.find("App/Pool/a").state is State.RUNNING
+    assert tree.find("App/Pool/a").state is ProcessState.RUNNING
     assert [(view.id, view.restarts) for view in pool.children()] == [("a", 1), ("b", 0)]
 
 
@@ -161,7 +162,7 @@ async def test_starts_do_not_wait_for_one_another(world: World) -> None:
     await world.crash("App/Pool/b")
     assert [(view.id, view.state) for view in pool.children()] == [("slow", "starting"), ("b", "running")]
     ready.set()
-    assert (await starting).state is State.RUNNING
+    assert (await starting).state is ProcessState.RUNNING
 
 
 @on_both_loops
@@ -224,7 +225,7 @@ async def test_a_caller_that_gives_up_does_not_take_the_child_along(world: World
     await world.settle()
     ready.set()
     await world.settle()
-    assert tree.find("App/Pool/slow").state is State.RUNNING
+    assert tree.find("App/Pool/slow").state is ProcessState.RUNNING
 
 
 @on_both_loops
@@ -279,7 +280,7 @@ async def test_survivors_do_not_notice(world: World) -> None:
     assert [each.exit.kind for each in down] == ["crash"]
     assert len(tasks) == 1
     go.set()
-    assert await waiting.wait_result() == "done"
+    assert await waiting.wait_dead() is NORMAL
     assert world.reported("exited") == [doomed.path, failing.path]
     assert tree.paths() == ["Tasks"]
 
@@ -304,7 +305,7 @@ async def test_tasks_outlive_a_crash_elsewhere(world: World) -> None:
     tree.kill("App/Subsystem")
     await world.settle()
     assert task.alive
-    assert tree.find("App/Subsystem/worker").state is State.RUNNING
+    assert tree.find("App/Subsystem/worker").state is ProcessState.RUNNING
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])

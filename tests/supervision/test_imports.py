@@ -32,7 +32,7 @@ def test_it_knows_nothing_of_hourglass_but_the_errors(path: Path) -> None:
     assert foreign <= allowed
 
 
-@pytest.mark.parametrize("name", ["policy", "spec", "exits", "failures"])
+@pytest.mark.parametrize("name", ["policy", "spec", "exits"])
 def test_decisions_and_data_are_pure(name: str) -> None:
     """What decides and what describes reaches neither the loop nor a clock nor a log, also not through what it imports."""
     impure = {"asyncio", "time", "logging", "threading", "random"}
@@ -45,4 +45,4 @@ def test_decisions_and_data_are_pure(name: str) -> None:
         assert not names & impure, each
         ours = {found.rpartition(".")[2] for found in names if found.startswith("hourglass._supervision.")}
         # For type checkers only: a spec names the type of the context that its start is called with.
-        waiting += ours - seen - {"context"}
+        waiting += ours - seen - {"process"}

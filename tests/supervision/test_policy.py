@@ -13,8 +13,8 @@ from hourglass._supervision.policy import (
     Decision,
     Escalate,
     Intensity,
-    Nothing,
-    Restart,
+    NoRestart,
+    RestartChildren,
     decide,
     delay_before,
 )
@@ -69,20 +69,20 @@ def test_matrix(kind: RestartKind, reason: str, strategy: Strategy) -> None:
     kinds: list[RestartKind] = ["permanent", kind, "permanent", "permanent"]
     found = verdict(kinds, 1, EXITS[reason], strategy)
     stop, start = CASCADE[strategy]
-    assert found == (Restart(stop, start, (100.0,)) if RESTARTED[kind, reason] else Nothing())
+    assert found == (RestartChildren(stop, start, (100.0,)) if RESTARTED[kind, reason] else NoRestart())
 
 
 def test_temporary_siblings_go_down_and_stay_down() -> None:
     """A cascade stops a temporary sibling and does not start it again."""
     kinds: list[RestartKind] = ["temporary", "permanent", "temporary", "transient"]
-    assert verdict(kinds, 1, CRASH, "one_for_all") == Restart((3, 2, 0), (1, 3), (100.0,))
-    assert verdict(kinds, 1, CRASH, "rest_for_one") == Restart((3, 2), (1, 3), (100.0,))
+    assert verdict(kinds, 1, CRASH, "one_for_all") == RestartChildren((3, 2, 0), (1, 3), (100.0,))
+    assert verdict(kinds, 1, CRASH, "rest_for_one") == RestartChildren((3, 2), (1, 3), (100.0,))
 
 
 def test_intensity_allows_its_number_and_not_one_more() -> None:
     """With three restarts in five seconds allowed, the fourth escalates."""
     limit = Intensity(3, 5.0)
-    assert verdict(["permanent"], 0, CRASH, history=(99.0, 99.5), limit=limit) == Restart(
+    assert verdict(["permanent"], 0, CRASH, history=(99.0, 99.5), limit=limit) == RestartChildren(
         (), (0,), (99.0, 99.5, 100.0)
     )
     assert verdict(["permanent"], 0, CRASH, history=(99.0, 99.5, 99.9), limit=limit) == Escalate()
@@ -91,7 +91,7 @@ def test_intensity_allows_its_number_and_not_one_more() -> None:
 def test_restarts_outside_the_window_are_forgotten() -> None:
     """What lies further back than the window neither counts nor is kept; its edge still counts."""
     limit = Intensity(2, 5.0)
-    assert verdict(["permanent"], 0, CRASH, history=(1.0, 94.9, 95.0), limit=limit) == Restart(
+    assert verdict(["permanent"], 0, CRASH, history=(1.0, 94.9, 95.0), limit=limit) == RestartChildren(
         (), (0,), (95.0, 100.0)
     )
 
@@ -100,13 +100,13 @@ def test_no_restarts_allowed_means_every_restart_escalates() -> None:
     """With `max_restarts=0` the first restart escalates, and an exit that needs none does not."""
     limit = Intensity(0, 5.0)
     assert verdict(["permanent"], 0, NORMAL, limit=limit) == Escalate()
-    assert verdict(["transient"], 0, NORMAL, limit=limit) == Nothing()
+    assert verdict(["transient"], 0, NORMAL, limit=limit) == NoRestart()
 
 
 def test_uncounted_restarts_leave_the_budget_alone() -> None:
     """A restart that back-off slows down neither adds to the history nor escalates."""
     found = verdict(["permanent"], 0, CRASH, history=(99.0,), limit=Intensity(0, 5.0), counted=False)
-    assert found == Restart((), (0,), (99.0,))
+    assert found == RestartChildren((), (0,), (99.0,))
 
 
 def test_backoff_doubles_up_to_its_maximum() -> None:
@@ -128,7 +128,7 @@ def test_any_verdict_is_in_order(strategy: Strategy, kinds: list[RestartKind], d
     """Stops are in reverse order of starts, the failed child is started and not stopped, no temporary is started."""
     failed = data.draw(st.integers(0, len(kinds) - 1))
     found = verdict(kinds, failed, data.draw(st.sampled_from(list(EXITS.values()))), strategy)
-    if isinstance(found, Restart):
+    if isinstance(found, RestartChildren):
         assert list(found.stop) == sorted(found.stop, reverse=True)
         assert list(found.start) == sorted(found.start)
         assert failed in found.start

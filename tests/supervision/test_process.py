@@ -13,10 +13,8 @@ from hourglass._supervision import (
     SHUTDOWN,
     ChildSpec,
     Context,
-    DeadProcess,
+    ProcessState,
     StartFailed,
-    State,
-    TaskSupervisor,
 )
 from hourglass._supervision.exits import ExitKind
 
@@ -127,7 +125,7 @@ async def test_infinity_waits_for_as_long_as_it_takes(world: World) -> None:
     stopping = asyncio.ensure_future(tree.stop())
     await world.advance(1e6)
     assert not stopping.done()
-    assert tree.find("App/a").state is State.STOPPING
+    assert tree.find("App/a").state is ProcessState.STOPPING
     tree.kill("App/a")
     await world.settle()
     assert stopping.done()
@@ -182,7 +180,7 @@ async def test_terminate_is_bounded_by_the_shutdown_limit(world: World) -> None:
     process = tree.find("App/a")
     stopping = asyncio.ensure_future(tree.stop())
     await world.advance(1.9)
-    assert process.state is State.STOPPING
+    assert process.state is ProcessState.STOPPING
     await world.advance(0.1)
     assert (process.exit, said, stopping.done()) == (KILLED, ["terminate unwound"], True)
 
@@ -231,7 +229,7 @@ async def test_killed_in_its_own_terminate(world: World) -> None:
     process = tree.find("App/a")
     stopping = asyncio.ensure_future(tree.stop())
     await world.settle()
-    assert process.state is State.STOPPING
+    assert process.state is ProcessState.STOPPING
     process.kill()
     assert process.exit is KILLED
     await world.settle()
@@ -283,33 +281,6 @@ async def test_monitors_are_told_once_in_order(world: World) -> None:
     await world.crash("App/a")
     process.monitor(lambda down: told.append(f"late: {down.exit.kind}"))
     assert told == ["first", "second", "late: crash"]
-
-
-@on_both_loops
-async def test_results_of_tasks(world: World) -> None:
-    """`wait_result` gives what a body returned and raises what it raised; no result is an error, never a cancellation."""
-    tasks = TaskSupervisor()
-    await world.grow(tasks.as_child("Tasks"))
-
-    async def double(number: int) -> int:
-        return number * 2
-
-    async def fail() -> None:
-        raise Boom
-
-    assert await tasks.spawn(double, 21).wait_result() == 42
-
-    async def stray() -> None:
-        raise asyncio.CancelledError
-
-    with pytest.raises(Boom):
-        await tasks.spawn(fail).wait_result()
-    with pytest.raises(DeadProcess, match="ended without a result: crash: CancelledError"):
-        await tasks.spawn(stray).wait_result()
-    doomed = tasks.spawn(asyncio.Event().wait)
-    doomed.kill()
-    with pytest.raises(DeadProcess, match="ended without a result: killed"):
-        await doomed.wait_result()
 
 
 @on_both_loops

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import cases
-from hourglass._supervision import ChildSpec, Context, State, Supervisor, Tree
+from hourglass._supervision import ChildSpec, Context, ProcessState, Supervisor, Tree
 
 from .world import World, run_in_world
 
@@ -109,7 +109,9 @@ def test_random_kills_of_random_paths_in_random_trees(plan: Any, data: st.DataOb
 async def _until_whole(tree: Tree, expected: list[str]) -> None:
     """Turn the loop until every path runs; a tree that does not heal fails here."""
     for _ in range(2000):
-        if tree.paths() == expected and all(tree.find(path).state is State.RUNNING for path in expected):
+        if tree.paths() == expected and all(
+            tree.find(path).state is ProcessState.RUNNING for path in expected
+        ):
             return
         await asyncio.sleep(0)
     raise AssertionError(f"the tree did not heal:\n{tree.render()}")

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from hourglass._supervision import AlreadyRegistered, DeadProcess, NotRegistered, NotRunning, Registry
+from hourglass._supervision import DeadProcess, NameTaken, NotRunning, ProcessRegistry
 
 from .world import World, on_both_loops
 
 
 @on_both_loops
 async def test_names_lead_to_processes(world: World) -> None:
-    """`via` and `whereis` find a registered process; `via` refuses an unknown name, `whereis` gives nothing."""
+    """`whereis` finds a registered process, and nothing for an unknown name."""
     tree = await world.start(world.worker("a"))
-    registry = Registry()
+    registry = ProcessRegistry()
     registry.register(("queue", "default"), tree.find("App/a"))
-    assert registry.via(("queue", "default")) is registry.whereis(("queue", "default")) is tree.find("App/a")
+    assert registry.whereis(("queue", "default")) is tree.find("App/a")
     assert registry.whereis("other") is None
-    with pytest.raises(NotRegistered, match="no process is registered as 'other'"):
-        registry.via("other")
 
 
 @on_both_loops
 async def test_duplicates_are_refused(world: World) -> None:
     """A name has one process; the error names both."""
     tree = await world.start(world.worker("a"), world.worker("b"))
-    registry = Registry()
+    registry = ProcessRegistry()
     registry.register("x", tree.find("App/a"))
-    with pytest.raises(AlreadyRegistered, match="cannot register App/b as 'x': App/a has that name"):
+    with pytest.raises(NameTaken, match="cannot register App/b as 'x': App/a has that name"):
         registry.register("x", tree.find("App/b"))
 
 
@@ -35,7 +33,7 @@ async def test_duplicates_are_refused(world: World) -> None:
 async def test_entries_vanish_with_their_process(world: World) -> None:
     """At the instant of a death its names are free, and the successor can take them."""
     tree = await world.start(world.worker("a"))
-    registry = Registry()
+    registry = ProcessRegistry()
     first = tree.find("App/a")
     registry.register("x", first)
     registry.register("y", first)
@@ -52,20 +50,20 @@ async def test_entries_vanish_with_their_process(world: World) -> None:
 async def test_unregistering_is_idempotent_and_final(world: World) -> None:
     """A name that was taken back is not touched by the later death of its former process."""
     tree = await world.start(world.worker("a"), world.worker("b"))
-    registry = Registry()
+    registry = ProcessRegistry()
     a, b = tree.find("App/a"), tree.find("App/b")
     registry.register("x", a)
     registry.unregister("x")
     registry.unregister("x")
     registry.register("x", b)
     a.kill()
-    assert registry.via("x") is b
+    assert registry.whereis("x") is b
 
 
 @on_both_loops
 async def test_a_registry_in_a_tree_is_empty_after_its_restart(world: World) -> None:
     """A registry that dies forgets all names and takes none until it is back; then it begins empty."""
-    registry = Registry()
+    registry = ProcessRegistry()
     tree = await world.start(world.worker("a"), registry.as_child("Names"))
     registry.register("x", tree.find("App/a"))
     tree.kill("App/Names")

@@ -12,8 +12,8 @@ from hourglass._supervision import (
     ChildSpec,
     Context,
     IntensityExceeded,
+    ProcessState,
     StartFailed,
-    State,
     Supervisor,
     start_tree,
 )
@@ -192,7 +192,7 @@ async def test_escalation_at_the_root_ends_the_tree(world: World) -> None:
     """A root that gives up ends, with the reason, and leaves nothing behind."""
     tree = await world.start(world.worker("a"), world.worker("b"), max_restarts=0)
     await world.crash("App/a")
-    reason = await tree.wait()
+    reason = await tree.root.wait_dead()
     assert isinstance(reason.error, IntensityExceeded)
     assert (tree.paths(), world.log[-1]) == ([], "-b")
 
@@ -207,7 +207,7 @@ async def test_failing_restarts_count_towards_the_intensity(world: World) -> Non
     assert world.took() == ["-a", "-b", "+a", "-a", "+a", "-a", "+a", "+b"]
     world.refusals["a"] = 1
     await world.crash("App/a")
-    assert isinstance((await tree.wait()).error, IntensityExceeded)
+    assert isinstance((await tree.root.wait_dead()).error, IntensityExceeded)
 
 
 @on_both_loops
@@ -319,7 +319,7 @@ async def test_stop_during_restart(world: World) -> None:
     tree = await world.start(*children, strategy="rest_for_one")
     ready.clear()
     await world.crash("App/b")
-    assert tree.find("App/slow").state is State.STARTING
+    assert tree.find("App/slow").state is ProcessState.STARTING
     world.took()
     assert await tree.stop() is SHUTDOWN
     assert world.took() == ["-slow", "-b", "-a"]
@@ -387,7 +387,7 @@ async def test_several_deaths_at_once(world: World, order: str, expected: list[s
         tree.kill(f"App/{id}")
     await world.settle()
     assert world.took() == [f"-{id}" for id in order] + expected
-    assert [process.state for process in processes(tree).values()] == [State.RUNNING] * 4
+    assert [process.state for process in processes(tree).values()] == [ProcessState.RUNNING] * 4
 
 
 @on_both_loops
@@ -414,7 +414,7 @@ async def test_cancelling_the_supervisors_own_task_stops_its_children_in_order(w
     await world.settle()
     assert world.took() == []
     finish.set()
-    assert await tree.wait() is SHUTDOWN
+    assert await tree.root.wait_dead() is SHUTDOWN
     assert world.took() == ["-slow", "-a"]
 
 

@@ -10,9 +10,9 @@ import pytest
 from hourglass._supervision import (
     DynamicSupervisor,
     NoSuchChild,
-    Report,
     Reports,
     StartFailed,
+    SupervisionReport,
     Supervisor,
     Tree,
     start_tree,
@@ -96,7 +96,7 @@ async def test_killing_the_root_ends_the_tree(world: World) -> None:
     """Nobody restarts a root: a kill of it is the end of everything, and a later stop has nothing to do but to tidy up."""
     tree, _ = await grown(world)
     tree.kill("App")
-    assert (tree.paths(), await tree.wait()) == ([], KILLED)
+    assert (tree.paths(), await tree.root.wait_dead()) == ([], KILLED)
     assert await tree.stop() is KILLED
 
 
@@ -106,7 +106,7 @@ async def test_a_tree_on_the_loops_own_clock(world: World) -> None:
     back = asyncio.Event()
     seen: list[str] = []
 
-    def sink(report: Report) -> None:
+    def sink(report: SupervisionReport) -> None:
         seen.append(report.kind)
         if seen.count("started") == 3:
             back.set()

@@ -15,7 +15,15 @@ from typing import Any
 
 import uvloop
 
-from hourglass._supervision import ChildSpec, Context, Process, Report, Supervisor, Tree, start_tree
+from hourglass._supervision import (
+    ChildSpec,
+    Context,
+    Process,
+    SupervisionReport,
+    Supervisor,
+    Tree,
+    start_tree,
+)
 
 TURNS = 60  # far more than any chain of wake-ups in these tests
 
@@ -78,7 +86,7 @@ class World:
     def __init__(self) -> None:
         self.clock = HandClock()
         self.log: list[str] = []  # "+a": a's body began; "-a": it ended
-        self.reports: list[Report] = []
+        self.reports: list[SupervisionReport] = []
         self.refusals: dict[str, int] = {}  # id -> how many of its next starts fail
         self._mail: dict[str, asyncio.Future[object]] = {}
         self._trees: list[Tree] = []

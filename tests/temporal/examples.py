@@ -6,9 +6,17 @@ from typing import Any
 
 from temporalio.bridge.proto.workflow_activation import WorkflowActivationJob
 from temporalio.bridge.proto.workflow_commands import WorkflowCommand
+from tests.specs import made
 
 from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
+from hourglass._engine.specs import (
+    ActivityCancellationType,
+    ChildCancellationType,
+    IdReusePolicy,
+    ParentClosePolicy,
+    RetryRule,
+)
 from hourglass.converter import (
     ActivityFailure,
     ApplicationFailure,
@@ -26,7 +34,7 @@ from hourglass.errors import RetryState, TimeoutType
 ONE = Payload(b"1")
 NULL = Payload(b"", "binary/null")
 MARKED = Payload(b"\x00\xff", "binary/plain", {"type": b"Keyword"})
-RULE = ev.RetryRule(1.5, 2.0, 60.0, 3, ("Fatal",))
+RULE = RetryRule(1.5, 2.0, 60.0, 3, ("Fatal",))
 
 PAYLOADS: tuple[tuple[Payload, dict[str, Any]], ...] = (
     (ONE, {"data": b"1", "metadata": {"encoding": b"json/plain"}}),
@@ -125,7 +133,8 @@ FAILURES: tuple[tuple[Failure, dict[str, Any]], ...] = (
 
 _CHILD = "resolve_child_workflow_execution"
 
-STARTED = ev.RunStarted(
+STARTED = made(
+    ev.RunStarted,
     workflow_type="Checkout",
     workflow_id="order-1",
     arguments=(ONE, NULL),
@@ -295,7 +304,9 @@ COMMANDS: tuple[tuple[cmd.Command, dict[str, Any]], ...] = (
     (cmd.StartTimer(7, 0), {"start_timer": {"seq": 7, "start_to_fire_timeout": {}}}),
     (cmd.CancelTimer(7), {"cancel_timer": {"seq": 7}}),
     (
-        cmd.ScheduleActivity(seq=7, activity_id="7", activity_type="charge", start_to_close_timeout=30.0),
+        made(
+            cmd.ScheduleActivity, seq=7, activity_id="7", activity_type="charge", start_to_close_timeout=30.0
+        ),
         {
             "schedule_activity": {
                 "seq": 7,
@@ -307,7 +318,8 @@ COMMANDS: tuple[tuple[cmd.Command, dict[str, Any]], ...] = (
         },
     ),
     (
-        cmd.ScheduleActivity(
+        made(
+            cmd.ScheduleActivity,
             seq=7,
             activity_id="a",
             activity_type="charge",
@@ -318,7 +330,7 @@ COMMANDS: tuple[tuple[cmd.Command, dict[str, Any]], ...] = (
             start_to_close_timeout=3.0,
             heartbeat_timeout=4.0,
             retry_policy=RULE,
-            cancellation_type=cmd.ActivityCancellationType.ABANDON,
+            cancellation_type=ActivityCancellationType.ABANDON,
             headers={"h": ONE},
             summary=ONE,
             priority_key=2,
@@ -345,7 +357,8 @@ COMMANDS: tuple[tuple[cmd.Command, dict[str, Any]], ...] = (
         },
     ),
     (
-        cmd.ScheduleLocalActivity(
+        made(
+            cmd.ScheduleLocalActivity,
             seq=7,
             activity_id="7",
             activity_type="look",
@@ -357,7 +370,7 @@ COMMANDS: tuple[tuple[cmd.Command, dict[str, Any]], ...] = (
             start_to_close_timeout=3.0,
             local_retry_threshold=60.0,
             retry_policy=RULE,
-            cancellation_type=cmd.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+            cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
             headers={"h": ONE},
             summary=ONE,
         ),
@@ -383,7 +396,8 @@ COMMANDS: tuple[tuple[cmd.Command, dict[str, Any]], ...] = (
     (cmd.RequestCancelActivity(7), {"request_cancel_activity": {"seq": 7}}),
     (cmd.RequestCancelLocalActivity(7), {"request_cancel_local_activity": {"seq": 7}}),
     (
-        cmd.StartChildWorkflow(
+        made(
+            cmd.StartChildWorkflow,
             seq=7,
             workflow_id="w",
             workflow_type="Child",
@@ -391,16 +405,16 @@ COMMANDS: tuple[tuple[cmd.Command, dict[str, Any]], ...] = (
             execution_timeout=3.0,
             run_timeout=2.0,
             task_timeout=1.0,
-            parent_close_policy=cmd.ParentClosePolicy.ABANDON,
-            id_reuse_policy=cmd.IdReusePolicy.REJECT_DUPLICATE,
+            parent_close_policy=ParentClosePolicy.ABANDON,
+            id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE,
             retry_policy=RULE,
             cron_schedule="@daily",
-            cancellation_type=cmd.ChildCancellationType.TRY_CANCEL,
+            cancellation_type=ChildCancellationType.TRY_CANCEL,
             headers={"h": ONE},
             memo={"m": ONE},
             search_attributes={"s": MARKED},
-            summary=ONE,
-            details=MARKED,
+            static_summary=ONE,
+            static_details=MARKED,
             priority_key=2,
         ),
         {
@@ -486,7 +500,8 @@ COMMANDS: tuple[tuple[cmd.Command, dict[str, Any]], ...] = (
     (cmd.CancelRun(), {"cancel_workflow_execution": {}}),
     (cmd.ContinueAsNew(), {"continue_as_new_workflow_execution": {}}),
     (
-        cmd.ContinueAsNew(
+        made(
+            cmd.ContinueAsNew,
             workflow_type="Next",
             task_queue="elsewhere",
             arguments=(ONE,),

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.specs import made
+
 from hourglass._contract import service as sv
 from hourglass._contract.handle import (
     ActivityItem,
@@ -44,7 +46,7 @@ def unique(name: str) -> str:
 def start(queue: str, workflow_id: str, **options: Any) -> sv.StartWorkflow:
     """A request to start a workflow of the type Sample."""
     request = {"workflow_type": "Sample", "task_queue": queue, "request_id": uuid.uuid4().hex, **options}
-    return sv.StartWorkflow(workflow_id=workflow_id, **request)
+    return made(sv.StartWorkflow, workflow_id=workflow_id, **request)
 
 
 async def echo(item: ActivityItem) -> ActivityResult | None:
@@ -57,7 +59,8 @@ def one_activity(activation: ev.Activation) -> tuple[cmd.Command, ...]:
     for event in activation.events:
         if isinstance(event, ev.RunStarted):
             return (
-                cmd.ScheduleActivity(
+                made(
+                    cmd.ScheduleActivity,
                     seq=1,
                     activity_id="1",
                     activity_type="echo",

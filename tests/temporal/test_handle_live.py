@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from tests.specs import made
 
 from hourglass._contract import service as sv
 from hourglass._contract.handle import (
@@ -24,6 +25,7 @@ from hourglass._contract.handle import (
 )
 from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
+from hourglass._engine.specs import ActivityCancellationType, RetryRule
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
 from hourglass.errors import ServiceError
 from hourglass.testing._dev_server import DevServer
@@ -156,13 +158,14 @@ def test_an_activity_is_cancelled(server: DevServer) -> None:
             for event in activation.events:
                 if isinstance(event, ev.RunStarted):
                     return (
-                        cmd.ScheduleActivity(
+                        made(
+                            cmd.ScheduleActivity,
                             seq=1,
                             activity_id="1",
                             activity_type="wait",
                             start_to_close_timeout=20.0,
                             heartbeat_timeout=10.0,
-                            cancellation_type=cmd.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+                            cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
                         ),
                     )
                 if isinstance(event, ev.CancelRequested):
@@ -213,13 +216,14 @@ def test_an_activity_is_completed_from_outside(server: DevServer, by: str, end: 
             for event in activation.events:
                 if isinstance(event, ev.RunStarted):
                     return (
-                        cmd.ScheduleActivity(
+                        made(
+                            cmd.ScheduleActivity,
                             seq=1,
                             activity_id="a",
                             activity_type="later",
                             start_to_close_timeout=20.0,
-                            retry_policy=ev.RetryRule(maximum_attempts=1),
-                            cancellation_type=cmd.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+                            retry_policy=RetryRule(maximum_attempts=1),
+                            cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
                         ),
                     )
                 if isinstance(event, ev.CancelRequested):

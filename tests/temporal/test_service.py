@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowHistory
 
-from hourglass._contract import service as ch
 from hourglass._contract import service as sv
 from hourglass._contract.handle import ActivityFailed
-from hourglass._contract.schedules import SCHEDULE_REQUESTS
-from hourglass._contract.service import DEPLOYMENT_REQUESTS
 from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
-from hourglass._temporal.service import PLANS
+from hourglass._engine.specs import RetryRule
+from hourglass._temporal.service import CALLS
 from hourglass.converter import ApplicationFailure, Failure, Payload
 from hourglass.errors import (
     QueryFailedError,
@@ -68,7 +66,7 @@ def signal(workflow_id: str, name: str, *arguments: Payload, **options: Any) -> 
 
 def test_every_request_has_a_plan() -> None:
     """No request of the contract is without an RPC."""
-    assert set(PLANS) == {*sv.REQUESTS, *ch.CHANGES, *SCHEDULE_REQUESTS, *DEPLOYMENT_REQUESTS}
+    assert set(CALLS) == {*sv.Request.__subclasses__()}
 
 
 def test_start_with_everything_and_describe(server: DevServer) -> None:
@@ -85,7 +83,7 @@ def test_start_with_everything_and_describe(server: DevServer) -> None:
                     execution_timeout=100.0,
                     run_timeout=50.0,
                     task_timeout=5.0,
-                    retry_policy=ev.RetryRule(maximum_attempts=3),
+                    retry_policy=RetryRule(maximum_attempts=3),
                     memo={"note": live.value("m")},
                     search_attributes={"Colour": BLUE},
                     headers={"h": live.value("h")},

@@ -12,10 +12,12 @@ from temporalio.bridge.proto.activity_task import ActivityTask as TaskMessage
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation, WorkflowActivationJob
 from temporalio.bridge.proto.workflow_commands import WorkflowCommand
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
+from tests.specs import made
 
 from hourglass._contract import handle as hd
 from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
+from hourglass._engine.specs import RetryRule
 from hourglass._temporal import activations, completions
 from hourglass._temporal.activations import UnsupportedEvent, activation_from_proto
 from hourglass._temporal.completions import Own, completion_to_proto
@@ -26,9 +28,9 @@ from hourglass._temporal.handle import (
 )
 from hourglass._temporal.payloads import (
     failure_from,
-    failure_message,
     nanos_from,
     payload_from,
+    put_failure,
     put_nanos,
     put_payload,
     put_seconds,
@@ -39,6 +41,13 @@ from hourglass.converter import Failure, Payload
 from . import examples as ex
 
 OWN = Own("own-queue", "own-namespace")
+
+
+def failure_message(failure: Failure) -> FailureMessage:
+    """A failure as a message of its own."""
+    message = FailureMessage()
+    put_failure(message, failure)
+    return message
 
 
 def _ids(pairs: Any) -> list[str]:
@@ -200,9 +209,8 @@ def test_an_activity_task() -> None:
             "is_local": True,
         },
     }
-    assert activity_item_from_proto(
-        ex.fill(TaskMessage(), fields).SerializeToString(), "q"
-    ) == hd.ActivityTask(
+    assert activity_item_from_proto(ex.fill(TaskMessage(), fields).SerializeToString(), "q") == made(
+        hd.ActivityTask,
         token=b"t",
         activity_id="7",
         activity_type="charge",
@@ -222,7 +230,7 @@ def test_an_activity_task() -> None:
         schedule_to_close_timeout=5.0,
         start_to_close_timeout=6.0,
         heartbeat_timeout=7.0,
-        retry_policy=ev.RetryRule(),
+        retry_policy=RetryRule(),
         priority_key=1,
     )
 

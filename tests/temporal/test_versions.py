@@ -8,6 +8,7 @@ import temporalio.api.workflowservice.v1 as ws
 from temporalio.api.workflow.v1 import WorkflowExecutionVersioningInfo
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
+from tests.specs import made
 
 from hourglass._contract import service as sd
 from hourglass._contract import service as sv
@@ -21,12 +22,12 @@ from hourglass._engine.versions import (
 )
 from hourglass._temporal import calls, configs
 from hourglass._temporal.activations import activation_from_proto
-from hourglass._temporal.calls import Scope
+from hourglass._temporal.calls import CallScope
 from hourglass._temporal.completions import Own, completion_to_proto
 
 PINNED = VersioningBehavior.PINNED
 ONE = WorkerDeploymentVersion("shop", "1")
-SCOPE = Scope("ns", "me")
+SCOPE = CallScope("ns", "me")
 
 
 def behaviour_sent(own: Own) -> int:
@@ -70,8 +71,13 @@ def test_overrides() -> None:
     """An override is written in today's words and in those of older servers, and read back."""
 
     def written(override: Any) -> Any:
-        request = sv.StartWorkflow(
-            workflow_id="w", workflow_type="t", task_queue="q", request_id="r", versioning_override=override
+        request = made(
+            sv.StartWorkflow,
+            workflow_id="w",
+            workflow_type="t",
+            task_queue="q",
+            request_id="r",
+            versioning_override=override,
         )
         message: Any = calls.start(request, SCOPE).message
         return message.versioning_override

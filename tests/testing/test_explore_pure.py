@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hourglass.errors import UsageError
 from hourglass.testing._explore.choices import SORTS, Choices, Option, Swarm, script_of, token_of
-from hourglass.testing._explore.search import Script, Search, shrink, singles, size, stripped
+from hourglass.testing._explore.search import OrderSearch, Script, shrink, singles, size, stripped
 from hourglass.testing._explore.story import clock_text, duration_text
 
 scripts = st.lists(st.integers(0, 4), max_size=12).map(tuple)
@@ -24,7 +24,7 @@ def play(choices: Choices, widths: Sequence[int]) -> None:
 
 def test_every_order_once() -> None:
     """All orders of a small space are tried, each once, those with fewer deviations first."""
-    search, seen = Search(1000, seed=0), list[Script]()
+    search, seen = OrderSearch(1000, seed=0), list[Script]()
     while (choices := search.next()) is not None:
         play(choices, (2, 3, 2))
         search.tried(choices)
@@ -37,7 +37,7 @@ def test_every_order_once() -> None:
 
 def test_a_space_that_is_too_large() -> None:
     """Where there is no room for all, single deviations come first, then chance; and it is not called complete."""
-    search, seen = Search(100, seed=0), list[Script]()
+    search, seen = OrderSearch(100, seed=0), list[Script]()
     while (choices := search.next()) is not None:
         play(choices, (4,) * 10)
         search.tried(choices)

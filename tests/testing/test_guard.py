@@ -90,9 +90,9 @@ def test_time_passes_beside_a_parked_run() -> None:
             env.execute_workflow(buggy)
         handle = env.start_workflow(deaf)
         env.after(days=400).signal(handle, words, "at last")
-        moves = env._stage.driver.moves
+        moves = env._fixture.driver.moves
         assert handle.result() == "at last"
-        assert env._stage.driver.moves - moves < 10
+        assert env._fixture.driver.moves - moves < 10
 
 
 def test_queries_of_a_parked_run() -> None:

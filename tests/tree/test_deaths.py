@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from hourglass._bridge.handles import HandleState, Limits
+from hourglass._bridge.handles import HandleLimits, HandleState
 
 from .test_shape import WHOLE
 from .world import (
@@ -118,7 +118,7 @@ def test_a_holders_crash_takes_registry_workers_and_launcher_along_and_they_come
             assert world.find(f"{SUBSYSTEM}/Runtime") is runtime
             assert all(world.find(path) is not process for path, process in former.items())
             assert world.app.holder is not holder
-            assert world.app.registry.via("default") is world.find(WORKER)
+            assert world.app.registry.whereis("default") is world.find(WORKER)
             assert await world.run(steps, 1, id="after") == 4
 
     play(script)
@@ -144,7 +144,7 @@ def test_a_cascade_does_not_cut_activities_short():
     """A worker that will be back gives its activities more than the graceful time of a shutdown, which is 0 here."""
 
     async def script():
-        async with memory(graceful_shutdown=0.0, limits=Limits(adoption=0)) as world:
+        async with memory(graceful_shutdown=0.0, limits=HandleLimits(adoption=0)) as world:
             await world.start(waiting, 1)
             await begun()
             record = world.record()
@@ -207,7 +207,7 @@ def test_too_many_abandoned_handles_make_the_connections_anew():
         def deaf(handle: ScriptedHandle) -> None:
             handle.deaf = True
 
-        limits = Limits(drain=0.01, max_abandoned=0)
+        limits = HandleLimits(drain=0.01, max_abandoned=0)
         async with scripted(serve=False, limits=limits) as world:
             world.engine.changes.append(deaf)
             await world.serve()

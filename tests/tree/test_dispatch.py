@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from bridge.scripted import activation, attempt, eviction
-from hourglass._bridge.handles import Limits
+from hourglass._bridge.handles import HandleLimits
 from hourglass._contract.handle import ActivityCancel, ActivityFailed, ActivityOk
 from hourglass._engine.commands import Succeeded, TaskFailed
 from hourglass._engine.events import Activation, RunEvicted, RunStarted
@@ -119,27 +119,26 @@ def test_what_arrives_while_the_evaluators_are_down_is_kept_and_dispatched_when_
 
     async def script():
         async with scripted() as world:
-            record, evaluators = world.record(), world.app.evaluators
-            arrived, spawn = record.runs.arrived, evaluators.spawn_job
+            line, evaluators = world.record().activations, world.app.evaluators
+            spawn = evaluators.spawn_job
             refused = []
 
-            def kill_at_once(item):
-                arrived(item)
-                world.kill(EVALUATORS)
-
             def watched(*args, **named):
+                if not refused:
+                    world.kill(EVALUATORS)
                 try:
                     return spawn(*args, **named)
                 except NotRunning:
-                    refused.append(record.activations.in_hand)
+                    refused.append(line)
                     raise
 
-            record.runs.arrived, evaluators.spawn_job = kill_at_once, watched
+            evaluators.spawn_job = watched
             world.handle.give(activation("unknown"))
+            await until(lambda: refused)
+            assert len(line.kept) == 1
             await until(lambda: world.handle.completions)
-            assert refused[0] == 1
             assert isinstance(world.handle.completions[0], TaskFailed)
-            assert record.activations.in_hand == 0
+            assert not line.kept
 
     play(script)
 
@@ -165,7 +164,7 @@ def test_an_answer_that_nobody_waits_for_is_logged_and_its_task_ends_normally(ca
     caplog.set_level(logging.INFO)
 
     async def script():
-        async with scripted(limits=Limits(workflow_grace=0.01, adoption=0)) as world:
+        async with scripted(limits=HandleLimits(workflow_grace=0.01, adoption=0)) as world:
             world.handle.give(started("r", "slow", 1))
             await begun()
             evaluation = world.find(f"{EVALUATORS}/evaluation-1")
@@ -321,7 +320,7 @@ def test_nothing_is_at_work_for_a_queue_that_has_ended():
     """An activity that does not stop is left behind; its task is not, though another queue keeps the tree alive."""
 
     async def script():
-        async with memory(graceful_shutdown=0.0, limits=Limits(cancel_grace=0.01)) as world:
+        async with memory(graceful_shutdown=0.0, limits=HandleLimits(cancel_grace=0.01)) as world:
             await world.serve("second")
             await world.start(waiting, 1)
             await begun()

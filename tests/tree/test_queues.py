@@ -12,7 +12,7 @@ import pytest
 
 from bridge.scripted import ScriptedHandle
 from hourglass import Client, Worker, workflow
-from hourglass._bridge.handles import HandleState, Limits
+from hourglass._bridge.handles import HandleLimits, HandleState
 from hourglass.client import AsyncClient
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, UsageError
 
@@ -30,6 +30,7 @@ from .world import (
     slow,
     stage,
     steps,
+    stop_all,
     until,
     waiting,
 )
@@ -154,7 +155,7 @@ def test_stopping_right_after_the_root_died_leaves_nothing():
     async def script():
         async with memory() as world:
             world.kill("Application")
-            await world.app.stop()
+            await stop_all(world.app)
             assert world.app.idle
             assert world.app.tables.records == {}
 
@@ -201,7 +202,7 @@ def test_a_stop_keeps_its_deadline():
     """What does not end is left behind when the time is up, and made again by the next worker."""
 
     async def script():
-        async with memory(graceful_shutdown=0.01, limits=Limits(cancel_grace=0.01)) as world:
+        async with memory(graceful_shutdown=0.01, limits=HandleLimits(cancel_grace=0.01)) as world:
             await world.start(waiting, 1)
             await begun()
             await world.app.stop_worker("default")
@@ -218,7 +219,7 @@ def test_a_stop_fails_what_a_hung_lane_does_not_answer():
     """The run is sent to the next worker; what the lane says later counts for nothing."""
 
     async def script():
-        async with memory(limits=Limits(workflow_grace=0.01)) as world:
+        async with memory(limits=HandleLimits(workflow_grace=0.01)) as world:
             await world.start(slow, 5)
             await begun()
             (services,) = world.app.configured()
@@ -294,7 +295,7 @@ def test_what_may_pass_is_waited_out():
     """A server that is not there yet is no reason to give up."""
 
     async def script():
-        async with scripted(serve=False, limits=Limits(first_pause=0.001)) as world:
+        async with scripted(serve=False, limits=HandleLimits(first_pause=0.001)) as world:
             world.engine.openings.extend([ConnectionFailedError("not yet", status="UNAVAILABLE")] * 3)
             await world.serve()
             await until(world.whole)
@@ -432,7 +433,9 @@ def test_handles_that_break_again_and_again_are_replaced_with_pauses():
         def broken(handle: ScriptedHandle) -> None:
             handle.break_poll("workflow", RuntimeError("fatal"))
 
-        async with scripted(serve=False, limits=Limits(first_pause=0.001, longest_pause=0.004)) as world:
+        async with scripted(
+            serve=False, limits=HandleLimits(first_pause=0.001, longest_pause=0.004)
+        ) as world:
             world.engine.changes.append(broken)
             await world.serve()
             await until(lambda: len(world.engine.handles) > 10)

@@ -18,9 +18,8 @@ from chaos.proxy import Proxy
 from hourglass import Client, Worker
 from hourglass._contract.service import DescribeNamespace, Namespace
 from hourglass._runtime.application import Application
-from hourglass._runtime.reachability import Reachability, ReachLimits, look, watch_reachability
-from hourglass._runtime.status import status_report
-from hourglass._runtime.worker_metrics import worker_metrics
+from hourglass._runtime.status import status_report, worker_metrics
+from hourglass._runtime.watchdog import Reachability, ReachLimits, look_for_engine, watch_reachability
 from hourglass.errors import (
     ConnectionFailedError,
     NamespaceNotFoundError,
@@ -144,15 +143,15 @@ def test_readiness_follows_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def script() -> None:
         async with scripted() as world:
-            assert await look(world.app)
+            assert await look_for_engine(world.app)
             assert status_report(world.app, "running")["reasons"] == []
             outcome[0] = DEAD
-            assert await look(world.app)
+            assert await look_for_engine(world.app)
             report = status_report(world.app, "running")
             assert (report["ready"], report["reasons"]) == (False, [str(DEAD)])
             assert reachable(world.app) == 0.0
             outcome[0] = None
-            assert await look(world.app)
+            assert await look_for_engine(world.app)
             assert status_report(world.app, "running")["ready"] is True
             assert reachable(world.app) == 1.0
         assert all(isinstance(each, DescribeNamespace) for each in asked)
@@ -196,7 +195,7 @@ def test_a_connection_that_was_replaced_under_its_question_says_nothing(
             world.app.reachability = Reachability()
             monkeypatch.setattr(ScriptedConnection, "call", call)
             for _ in range(2):
-                assert await look(world.app)
+                assert await look_for_engine(world.app)
                 assert world.app.reachability.outage is None
                 assert not world.app.reachability._has_answered
                 world.app.tables.registrations.update(kept)
@@ -213,7 +212,7 @@ def test_an_embedded_engine_cannot_be_asked() -> None:
     ):
 
         async def once() -> bool:
-            return await look(worker._app)
+            return await look_for_engine(worker._app)
 
         assert client._portal.call(once()) is False
         assert worker._report()["reasons"] == []

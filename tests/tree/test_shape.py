@@ -108,7 +108,7 @@ def test_a_worker_is_registered_while_it_lives_and_unregistered_before_its_loops
             app = world.app
             assert app.registry.names() == ()
             await world.serve()
-            assert app.registry.via("default") is world.find(WORKER)
+            assert app.registry.whereis("default") is world.find(WORKER)
             assert app.holder.registered("default")
             loops = [world.find(f"{WORKER}/{name}") for name in ("WorkflowPollLoop", "ActivityPollLoop")]
             for loop in loops:

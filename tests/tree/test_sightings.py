@@ -14,17 +14,16 @@ import pytest
 from bridge.scripted import ScriptedConnection
 from chaos.proxy import Proxy
 from hourglass import Client, Worker
-from hourglass._bridge.poll_line import Ticket
 from hourglass._contract.handle import ActivityTask
 from hourglass._contract.service import LastSeen, Sighting
-from hourglass._runtime.sightings import Blind, Kind, Sightings, SightLimits, look, watch_sightings
+from hourglass._runtime.watchdog import Blind, PollKind, Sightings, SightLimits, look_for_us, watch_sightings
 from hourglass.errors import ConnectionFailedError, ServiceError
 from hourglass.testing import dev_server
 
 from .world import ACTIVITIES, WORKFLOWS, ScriptedWorld, memory, play, scripted, steps, until
 
-ONE, OTHER = Kind("q", 1, False), Kind("q", 1, True)
-NEXT = Kind("q", 2, False)
+ONE, OTHER = PollKind("q", 1, False), PollKind("q", 1, True)
+NEXT = PollKind("q", 2, False)
 
 
 def test_an_answer_that_moves_means_that_we_are_seen() -> None:
@@ -102,12 +101,12 @@ def test_an_unseen_handle_is_recycled_over_a_fresh_connection(
     async def script() -> None:
         async with scripted() as world:
             eyes, sightings = Eyes(world, monkeypatch), Sightings(0.0)
-            await look(world.app, sightings)
+            await look_for_us(world.app, sightings)
             eyes.move()
-            await look(world.app, sightings)
+            await look_for_us(world.app, sightings)
             assert len(world.engine.handles) == 1
             eyes.times[False] += 1  # only workflow tasks are polled
-            await look(world.app, sightings)
+            await look_for_us(world.app, sightings)
             assert [each.closing for each in world.engine.handles] == [True, False]
             assert len(world.engine.connections) == 1
             assert {(each.task_queue, each.polled_by) for each in eyes.asked} == {("default", "test")}
@@ -124,8 +123,8 @@ def test_a_connection_that_is_silent_is_checked_over_a_fresh_one(monkeypatch: py
         async with scripted() as world:
             eyes, sightings = Eyes(world, monkeypatch), Sightings(0.0)
             eyes.silent.add(eyes.shared)
-            await look(world.app, sightings)
-            await look(world.app, sightings)
+            await look_for_us(world.app, sightings)
+            await look_for_us(world.app, sightings)
             assert [each.closing for each in world.engine.handles] == [True, False]
             await until(lambda: sum(each.closed for each in world.engine.connections) >= 3)
 
@@ -141,7 +140,7 @@ def test_nothing_is_concluded_where_nobody_answers(monkeypatch: pytest.MonkeyPat
             eyes.silent.add(eyes.shared)
             world.engine.connects.extend([OSError("away")] * 20)
             for _ in range(5):
-                await look(world.app, sightings)
+                await look_for_us(world.app, sightings)
             assert len(world.engine.handles) == 1
 
     play(script)
@@ -164,7 +163,7 @@ def test_an_engine_that_refuses_is_reached_and_tells_nothing(
 
             monkeypatch.setattr(ScriptedConnection, "call", refuses)
             with pytest.raises(Blind) if is_blind else nullcontext():
-                await look(world.app, Sightings(0.0))
+                await look_for_us(world.app, Sightings(0.0))
             assert world.engine.connections == []
 
     play(script)
@@ -178,10 +177,10 @@ def test_a_worker_that_is_full_need_not_be_seen(monkeypatch: pytest.MonkeyPatch)
             eyes, sightings = Eyes(world, monkeypatch), Sightings(0.0)
             record = world.record()
             task = ActivityTask(token=b"t", activity_id="1", activity_type="steps")
-            record.attempts.arrived(Ticket(record.activities, task))
+            record.attempts.keep(task)
             for _ in range(5):
                 eyes.times[False] += 1
-                await look(world.app, sightings)
+                await look_for_us(world.app, sightings)
             assert not any(each.activities for each in eyes.asked)
             assert len(world.engine.handles) == 1
             del record.attempts.open[b"t"]
@@ -195,7 +194,7 @@ def test_an_engine_that_cannot_tell_is_not_asked_again() -> None:
     async def script() -> None:
         async with memory() as world:
             with pytest.raises(Blind):
-                await look(world.app, Sightings(0.0))
+                await look_for_us(world.app, Sightings(0.0))
             world.app.sight = SightLimits(ask=0.001, ask_again=0.001)
             await watch_sightings(world.app)
 

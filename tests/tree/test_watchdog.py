@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import logging
 
-import pytest
-
+from bridge.scripted import eviction
 from hourglass._contract.handle import ActivityFailed
 from hourglass._engine.commands import TaskFailed
-from hourglass._runtime.watchdog import NobodyPolls, NoWorker, Orphan, Patience, WatchLimits, look, suspicions
+from hourglass._runtime.watchdog import (
+    NobodyPolls,
+    NoWorker,
+    Orphan,
+    Suspicions,
+    WatchLimits,
+    look,
+    suspicions,
+)
 from hourglass._supervision import NotRunning
 
 from .test_dispatch import attempt_of, kind_of, started
-from .world import EXECUTORS, WORKER, begun, memory, play, scripted, stage, steps, until, waiting
+from .world import WORKER, begun, memory, play, scripted, stage, steps, until, waiting
 
 ONE, TWO = NoWorker("one"), NoWorker("two")
 
 
 def test_patience_begins_when_something_is_first_seen_and_ends_when_it_is_gone():
     """Only what was seen at every look for the whole time is overdue; then it has the whole time again."""
-    patience = Patience(30.0)
+    patience = Suspicions(30.0)
     assert patience.overdue([ONE], 0.0) == []
     assert patience.overdue([ONE, TWO], 25.0) == []
     assert patience.overdue([TWO], 29.0) == []  # one was mended by somebody else
@@ -39,7 +46,7 @@ def test_a_worker_that_waits_is_not_suspicious():
             await begun()
             await until(world.whole)
             former = world.find(WORKER)
-            patience = Patience(30.0)
+            patience = Suspicions(30.0)
             for now in range(0, 7200, 5):
                 assert list(suspicions(world.app)) == []
                 look(world.app, patience, float(now))
@@ -61,7 +68,7 @@ def test_a_worker_that_was_busy_leaves_nothing_suspicious():
             for number in range(50):
                 seen.update(suspicions(world.app))
                 assert await world.result(f"w{number}") == number * 4
-            await until(lambda: not (world.app.dispatch.works or list(suspicions(world.app))))
+            await until(lambda: not (len(world.app.evaluators) or list(suspicions(world.app))))
             assert not any(isinstance(each, (Orphan, NoWorker)) for each in seen)
 
     play(script)
@@ -81,9 +88,9 @@ def test_a_loop_that_polls_no_more_costs_its_worker(caplog):
             former, worker = world.handle, world.find(WORKER)
             former.give(started("r", "steps", 1))
             line = world.record().activations
-            await until(lambda: line.in_hand)
+            await until(lambda: line.kept)
             assert list(suspicions(world.app)) == [NobodyPolls("default", 1, "workflow", 1)]
-            patience = Patience(30.0)
+            patience = Suspicions(30.0)
             look(world.app, patience, 0.0)
             look(world.app, patience, 29.9)
             assert worker.alive
@@ -109,19 +116,21 @@ def test_an_activation_that_nobody_is_at_is_answered_as_failed():
             handle.give(started("r", "slow", 1))
             await begun()
             await until(world.whole)
-            (token,) = world.app.dispatch.works
-            lost = world.app.dispatch.works.pop(token)
+            lost = world.record().runs.open["r"]
+            lost.drop()  # it dies without a word
             (suspicion,) = suspicions(world.app)
-            assert suspicion == Orphan("default", 1, "r", token)
-            patience = Patience(30.0)
+            assert suspicion == Orphan("default", 1, "r", lost.token)
+            patience = Suspicions(30.0)
             look(world.app, patience, 0.0)
             assert handle.completions == []
             look(world.app, patience, 30.0)
             await until(lambda: handle.completions)
             stage.go.set()
-            await lost.wait_dead()
-            assert [kind_of(each) for each in handle.completions] == ["WorkerShutdown"]
-            assert world.app.tables.counters.fenced == 1
+            (services,) = world.app.configured()
+            await until(lambda: services.lanes.counts()[0].activations == 1)
+            handle.give(eviction("r"))
+            await until(lambda: len(handle.completions) == 2)
+            assert kind_of(handle.completions[0]) == "WorkerShutdown"
 
     play(script)
 
@@ -134,18 +143,15 @@ def test_an_attempt_that_nobody_is_at_is_reported_as_failed(caplog):
             world.handle.give(attempt_of("waits", 1, token=b"sesame"))
             await begun()
             await until(world.whole)
-            world.app.dispatch.works.clear()
-            patience = Patience(30.0)
+            world.record().attempts.open[b"sesame"].drop()
+            patience = Suspicions(30.0)
             look(world.app, patience, 0.0)
             look(world.app, patience, 30.0)
             await until(lambda: world.handle.results)
             assert [type(each) for each in world.handle.results] == [ActivityFailed]
-            world.kill(f"{EXECUTORS}/attempt-1")
 
     caplog.set_level(logging.ERROR)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("hourglass._runtime.dispatch.Execution.ended", lambda *_: None)
-        play(script)
+    play(script)
     assert "the watchdog mends: Orphan" in caplog.text
     assert "sesame" not in caplog.text
 
@@ -157,7 +163,7 @@ def test_a_queue_without_a_worker_gets_one():
         async with memory() as world:
             await world.app.workers.terminate_child("default")
             assert list(suspicions(world.app)) == [NoWorker("default")]
-            patience = Patience(30.0)
+            patience = Suspicions(30.0)
             look(world.app, patience, 0.0)
             assert not world.whole()
             look(world.app, patience, 30.0)

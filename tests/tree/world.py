@@ -12,9 +12,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.specs import made
+
 from bridge.scripted import ScriptedConnection, ScriptedEngine, ScriptedHandle
 from hourglass import RetryPolicy, activity, workflow
-from hourglass._bridge.handles import HandleRecord, Limits
+from hourglass._bridge.handles import HandleLimits, HandleRecord
 from hourglass._contract.handle import HandleConfig
 from hourglass._contract.service import StartWorkflow, StillOpen, WaitForClose
 from hourglass._embedded import connect_memory
@@ -112,7 +114,8 @@ class World:
 
     async def start(self, workflow: Any, *args: Any, id: str = "w", queue: str = "default") -> None:
         await self.app.raw.call(
-            StartWorkflow(
+            made(
+                StartWorkflow,
                 workflow_id=id,
                 workflow_type=workflow.__name__,
                 task_queue=queue,
@@ -164,9 +167,18 @@ async def begun() -> None:
     await until(stage.begun.is_set)
 
 
+async def stop_all(app: Application) -> None:
+    """Serve nothing any more."""
+    await asyncio.gather(*[app.stop_worker(queue) for queue in tuple(app._services)])
+
+
 @asynccontextmanager
 async def memory(
-    *, serve: bool = True, limits: Limits | None = None, watch: WatchLimits | None = None, **options: Any
+    *,
+    serve: bool = True,
+    limits: HandleLimits | None = None,
+    watch: WatchLimits | None = None,
+    **options: Any,
 ) -> AsyncIterator[World]:
     """A world over an engine in memory."""
     connection = await connect_memory(identity="test")
@@ -190,7 +202,7 @@ async def memory(
         yield world
     finally:
         stage.go.set()
-        await app.stop()
+        await stop_all(app)
         await connection.close()
 
 
@@ -209,7 +221,7 @@ class ScriptedWorld(World):
 
 @asynccontextmanager
 async def scripted(
-    *, serve: bool = True, limits: Limits | None = None, **options: Any
+    *, serve: bool = True, limits: HandleLimits | None = None, **options: Any
 ) -> AsyncIterator[ScriptedWorld]:
     """A world over a scripted engine, whose handles evict by themselves what they have given when they end."""
     engine = ScriptedEngine()
@@ -228,7 +240,7 @@ async def scripted(
         yield world
     finally:
         stage.go.set()
-        await app.stop()
+        await stop_all(app)
 
 
 def play(script: Callable[[], Awaitable[None]]) -> None:

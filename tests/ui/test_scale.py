@@ -33,7 +33,10 @@ def steps(number: int) -> int:
 def _fill(path: Path) -> None:
     """Many runs, as far as lists know them."""
     now = time.time_ns() // 1000
-    columns = "run_id, rank, start_time, execution_time, close_time, status, workflow_id, workflow_type, task_queue, root_workflow_id"
+    columns = (
+        "run_id, rank, start_time, execution_time, close_time, status, workflow_id, workflow_type, "
+        "task_queue, root_workflow_id"
+    )
 
     def rows() -> Iterator[tuple[object, ...]]:
         for number in range(CLOSED + OPEN):

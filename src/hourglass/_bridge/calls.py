@@ -3,11 +3,11 @@ on one loop.
 
 `begin` runs a coroutine right away, in the turn of its caller: a call on an engine in this process mostly ends
 there and then, and costs no task. `Patience` tells of each call that has not ended within a fixed limit: the limit
-is the same for all, so the oldest is always the next to be overdue, and one timer serves thousands. `Bell` wakes
+is the same for all, so the oldest is always the next to be overdue, and one timer serves thousands. `Condition` wakes
 all waiters together.
 
 Must not know: what the calls are for. Everything belongs to one loop. Invariants: a coroutine that was begun is
-never dropped; each thing watched is told of once at most, and not after it was forgotten; a ring that meets no
+never dropped; each thing watched is told of once at most, and not after it was forgotten; a notification that meets no
 waiter is not kept, so a waiter looks first and waits then, without an await in between.
 """
 
@@ -123,10 +123,10 @@ class Patience:
 # --- a condition --------------------------------------------------------------------------------------------
 
 
-class Bell:
-    """A condition on one loop: a ring wakes all waiters together, and a waiter that is cancelled consumes nothing.
+class Condition:
+    """A condition on one loop: `notify_all` wakes all waiters together, and a waiter that is cancelled consumes nothing.
 
-    A ring that meets no waiter is not kept.
+    A notification that meets no waiter is not kept.
     """
 
     __slots__ = ("_waiters",)
@@ -139,7 +139,7 @@ class Bell:
         """The number of waiters."""
         return len(self._waiters)
 
-    def ring(self) -> None:
+    def notify_all(self) -> None:
         """Wake all waiters."""
         if not self._waiters:
             return
@@ -149,7 +149,7 @@ class Bell:
                 waiter.set_result(True)
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the next ring; False when `timeout` seconds passed without one."""
+        """Wait for the next notification; False when `timeout` seconds passed without one."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[bool] = loop.create_future()
         self._waiters.add(waiter)

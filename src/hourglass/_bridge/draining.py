@@ -16,18 +16,18 @@ import asyncio
 from hourglass._bridge.handles import (
     Deadlines,
     Drain,
+    DrainStep,
     DrainView,
     HandleRecord,
+    HandleSignal,
     HandleState,
     HandleTables,
-    Signal,
-    Step,
     is_eviction,
     logger,
     next_step,
     tell,
 )
-from hourglass._bridge.poll_line import OURS, Ticket
+from hourglass._bridge.poll_line import OURS
 from hourglass._bridge.sending import fail_attempt, fail_run
 from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityTask
 from hourglass._engine.events import (
@@ -43,7 +43,7 @@ _UNFINISHED = "the worker's handle ended before this was finished"
 _LOCAL_ENDS = (ActivityCompleted, ActivityFailed, ActivityCancelled, ActivityBackedOff)
 
 
-def begin_drain(tables: HandleTables, record: HandleRecord, signal: Signal) -> None:
+def begin_drain(tables: HandleTables, record: HandleRecord, signal: HandleSignal) -> None:
     """Take no new work, now; the rest happens in the background. May be repeated: what was promised earlier
     holds.
 
@@ -52,7 +52,7 @@ def begin_drain(tables: HandleTables, record: HandleRecord, signal: Signal) -> N
     """
     record.stop_waiting()
     now = asyncio.get_running_loop().time()
-    graceful = None if signal is Signal.RECYCLED else record.config.graceful_shutdown
+    graceful = None if signal is HandleSignal.RECYCLED else record.config.graceful_shutdown
     deadlines = Deadlines.after(now, tables.limits, graceful)
     if record.drain is None:
         record.hears(signal)
@@ -62,9 +62,8 @@ def begin_drain(tables: HandleTables, record: HandleRecord, signal: Signal) -> N
     if record.state is HandleState.DRAINING:
         _shut(record)
     # The holder's pollers look again and find the registration ended; the drain itself takes what still comes.
-    for line in record.lines():
-        line.bell.ring()
-    record.bell.ring()
+    record.detach()
+    record.changed.notify_all()
     drive(tables, record, record.drain)
 
 
@@ -109,43 +108,43 @@ async def _step(tables: HandleTables, record: HandleRecord, drain: Drain) -> Non
     )
     step, until = next_step(view, drain.deadlines, tables.limits, loop.time())
     match step:
-        case Step.WAIT:
-            if await record.bell.wait(until - loop.time()):
+        case DrainStep.WAIT:
+            if await record.changed.wait(until - loop.time()):
                 drain.quiet_since = loop.time()
-        case Step.FAIL_RUNS:
+        case DrainStep.FAIL_RUNS:
             for run_id in tuple(record.runs.open):
                 fail_run(tables, record, run_id, _UNFINISHED)
-        case Step.STOP_ACTIVITIES:
+        case DrainStep.STOP_ACTIVITIES:
             drain.told_to_stop = True
             for token in tuple(record.attempts.open):
                 _pass_on(tables, record, ActivityCancel(token, "WORKER_SHUTDOWN"))
-        case Step.FAIL_ACTIVITIES:
+        case DrainStep.FAIL_ACTIVITIES:
             for token in tuple(record.attempts.open):
                 fail_attempt(tables, record, token, _UNFINISHED)
-        case Step.FINALIZE:
-            record.hears(Signal.DRAINED)
-        case Step.ABANDON:
+        case DrainStep.FINALIZE:
+            record.hears(HandleSignal.DRAINED)
+        case DrainStep.ABANDON:
             _abandon(tables, record)
 
 
 def _consume(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:
-    """Answer what the polls brought and no taker has, and poll on: a poll ends only when the engine has no more."""
+    """Answer what the polls brought and nothing is at, and poll on: a poll ends only when the engine has no more."""
     now = asyncio.get_running_loop().time()
     while record.activations.kept:
-        if not _goes_on(record, drain, record.activations.kept[0].item, now):
-            fail_run(tables, record, record.activations.kept.popleft().item.run_id, _ENDED)
-            continue
-        ticket = record.activations.take()
-        drain.deadlines = drain.deadlines.for_one_more(now, tables.limits)
-        if not _handed_on(tables, record, ticket):
-            fail_run(tables, record, ticket.item.run_id, _ENDED)
-    while record.activities.kept:
-        item = record.activities.kept[0].item
-        if isinstance(item, ActivityTask) and item.is_local and now < drain.deadlines.stop_activities:
-            if _handed_on(tables, record, record.activities.take()):
+        activation = record.activations.kept.popleft()
+        run_id = activation.run_id
+        if _goes_on(record, drain, activation, now):
+            drain.deadlines = drain.deadlines.for_one_more(now, tables.limits)
+            _offer(tables, record, activation)
+            if record.runs.open[run_id].is_dispatched:
                 continue
-        else:
-            record.activities.kept.popleft()
+        fail_run(tables, record, run_id, _ENDED)
+    while record.activities.kept:
+        item = record.activities.kept.popleft()
+        if isinstance(item, ActivityTask) and item.is_local and now < drain.deadlines.stop_activities:
+            _offer(tables, record, item)
+            if record.attempts.open[item.token].is_dispatched:
+                continue
         _refuse(tables, record, item)
     for line in record.lines():
         line.ask()
@@ -159,17 +158,15 @@ def _goes_on(record: HandleRecord, drain: Drain, activation: Activation, now: fl
     if any(isinstance(event, _LOCAL_ENDS) and event.is_local for event in activation.events):
         return True
     return any(
-        isinstance(task := ticket.item, ActivityTask) and task.is_local and task.run_id == run_id
-        for ticket in record.attempts.open.values()
+        isinstance(task := entry.item, ActivityTask) and task.is_local and task.run_id == run_id
+        for entry in record.attempts.open.values()
     )
 
 
-def _handed_on(
-    tables: HandleTables, record: HandleRecord, ticket: Ticket[Activation] | Ticket[ActivityItem]
-) -> bool:
+def _offer(tables: HandleTables, record: HandleRecord, item: Activation | ActivityItem) -> None:
+    """Have an item dispatched, if that can be."""
     if tables.listener is not None:
-        tell(tables.listener.item_arrived, record, ticket)
-    return ticket.acknowledged
+        tell(tables.listener.item_arrived, record, item)
 
 
 def _refuse(tables: HandleTables, record: HandleRecord, item: ActivityItem) -> None:
@@ -195,7 +192,7 @@ async def _finalize(tables: HandleTables, record: HandleRecord, drain: Drain) ->
     limit = drain.deadlines.finalizing(asyncio.get_running_loop().time(), tables.limits)
     done, _ = await asyncio.wait({task}, timeout=limit)
     if done and not task.cancelled() and task.exception() is None:
-        record.hears(Signal.FREED)
+        record.hears(HandleSignal.FREED)
         tables.leave(record)
     else:
         task.cancel()
@@ -213,7 +210,7 @@ def _abandon(tables: HandleTables, record: HandleRecord) -> None:
         len(record.attempts.open),
         len(record.calls),
     )
-    record.hears(Signal.OVERDUE)
+    record.hears(HandleSignal.OVERDUE)
     for line in record.lines():
         line.cancel()
     for call in tuple(record.calls):

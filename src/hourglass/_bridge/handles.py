@@ -26,8 +26,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
-from hourglass._bridge.calls import Bell, Patience, begin
-from hourglass._bridge.poll_line import PollLine, Ticket
+from hourglass._bridge.calls import Condition, Patience, begin
+from hourglass._bridge.poll_line import InFlight, Kept, PollLine
 from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityTask, Handle, HandleConfig
 from hourglass._contract.service import Connection
 from hourglass._engine.events import Activation, RunEvicted
@@ -59,7 +59,7 @@ class HandleState(Enum):
         return self in (HandleState.CLOSED, HandleState.ABANDONED)
 
 
-class Signal(Enum):
+class HandleSignal(Enum):
     """What happens to a handle."""
 
     OPENED = "opened"
@@ -71,19 +71,19 @@ class Signal(Enum):
     OVERDUE = "it did not end in time"
 
 
-LIFE: dict[tuple[HandleState, Signal], HandleState] = {
-    (HandleState.CONNECTING, Signal.OPENED): HandleState.ACTIVE,
-    (HandleState.CONNECTING, Signal.UNWANTED): HandleState.DRAINING,
-    (HandleState.ACTIVE, Signal.UNREGISTERED): HandleState.DRAINING,
-    (HandleState.ACTIVE, Signal.RECYCLED): HandleState.DRAINING,
-    (HandleState.DRAINING, Signal.DRAINED): HandleState.FINALIZING,
-    (HandleState.DRAINING, Signal.OVERDUE): HandleState.ABANDONED,
-    (HandleState.FINALIZING, Signal.FREED): HandleState.CLOSED,
-    (HandleState.FINALIZING, Signal.OVERDUE): HandleState.ABANDONED,
+LIFE: dict[tuple[HandleState, HandleSignal], HandleState] = {
+    (HandleState.CONNECTING, HandleSignal.OPENED): HandleState.ACTIVE,
+    (HandleState.CONNECTING, HandleSignal.UNWANTED): HandleState.DRAINING,
+    (HandleState.ACTIVE, HandleSignal.UNREGISTERED): HandleState.DRAINING,
+    (HandleState.ACTIVE, HandleSignal.RECYCLED): HandleState.DRAINING,
+    (HandleState.DRAINING, HandleSignal.DRAINED): HandleState.FINALIZING,
+    (HandleState.DRAINING, HandleSignal.OVERDUE): HandleState.ABANDONED,
+    (HandleState.FINALIZING, HandleSignal.FREED): HandleState.CLOSED,
+    (HandleState.FINALIZING, HandleSignal.OVERDUE): HandleState.ABANDONED,
 }
 
 
-def advance(state: HandleState, signal: Signal) -> HandleState:
+def advance(state: HandleState, signal: HandleSignal) -> HandleState:
     """The state that follows; a pair that is not in the table is our bug."""
     try:
         return LIFE[state, signal]
@@ -92,7 +92,7 @@ def advance(state: HandleState, signal: Signal) -> HandleState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class HandleLimits:
     """Seconds that each part of a handle's life may take, and how many handles may be left behind."""
 
     connect: float = 10.0
@@ -163,7 +163,7 @@ class Deadlines:
     """When a handle whose polls or calls have not ended by then is left behind, whatever still happens on it."""
 
     @staticmethod
-    def after(now: float, limits: Limits, graceful: float | None) -> Deadlines:
+    def after(now: float, limits: HandleLimits, graceful: float | None) -> Deadlines:
         """For a drain that begins now; `graceful` is the worker's own patience with its activities, None if
         it lives on.
         """
@@ -185,11 +185,11 @@ class Deadlines:
             end=min(self.end, other.end),
         )
 
-    def for_one_more(self, now: float, limits: Limits) -> Deadlines:
+    def for_one_more(self, now: float, limits: HandleLimits) -> Deadlines:
         """A run goes on during the drain: its evaluator has the usual time, but not beyond the end of the activities."""
         return replace(self, runs=max(self.runs, min(now + limits.workflow_grace, self.activities)))
 
-    def finalizing(self, now: float, limits: Limits) -> float:
+    def finalizing(self, now: float, limits: HandleLimits) -> float:
         """How long freeing the handle may take."""
         return min(limits.finalize, max(self.end - now, limits.leave))
 
@@ -207,7 +207,7 @@ class DrainView:
     """When something last happened on the handle."""
 
 
-class Step(Enum):
+class DrainStep(Enum):
     """What a draining handle needs now."""
 
     FAIL_RUNS = "fail runs"
@@ -218,22 +218,24 @@ class Step(Enum):
     WAIT = "wait"
 
 
-def next_step(view: DrainView, deadlines: Deadlines, limits: Limits, now: float) -> tuple[Step, float]:
+def next_step(
+    view: DrainView, deadlines: Deadlines, limits: HandleLimits, now: float
+) -> tuple[DrainStep, float]:
     """What to do now; for `WAIT`, until when at most."""
     if view.open_runs and now >= deadlines.runs:
-        return Step.FAIL_RUNS, now
+        return DrainStep.FAIL_RUNS, now
     if view.open_activities and not view.told_to_stop and now >= deadlines.stop_activities:
-        return Step.STOP_ACTIVITIES, now
+        return DrainStep.STOP_ACTIVITIES, now
     if view.open_activities and now >= deadlines.activities:
-        return Step.FAIL_ACTIVITIES, now
+        return DrainStep.FAIL_ACTIVITIES, now
     if view.open_runs or view.open_activities:
         activities = deadlines.activities if view.told_to_stop else deadlines.stop_activities
         patience = [deadlines.runs] * bool(view.open_runs) + [activities] * bool(view.open_activities)
-        return Step.WAIT, min(patience)
+        return DrainStep.WAIT, min(patience)
     if view.polls_ended and not view.calls:
-        return Step.FINALIZE, now
+        return DrainStep.FINALIZE, now
     last = min(view.quiet_since + limits.drain, deadlines.end)
-    return (Step.ABANDON, now) if now >= last else (Step.WAIT, last)
+    return (DrainStep.ABANDON, now) if now >= last else (DrainStep.WAIT, last)
 
 
 # --- the record of one handle -------------------------------------------------------------------------------
@@ -255,41 +257,35 @@ class Drain:
     finalizing: asyncio.Task[None] | None = None
 
 
-class Activations:
-    """The book of activations: by run id, the ticket under which each may be completed."""
+class ActivationBook:
+    """The activations that the engine waits for, by run id: who has each, under which token it may be completed."""
 
-    def __init__(self, poll_ended: Callable[[BaseException], None]) -> None:
-        self.open: dict[str, Ticket[Activation]] = {}
+    def __init__(self, next_token: Callable[[], int], poll_ended: Callable[[BaseException], None]) -> None:
+        self.open: dict[str, InFlight[Activation]] = {}
+        self._next_token = next_token
         self.poll_ended = poll_ended
 
-    def arrived(self, ticket: Ticket[Activation], /) -> None:
-        """The engine waits for its completion: from now on only this ticket's token counts."""
-        self.open[ticket.item.run_id] = ticket
-
-    def still_open(self, item: Activation, /) -> bool:
-        """Whether the engine waits for its completion."""
-        return item.run_id in self.open
+    def keep(self, item: Activation, /) -> None:
+        """It has come, and nothing is at it yet."""
+        self.open[item.run_id] = Kept(item, self._next_token())
 
 
-class ActivityItems:
-    """The book of activity items: attempts by task token. Cancellations are kept by the poll line alone."""
+class AttemptBook:
+    """The same of attempts, by task token. Cancellations need no answer, and are kept by the poll line alone."""
 
-    def __init__(self, poll_ended: Callable[[BaseException], None]) -> None:
-        self.open: dict[bytes, Ticket[ActivityItem]] = {}
+    def __init__(self, next_token: Callable[[], int], poll_ended: Callable[[BaseException], None]) -> None:
+        self.open: dict[bytes, InFlight[ActivityItem]] = {}
+        self._next_token = next_token
         self.poll_ended = poll_ended
 
-    def arrived(self, ticket: Ticket[ActivityItem], /) -> None:
-        """The engine waits for the end of this attempt."""
-        if isinstance(ticket.item, ActivityTask):
-            self.open[ticket.item.token] = ticket
-
-    def still_open(self, item: ActivityItem, /) -> bool:
-        """Whether the attempt it is about has not ended."""
-        return item.token in self.open
+    def keep(self, item: ActivityItem, /) -> None:
+        """It has come, and nothing is at it yet."""
+        if isinstance(item, ActivityTask):
+            self.open[item.token] = Kept(item, self._next_token())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class HandleContext:
     """What a record is given by the tables it stands in."""
 
     next_token: Callable[[], int]
@@ -309,7 +305,7 @@ class HandleRecord:
         config: HandleConfig,
         handle: Handle,
         connection: Connection,
-        around: Surroundings,
+        around: HandleContext,
     ) -> None:
         self.queue = config.task_queue
         self.generation = generation
@@ -317,7 +313,7 @@ class HandleRecord:
         self.handle = handle
         self.connection = connection
         self.state = HandleState.CONNECTING
-        self.bell = Bell()
+        self.changed = Condition()
         """For its drain, which waits for answers, calls and polls."""
         self.opened_ns = around.now_ns()
         self.drain: Drain | None = None
@@ -330,10 +326,9 @@ class HandleRecord:
         def poll_ended(error: BaseException) -> None:
             around.broken(self, error)
 
-        self.runs = Activations(poll_ended)
-        self.attempts = ActivityItems(poll_ended)
-        address = (self.queue, generation)
-        ring = self.bell.ring
+        self.next_token = around.next_token
+        self.runs = ActivationBook(around.next_token, poll_ended)
+        self.attempts = AttemptBook(around.next_token, poll_ended)
 
         def more_activations() -> Sequence[Activation]:
             return () if (here := handle.in_process) is None else here.take_activations()
@@ -341,12 +336,21 @@ class HandleRecord:
         def more_activities() -> Sequence[ActivityItem]:
             return () if (here := handle.in_process) is None else here.take_activities()
 
-        tokens, now_ns = around.next_token, around.now_ns
+        def receive_activations(receiver: Callable[[Sequence[Activation]], object] | None) -> None:
+            if (here := handle.in_process) is not None:
+                here.on_activations = receiver
+
+        def receive_activities(receiver: Callable[[Sequence[ActivityItem]], object] | None) -> None:
+            if (here := handle.in_process) is not None:
+                here.on_activities = receiver
+
+        now_ns, notify = around.now_ns, self.changed.notify_all
+        name = f"poll of {self.queue} generation {generation}"
         self.activations = PollLine(
-            handle.poll_activation, more_activations, self.runs, address, tokens, now_ns, ring
+            handle.poll_activation, more_activations, receive_activations, self.runs, name, now_ns, notify
         )
         self.activities = PollLine(
-            handle.poll_activity, more_activities, self.attempts, address, tokens, now_ns, ring
+            handle.poll_activity, more_activities, receive_activities, self.attempts, name, now_ns, notify
         )
 
     def __repr__(self) -> str:
@@ -377,9 +381,15 @@ class HandleRecord:
             self.spare.cancel()
             self.spare = None
 
-    def hears(self, signal: Signal) -> None:
+    def hears(self, signal: HandleSignal) -> None:
         """Move on in its life."""
         self.state = advance(self.state, signal)
+
+    def detach(self) -> None:
+        """What comes from now on is kept; the loops that had it look again, and find their registration ended."""
+        for line in self.lines():
+            line.detach()
+            line.changed.notify_all()
 
     def call(self, call: Coroutine[Any, Any, T]) -> asyncio.Task[T] | None:
         """Begin a call on the handle; what does not end at once goes on in a task that is never cancelled while
@@ -387,7 +397,7 @@ class HandleRecord:
         """
         task = begin(call)
         if task is None:
-            self.bell.ring()
+            self.changed.notify_all()
         else:
             self.calls.add(task)
             task.add_done_callback(self._call_ended)
@@ -397,7 +407,7 @@ class HandleRecord:
         self.calls.discard(task)
         if not task.cancelled():
             task.exception()  # read, or asyncio logs it as never retrieved
-        self.bell.ring()
+        self.changed.notify_all()
 
 
 def is_eviction(activation: Activation) -> bool:
@@ -433,7 +443,7 @@ class Registration:
         self.opening: asyncio.Task[None] | None = None
         self.was_active = False
         self.setbacks = 0
-        self.bell = Bell()
+        self.changed = Condition()
         self.unwatch: Callable[[], object] | None = None
         self._end: tuple[type[HourglassError], str] | None = None
 
@@ -458,13 +468,13 @@ class Registration:
         if self.unwatch is not None:
             self.unwatch()
         record, self.current = self.current, None
-        self.bell.ring()
+        self.changed.notify_all()
         return record
 
     def serve(self, record: HandleRecord) -> None:
         """From now on this handle serves it."""
         self.current, self.was_active = record, True
-        self.bell.ring()
+        self.changed.notify_all()
 
 
 # --- tables -------------------------------------------------------------------------------------------------
@@ -506,11 +516,11 @@ class Listener(Protocol):
         ...
 
     def run_evicted(self, record: HandleRecord, run_id: str) -> None:
-        """A run was forgotten by its engine, and its eviction was handed to no taker, or not answered in time."""
+        """A run was forgotten by its engine, and its eviction was not dispatched, or not answered in time."""
         ...
 
-    def item_arrived(self, record: HandleRecord, ticket: Ticket[Any]) -> None:
-        """A handle that drains has brought what is to be dispatched all the same, though no worker polls it."""
+    def item_arrived(self, record: HandleRecord, item: Activation | ActivityItem) -> None:
+        """A handle that drains has brought what is to be dispatched all the same, though no receiver is attached."""
         ...
 
     def too_many_abandoned(self) -> None:
@@ -527,9 +537,9 @@ class HandleTables:
         self.opening: list[tuple[Connection, str]] = []
         self.farewells: set[str] = set()
         self.counters = Counters()
-        self.bell = Bell()
+        self.changed = Condition()
         self.epoch = 0
-        self.limits = Limits()
+        self.limits = HandleLimits()
         self.shared: Connection | None = None
         self.listener: Listener | None = None
         self.now_ns = now_ns
@@ -539,7 +549,9 @@ class HandleTables:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._bounded: set[asyncio.Task[Any]] = set()
         self._patience: dict[float, Patience] = {}
-        self._around = Surroundings(next_token=self._tokens.__next__, now_ns=now_ns, broken=self.handle_broke)
+        self._around = HandleContext(
+            next_token=self._tokens.__next__, now_ns=now_ns, broken=self.handle_broke
+        )
 
     # --- handles ------------------------------------------------------------------------------------------
 
@@ -579,7 +591,7 @@ class HandleTables:
             if self._left_behind > self.limits.max_abandoned:
                 self._left_behind = 0
                 tell(self.listener.too_many_abandoned)
-        self.bell.ring()
+        self.changed.notify_all()
 
     # --- connections --------------------------------------------------------------------------------------
 
@@ -637,7 +649,7 @@ class HandleTables:
         self._bounded.discard(task)
         if not task.cancelled():
             task.exception()
-        self.bell.ring()
+        self.changed.notify_all()
 
 
 def tell(callback: Callable[..., object], *arguments: object) -> None:

@@ -9,7 +9,7 @@ of itself (`HolderStatus`) is frozen data read from the tables. Invariants:
 
 - A queue is registered once at a time; unregistering is immediate, and its polls then raise `Shutdown`.
 - Polls and completions are never cancelled; their callers may be, at any instant.
-- A completion counts only for the generation and the token under which its item was handed out.
+- A completion counts only for the generation and the token under which its item was dispatched.
 - A handle that breaks is replaced; that never raises in a poller.
 """
 
@@ -18,23 +18,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from hourglass._bridge.draining import begin_drain, drive
 from hourglass._bridge.handles import (
     AlreadyRegistered,
+    HandleLimits,
     HandleRecord,
+    HandleSignal,
     HandleState,
     HandleTables,
-    Limits,
     Registration,
-    Signal,
     StaleCompletion,
     WorkerNotRegistered,
 )
-from hourglass._bridge.poll_line import OURS, Claim, Owner, PollLine, Ticket
-from hourglass._bridge.registrar import Connect, Registrar
-from hourglass._bridge.sending import Then, send_completion, send_result
+from hourglass._bridge.poll_line import OURS, PollLine, Receiver
+from hourglass._bridge.registrar import Connect, Owner, Registrar
+from hourglass._bridge.sending import send_completion, send_result
 from hourglass._contract.handle import (
     ActivityCancel,
     ActivityItem,
@@ -44,19 +44,18 @@ from hourglass._contract.handle import (
 )
 from hourglass._contract.service import Connection
 from hourglass._engine.commands import Completion
-from hourglass._engine.events import Activation, Payloads
+from hourglass._engine.events import Activation
+from hourglass._engine.specs import Payloads
 from hourglass.errors import UsageError
 
 __all__ = [
     "AlreadyRegistered",
     "BridgeHolder",
-    "Claim",
+    "HandleLimits",
     "HandleTables",
     "HolderStatus",
-    "Limits",
     "Owner",
     "StaleCompletion",
-    "Ticket",
     "WorkerNotRegistered",
 ]
 
@@ -71,7 +70,6 @@ class PollStatus:
     in_flight: bool
     waiting: int
     kept: int
-    in_hand: int
     received: int
     last_poll_ns: int
     last_issued_ns: int
@@ -151,9 +149,8 @@ def _handle(record: HandleRecord) -> HandleStatus:
 def _poll(line: PollLine[Any]) -> PollStatus:
     return PollStatus(
         in_flight=line.in_flight,
-        waiting=line.bell.waiting,
+        waiting=line.changed.waiting,
         kept=len(line.kept),
-        in_hand=line.in_hand,
         received=line.received,
         last_poll_ns=line.returned_ns,
         last_issued_ns=line.issued_ns,
@@ -195,8 +192,8 @@ class BridgeHolder:
     `shared`, which is its giver's to close. `on_attempt_cancelled(queue, generation, cancel)` tells of
     attempts that should stop while no poll can say so; `on_handle_ended(queue, generation)` that a generation
     will not be heard of again; `on_run_evicted(queue, generation, run_id)` of evictions that no poll handed out;
-    `on_item(ticket)` gives what a handle that drains has still to do: a callback that dispatches it acknowledges
-    the ticket.
+    `on_item(record, item)` gives what a handle that drains has still to do: a callback that dispatches it enters in the
+    record's book what is at it.
     """
 
     def __init__(
@@ -205,17 +202,17 @@ class BridgeHolder:
         *,
         shared: Connection | None = None,
         tables: HandleTables | None = None,
-        limits: Limits | None = None,
+        limits: HandleLimits | None = None,
         on_attempt_cancelled: Callable[[str, int, ActivityCancel], object] = _ignore,
         on_handle_ended: Callable[[str, int], object] = _ignore,
         on_run_evicted: Callable[[str, int, str], object] = _ignore,
-        on_item: Callable[[Ticket[Any]], object] = _ignore,
+        on_item: Callable[[HandleRecord, Activation | ActivityItem], object] = _ignore,
         on_too_many_abandoned: Callable[[], object] = _ignore,
     ) -> None:
         self.tables = tables if tables is not None else HandleTables()
         self._registrar = Registrar(self.tables, connect)
         self._shared = shared
-        self._limits = limits or Limits()
+        self._limits = limits or HandleLimits()
         self._on_attempt_cancelled = on_attempt_cancelled
         self._on_handle_ended = on_handle_ended
         self._on_run_evicted = on_run_evicted
@@ -247,9 +244,9 @@ class BridgeHolder:
         for queue in tuple(self.tables.registrations):
             await self.unregister_worker(queue)
         for record in tuple(self.tables.records.values()):
-            begin_drain(self.tables, record, Signal.UNREGISTERED)
+            begin_drain(self.tables, record, HandleSignal.UNREGISTERED)
         while self.tables.busy:
-            await self.tables.bell.wait()
+            await self.tables.changed.wait()
 
     @property
     def _in_charge(self) -> bool:
@@ -286,7 +283,7 @@ class BridgeHolder:
             self._registrar.unregister(registration, returns=returns)
         elif not returns:
             for record in self.tables.of_queue(queue):  # what a worker that was to return left behind
-                begin_drain(self.tables, record, Signal.UNREGISTERED)
+                begin_drain(self.tables, record, HandleSignal.UNREGISTERED)
 
     def registered(self, queue: str) -> bool:
         """Whether a queue is served; also while its handle is being replaced."""
@@ -319,81 +316,78 @@ class BridgeHolder:
 
     # --- polling ------------------------------------------------------------------------------------------
 
-    async def poll_activation(self, queue: str, taker: Owner | None = None) -> Ticket[Activation]:
-        """The next activation. Raises `Shutdown` at the asked-for end, `WorkerNotRegistered` where no worker
-        is registered.
+    async def serve_activations(
+        self, queue: str, receiver_of: Callable[[HandleRecord], Receiver[Activation]]
+    ) -> NoReturn:
+        """Give each activation of a queue to a receiver, which dispatches it there and then; `receiver_of` makes one for each
+        handle that serves the queue.
 
-        Dispatch what comes, and acknowledge its ticket, without an await in between. The taker, by default the
-        task that polls, may be cancelled or killed at any instant: what it did not acknowledge goes to the next
-        asker. So do not poll inside `wait_for` or another task that ends before you acknowledge.
+        Raises `Shutdown` at the asked-for end, `WorkerNotRegistered` where no worker is registered, and what a receiver
+        raises: that item is kept for the next caller.
         """
-        line = await self._brought(queue, lambda record: record.activations)
-        return line.take(taker)
+        await self._serve(queue, lambda record: record.activations, receiver_of)
 
-    async def poll_activity(self, queue: str, taker: Owner | None = None) -> Ticket[ActivityItem]:
-        """The next activity task or cancellation; the rest as for `poll_activation`."""
-        line = await self._brought(queue, lambda record: record.activities)
-        return line.take(taker)
-
-    async def poll_activations(self, queue: str, taker: Owner) -> list[Ticket[Activation]]:
-        """All activations that are there, one at least; the rest as for `poll_activation`."""
-        line = await self._brought(queue, lambda record: record.activations)
-        return line.take_all(taker)
-
-    async def poll_activities(self, queue: str, taker: Owner) -> list[Ticket[ActivityItem]]:
+    async def serve_activities(
+        self, queue: str, receiver_of: Callable[[HandleRecord], Receiver[ActivityItem]]
+    ) -> NoReturn:
         """The same, of activity tasks and cancellations."""
-        line = await self._brought(queue, lambda record: record.activities)
-        return line.take_all(taker)
+        await self._serve(queue, lambda record: record.activities, receiver_of)
 
-    async def _brought(self, queue: str, line_of: Callable[[HandleRecord], PollLine[T]]) -> PollLine[T]:
-        """The queue's poll line of the moment, once it has something; the caller takes it without an await."""
+    async def _serve(
+        self,
+        queue: str,
+        line_of: Callable[[HandleRecord], PollLine[T]],
+        receiver_of: Callable[[HandleRecord], Receiver[T]],
+    ) -> NoReturn:
         registration = self._registration(queue)
         while True:
+            record = await self._current(registration)
+            line, receiver = line_of(record), receiver_of(record)
+            line.attach(receiver)
+            try:
+                while registration.current is record:
+                    line.give_kept()
+                    line.ask()
+                    await line.changed.wait()
+            finally:
+                line.detach(receiver)
+
+    async def _current(self, registration: Registration) -> HandleRecord:
+        """The handle that serves a registration, once there is one."""
+        while True:
             registration.check()
-            record = registration.current
-            if record is None:
-                self._registrar.open(registration)
-                await registration.bell.wait()
-                continue
-            line = line_of(record)
-            if line.kept:
-                return line
-            line.ask()
-            await line.bell.wait()
+            if registration.current is not None:
+                return registration.current
+            self._registrar.open(registration)
+            await registration.changed.wait()
 
     # --- completing ---------------------------------------------------------------------------------------
 
-    async def complete_activation(self, claim: Claim | Ticket[Activation], completion: Completion) -> None:
-        """Answer an activation. Raises `StaleCompletion` (a `WorkerNotRegistered`) where it is no longer ours
-        to answer.
+    async def complete_activation(
+        self, queue: str, generation: int, token: int, completion: Completion
+    ) -> None:
+        """Answer an activation, whose entry has this token. Raises `StaleCompletion` (a `WorkerNotRegistered`) where it
+        is no longer ours to answer.
 
         Returns when the engine has taken it, or has not within the limit: neither proves anything, the
         engine's verdict comes as an eviction.
         """
-        through = _Through()
-        self.send_completion(claim, completion, through.tell)
-        await through.wait()
-
-    def send_completion(self, claim: Claim | Ticket[Activation], completion: Completion, then: Then) -> None:
-        """As `complete_activation` without waiting: `then` is called instead of returning."""
-        record = self.tables.records.get(claim.generation)
+        record = self._find(queue, generation)
         opened = None if record is None else record.runs.open.get(completion.run_id)
-        if record is None or opened is None or opened.token != claim.token or record.queue != claim.queue:
-            raise self._stale(f"run {completion.run_id}", claim.queue, claim.generation)
-        send_completion(self.tables, record, completion, then)
+        if record is None or opened is None or opened.token != token:
+            raise self.stale(f"run {completion.run_id}", queue, generation)
+        through = _Through()
+        send_completion(self.tables, record, completion, through.tell)
+        await through.wait()
 
     async def complete_activity(self, queue: str, generation: int, result: ActivityResult) -> None:
         """Report the end of an attempt; the rest as for `complete_activation`."""
+        record = self._find(queue, generation)
+        if record is None or result.token not in record.attempts.open:
+            raise self.stale("this attempt", queue, generation)
         through = _Through()
-        self.send_result(queue, generation, result, through.tell)
+        send_result(self.tables, record, result, through.tell)
         await through.wait()
-
-    def send_result(self, queue: str, generation: int, result: ActivityResult, then: Then) -> None:
-        """As `complete_activity` without waiting."""
-        record = self.tables.records.get(generation)
-        if record is None or result.token not in record.attempts.open or record.queue != queue:
-            raise self._stale("this attempt", queue, generation)
-        send_result(self.tables, record, result, then)
 
     def heartbeat(self, queue: str, generation: int, token: bytes, details: Payloads) -> None:
         """Report that an attempt lives. Raises `WorkerNotRegistered` where it is not ours any more."""
@@ -418,7 +412,8 @@ class BridgeHolder:
         except BaseException as error:
             raise WorkerNotRegistered(f"{record!r} does not answer: {type(error).__name__}") from None
 
-    def _stale(self, what: str, queue: str, generation: int) -> StaleCompletion:
+    def stale(self, what: str, queue: str, generation: int) -> StaleCompletion:
+        """Why an answer is not sent, counted."""
         self.tables.counters.fenced += 1
         if self._find(queue, generation) is None:
             return StaleCompletion(f"generation {generation} of {queue!r} is gone")
@@ -446,9 +441,9 @@ class BridgeHolder:
         """A run was forgotten, and no eviction is handed out."""
         self._on_run_evicted(record.queue, record.generation, run_id)
 
-    def item_arrived(self, record: HandleRecord, ticket: Ticket[Any]) -> None:
-        """Something is to be dispatched that no poll hands out."""
-        self._on_item(ticket)
+    def item_arrived(self, record: HandleRecord, item: Activation | ActivityItem) -> None:
+        """Something is to be dispatched that no receiver gets."""
+        self._on_item(record, item)
 
     def too_many_abandoned(self) -> None:
         """What is below the handles cannot be trusted any more."""

@@ -1,15 +1,12 @@
-"""A poll line: one kind of poll on one handle. It owns the raw poll, keeps what came until its taker acknowledges
-that it was dispatched, and hands on what a dead taker left behind.
+"""A poll line: one kind of poll on one handle. It owns the raw poll, and gives what comes to the receiver that is
+attached, in the same turn of the loop; without one it keeps what comes for the next.
 
 Must not know: what items mean (its `Book` does), generations, registrations. Invariants:
 
-- At most one raw poll is out, in a task of its own: a waiter that is cancelled does not cancel it. It is out because
-  a taker asked; it is not repeated while what it brought is not fetched.
-- Between a raw poll's return and the item's entry in the book there is no await: what the engine gave out is
-  known.
-- An item has one ticket, and is in one place: kept (it has no taker), handed (a living taker has it), or
-  acknowledged (gone from here).
-- What a dead taker left passes on under a new ticket: the old one is void.
+- At most one raw poll is out, in a task of its own: no receiver's end cancels it. It is repeated while a receiver is
+  attached, or asked for.
+- Between an item's arrival and its entry in the book there is no await: what the engine gave out is known.
+- An item is in one place: kept, or given to a receiver that did not raise.
 """
 
 from __future__ import annotations
@@ -17,37 +14,63 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from itertools import islice
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from hourglass._bridge.calls import Bell
+from hourglass._bridge.calls import Condition
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+T_contra = TypeVar("T_contra", contravariant=True)
 
 OURS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
 """What an engine does not raise. All else is its failure, also a panic, which is no Exception."""
 
+Receiver: TypeAlias = Callable[[T], object]
+"""Dispatches an item, and enters in the book what is at it. It raises where it cannot: then the item is kept."""
 
-_AHEAD = 32  # what is kept at most while its taker is on the way
 
+class InFlight(Protocol[T_co]):
+    """An entry of a book: an item that the engine waits for, and who has it. Its token fences the completion."""
 
-class Owner(Protocol):
-    """The worker or task that takes items; its death can be watched."""
+    @property
+    def item(self) -> T_co:
+        """What the engine gave out."""
+        ...
 
-    def add_death_callback(self, callback: Callable[[], object], /) -> Callable[[], object]:
-        """Call back when it dies (at once if it is dead); returns what takes the callback back."""
+    @property
+    def token(self) -> int:
+        """Never the same for two entries."""
+        ...
+
+    @property
+    def is_dispatched(self) -> bool:
+        """Whether a receiver has taken it; else its poll line keeps it."""
+        ...
+
+    @property
+    def is_in_work(self) -> bool:
+        """Whether a part of the worker is at it, and answers."""
         ...
 
 
-class Book(Protocol[T]):
+class Kept(Generic[T]):
+    """The entry of an item that waits in its poll line."""
+
+    __slots__ = ("item", "token")
+
+    is_dispatched = is_in_work = False
+
+    def __init__(self, item: T, token: int) -> None:
+        self.item = item
+        self.token = token
+
+
+class Book(Protocol[T_contra]):
     """Where a line writes down what is outstanding on its handle."""
 
-    def arrived(self, ticket: Ticket[T], /) -> None:
-        """The engine gave this out, or what a dead taker had has a new ticket."""
-        ...
-
-    def still_open(self, item: T, /) -> bool:
-        """Whether the item still has to be dealt with."""
+    def keep(self, item: T_contra, /) -> None:
+        """The engine gave this out, and no receiver has taken it yet."""
         ...
 
     def poll_ended(self, error: BaseException, /) -> None:
@@ -55,66 +78,26 @@ class Book(Protocol[T]):
         ...
 
 
-class Claim(NamedTuple):
-    """The right to complete an activation: this token, on this generation of this queue's handle."""
-
-    queue: str
-    generation: int
-    token: int
-
-
-class Ticket(Generic[T]):
-    """An item that an engine gave out, for this queue, by this generation of its handle; `token` fences its
-    completion. `acknowledge` it when it is dispatched: until then it passes on if its taker dies.
-    """
-
-    __slots__ = ("_line", "acknowledged", "generation", "item", "queue", "taker", "token")
-
-    def __init__(self, line: PollLine[T], item: T) -> None:
-        self._line = line
-        self.queue, self.generation = line.address
-        self.token = line.next_token()
-        self.item = item
-        self.taker: Owner | None = None
-        self.acknowledged = False
-
-    def __repr__(self) -> str:
-        return f"<Ticket {self.queue!r} generation {self.generation} token {self.token}>"
-
-    @property
-    def claim(self) -> Claim:
-        """The part of the ticket that a completion needs."""
-        return Claim(self.queue, self.generation, self.token)
-
-    def acknowledge(self) -> bool:
-        """Say that the item is dispatched. False: it has passed on to another taker, and the caller drops it."""
-        if self._line.handed.pop(self.token, None) is None:
-            return False
-        self.acknowledged = True
-        return True
-
-
 class PollLine(Generic[T]):
     """One kind of poll on one handle.
 
-    `ask` sees to it that the raw poll is out, `bell` rings when it has brought something, `take` hands that out.
+    `ask` sees to it that the raw poll is out. What it brings goes to the receiver that is attached, at once; what that
+    cannot take, and what comes without one, is kept, and `changed` is notified. `receive_from` tells an engine in this
+    process where its items go.
     """
 
     def __init__(
         self,
         poll: Callable[[], Awaitable[T]],
         more: Callable[[], Sequence[T]],
+        receive_from: Callable[[Callable[[Sequence[T]], object] | None], object],
         book: Book[T],
-        address: tuple[str, int],
-        next_token: Callable[[], int],
+        name: str,
         now_ns: Callable[[], int],
-        changed: Callable[[], object],
+        notify: Callable[[], object],
     ) -> None:
-        self.address = address
-        self.next_token = next_token
-        self.bell = Bell()
-        self.kept: deque[Ticket[T]] = deque()
-        self.handed: dict[int, Ticket[T]] = {}
+        self.changed = Condition()
+        self.kept: deque[T] = deque()
         self.call: asyncio.Task[None] | None = None
         self.end: BaseException | None = None
         self.received = 0
@@ -122,11 +105,12 @@ class PollLine(Generic[T]):
         self.returned_ns = 0
         self._poll = poll
         self._more = more
+        self._receive_from = receive_from
+        self._receiver: Receiver[T] | None = None
         self._book = book
+        self._name = name
         self._now_ns = now_ns
-        self._changed = changed
-        self._watched: dict[Owner, Callable[[], object]] = {}
-        self._is_fetched = False  # a taker was woken for what is kept, and has not come yet
+        self._notify_others = notify
 
     @property
     def in_flight(self) -> bool:
@@ -135,133 +119,86 @@ class PollLine(Generic[T]):
 
     @property
     def is_attended(self) -> bool:
-        """Whether a raw poll is out, and a taker waits for what it brings."""
-        return self.call is not None and self.bell.waiting > 0
-
-    @property
-    def in_hand(self) -> int:
-        """How many items takers have and have not acknowledged."""
-        return len(self.handed)
+        """Whether a raw poll is out, and the process of a receiver waits for what cannot be dispatched at once."""
+        return self.call is not None and self.changed.waiting > 0
 
     def ask(self) -> None:
         """See to it that a raw poll is out, unless polling is over."""
         if self.call is None and self.end is None:
             self.issued_ns = self._now_ns()
-            self.call = asyncio.get_running_loop().create_task(
-                self._run(), name=f"poll of {self.address[0]} generation {self.address[1]}"
-            )
+            self.call = asyncio.get_running_loop().create_task(self._run(), name=self._name)
 
-    async def _run(self) -> None:
-        """Poll, and poll on while takers fetch what was brought: a burst costs one task and one wake-up."""
-        while True:
-            try:
-                item = await self._poll()
-                self.returned_ns = self._now_ns()
-                self._keep((item,))
-                self._keep(self._more())
-            except OURS:
-                # The loop ends, or the poll was cancelled, which it must not be: the next `ask` polls again.
-                self.call = None
-                self._ring()
-                raise
-            except BaseException as error:
-                self.call, self.end, self.returned_ns = None, error, self._now_ns()
-                self._book.poll_ended(error)
-                self._watch_no_more()
-                self._ring()
-                return
-            # Poll on only for a taker that waits or is on its way: without one the items would pile up here, while
-            # the engine counts them as given to a worker and gives them to no other.
-            self._is_fetched = self._is_fetched or self.bell.waiting > 0
-            if not self._is_fetched or len(self.kept) >= _AHEAD:
-                self.call = None
-                self._ring()
-                return
-            self._ring()
-            self.issued_ns = self.returned_ns
+    def attach(self, receiver: Receiver[T]) -> None:
+        """Give this receiver each item from now on."""
+        self._receiver = receiver
+        self._receive_from(self._arrived)
+        self.ask()
 
-    def _keep(self, items: Sequence[T]) -> None:
-        self.received += len(items)
-        for item in items:
-            ticket = Ticket(self, item)
-            self._book.arrived(ticket)
-            self.kept.append(ticket)
+    def detach(self, receiver: Receiver[T] | None = None) -> None:
+        """Keep what comes from now on; nothing happens if another receiver than this is attached."""
+        if receiver is None or self._receiver is receiver:
+            self._receiver = None
+            self._receive_from(None)
 
-    def take(self, taker: Owner | None = None) -> Ticket[T]:
-        """The first item that is kept (the caller has seen one), for `taker`, by default the current task."""
-        if taker is None:
-            taker = _TaskOwner.current()
-        return self._hand([self.kept.popleft()], taker)[0]
-
-    def take_all(self, taker: Owner) -> list[Ticket[T]]:
-        """Everything that is kept."""
-        tickets = list(self.kept)
-        self.kept.clear()
-        return self._hand(tickets, taker)
-
-    def _hand(self, tickets: list[Ticket[T]], taker: Owner | None) -> list[Ticket[T]]:
-        self._is_fetched = False
-        for ticket in tickets:
-            ticket.taker = taker
-            self.handed[ticket.token] = ticket
-        if taker is not None and taker not in self._watched:
-            self._watch(taker)
-        return tickets
-
-    def _watch(self, taker: Owner) -> None:
-        self._watched[taker] = _nothing  # first: one that is dead already calls back at once
-        unwatch = taker.add_death_callback(lambda: self._taker_died(taker))
-        if taker in self._watched:
-            self._watched[taker] = unwatch
-
-    def _watch_no_more(self) -> None:
-        """Polling is over: stop watching takers that have nothing in hand."""
-        busy = {ticket.taker for ticket in self.handed.values()}
-        for taker in self._watched.keys() - busy:
-            self._watched.pop(taker)()
-
-    def _taker_died(self, taker: Owner) -> None:
-        self._watched.pop(taker, None)
-        left = [ticket for ticket in self.handed.values() if ticket.taker == taker]
-        for ticket in reversed(
-            left
-        ):  # reversed and put in front: what was handed out first is handed out first again
-            del self.handed[ticket.token]
-            if self._book.still_open(ticket.item):
-                renewed = Ticket(self, ticket.item)
-                self._book.arrived(renewed)
-                self.kept.appendleft(renewed)
-        if left:
-            self._ring()
-
-    def _ring(self) -> None:
-        self.bell.ring()
-        self._changed()
+    def give_kept(self) -> None:
+        """Give the receiver what was kept. Raises what it raises; that item, and those behind it, stay."""
+        while self.kept and self._receiver is not None:
+            self._receiver(self.kept[0])
+            self.kept.popleft()
 
     def cancel(self) -> None:
         """Give up the raw poll: only for a handle that is left behind."""
         if self.call is not None:
             self.call.cancel()
 
+    def _arrived(self, items: Sequence[T]) -> None:
+        """Items of the engine's, in order: the receiver's, unless earlier ones are kept."""
+        self.received += len(items)
+        given, receiver = 0, self._receiver
+        if receiver is not None and not self.kept:
+            try:
+                for item in items:
+                    receiver(item)
+                    given += 1
+                return
+            except Exception:
+                pass  # the caller of `attach` is woken, and meets the same error
+        for item in islice(items, given, None):
+            self._book.keep(item)
+            self.kept.append(item)
+        self._notify()
 
-@dataclass(frozen=True, slots=True)
-class _TaskOwner:
-    """A task of asyncio as a taker."""
+    async def _run(self) -> None:
+        """Poll, and poll on while a receiver is attached: without one the items would pile up here, while the engine counts
+        them as given to a worker and gives them to no other.
+        """
+        while True:
+            try:
+                item = await self._poll()
+                self.returned_ns = self._now_ns()
+                self._arrived((item,))
+                if more := self._more():
+                    self._arrived(more)
+            except OURS:
+                # The loop ends, or the poll was cancelled, which it must not be: the next `ask` polls again.
+                self.call = None
+                self._notify()
+                raise
+            except BaseException as error:
+                self.call, self.end, self.returned_ns = None, error, self._now_ns()
+                self.detach()
+                self._book.poll_ended(error)
+                self._notify()
+                return
+            if self._receiver is None:
+                self.call = None
+                self._notify()
+                return
+            self._receive_from(
+                self._arrived
+            )  # the engine may have come into this process with this very poll
+            self.issued_ns = self.returned_ns
 
-    task: asyncio.Task[Any]
-
-    @staticmethod
-    def current() -> _TaskOwner | None:
-        task: asyncio.Task[Any] | None = asyncio.current_task()
-        return None if task is None else _TaskOwner(task)
-
-    def add_death_callback(self, callback: Callable[[], object], /) -> Callable[[], object]:
-        def done(_: asyncio.Future[Any]) -> None:
-            callback()
-
-        self.task.add_done_callback(done)
-        return lambda: self.task.remove_done_callback(done)
-
-
-def _nothing() -> None:
-    return None
+    def _notify(self) -> None:
+        self.changed.notify_all()
+        self._notify_others()

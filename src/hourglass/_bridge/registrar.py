@@ -25,20 +25,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from hourglass._bridge.draining import begin_drain
 from hourglass._bridge.handles import (
     AlreadyRegistered,
     HandleRecord,
+    HandleSignal,
     HandleTables,
     Registration,
-    Signal,
     WorkerNotRegistered,
     is_hopeless,
     logger,
 )
-from hourglass._bridge.poll_line import OURS, Owner
+from hourglass._bridge.poll_line import OURS
 from hourglass._contract.handle import Handle, HandleConfig, Shutdown
 from hourglass._contract.service import Connection
 from hourglass.errors import HourglassError, ServiceTimeoutError
@@ -58,7 +58,7 @@ async def open_handle(tables: HandleTables, registration: Registration, connect:
     """Give a registration a handle. Raises only where a first attempt meets a refusal that will not pass."""
     while not registration.has_ended():
         pause = tables.limits.pause(registration.setbacks)
-        if pause and await registration.bell.wait(pause):
+        if pause and await registration.changed.wait(pause):
             continue  # it ended, or was served: look again
         if registration.current is not None:
             return
@@ -107,9 +107,9 @@ async def _attempt(tables: HandleTables, registration: Registration, connect: Co
     tables.opening.remove((connection, registration.queue))
     record = tables.enter(registration.config, handle, connection)
     if registration.has_ended():
-        begin_drain(tables, record, Signal.UNWANTED)
+        begin_drain(tables, record, HandleSignal.UNWANTED)
     else:
-        record.hears(Signal.OPENED)
+        record.hears(HandleSignal.OPENED)
         registration.serve(record)
 
 
@@ -123,7 +123,9 @@ def _discard(
 ) -> None:
     tables.opening.remove((connection, registration.queue))
     if _came(late):
-        begin_drain(tables, tables.enter(registration.config, late.result(), connection), Signal.UNWANTED)
+        begin_drain(
+            tables, tables.enter(registration.config, late.result(), connection), HandleSignal.UNWANTED
+        )
     else:
         tables.let_go(connection)
 
@@ -185,9 +187,8 @@ def set_aside(tables: HandleTables, record: HandleRecord) -> None:
     """Let a healthy handle wait for its worker; pollers on it are woken, and see that the registration has ended."""
     record.stop_waiting()
     loop = asyncio.get_running_loop()
-    record.spare = loop.call_later(tables.limits.adoption, begin_drain, tables, record, Signal.RECYCLED)
-    for line in record.lines():
-        line.bell.ring()
+    record.spare = loop.call_later(tables.limits.adoption, begin_drain, tables, record, HandleSignal.RECYCLED)
+    record.detach()
 
 
 def adopt(tables: HandleTables, registration: Registration) -> None:
@@ -201,10 +202,18 @@ def adopt(tables: HandleTables, registration: Registration) -> None:
             logger.info("%r is adopted", record)
             registration.serve(record)
         else:
-            begin_drain(tables, record, Signal.RECYCLED)
+            begin_drain(tables, record, HandleSignal.RECYCLED)
 
 
 # --- the registrar ------------------------------------------------------------------------------------------
+
+
+class Owner(Protocol):
+    """The worker that registers; its death can be watched."""
+
+    def add_death_callback(self, callback: Callable[[], object], /) -> Callable[[], object]:
+        """Call back when it dies (at once if it is dead); returns what takes the callback back."""
+        ...
 
 
 class Registrar:
@@ -233,21 +242,23 @@ class Registrar:
         except BaseException:
             # Refused, or the caller was cancelled: it would never come to unregister it.
             message = f"the task queue {queue!r} could not be registered"
-            self._end(registration, WorkerNotRegistered, message, Signal.RECYCLED)
+            self._end(registration, WorkerNotRegistered, message, HandleSignal.RECYCLED)
             raise
 
     def unregister(self, registration: Registration, *, returns: bool = False) -> None:
         """Its worker says farewell, perhaps to register again soon."""
         message = f"the worker of {registration.queue!r} was unregistered"
-        self._end(registration, Shutdown, message, Signal.RECYCLED if returns else Signal.UNREGISTERED)
+        self._end(
+            registration, Shutdown, message, HandleSignal.RECYCLED if returns else HandleSignal.UNREGISTERED
+        )
 
     def _owner_died(self, registration: Registration) -> None:
         # As after a recycle, its activities may finish: they live elsewhere, and its successor is on its way.
         message = f"the worker of {registration.queue!r} died"
-        self._end(registration, Shutdown, message, Signal.RECYCLED)
+        self._end(registration, Shutdown, message, HandleSignal.RECYCLED)
 
     def _end(
-        self, registration: Registration, kind: type[HourglassError], message: str, signal: Signal
+        self, registration: Registration, kind: type[HourglassError], message: str, signal: HandleSignal
     ) -> None:
         tables = self._tables
         if tables.registrations.get(registration.queue) is not registration:
@@ -257,7 +268,7 @@ class Registrar:
             tables.farewells.add(registration.queue)
         served = registration.finish(kind, message)
         for record in tables.of_queue(registration.queue):
-            if signal is Signal.RECYCLED and record is served and may_wait(tables, record):
+            if signal is HandleSignal.RECYCLED and record is served and may_wait(tables, record):
                 set_aside(tables, record)
             else:
                 begin_drain(tables, record, signal)
@@ -266,7 +277,7 @@ class Registrar:
         """The holder before is dead: what was registered with it does not count, and its handles wait for their workers."""
         for registration in tuple(self._tables.registrations.values()):
             message = "the holder of the handles was restarted; register again"
-            self._end(registration, WorkerNotRegistered, message, Signal.RECYCLED)
+            self._end(registration, WorkerNotRegistered, message, HandleSignal.RECYCLED)
 
     # --- handles ------------------------------------------------------------------------------------------
 
@@ -274,7 +285,7 @@ class Registrar:
         """See to it that a handle is being opened for a registration that has none."""
         if registration.opening is None or registration.opening.done():
             task = self._tables.spawn(open_handle(self._tables, registration, self._connect), bounded=True)
-            task.add_done_callback(lambda _: registration.bell.ring())
+            task.add_done_callback(lambda _: registration.changed.notify_all())
             registration.opening = task
         return registration.opening
 
@@ -284,7 +295,7 @@ class Registrar:
             return
         opening = self.open(registration)
         while not (opening.done() or registration.has_ended() or registration.current is not None):
-            await registration.bell.wait()
+            await registration.changed.wait()
         if opening.done() and not opening.cancelled() and not registration.has_ended():
             opening.result()
 
@@ -293,13 +304,13 @@ class Registrar:
         logger.warning("%r is recycled: %s", record, reason)
         self._tables.counters.recycles += 1
         registration.current = None
-        begin_drain(self._tables, record, Signal.RECYCLED)
+        begin_drain(self._tables, record, HandleSignal.RECYCLED)
         self.open(registration)
 
     def replace_broken(self, record: HandleRecord, reason: str) -> None:
         """Replace a handle that broke by itself; one that never worked makes its successor wait."""
         if record.spare is not None:
-            begin_drain(self._tables, record, Signal.RECYCLED)
+            begin_drain(self._tables, record, HandleSignal.RECYCLED)
         registration = self._tables.registrations.get(record.queue)
         if registration is None or registration.current is not record:
             return

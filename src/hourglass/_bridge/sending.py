@@ -20,8 +20,16 @@ from typing import Any, TypeAlias, TypeGuard
 
 import msgspec
 
-from hourglass._bridge.handles import HandleRecord, HandleTables, is_eviction, is_hopeless, logger, tell
-from hourglass._bridge.poll_line import OURS, Ticket
+from hourglass._bridge.handles import (
+    Drain,
+    HandleRecord,
+    HandleTables,
+    is_eviction,
+    is_hopeless,
+    logger,
+    tell,
+)
+from hourglass._bridge.poll_line import OURS, InFlight
 from hourglass._contract.handle import (
     ActivityCancelled,
     ActivityDeferred,
@@ -59,9 +67,7 @@ def send_completion(
 ) -> None:
     """Close the activation of this run and send its completion behind those of the same run."""
     run_id = completion.run_id
-    opened = record.runs.open.pop(run_id, None)
-    if opened is not None and not opened.acknowledged:
-        opened.acknowledge()  # completed all the same: it must not pass on when its taker ends
+    record.runs.open.pop(run_id, None)
     here = record.handle.in_process
     # An engine in this process takes the answer in this very turn, unless an earlier one of this run is still on its
     # way: completions of one run keep their order.
@@ -76,7 +82,7 @@ def send_completion(
             if forgotten and tables.listener is not None:
                 tell(tables.listener.run_evicted, record, run_id)
             if record.drain is not None:
-                record.bell.ring()
+                record.changed.notify_all()
             then()
             return
     else:
@@ -174,7 +180,8 @@ def send_result(
     """Close this attempt and report its end."""
     opened = record.attempts.open.pop(result.token)
     here = record.handle.in_process
-    result = _as_ended_by_drain(record, opened.item, result)
+    if record.drain is not None:
+        result = _as_ended_by_drain(record, record.drain, opened.item, result)
     if here is not None:
         try:
             here.answer_activity(result)
@@ -184,18 +191,19 @@ def send_result(
             pass  # asked again by a call that may wait, which tells what became of it
         else:
             if record.drain is not None:
-                record.bell.ring()
+                record.changed.notify_all()
             then()
             return
     _Report(tables, record, opened, result, then).begin()
 
 
-def _as_ended_by_drain(record: HandleRecord, item: ActivityItem, result: ActivityResult) -> ActivityResult:
+def _as_ended_by_drain(
+    record: HandleRecord, drain: Drain, item: ActivityItem, result: ActivityResult
+) -> ActivityResult:
     """The end of a local attempt that the drain stopped: for good, or Core would begin it again on this very handle, and
     again, and never end. What its run is told of that is not evaluated any more.
     """
-    drain = record.drain
-    if drain is None or not isinstance(result, ActivityFailed):
+    if not isinstance(result, ActivityFailed):
         return result
     if asyncio.get_running_loop().time() < drain.deadlines.stop_activities:
         return result
@@ -222,7 +230,7 @@ class _Report:
         self,
         tables: HandleTables,
         record: HandleRecord,
-        opened: Ticket[ActivityItem],
+        opened: InFlight[ActivityItem],
         result: ActivityResult,
         then: Then,
     ) -> None:

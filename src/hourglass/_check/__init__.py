@@ -13,12 +13,10 @@ library's `ast` alone, and imports nothing else of Hourglass.
     values      what an expression may stand for, as data
     resolving   from an expression to its values: names, attributes, annotations, results of calls
     defining    every function and class of a module
-    kinds       decorators, and where workflows begin
-    durable     which calls ask for something or wait
+    kinds       decorators, and where workflows begin; which calls ask for something or wait
     sharing     variables that runs share, and where a project changes them
     external    what functions outside the project do
     order       where code depends on the order of a set, or walks what changes meanwhile
-    seen        what the walk through a function takes and gives, as data
     body        the walk through one function
     checker     a whole check: from every workflow through all that it calls
     rules       what can be found, and the report of what was
@@ -30,11 +28,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hourglass._check.checker import check_paths
-from hourglass._check.rules import RULES, Finding, Place, Report, Rule, Step
+from hourglass._check.rules import RULES, CallStep, CheckFinding, CheckReport, Rule, SourceRange
 
-__all__ = ["RULES", "Finding", "Place", "Report", "Rule", "Step", "check"]
+__all__ = ["RULES", "CallStep", "CheckFinding", "CheckReport", "Rule", "SourceRange", "check"]
 
 
-def check(paths: Sequence[Path], *, base: Path | None = None) -> Report:
+def check(paths: Sequence[Path], *, base: Path | None = None) -> CheckReport:
     """Check files, and directories with everything below them. File names are shown as seen from `base`, by default here."""
     return check_paths(paths, base if base is not None else Path.cwd())

@@ -12,16 +12,50 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from hourglass._check import order, rules
-from hourglass._check.durable import BY_REFERENCE
 from hourglass._check.external import READS, is_function, rule_of_call
+from hourglass._check.kinds import BY_REFERENCE, Durable, Kinds
+from hourglass._check.modules import Module
 from hourglass._check.order import Ordering, changed_meanwhile
-from hourglass._check.resolving import Resolver
-from hourglass._check.scopes import Scope
-from hourglass._check.seen import Hit, Lens, Seen
-from hourglass._check.sharing import MUTATORS, Shared
+from hourglass._check.resolving import ValueResolver
+from hourglass._check.scopes import NameScope
+from hourglass._check.sharing import MUTATORS, Shared, Sharing
 from hourglass._check.values import Class, External, Func, Instance, Value
+
+# --- what the walk through a function takes and gives ---------------------------------------------
+
+
+@dataclass(frozen=True)
+class Lens:
+    """All that answers questions about a project."""
+
+    resolver: ValueResolver
+    kinds: Kinds
+    durable: Durable
+    sharing: Sharing
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A rule broken at a node. `via` names what stands between this function and a node in another place."""
+
+    code: str
+    module: Module
+    node: ast.AST
+    message: str
+    via: tuple[str, ast.AST] | None = None
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the walk through a function found."""
+
+    hits: list[Hit] = field(default_factory=list)
+    calls: list[tuple[Func, ast.AST]] = field(default_factory=list)
+    asks: bool = False
+
 
 # --- defaults of parameters ------------------------------------------------------------------------------------------
 
@@ -29,7 +63,7 @@ from hourglass._check.values import Class, External, Func, Instance, Value
 _CONTAINERS = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp
 
 
-def default_changed(node: ast.AST, scope: Scope) -> Iterator[str]:
+def default_changed(node: ast.AST, scope: NameScope) -> Iterator[str]:
     """The parameters of a function whose shared default a statement or call changes itself."""
     name = _changed(node)
     # A name that is bound more than once may be a copy of the default.
@@ -51,7 +85,7 @@ def _changed(node: ast.AST) -> str:
             return ""
 
 
-def _shared(scope: Scope) -> set[str]:
+def _shared(scope: NameScope) -> set[str]:
     node = scope.node
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return set()
@@ -70,7 +104,7 @@ def _shared(scope: Scope) -> set[str]:
 _DIFFERS = frozenset({rules.CLOCK, rules.RANDOM, rules.ENVIRONMENT, rules.IDENTITY})
 
 
-def made_at_import(variable: Shared, resolver: Resolver) -> str | None:
+def made_at_import(variable: Shared, resolver: ValueResolver) -> str | None:
     """What a variable is made from that is something else in the next process; None if it is a constant."""
     for value in _values(variable):
         for node in ast.walk(value):
@@ -87,7 +121,7 @@ def _values(variable: Shared) -> Iterator[ast.expr]:
             yield value
 
 
-def _differs(node: ast.Call | ast.Attribute, variable: Shared, resolver: Resolver) -> str | None:
+def _differs(node: ast.Call | ast.Attribute, variable: Shared, resolver: ValueResolver) -> str | None:
     target = node.func if isinstance(node, ast.Call) else node
     for each in resolver.values(target, variable.module.scope):
         name = each.name if isinstance(each, External) else ""
@@ -107,7 +141,7 @@ class SharedUses:
     one breaks.
     """
 
-    def __init__(self, lens: Lens, scope: Scope, receiver: Class | None) -> None:
+    def __init__(self, lens: Lens, scope: NameScope, receiver: Class | None) -> None:
         self._lens = lens
         self._scope = scope
         self._receiver = receiver

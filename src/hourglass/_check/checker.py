@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hourglass._check import rules
-from hourglass._check.body import look
-from hourglass._check.durable import Durable
-from hourglass._check.kinds import Kinds, Root
-from hourglass._check.modules import EVERYTHING, Broken, Module, Project, allows, python_files
-from hourglass._check.resolving import Resolver
-from hourglass._check.rules import Finding, Place, Report, Step
-from hourglass._check.seen import Hit, Lens, Seen
+from hourglass._check.body import Hit, Lens, Seen, look
+from hourglass._check.kinds import Durable, Kinds, Root
+from hourglass._check.modules import EVERYTHING, Module, Project, UnreadableFile, allows, python_files
+from hourglass._check.resolving import ValueResolver
+from hourglass._check.rules import CallStep, CheckFinding, CheckReport, SourceRange
 from hourglass._check.sharing import Sharing
 from hourglass._check.values import Class, Func
 
@@ -27,7 +25,7 @@ class _Visit:
     """A function to look at: how it was reached, what comments on the way allow, and a cached function on the way."""
 
     function: Func
-    path: tuple[Step, ...]
+    path: tuple[CallStep, ...]
     allowed: frozenset[str]
     cached: Func | None
 
@@ -36,7 +34,7 @@ class _Visit:
         return self.function.node, self.function.receiver, self.allowed, self.cached is not None
 
 
-def check_paths(paths: Sequence[Path], base: Path) -> Report:
+def check_paths(paths: Sequence[Path], base: Path) -> CheckReport:
     """Check files, and directories with all that is below them; names are shown as seen from `base`."""
     roots = [path.resolve() for path in paths if path.is_dir()]
     project = Project(base, roots)
@@ -47,14 +45,14 @@ def check_paths(paths: Sequence[Path], base: Path) -> Report:
 class _Checker:
     def __init__(self, project: Project) -> None:
         self._project = project
-        resolver = Resolver(project)
+        resolver = ValueResolver(project)
         kinds = Kinds(resolver)
         self._lens = Lens(resolver, kinds, Durable(resolver, kinds), Sharing(resolver, kinds.definitions))
         self._todo: deque[_Visit] = deque()
         self._known: set[tuple[ast.AST, Class | None, frozenset[str], bool]] = set()
-        self._findings: dict[tuple[str, int, int, str], Finding] = {}
+        self._findings: dict[tuple[str, int, int, str], CheckFinding] = {}
 
-    def check(self, modules: Iterable[Module], files: int) -> Report:
+    def check(self, modules: Iterable[Module], files: int) -> CheckReport:
         """Look at all workflows of these modules and at what they call, wherever that is in the project."""
         workflows: set[str] = set()
         for module in modules:
@@ -65,11 +63,11 @@ class _Checker:
             self._look(self._todo.popleft())
         found = [*self._findings.values(), *map(_broken, self._project.broken)]
         found.sort(key=lambda each: (each.place.file, each.place.line, each.place.column, each.code))
-        return Report(tuple(found), files, len(workflows))
+        return CheckReport(tuple(found), files, len(workflows))
 
     def _begin(self, root: Root) -> None:
         function = root.function
-        step = Step(root.name, function.module.shown, function.node.lineno)
+        step = CallStep(root.name, function.module.shown, function.node.lineno)
         self._add(_Visit(function, (step,), _NOTHING, None))
 
     def _add(self, visit: _Visit) -> None:
@@ -84,7 +82,7 @@ class _Checker:
         except RecursionError:
             line = function.node.lineno
             reason = f"{function.name} is nested too deeply to be checked"
-            self._project.broken.append(Broken(function.module.shown, line, 1, reason))
+            self._project.broken.append(UnreadableFile(function.module.shown, line, 1, reason))
             return
         for hit in seen.hits:
             self._report(hit, visit)
@@ -94,7 +92,7 @@ class _Checker:
 
     def _follow(self, called: Func, node: ast.AST, visit: _Visit) -> None:
         module = visit.function.module
-        step = Step(called.name, module.shown, getattr(node, "lineno", 1))
+        step = CallStep(called.name, module.shown, getattr(node, "lineno", 1))
         allowed = visit.allowed | _allowed_at(module, node)
         cached = visit.cached or (called if "cached" in self._lens.kinds.of(called) else None)
         self._add(_Visit(called, (*visit.path, step), allowed, cached))
@@ -115,7 +113,7 @@ class _Checker:
             name, node = hit.via
             if allows(_allowed_at(visit.function.module, node), hit.code):
                 return
-            path = (*path, Step(name, visit.function.module.shown, getattr(node, "lineno", 1)))
+            path = (*path, CallStep(name, visit.function.module.shown, getattr(node, "lineno", 1)))
         finding = _finding(hit, path)
         key = (finding.place.file, finding.place.line, finding.place.column, finding.code)
         self._findings.setdefault(key, finding)
@@ -132,19 +130,19 @@ def _allowed_at(module: Module, node: ast.AST) -> frozenset[str]:
     return EVERYTHING if "*" in found else found
 
 
-def _finding(hit: Hit, path: tuple[Step, ...]) -> Finding:
+def _finding(hit: Hit, path: tuple[CallStep, ...]) -> CheckFinding:
     node = hit.node
     line = getattr(node, "lineno", 1)
     end_line = getattr(node, "end_lineno", line) or line
     source = hit.module.lines[line - 1] if line <= len(hit.module.lines) else ""
-    place = Place(
+    place = SourceRange(
         hit.module.shown,
         line,
         _column(source, getattr(node, "col_offset", 0)),
         end_line,
         _column(source, getattr(node, "end_col_offset", 0)) if end_line == line else len(source) + 1,
     )
-    return Finding(hit.code, place, hit.message, source, path)
+    return CheckFinding(hit.code, place, hit.message, source, path)
 
 
 def _column(source: str, offset: int) -> int:
@@ -152,6 +150,6 @@ def _column(source: str, offset: int) -> int:
     return len(source.encode()[:offset].decode(errors="ignore")) + 1
 
 
-def _broken(each: Broken) -> Finding:
-    place = Place(each.shown, each.line, max(each.column, 1), each.line, max(each.column, 1) + 1)
-    return Finding(rules.BROKEN, place, each.reason, each.source)
+def _broken(each: UnreadableFile) -> CheckFinding:
+    place = SourceRange(each.shown, each.line, max(each.column, 1), each.line, max(each.column, 1) + 1)
+    return CheckFinding(rules.BROKEN, place, each.reason, each.source)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from hourglass._check.modules import Module
-from hourglass._check.scopes import Scope
+from hourglass._check.scopes import NameScope
 from hourglass._check.values import Class, Func
 
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -31,7 +31,7 @@ class Definitions:
 
 
 def _definitions(module: Module) -> Iterator[Func | Class]:
-    todo: list[tuple[ast.AST, Callable[[], Scope], Class | None]] = [
+    todo: list[tuple[ast.AST, Callable[[], NameScope], Class | None]] = [
         (module.tree, lambda: module.scope, None)
     ]
     while todo:

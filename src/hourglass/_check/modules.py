@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from hourglass._check.scopes import Scope, class_scope, function_scope, module_scope
-from hourglass._check.values import FunctionNode, ModuleRef, Namespace
+from hourglass._check.scopes import NameScope, class_scope, function_scope, module_scope
+from hourglass._check.values import FunctionNode, ModuleRef, NamespacePackage
 
 # --- files -----------------------------------------------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class Module:
     shown: str
     text: str
     tree: ast.Module
-    _scopes: dict[ast.AST, Scope] = field(default_factory=dict)
+    _scopes: dict[ast.AST, NameScope] = field(default_factory=dict)
 
     @cached_property
     def lines(self) -> list[str]:
@@ -143,17 +143,17 @@ class Module:
         return allowed_lines(self.text)
 
     @cached_property
-    def scope(self) -> Scope:
+    def scope(self) -> NameScope:
         """The module's names."""
         return module_scope(self, self.tree)
 
-    def scope_of_class(self, node: ast.ClassDef, parent: Scope) -> Scope:
+    def scope_of_class(self, node: ast.ClassDef, parent: NameScope) -> NameScope:
         """The names in a class body."""
         if node not in self._scopes:
             self._scopes[node] = class_scope(self, node, parent)
         return self._scopes[node]
 
-    def scope_of_function(self, node: FunctionNode, parent: Scope) -> Scope:
+    def scope_of_function(self, node: FunctionNode, parent: NameScope) -> NameScope:
         """The names of a function."""
         if node not in self._scopes:
             self._scopes[node] = function_scope(self, node, parent)
@@ -161,7 +161,7 @@ class Module:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class UnreadableFile:
     """A file that could not be read or parsed, and why."""
 
     shown: str
@@ -178,8 +178,8 @@ class Project:
         self._base = base.resolve()
         self._roots = [*roots, self._base, self._base / "src"]
         self._modules: dict[Path, Module | None] = {}
-        self._located: dict[str, Path | Namespace | None] = {}
-        self.broken: list[Broken] = []
+        self._located: dict[str, Path | NamespacePackage | None] = {}
+        self.broken: list[UnreadableFile] = []
 
     @property
     def modules(self) -> list[Module]:
@@ -200,7 +200,7 @@ class Project:
         """A file's name as seen from the base directory."""
         return str(path.relative_to(self._base)) if path.is_relative_to(self._base) else str(path)
 
-    def find(self, dotted: str, level: int, importer: Path) -> ModuleRef | Namespace | None:
+    def find(self, dotted: str, level: int, importer: Path) -> ModuleRef | NamespacePackage | None:
         """The module of the project that an import names; None for all that is not of the project."""
         parts = dotted.split(".") if dotted else []
         if level:
@@ -213,17 +213,17 @@ class Project:
                 return found
         return None
 
-    def below(self, directory: Path, name: str) -> ModuleRef | Namespace | None:
+    def below(self, directory: Path, name: str) -> ModuleRef | NamespacePackage | None:
         """The module of this name in a package's directory."""
         return self._at(directory, [name])
 
-    def _at(self, directory: Path, parts: Sequence[str]) -> ModuleRef | Namespace | None:
+    def _at(self, directory: Path, parts: Sequence[str]) -> ModuleRef | NamespacePackage | None:
         where = "/".join((str(directory), *parts))
         if where not in self._located:
             choices = [f"{where}.py", f"{where}/__init__.py"] if parts else [f"{where}/__init__.py"]
             found = next((each for each in choices if is_file(each)), None)
             if found is None:
-                self._located[where] = Namespace(where) if holds_python(where) else None
+                self._located[where] = NamespacePackage(where) if holds_python(where) else None
             else:
                 self._located[where] = Path(found).resolve()
         located = self._located[where]
@@ -241,14 +241,16 @@ class Project:
                 return Module(path, shown, text, ast.parse(text, shown))
         except SyntaxError as error:
             reason = f"{type(error).__name__}: {error.msg}"
-            broken = Broken(
+            broken = UnreadableFile(
                 shown, error.lineno or 1, error.offset or 1, reason, (error.text or "").rstrip("\n")
             )
         except UnicodeDecodeError as error:
-            broken = Broken(shown, 1, 1, f"it is not {error.encoding}: {error.reason} at byte {error.start}")
+            broken = UnreadableFile(
+                shown, 1, 1, f"it is not {error.encoding}: {error.reason} at byte {error.start}"
+            )
         except OSError as error:
-            broken = Broken(shown, 1, 1, f"it cannot be read: {error.strerror or error}")
+            broken = UnreadableFile(shown, 1, 1, f"it cannot be read: {error.strerror or error}")
         except (ValueError, RecursionError, MemoryError) as error:
-            broken = Broken(shown, 1, 1, f"it cannot be parsed: {error}")
+            broken = UnreadableFile(shown, 1, 1, f"it cannot be parsed: {error}")
         self.broken.append(broken)
         return None

@@ -8,7 +8,7 @@ import ast
 from collections.abc import Callable, Iterator, Sequence
 
 from hourglass._check.kinds import Kinds
-from hourglass._check.resolving import Resolver
+from hourglass._check.resolving import ValueResolver
 from hourglass._check.values import Func, words
 
 # --- changed meanwhile -----------------------------------------------------------------------------------------------
@@ -20,7 +20,7 @@ _RESIZING = words(
 _VIEWS = frozenset({"items", "values", "keys"})
 
 
-def changed_meanwhile(loop: ast.For, function: Func, resolver: Resolver, kinds: Kinds) -> ast.AST | None:
+def changed_meanwhile(loop: ast.For, function: Func, resolver: ValueResolver, kinds: Kinds) -> ast.AST | None:
     """The place where a handler or another task of the run changes what this loop walks; None if there is none."""
     collection = _collection(loop.iter)
     match collection:
@@ -42,7 +42,7 @@ def _collection(node: ast.expr) -> ast.expr:
             return node
 
 
-def _by_others(name: str, function: Func, resolver: Resolver, kinds: Kinds) -> Iterator[ast.AST]:
+def _by_others(name: str, function: Func, resolver: ValueResolver, kinds: Kinds) -> Iterator[ast.AST]:
     """Handlers of the same object that change the attribute: other methods, and functions inside of this one."""
     if function.receiver is None:
         return

@@ -25,8 +25,8 @@ from hourglass._check.scopes import (
     Element,
     Entered,
     Imported,
+    NameScope,
     Parameter,
-    Scope,
 )
 from hourglass._check.values import (
     SET,
@@ -38,13 +38,13 @@ from hourglass._check.values import (
     Instance,
     Items,
     ModuleRef,
-    Namespace,
+    NamespacePackage,
     Value,
     words,
 )
 
 if TYPE_CHECKING:
-    from hourglass._check.scopes import Scope
+    from hourglass._check.scopes import NameScope
 
 
 # --- annotations -----------------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ _MAPPINGS = words(
 _TYPES = frozenset({"type", "typing.Type"})
 
 
-def value_of(resolver: Resolver, node: ast.expr, scope: Scope) -> Value:
+def value_of(resolver: ValueResolver, node: ast.expr, scope: NameScope) -> Value:
     """What something with this annotation is."""
     match node:
         case ast.Constant(value=str(text)):
@@ -85,7 +85,7 @@ def value_of(resolver: Resolver, node: ast.expr, scope: Scope) -> Value:
             return UNKNOWN
 
 
-def _quoted(resolver: Resolver, text: str, scope: Scope) -> Value:
+def _quoted(resolver: ValueResolver, text: str, scope: NameScope) -> Value:
     try:
         parsed = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError):
@@ -93,7 +93,7 @@ def _quoted(resolver: Resolver, text: str, scope: Scope) -> Value:
     return UNKNOWN if isinstance(parsed, ast.Constant) else value_of(resolver, parsed, scope)
 
 
-def _named(resolver: Resolver, node: ast.expr, scope: Scope) -> Value:
+def _named(resolver: ValueResolver, node: ast.expr, scope: NameScope) -> Value:
     for value in resolver.values(node, scope):
         match value:
             case Class():
@@ -107,7 +107,7 @@ def _named(resolver: Resolver, node: ast.expr, scope: Scope) -> Value:
     return UNKNOWN
 
 
-def _subscripted(resolver: Resolver, owner: ast.expr, inside: ast.expr, scope: Scope) -> Value:
+def _subscripted(resolver: ValueResolver, owner: ast.expr, inside: ast.expr, scope: NameScope) -> Value:
     for outer in resolver.values(owner, scope):
         parts = inside.elts if isinstance(inside, ast.Tuple) else [inside]
         match outer:
@@ -146,7 +146,7 @@ _Assignment: TypeAlias = tuple[ast.FunctionDef, ast.expr | None, ast.expr | None
 class Members:
     """Answers about classes; remembers their attributes."""
 
-    def __init__(self, resolver: Resolver) -> None:
+    def __init__(self, resolver: ValueResolver) -> None:
         self._resolver = resolver
         self._attributes: dict[ast.ClassDef, dict[str, list[_Assignment]]] = {}
 
@@ -242,7 +242,7 @@ _MOST = 12
 NOTHING: Values = (UNKNOWN,)
 
 
-class Resolver:
+class ValueResolver:
     """Resolves expressions in the scopes of a project; remembers what it has found out."""
 
     def __init__(self, project: Project) -> None:
@@ -252,7 +252,7 @@ class Resolver:
         self._busy: set[tuple[ast.AST, Class | None]] = set()
         self._cut_short = False
 
-    def values(self, node: ast.expr, scope: Scope, receiver: Class | None = None) -> Values:
+    def values(self, node: ast.expr, scope: NameScope, receiver: Class | None = None) -> Values:
         """What an expression may stand for; at least one value."""
         return self._once((node, receiver), lambda: self._values(node, scope, receiver))
 
@@ -276,14 +276,14 @@ class Resolver:
         self._cut_short = (self._cut_short or outer) and bool(self._busy)
         return found
 
-    def is_set(self, node: ast.expr, scope: Scope, receiver: Class | None = None) -> bool:
+    def is_set(self, node: ast.expr, scope: NameScope, receiver: Class | None = None) -> bool:
         """Whether an expression is a set, whichever of its bindings holds."""
         return all(isinstance(each, AnySet) for each in self.values(node, scope, receiver))
 
     # --- names -------------------------------------------------------------------------------------------------------
 
     def lookup(
-        self, name: str, scope: Scope, line: int | None = None, receiver: Class | None = None
+        self, name: str, scope: NameScope, line: int | None = None, receiver: Class | None = None
     ) -> Values:
         """What a name stands for in a scope."""
         home = self.home(name, scope)
@@ -294,9 +294,9 @@ class Resolver:
         bindings = home.bindings(name, line if home is scope else None)
         return tuple(value for each in bindings for value in self._bound(each, home, receiver)) or NOTHING
 
-    def home(self, name: str, scope: Scope) -> Scope | None:
+    def home(self, name: str, scope: NameScope) -> NameScope | None:
         """The scope that binds a name, as Python looks for it."""
-        each: Scope | None = scope
+        each: NameScope | None = scope
         while each is not None:
             if name in each.global_names:
                 each = each.module.scope
@@ -305,7 +305,7 @@ class Resolver:
             each = each.parent
         return None
 
-    def _bound(self, binding: Binding, home: Scope, receiver: Class | None) -> Values:
+    def _bound(self, binding: Binding, home: NameScope, receiver: Class | None) -> Values:
         match binding.meaning:
             case Assigned(value, annotation):
                 if annotation is not None:
@@ -329,7 +329,7 @@ class Resolver:
             case _:
                 return NOTHING
 
-    def _parameter(self, node: ast.arg, first: bool, home: Scope, receiver: Class | None) -> Values:
+    def _parameter(self, node: ast.arg, first: bool, home: NameScope, receiver: Class | None) -> Values:
         owner = home.parent
         if first and owner is not None and owner.kind == "class" and isinstance(owner.node, ast.ClassDef):
             decorators = {_last_name(each) for each in getattr(home.node, "decorator_list", ())}
@@ -349,7 +349,7 @@ class Resolver:
         match found:
             case ModuleRef(target):
                 return self._member(target, imported.name, module)
-            case Namespace(directory):
+            case NamespacePackage(directory):
                 return self.project.below(Path(directory), imported.name) or UNKNOWN
             case None:
                 return UNKNOWN if imported.level else External(f"{imported.module}.{imported.name}")
@@ -378,7 +378,7 @@ class Resolver:
 
     # --- expressions -------------------------------------------------------------------------------------------------
 
-    def _values(self, node: ast.expr, scope: Scope, receiver: Class | None) -> Values:
+    def _values(self, node: ast.expr, scope: NameScope, receiver: Class | None) -> Values:
         match node:
             case ast.Name(id=name):
                 return self.lookup(name, scope, node.lineno, receiver)
@@ -410,17 +410,17 @@ class Resolver:
             case _:
                 return NOTHING
 
-    def _several(self, nodes: list[ast.expr], scope: Scope, receiver: Class | None) -> Values:
+    def _several(self, nodes: list[ast.expr], scope: NameScope, receiver: Class | None) -> Values:
         return _few(tuple(value for each in nodes for value in self.values(each, scope, receiver)))
 
-    def _operation(self, node: ast.BinOp, scope: Scope, receiver: Class | None) -> Values:
+    def _operation(self, node: ast.BinOp, scope: NameScope, receiver: Class | None) -> Values:
         if isinstance(node.op, ast.Div):  # a path joined with another
             return self.values(node.left, scope, receiver)
         if not isinstance(node.op, ast.BitOr | ast.BitAnd | ast.Sub | ast.BitXor):
             return NOTHING
         return (SET,) if self.is_set(node.left, scope, receiver) or _is_view(node.left) else NOTHING
 
-    def _call(self, node: ast.Call, scope: Scope, receiver: Class | None) -> Values:
+    def _call(self, node: ast.Call, scope: NameScope, receiver: Class | None) -> Values:
         if isinstance(node.func, ast.Attribute):
             name = node.func.attr
             bases = self.values(node.func.value, scope, receiver)
@@ -433,7 +433,7 @@ class Resolver:
         found = self.values(node.func, scope, receiver)
         return tuple(value for each in found for value in self._result(each, node, scope, receiver))
 
-    def _result(self, called: Value, node: ast.Call, scope: Scope, receiver: Class | None) -> Values:
+    def _result(self, called: Value, node: ast.Call, scope: NameScope, receiver: Class | None) -> Values:
         match called:
             case Class():
                 return (Instance(called),)
@@ -504,7 +504,7 @@ class Resolver:
                 return (External(f"{owner}.{name}"),)
             case ModuleRef(module):
                 return (self._member(module, name),)
-            case Namespace(directory):
+            case NamespacePackage(directory):
                 return (self.project.below(Path(directory), name) or UNKNOWN,)
             case Class():
                 return self.members.inherited(base, name, base) or NOTHING
@@ -533,7 +533,7 @@ def _is_view(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "keys"
 
 
-def _is_class(scope: Scope) -> bool:
+def _is_class(scope: NameScope) -> bool:
     return scope.kind == "class"
 
 

@@ -213,7 +213,7 @@ RULES: dict[str, Rule] = {rule.code: rule for rule in _ALL}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceRange:
     """A range in a file. Lines and columns count from 1; the file is given as the user would write it."""
 
     file: str
@@ -224,7 +224,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CallStep:
     """One step on the way from a workflow to a finding: this function, entered from this line."""
 
     function: str
@@ -233,14 +233,14 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckFinding:
     """One place in workflow code that does not do the same when it is executed again."""
 
     code: str
-    place: Place
+    place: SourceRange
     message: str
     source: str = ""
-    path: tuple[Step, ...] = ()
+    path: tuple[CallStep, ...] = ()
 
     @property
     def rule(self) -> Rule:
@@ -254,9 +254,9 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CheckReport:
     """Everything that a check found, in the order of files and lines, and how much it looked at."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[CheckFinding, ...]
     files: int
     workflows: int

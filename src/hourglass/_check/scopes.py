@@ -82,13 +82,13 @@ class Binding:
 
 
 @dataclass(eq=False)
-class Scope:
+class NameScope:
     """The names of a module, a class body or a function."""
 
     module: Module
     kind: Literal["module", "class", "function"]
     node: ast.AST
-    parent: Scope | None
+    parent: NameScope | None
     names: dict[str, list[Binding]] = field(default_factory=dict)
     stars: list[Imported] = field(default_factory=list)
     global_names: set[str] = field(default_factory=set)
@@ -110,25 +110,25 @@ class Scope:
         return before[last:] + [each for each in before[:last] if each.everywhere]
 
 
-def module_scope(module: Module, tree: ast.Module) -> Scope:
+def module_scope(module: Module, tree: ast.Module) -> NameScope:
     """The names of a module."""
-    scope = Scope(module, "module", tree, None)
+    scope = NameScope(module, "module", tree, None)
     for statement in tree.body:
         _statement(scope, statement, deep=False)
     return scope
 
 
-def class_scope(module: Module, node: ast.ClassDef, parent: Scope) -> Scope:
+def class_scope(module: Module, node: ast.ClassDef, parent: NameScope) -> NameScope:
     """The names in a class body."""
-    scope = Scope(module, "class", node, parent)
+    scope = NameScope(module, "class", node, parent)
     for statement in node.body:
         _statement(scope, statement, deep=False)
     return scope
 
 
-def function_scope(module: Module, node: FunctionNode, parent: Scope) -> Scope:
+def function_scope(module: Module, node: FunctionNode, parent: NameScope) -> NameScope:
     """The names of a function."""
-    scope = Scope(module, "function", node, parent)
+    scope = NameScope(module, "function", node, parent)
     for index, argument in enumerate(arguments_of(node.args)):
         scope.bind(argument.arg, Binding(Parameter(argument, index == 0), node.lineno - 1, settled=True))
     if isinstance(node, ast.Lambda):
@@ -152,7 +152,7 @@ def arguments_of(arguments: ast.arguments) -> Iterator[ast.arg]:
         yield arguments.kwarg
 
 
-def _statement(scope: Scope, node: ast.stmt, *, deep: bool, settled: bool = False) -> None:
+def _statement(scope: NameScope, node: ast.stmt, *, deep: bool, settled: bool = False) -> None:
     end = node.end_lineno or node.lineno
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
@@ -187,7 +187,7 @@ def _statement(scope: Scope, node: ast.stmt, *, deep: bool, settled: bool = Fals
     _blocks(scope, node, deep=deep)
 
 
-def _blocks(scope: Scope, node: ast.stmt, *, deep: bool) -> None:
+def _blocks(scope: NameScope, node: ast.stmt, *, deep: bool) -> None:
     """Whatever statements stand inside this one: bound under a condition."""
     for name in ("body", "orelse", "finalbody"):
         for inner in getattr(node, name, ()):
@@ -206,7 +206,7 @@ def _blocks(scope: Scope, node: ast.stmt, *, deep: bool) -> None:
             _statement(scope, inner, deep=deep)
 
 
-def _expressions(scope: Scope, nodes: Sequence[ast.expr]) -> None:
+def _expressions(scope: NameScope, nodes: Sequence[ast.expr]) -> None:
     """Names that are bound inside expressions: by `:=`, comprehensions and lambdas."""
     for outer in nodes:
         for node in ast.walk(outer):
@@ -222,7 +222,7 @@ def _expressions(scope: Scope, nodes: Sequence[ast.expr]) -> None:
                     pass
 
 
-def _target(scope: Scope, target: ast.expr, value: ast.expr, at: Binding) -> None:
+def _target(scope: NameScope, target: ast.expr, value: ast.expr, at: Binding) -> None:
     match target, value:
         case ast.Name(id=name), _:
             scope.bind(name, Binding(Assigned(value), at.line, at.settled))
@@ -242,7 +242,7 @@ def _target(scope: Scope, target: ast.expr, value: ast.expr, at: Binding) -> Non
 
 
 def _bind_names(
-    scope: Scope, target: ast.expr, meaning: Meaning, line: int, everywhere: bool = False
+    scope: NameScope, target: ast.expr, meaning: Meaning, line: int, everywhere: bool = False
 ) -> None:
     match target:
         case ast.Name(id=name):
@@ -256,7 +256,7 @@ def _bind_names(
             pass
 
 
-def _import(scope: Scope, alias: ast.alias, line: int) -> None:
+def _import(scope: NameScope, alias: ast.alias, line: int) -> None:
     if alias.asname is None:
         top = alias.name.partition(".")[0]
         scope.bind(top, Binding(Imported(top, None, 0), line))
@@ -264,7 +264,7 @@ def _import(scope: Scope, alias: ast.alias, line: int) -> None:
         scope.bind(alias.asname, Binding(Imported(alias.name, None, 0), line))
 
 
-def _import_from(scope: Scope, node: ast.ImportFrom) -> None:
+def _import_from(scope: NameScope, node: ast.ImportFrom) -> None:
     for alias in node.names:
         meaning = Imported(node.module or "", alias.name, node.level)
         if alias.name == "*":

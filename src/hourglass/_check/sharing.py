@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from hourglass._check.defining import Definitions, is_on, own_nodes_on
 from hourglass._check.modules import Module
-from hourglass._check.resolving import Resolver
-from hourglass._check.scopes import Assigned, Scope
+from hourglass._check.resolving import ValueResolver
+from hourglass._check.scopes import Assigned, NameScope
 from hourglass._check.values import Class, External, Func, Instance, ModuleRef, Unknown, words
 
 MUTATORS = words(
@@ -36,7 +36,7 @@ class Shared:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SharedChange:
     """A place that changes a shared variable."""
 
     variable: Shared
@@ -46,7 +46,7 @@ class Change:
 class Sharing:
     """Answers which variable an expression is, and where a project changes it."""
 
-    def __init__(self, resolver: Resolver, definitions: Definitions) -> None:
+    def __init__(self, resolver: ValueResolver, definitions: Definitions) -> None:
         self._resolver = resolver
         self._definitions = definitions
         self._changes: dict[Shared, tuple[Module, ast.AST] | None] = {}
@@ -54,7 +54,7 @@ class Sharing:
         self._indexed = 0
         self._at_import: dict[Module, frozenset[str]] = {}
 
-    def variable(self, node: ast.expr, scope: Scope, receiver: Class | None = None) -> Shared | None:
+    def variable(self, node: ast.expr, scope: NameScope, receiver: Class | None = None) -> Shared | None:
         """The shared variable that an expression names itself, None for anything else."""
         match node:
             case ast.Name(id=name):
@@ -67,7 +67,7 @@ class Sharing:
             case _:
                 return None
 
-    def _imported(self, node: ast.Name, home: Scope | None, name: str) -> Shared | None:
+    def _imported(self, node: ast.Name, home: NameScope | None, name: str) -> Shared | None:
         """`from module import NAME`: the variable of the other module."""
         for binding in home.bindings(name, None) if home is not None else ():
             source = getattr(binding.meaning, "module", None)
@@ -79,7 +79,9 @@ class Sharing:
                     return Shared(found.module, original)
         return None
 
-    def _attribute(self, owner: ast.expr, name: str, scope: Scope, receiver: Class | None) -> Shared | None:
+    def _attribute(
+        self, owner: ast.expr, name: str, scope: NameScope, receiver: Class | None
+    ) -> Shared | None:
         for value in self._resolver.values(owner, scope, receiver):
             match value:
                 case ModuleRef(module) if _is_variable(module.scope, name):
@@ -124,33 +126,35 @@ class Sharing:
 
     # --- changes -----------------------------------------------------------------------------------------------------
 
-    def changes(self, node: ast.AST, scope: Scope, receiver: Class | None = None) -> Iterator[Change]:
+    def changes(
+        self, node: ast.AST, scope: NameScope, receiver: Class | None = None
+    ) -> Iterator[SharedChange]:
         """The shared variables that a statement or expression changes itself, not in what is inside of it."""
         for target in _stored(node):
             if isinstance(target, ast.Name):
                 if target.id in scope.global_names and (found := self.variable(target, scope, receiver)):
-                    yield Change(found, node)
+                    yield SharedChange(found, node)
             elif (isinstance(target, ast.Attribute) and (found := self._set_on(target, scope, receiver))) or (
                 found := self._root(_owner(target), scope, receiver)
             ):
-                yield Change(found, node)
+                yield SharedChange(found, node)
         match node:
             case ast.Call(func=ast.Attribute(value=owner, attr=name)) if name in MUTATORS:
                 if found := self._root(owner, scope, receiver):
-                    yield Change(found, node)
+                    yield SharedChange(found, node)
             case ast.Call(func=ast.Name(id="next"), args=[ast.Name() | ast.Attribute() as source, *_]):
                 if found := self.variable(source, scope, receiver):
-                    yield Change(found, node)
+                    yield SharedChange(found, node)
             case _:
                 pass
 
-    def _set_on(self, target: ast.Attribute, scope: Scope, receiver: Class | None) -> Shared | None:
+    def _set_on(self, target: ast.Attribute, scope: NameScope, receiver: Class | None) -> Shared | None:
         """`Cart.count = …` and `module.NAME = …`; `self.count = …` is the run's own."""
         if any(isinstance(each, Instance) for each in self._resolver.values(target.value, scope, receiver)):
             return self._root(target.value, scope, receiver)
         return self.variable(target, scope, receiver) or self._root(target.value, scope, receiver)
 
-    def _root(self, node: ast.expr, scope: Scope, receiver: Class | None) -> Shared | None:
+    def _root(self, node: ast.expr, scope: NameScope, receiver: Class | None) -> Shared | None:
         """The shared variable that an expression is, or is a part of."""
         each: ast.expr | None = node
         while each is not None:
@@ -199,7 +203,7 @@ class Sharing:
     def _runs_at_import(self, function: Func) -> bool:
         if function.name in _AT_IMPORT:
             return True
-        outermost: Scope = function.scope
+        outermost: NameScope = function.scope
         name = function.name
         while outermost.kind == "function" and outermost.parent is not None:
             name = getattr(outermost.node, "name", name)
@@ -231,7 +235,7 @@ class Sharing:
         return self._at_import[module]
 
 
-def _is_variable(scope: Scope, name: str) -> bool:
+def _is_variable(scope: NameScope, name: str) -> bool:
     bindings = scope.names.get(name, ())
     return bool(bindings) and all(isinstance(each.meaning, Assigned) for each in bindings)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from hourglass._check.modules import Module
-    from hourglass._check.scopes import Scope
+    from hourglass._check.scopes import NameScope
 
 
 def words(text: str) -> frozenset[str]:
@@ -36,7 +36,7 @@ class Class:
 
     module: Module
     node: ast.ClassDef
-    scope: Scope
+    scope: NameScope
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Func:
 
     module: Module
     node: FunctionNode
-    scope: Scope
+    scope: NameScope
     receiver: Class | None = None
 
     @property
@@ -69,7 +69,7 @@ class ModuleRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Namespace:
+class NamespacePackage:
     """A directory of the project that is imported as a package without a file of its own."""
 
     directory: str
@@ -92,7 +92,9 @@ class Unknown:
     """The text does not tell."""
 
 
-Value: TypeAlias = External | Class | Instance | Func | ModuleRef | Namespace | Items | AnySet | Unknown
+Value: TypeAlias = (
+    External | Class | Instance | Func | ModuleRef | NamespacePackage | Items | AnySet | Unknown
+)
 
 UNKNOWN = Unknown()
 SET = AnySet()

@@ -15,26 +15,26 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 from rich.text import Text
 
-from hourglass._check import RULES, Finding, Report
+from hourglass._check import RULES, CheckFinding, CheckReport
 from hourglass._cli import console
 from hourglass._cli.console import json_text
 from hourglass.errors import UsageError
 
 if TYPE_CHECKING:
-    from hourglass._check import Report
+    from hourglass._check import CheckReport
 
 
 # --- how a report looks -----------------------------------------------------------------------------------------------
 
 
-def pretty(report: Report) -> Iterator[Text]:
+def pretty(report: CheckReport) -> Iterator[Text]:
     """The findings for people, and a line that sums them up."""
     for finding in report.findings:
         yield _finding(finding)
     yield _summary(report)
 
 
-def _finding(finding: Finding) -> Text:
+def _finding(finding: CheckFinding) -> Text:
     place, rule = finding.place, finding.rule
     text = Text()
     text.append(f"{place.file}:{place.line}:{place.column}", style="bold")
@@ -50,7 +50,7 @@ def _finding(finding: Finding) -> Text:
     return text
 
 
-def _add_source(text: Text, finding: Finding) -> None:
+def _add_source(text: Text, finding: CheckFinding) -> None:
     code = finding.source.expandtabs(1).rstrip()
     lost = len(code) - len(code.lstrip())
     start = max(finding.place.column - 1 - lost, 0)
@@ -62,7 +62,7 @@ def _add_source(text: Text, finding: Finding) -> None:
     text.append(f"{' ' * start}{'^' * min(width, max(len(code) - lost - start, 1))}\n", style="red")
 
 
-def _way(finding: Finding) -> str:
+def _way(finding: CheckFinding) -> str:
     """How the place is reached from the workflow."""
     first, *others = finding.path
     told = f"in workflow {first.function} ({first.file}:{first.line})"
@@ -71,7 +71,7 @@ def _way(finding: Finding) -> str:
     return told
 
 
-def _summary(report: Report) -> Text:
+def _summary(report: CheckReport) -> Text:
     looked = f"{_count(report.files, 'file')}, {_count(report.workflows, 'workflow')}"
     if report.findings:
         return Text(f"{_count(len(report.findings), 'finding')} in {looked}", style="bold red")
@@ -84,7 +84,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def report_as_json(report: Report) -> str:
+def report_as_json(report: CheckReport) -> str:
     """The report as a JSON document."""
     document = {
         "files": report.files,
@@ -94,7 +94,7 @@ def report_as_json(report: Report) -> str:
     return json_text(document, indent=2)
 
 
-def _as_document(finding: Finding) -> dict[str, Any]:
+def _as_document(finding: CheckFinding) -> dict[str, Any]:
     rule = finding.rule
     return {
         "code": finding.code,
@@ -108,7 +108,7 @@ def _as_document(finding: Finding) -> dict[str, Any]:
     }
 
 
-def report_as_github(report: Report) -> Iterator[str]:
+def report_as_github(report: CheckReport) -> Iterator[str]:
     """A line for each finding that GitHub Actions shows next to the code."""
     for finding in report.findings:
         place, rule = finding.place, finding.rule
@@ -205,7 +205,7 @@ def check(
     raise typer.Exit(1 if report.findings else 0)
 
 
-def _checked(paths: list[Path]) -> Report:
+def _checked(paths: list[Path]) -> CheckReport:
     """Without the collector: it would walk through millions of nodes, again and again, and find nothing to free."""
     from hourglass._check import check as check_files
 

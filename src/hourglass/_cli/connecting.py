@@ -14,7 +14,7 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
@@ -30,7 +30,8 @@ from hourglass._cli import console
 from hourglass.errors import ConnectionFailedError, HourglassError, UsageError, WorkflowNotFoundError
 
 if TYPE_CHECKING:
-    from hourglass.client import BulkResult, Client, WorkflowHandle
+    from hourglass.client import BulkResult, Client
+    from hourglass.client._bulk import Progress
     from hourglass.converter import Codec as PayloadCodec
 
 
@@ -139,11 +140,6 @@ Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask wh
 Reason: TypeAlias = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is kept with the workflow.")]
 
 
-def handle_of(client: Client, workflow_id: str, run_id: str | None) -> WorkflowHandle[Any]:
-    """The workflow that is meant."""
-    return client.get_workflow_handle(workflow_id, run_id=run_id)
-
-
 def values(texts: Sequence[str] | None) -> list[Any]:
     """Arguments from the command line: JSON where it is JSON, else a text."""
     return [_value(text) for text in texts or ()]
@@ -201,48 +197,59 @@ def one_or_many(workflow_id: str | None, query: str | None) -> None:
         raise UsageError(f"name a workflow, or give --query to mean all open ones that it finds{both}")
 
 
-def sure(what: str, query: str, client: Client, yes: bool) -> None:
-    """Ask the person at the terminal whether it is meant; without a terminal, `--yes` must say so."""
-    found = client.count_workflows(f"({query}) AND ExecutionStatus = 'Running'" if query.strip() else "")
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError(f"this would {what} {found} workflows: say --yes if it is meant")
-    typer.confirm(f"{what} {found} workflows?", abort=True)
+def to_many(
+    client: Client,
+    query: str,
+    words: tuple[str, str, str],
+    yes: bool,
+    as_json: bool,
+    act: Callable[[Progress], BulkResult],
+) -> None:
+    """Do something to all open workflows that a filter finds, and tell what came of it. `words` are what is done, that it is
+    being done, and that it was done.
+
+    The person at the terminal is asked first whether it is meant; without a terminal, `--yes` must say so.
+    """
+    from hourglass.client._bulk import open_ones
+
+    what, doing, done = words
+    if not yes:
+        found = client.count_workflows(open_ones(query))
+        if not sys.stdin.isatty():
+            raise UsageError(f"this would {what} {found} workflows: say --yes if it is meant")
+        typer.confirm(f"{what} {found} workflows?", abort=True)
+    with progress(doing) as tell:
+        result = act(tell)
+    if as_json:
+        write_json(result)
+    else:
+        gone = f", {result.gone} had closed meanwhile" if result.gone else ""
+        console.show(f"{done}: {result.done} of {result.found}{gone}")
+        for workflow_id, error in result.errors.items():
+            console.error(f"{workflow_id}: {error}")
+    if result.errors:
+        raise typer.Exit(1)
 
 
 @contextmanager
 def progress(what: str) -> Iterator[Any]:
     """A bar on stderr while something is done to many; none where stderr is no terminal."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich import progress as bars
 
     screen = console.screen(stderr=True)
     if not screen.is_terminal:
         yield lambda done, all: None
         return
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
+    bar = bars.Progress(
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
         console=screen,
         transient=True,
     )
     with bar:
         task = bar.add_task(what, total=None)
         yield lambda done, all: bar.update(task, completed=done, total=all)
-
-
-def tell_bulk(what: str, result: BulkResult, as_json: bool) -> None:
-    """What came of doing something to many."""
-    if as_json:
-        write_json(result)
-    else:
-        gone = f", {result.gone} had closed meanwhile" if result.gone else ""
-        console.show(f"{what}: {result.done} of {result.found}{gone}")
-        for workflow_id, error in result.errors.items():
-            console.error(f"{workflow_id}: {error}")
-    if result.errors:
-        raise typer.Exit(1)
 
 
 # --- connecting -------------------------------------------------------------------------------------------------------

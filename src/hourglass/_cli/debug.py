@@ -89,13 +89,13 @@ def debug(
 def _history(
     what: str, run_id: str | None, target: str | None, namespace: str | None, codec: str | None
 ) -> History:
-    from hourglass._cli.telling import is_file
+    from hourglass._cli.stories import is_file
     from hourglass.replay import History
 
     if is_file(what) and target is None and run_id is None:
         return History.from_json(sys.stdin.buffer.read()) if what == "-" else History.from_file(what)
     with connecting.connected(target, namespace, codec, about=what, run_id=run_id) as client:
-        return connecting.handle_of(client, what, run_id).history()
+        return client.get_workflow_handle(what, run_id=run_id).history()
 
 
 def _walk(history: History, code: list[str], codec: str | None) -> Walk:

@@ -32,7 +32,7 @@ from hourglass._runtime.code_origin import is_ours
 from hourglass.errors import HourglassError, UsageError, WorkflowNotFoundError
 
 if TYPE_CHECKING:
-    from hourglass._cli.loading import Loaded
+    from hourglass._cli.loading import LoadedCode
     from hourglass.client import Client, WorkflowExecution
     from hourglass.worker import Worker
 
@@ -83,7 +83,7 @@ _LIMIT = 10.0
 
 
 @dataclass(frozen=True)
-class Broken:
+class IncompatibleRun:
     """A run that this code would not continue, and why: file, line, expected, produced."""
 
     id: str
@@ -96,14 +96,14 @@ class Checked:
     """How many runs were tried, and which would break."""
 
     tried: int
-    broken: tuple[Broken, ...]
+    broken: tuple[IncompatibleRun, ...]
 
 
 def check_open_runs(
-    client: Client, loaded: Loaded, task_queues: Sequence[str], most: int, over: threading.Event
+    client: Client, loaded: LoadedCode, task_queues: Sequence[str], most: int, over: threading.Event
 ) -> Checked:
     """Replay the newest open runs of the types and queues that are served here, until this process is to end."""
-    tried, broken = 0, list[Broken]()
+    tried, broken = 0, list[IncompatibleRun]()
     found = list(islice(_open(client, loaded.workflows, task_queues), most))
     if not found:
         return Checked(0, ())
@@ -127,7 +127,7 @@ def check_open_runs(
             tried += 1
             error = replayer.try_replay(history).error
             if error is not None:
-                broken.append(Broken(run.id, run.workflow_type, _said(error)))
+                broken.append(IncompatibleRun(run.id, run.workflow_type, _said(error)))
     return Checked(tried, tuple(broken))
 
 
@@ -193,7 +193,7 @@ class Reloader:
         self._watched = watched
         self._target = target
         self._over = threading.Event()
-        self._child: _Child | None = None
+        self._child: _WorkerProcess | None = None
 
     def run(self) -> int:
         """Until Ctrl-C or SIGTERM; returns the exit code."""
@@ -227,7 +227,7 @@ class Reloader:
     def _begin(self) -> None:
         if self._child is not None:
             self._child.stop()
-        self._child = _Child(self._command, self._target, self._page)
+        self._child = _WorkerProcess(self._command, self._target, self._page)
 
     def _stop(self, number: int, _: FrameType | None) -> None:
         if self._over.is_set() and self._child is not None:
@@ -235,7 +235,7 @@ class Reloader:
         self._over.set()
 
 
-class _Child:
+class _WorkerProcess:
     """The process that works."""
 
     def __init__(self, command: Sequence[str], target: str, page: socket.socket | None) -> None:
@@ -372,7 +372,7 @@ def serve(options: DevOptions, life: Life) -> int:
         return _ASKED_WRONGLY
 
 
-def _serve(options: DevOptions, client: Client, loaded: Loaded, life: Life) -> int:
+def _serve(options: DevOptions, client: Client, loaded: LoadedCode, life: Life) -> int:
     from hourglass.worker import Worker
 
     if client.target == "local:":
@@ -402,12 +402,12 @@ def _serve(options: DevOptions, client: Client, loaded: Loaded, life: Life) -> i
 
 
 @contextmanager
-def _page(client: Client, loaded: Loaded, worker: Worker, life: Life) -> Iterator[None]:
+def _page(client: Client, loaded: LoadedCode, worker: Worker, life: Life) -> Iterator[None]:
     """The page of this worker, if its parent has made a socket for it."""
     if life.page is None:
         yield
         return
-    from hourglass._cli.telling import decoder
+    from hourglass._cli.stories import decoder
     from hourglass._ui.server import served
     from hourglass._ui.site import Site
 
@@ -422,7 +422,7 @@ def _page(client: Client, loaded: Loaded, worker: Worker, life: Life) -> Iterato
         yield
 
 
-def _fits(options: DevOptions, client: Client, loaded: Loaded, life: Life) -> bool:
+def _fits(options: DevOptions, client: Client, loaded: LoadedCode, life: Life) -> bool:
 
     if not options.check:
         return True

@@ -26,7 +26,7 @@ _PACKAGES = ("hourglass-temporal", "temporalio", "greenlet", "msgspec", "uvloop"
 
 
 @dataclass(frozen=True)
-class Finding:
+class HealthCheck:
     """One thing that was looked at; `ok` None means that it is only said."""
 
     what: str
@@ -59,12 +59,14 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _findings(target: str | None, namespace: str | None, task_queue: str) -> Iterator[Finding]:
-    yield Finding("python", f"{platform.python_version()} ({sys.executable})", sys.version_info >= (3, 11))
+def _findings(target: str | None, namespace: str | None, task_queue: str) -> Iterator[HealthCheck]:
+    yield HealthCheck(
+        "python", f"{platform.python_version()} ({sys.executable})", sys.version_info >= (3, 11)
+    )
     for package in _PACKAGES:
-        yield Finding(package, _version(package))
+        yield HealthCheck(package, _version(package))
     sqlite = tuple(int(part) for part in sqlite3.sqlite_version.split("."))
-    yield Finding("sqlite", sqlite3.sqlite_version, sqlite >= _OLDEST_SQLITE)
+    yield HealthCheck("sqlite", sqlite3.sqlite_version, sqlite >= _OLDEST_SQLITE)
     yield from _target(target, namespace, task_queue)
 
 
@@ -75,15 +77,15 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def _target(target: str | None, namespace: str | None, task_queue: str) -> Iterator[Finding]:
+def _target(target: str | None, namespace: str | None, task_queue: str) -> Iterator[HealthCheck]:
     from hourglass._runtime.targets import resolve
 
     try:
         where = resolve(target, namespace=namespace)
     except HourglassError as error:
-        yield Finding("target", str(error), False)
+        yield HealthCheck("target", str(error), False)
         return
-    yield Finding("target", f"{where} (from {where.origin})")
+    yield HealthCheck("target", f"{where} (from {where.origin})")
     if where.kind == "file":
         yield from _file(where)
         if not Path(where.path).exists():
@@ -95,38 +97,39 @@ def _target(target: str | None, namespace: str | None, task_queue: str) -> Itera
     yield from _deaths(where)
 
 
-def _file(where: Where) -> Iterator[Finding]:
+def _file(where: Where) -> Iterator[HealthCheck]:
     path = Path(where.path)
     if not path.exists():
         folder = path.parent
         writable = folder.is_dir() and os.access(folder, os.W_OK)
         told = "is not there yet; run, start, worker and dev make it"
-        yield Finding("file", told if writable else f"cannot be made: {folder} is not writable", writable)
+        yield HealthCheck("file", told if writable else f"cannot be made: {folder} is not writable", writable)
         if writable:
             yield _disk(path)
         return
     writable = os.access(path, os.R_OK | os.W_OK)
-    yield Finding("file", f"{path}, {path.stat().st_size / 1e6:.1f} MB", writable)
+    yield HealthCheck("file", f"{path}, {path.stat().st_size / 1e6:.1f} MB", writable)
     yield _disk(path)
 
 
-def _disk(path: Path) -> Finding:
-    from hourglass._embedded.store.disk_faults import FULL_BYTES, free_bytes
+def _disk(path: Path) -> HealthCheck:
+    from hourglass._embedded.store.disk_faults import free_bytes
     from hourglass._embedded.store.sqlite import RESERVE_BYTES
+    from hourglass._embedded.store.store import FULL_BYTES
 
     free = free_bytes(str(path))
     if free is None:
-        return Finding("disk", "its free room cannot be told")
+        return HealthCheck("disk", "its free room cannot be told")
     told = f"{free / 1e6:.1f} MB free"
     if free >= RESERVE_BYTES:
-        return Finding("disk", told, True)
+        return HealthCheck("disk", told, True)
     full = "full: nothing can be written, and everything waits" if free < FULL_BYTES else "nearly full"
-    return Finding(
+    return HealthCheck(
         "disk", f"{told}: {full}; new workflows are refused below {RESERVE_BYTES / 1e6:.0f} MB", False
     )
 
 
-def _deaths(where: Where) -> Iterator[Finding]:
+def _deaths(where: Where) -> Iterator[HealthCheck]:
     """The runs at which processes of this machine died, until they have gone on."""
     from hourglass._runtime.deaths import known_deaths
 
@@ -135,7 +138,7 @@ def _deaths(where: Where) -> Iterator[Finding]:
             f"local activity {each.activity} of {each.workflow_type}" if each.activity else each.workflow_type
         )
         told = f"a worker's process died {each.times}× while it executed {what} (run {each.run_id})"
-        yield Finding("deaths", told)
+        yield HealthCheck("deaths", told)
 
 
 def _reach(target: str | None, namespace: str | None) -> str:
@@ -148,11 +151,11 @@ def _workers(target: str | None, namespace: str | None, task_queue: str) -> str:
     with connecting.connected(target, namespace) as client:
         queue = client.describe_task_queue(task_queue)
     who = sorted({poller.identity for poller in (*queue.workflow_pollers, *queue.activity_pollers)})
-    return f"on queue {task_queue!r}: {', '.join(who) or 'nobody polls it now'}"
+    return f"on queue {task_queue!r}: {', '.join(who) or 'no worker polls it now'}"
 
 
-def _tried(what: str, look: Callable[[], str]) -> Finding:
+def _tried(what: str, look: Callable[[], str]) -> HealthCheck:
     try:
-        return Finding(what, look(), True)
+        return HealthCheck(what, look(), True)
     except HourglassError as error:
-        return Finding(what, str(error), False)
+        return HealthCheck(what, str(error), False)

@@ -29,7 +29,7 @@ class LoadError(UsageError):
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedCode:
     """The modules that were named, and the type names of what is decorated in them."""
 
     modules: tuple[ModuleType, ...]
@@ -44,7 +44,7 @@ class _Decorated:
     home: str
 
 
-def load(sources: Sequence[str]) -> Loaded:
+def load(sources: Sequence[str]) -> LoadedCode:
     """Import everything that was named. Raises `LoadError`."""
     modules = {source: _load(source) for source in dict.fromkeys(sources)}
     found: list[_Decorated] = []
@@ -53,7 +53,7 @@ def load(sources: Sequence[str]) -> Loaded:
         if not here:
             raise LoadError(_nothing_in(source, module))
         found += here
-    return Loaded(
+    return LoadedCode(
         tuple(dict.fromkeys(modules.values())),
         tuple(dict.fromkeys(each.name for each in found if each.kind == "workflow")),
         tuple(dict.fromkeys(each.name for each in found if each.kind == "activity")),

@@ -14,7 +14,7 @@ from hourglass._cli.connecting import Codec, Json, Namespace, Target, Values
 from hourglass.errors import TimedOutError, UsageError, WorkflowFailedError, WorkflowParked, summary
 
 if TYPE_CHECKING:
-    from hourglass._cli.loading import Loaded
+    from hourglass._cli.loading import LoadedCode
     from hourglass._story.spans import Story
     from hourglass.client import Client, WorkflowHandle
     from hourglass.converter import Signature
@@ -44,6 +44,7 @@ def run(
       hourglass run app.py order-1 1200
       hourglass run app.py:checkout '{"id": "o-1"}' --id order-1
     """
+    from hourglass._built_in import BUILT_IN
     from hourglass._cli.loading import load
     from hourglass._runtime.resolver import Resolver
     from hourglass.client import IdConflictPolicy
@@ -53,7 +54,7 @@ def run(
     place, name = _split(source)
     loaded = load([place])
     workflow = _chosen(loaded, name, place)
-    signature = Resolver(modules=loaded.modules).workflow(workflow).signature
+    signature = Resolver(modules=loaded.modules, built_in=BUILT_IN).workflow(workflow).signature
     given = _meant(signature, arguments or [])
     with ExitStack() as stack:
         client = stack.enter_context(connecting.connected(target, namespace, codec, makes_file=True))
@@ -79,7 +80,7 @@ def _split(source: str) -> tuple[str, str]:
     return (place, name) if colon and name.isidentifier() and len(place) > 1 else (source, "")
 
 
-def _chosen(loaded: Loaded, name: str, place: str) -> str:
+def _chosen(loaded: LoadedCode, name: str, place: str) -> str:
     known = ", ".join(loaded.workflows) or "none"
     if name:
         if name not in loaded.workflows:
@@ -107,7 +108,7 @@ def _meant(signature: Signature, texts: list[str]) -> list[Any]:
 
 def _follow(client: Client, handle: WorkflowHandle[Any], quiet: bool) -> None:
     """Draw what it does until it closes. A run that its own bug stops ends the command, with the line."""
-    from hourglass._cli.telling import Watched
+    from hourglass._cli.stories import Watched
     from hourglass._story.values import hidden
 
     watched = Watched(client, handle.id, handle.run_id, hidden, False)

@@ -13,7 +13,7 @@ from hourglass._cli.connecting import Codec, Namespace, Target
 from hourglass.errors import UsageError
 
 if TYPE_CHECKING:
-    from hourglass._cli.telling import Watched
+    from hourglass._cli.stories import Watched
     from hourglass._story.spans import Story
 
 What: TypeAlias = Annotated[
@@ -68,20 +68,19 @@ def show(
       hourglass show order-1 --target localhost:7233 --follow
       hourglass show history.json --html order-1.html
     """
-    from hourglass._cli import telling
     from hourglass._cli.connecting import codec_named
-    from hourglass._cli.telling import decoder
+    from hourglass._cli.stories import Watched, decoder, is_file, story_of_file
     from hourglass._story.values import hidden, peek
 
     chosen = codec_named(codec)
     look = peek(None if chosen is None else decoder(chosen)) if payloads else hidden
-    if telling.is_file(what) and target is None and run_id is None:
+    if is_file(what) and target is None and run_id is None:
         if follow or children:
             raise UsageError("a file is told as it is: --follow and --children need a run and its target")
-        story = telling.story_of_file(what, look, chosen)
+        story = story_of_file(what, look, chosen)
     else:
         with connecting.connected(target, namespace, codec, about=what, run_id=run_id) as client:
-            watched = telling.Watched(client, what, run_id, look, children)
+            watched = Watched(client, what, run_id, look, children)
             story = _follow(watched, width, rows, quiet=json) if follow else watched.story()
     _write(story, html, svg, rows)
     if json:

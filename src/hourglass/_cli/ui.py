@@ -80,7 +80,7 @@ def ui(
             raise
         raise UsageError("the page needs more packages: pip install 'hourglass-temporal[ui]'") from None
     from hourglass._cli.loading import load
-    from hourglass._cli.telling import decoder
+    from hourglass._cli.stories import decoder
     from hourglass._runtime.targets import resolve
 
     secret = token or os.environ.get(TOKEN) or None

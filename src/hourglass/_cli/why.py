@@ -23,11 +23,8 @@ from rich.text import Text
 from hourglass._cli import connecting, console
 from hourglass._cli.connecting import Codec, Json, Namespace, RunId, Target, WorkflowId
 from hourglass._cli.console import near
-from hourglass._cli.telling import nanoseconds
-from hourglass._story import reasons
 from hourglass._story.diagnosis import CLOSED, Action, Diagnosis, Finding
 from hourglass._story.faults import root
-from hourglass._story.reasons import is_wrong
 from hourglass._story.spans import Fault
 from hourglass._story.text import S, duration, precise
 from hourglass.errors import (
@@ -121,6 +118,8 @@ def _name(diagnosis: Diagnosis) -> str:
 
 
 def _headline(name: str, finding: Finding, now: int, *, bold: bool = True) -> Text:
+    from hourglass._story.reasons import is_wrong
+
     line = Text(name, style="bold" if bold else "")
     line.append(f" {finding.what}", style="red" if is_wrong(finding) else "default")
     if finding.count > 1:
@@ -231,6 +230,8 @@ def clock(moment: int, now: int) -> str:
 
 def diagnosis(client: Client, workflow_id: str, run_id: str | None, options: str) -> Diagnosis:
     """What is said of an id that no workflow has: another run, a schedule, or one that is spelt nearly like it."""
+    from hourglass._story import reasons
+
     latest = connecting.latest_run(client, workflow_id, run_id)
     if latest is not None:
         found = reasons.not_found(workflow_id, (), options)
@@ -259,6 +260,8 @@ def _schedule(client: Client, schedule_id: str) -> ScheduleDescription | None:
 
 def _scheduled(found: Diagnosis, schedule: ScheduleDescription, options: str) -> Finding:
     """A schedule is no workflow: it starts some, whose ids begin with that of the schedule's action."""
+    from hourglass._cli.stories import nanoseconds
+
     state, coming, action = schedule.schedule.state, schedule.info.next_action_times, schedule.schedule.action
     paused = f": it is paused ({state.note})" if state.note else ": it is paused, and starts nothing"
     begun = shlex.quote(f"WorkflowId STARTS_WITH '{action.options.get('id', schedule.id)}'")
@@ -326,7 +329,7 @@ def _diagnosis(
 ) -> Diagnosis:
     from hourglass._cli.connecting import codec_named
     from hourglass._cli.loading import load
-    from hourglass._cli.why_facts import Asked
+    from hourglass._cli.why_facts import WhyContext
     from hourglass._runtime.targets import resolve
     from hourglass._story import reasons
 
@@ -341,7 +344,7 @@ def _diagnosis(
             replayer = stack.enter_context(Replayer(modules=loaded.modules, codec=codec_named(codec)))
         try:
             client = stack.enter_context(connecting.connected(target, namespace, codec))
-            asked = Asked(client, options, replayer, connecting.temporal_options(target, namespace))
+            asked = WhyContext(client, options, replayer, connecting.temporal_options(target, namespace))
             try:
                 return asked.diagnosis(workflow_id, run_id)
             except WorkflowNotFoundError:

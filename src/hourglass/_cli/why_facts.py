@@ -20,16 +20,17 @@ from difflib import SequenceMatcher
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hourglass._cli.telling import Watched, nanoseconds
+from hourglass._cli.stories import Watched, nanoseconds
 from hourglass._engine.messages import WAITED_FOR
 from hourglass._engine.versions import VersioningBehavior
+from hourglass._history import events as h
 from hourglass._runtime.deaths import known_deaths
 from hourglass._story.diagnosis import Action, Cause, Diagnosis, Facts, Finding, PollerFacts, QueueFacts
 from hourglass._story.faults import Waits, stands
-from hourglass._story.reading import Event, inner, number, text
 from hourglass._story.reasons import diagnose
+from hourglass._story.reasons_tasks import queue_of
 from hourglass._story.spans import Fault, Kind, Outcome, Span, Story
-from hourglass._story.text import duration
+from hourglass._story.text import clean, duration
 from hourglass.errors import HourglassError, NondeterminismError, WorkflowNotFoundError
 
 if TYPE_CHECKING:
@@ -41,13 +42,11 @@ if TYPE_CHECKING:
 # --- beyond a run's steps (pure) --------------------------------------------------------------------------------------
 
 
-def is_paused(events: tuple[Event, ...]) -> Event | None:
+def is_paused(events: tuple[h.HistoryEvent, ...]) -> h.HistoryEvent | None:
     """The event by which an operator paused the run, if it has not been let go on since."""
-    marks = [each for each in events if each.kind in _PAUSES]
-    return marks[-1] if marks and _PAUSES[marks[-1].kind] else None
-
-
-_PAUSES = {"WORKFLOW_EXECUTION_PAUSED": True, "WORKFLOW_EXECUTION_UNPAUSED": False}
+    marks = (h.WorkflowExecutionPaused, h.WorkflowExecutionUnpaused)
+    last = next((each for each in reversed(events) if isinstance(each.attributes, marks)), None)
+    return last if last is not None and isinstance(last.attributes, marks[0]) else None
 
 
 def added(diagnosis: Diagnosis, facts: Facts, temporal: str) -> Diagnosis:
@@ -61,13 +60,15 @@ def added(diagnosis: Diagnosis, facts: Facts, temporal: str) -> Diagnosis:
     return replace(diagnosis, findings=tuple(found))
 
 
-def _paused(pause: Event, facts: Facts, temporal: str) -> Finding:
-    who, reason = text(pause.attributes, "identity"), text(pause.attributes, "reason")
+def _paused(pause: h.HistoryEvent, facts: Facts, temporal: str) -> Finding:
+    said = pause.attributes
+    assert isinstance(said, h.WorkflowExecutionPaused)
+    who, reason = clean(said.identity), clean(said.reason)
     words = f"temporal workflow unpause --workflow-id {shlex.quote(facts.story.workflow_id)} {temporal}"
     return Finding(
         cause=Cause.PAUSED,
-        what="is paused: its code is not run until somebody lets it go on",
-        since=pause.time,
+        what="is paused: its code is not run until it is unpaused",
+        since=pause.time_ns,
         details=tuple(
             told for told, known in ((f"by {who}", who), (f"the reason given: {reason}", reason)) if known
         ),
@@ -92,8 +93,8 @@ def _unheard(finding: Finding, facts: Facts) -> Finding:
     """A run that waits for a signal that was the last that happened to it: mostly the worker could not decode
     it.
     """
-    happened = [each for each in facts.events if not each.kind.startswith("WORKFLOW_TASK_")]
-    name = text(happened[-1].attributes, "signalName") if happened else ""
+    kinds = (each.attributes for each in reversed(facts.events) if type(each.attributes) not in h.TASK_KINDS)
+    name = clean(getattr(next(kinds, None), "signal_name", ""))
     if finding.cause is not Cause.SIGNAL or not name or name not in facts.awaited:
         return finding
     told = f"the last signal {name!r} has changed nothing: one that cannot be decoded is dropped, as the worker's log says"
@@ -173,21 +174,26 @@ def _wanted(facts: Facts) -> Iterator[Wanted]:
                 yield Wanted(key, since, timer)
 
 
-def _asked(events: tuple[Event, ...]) -> dict[str, int]:
+def _asked(events: tuple[h.HistoryEvent, ...]) -> dict[str, int]:
     """The keys that were asked for and not given back, and when that was; asking once more as a reminder does not count."""
     asked: dict[str, int] = {}
     for event in events:
-        keeper = text(event.attributes, "workflowExecution", "workflowId") or text(
-            event.attributes, "workflowId"
-        )
-        key = keeper.removeprefix(_PREFIX)
-        if key == keeper or not event.kind.endswith("_INITIATED"):
+        a = event.attributes
+        if not isinstance(a, _TO_OTHERS) or not a.workflow_id.startswith(_PREFIX):
             continue
-        if text(event.attributes, "signalName") == "give_back":
+        key = a.workflow_id.removeprefix(_PREFIX)
+        if getattr(a, "signal_name", "") == "give_back":
             asked.pop(key, None)
         else:
-            asked.setdefault(key, event.time)
+            asked.setdefault(key, event.time_ns)
     return asked
+
+
+_TO_OTHERS = (
+    h.StartChildWorkflowExecutionInitiated,
+    h.SignalExternalWorkflowExecutionInitiated,
+    h.RequestCancelExternalWorkflowExecutionInitiated,
+)
 
 
 def _replaced(
@@ -234,7 +240,7 @@ def _told(answer: object, workflow_id: str) -> Iterator[str]:
     holders, waiting = _ids(answer, "held"), _ids(answer, "waiting")
     if holders:
         more = f" and {len(holders) - _MOST} more" if len(holders) > _MOST else ""
-        yield f"held by {', '.join(holders[:_MOST])}{more}; {number(answer.get('limit'))} at a time"
+        yield f"held by {', '.join(holders[:_MOST])}{more}; {answer.get('limit')} at a time"
     before = waiting.index(workflow_id) if workflow_id in waiting else 0
     if before:
         yield f"{before} wait{'s' * (before == 1)} before it"
@@ -249,8 +255,14 @@ def _actions(answer: object, options: str) -> tuple[Action, ...]:
 
 
 def _ids(answer: object, where: str) -> list[str]:
-    places = inner(answer, where)
-    return [text(each, "workflow_id") for each in places] if isinstance(places, list) else []
+    places = answer.get(where) if isinstance(answer, Mapping) else None
+    return [_text(each, "workflow_id") for each in places] if isinstance(places, list) else []
+
+
+def _text(value: object, key: str) -> str:
+    """A text of an answer, fit to be shown; empty where there is none."""
+    found = value.get(key) if isinstance(value, Mapping) else None
+    return clean(found) if isinstance(found, str) else ""
 
 
 # --- asking -----------------------------------------------------------------------------------------------------------
@@ -264,7 +276,7 @@ _FORGOTTEN = 90_000_000_000  # polls are renewed within a minute
 
 
 @dataclass(frozen=True)
-class Asked:
+class WhyContext:
     """Where to ask. `options` is what a command needs to find the same place, `temporal` what Temporal's own command needs;
     `replayer` tries the code, if that is wished.
     """
@@ -325,7 +337,7 @@ class Asked:
         opened = {
             each.id for each in facts.story.spans[1:] if each.end is None and each.kind is Kind.ACTIVITY
         }
-        used = {text(each.attributes, "taskQueue", "name") for each in facts.events if each.id in opened}
+        used = {queue_of(each.attributes) for each in facts.events if each.id in opened}
         for name in {facts.story.task_queue, *used} - {""}:
             described = self._queue(name)
             if described is None:
@@ -410,9 +422,10 @@ def _answered(facts: Facts, handle: WorkflowHandle[Any]) -> Facts:
 
 
 def _described(metadata: Any, kind: str) -> dict[str, str]:
-    listed = inner(metadata, "definition", kind)
+    definition = metadata.get("definition") if isinstance(metadata, Mapping) else None
+    listed = definition.get(kind) if isinstance(definition, Mapping) else None
     found = listed if isinstance(listed, list) else []
-    return {text(each, "name"): text(each, "description") for each in found if text(each, "name")}
+    return {_text(each, "name"): _text(each, "description") for each in found if _text(each, "name")}
 
 
 def _replayed(replayer: Replayer, history: History) -> Fault | None:

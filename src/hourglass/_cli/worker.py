@@ -104,7 +104,7 @@ def serve(options: WorkerOptions, process: Guarded | None) -> int:
     from hourglass.errors import HourglassError
 
     if process is None and options.deadlock_timeout is not None:
-        from hourglass._runtime.guarded import show_standstills
+        from hourglass._runtime.hung import show_standstills
 
         show_standstills(_STANDSTILLS * options.deadlock_timeout)
     loaded = load(options.sources)
@@ -114,18 +114,18 @@ def serve(options: WorkerOptions, process: Guarded | None) -> int:
         with _connected(options) as client:
             if client.target == "local:":
                 logger.warning(
-                    "an engine in memory is this process's own: nobody else can start workflows here"
+                    "an engine in memory is this process's own: no other process can start workflows here"
                 )
             worker = _worker(options, client, loaded.modules, process)
             if process is not None:
                 process.on_stop = lambda: _shut_down(worker)
-                process.loaded()
+                process.say("loaded")
             worker.run(on_started=lambda: _started(worker, options, process))
     except HourglassError as error:
         console.error(str(error))
         return 2  # what passes was waited for
     if process is not None:
-        process.leaving()
+        process.say("leaving")
         if process.exit_code:
             _leave(process.exit_code)
     return 0
@@ -166,7 +166,7 @@ def _started(worker: Worker, options: WorkerOptions, process: Guarded | None) ->
         worker.start_worker(queue)
         logger.info("worker on task queue %r runs, too", queue)
     if process is not None:
-        process.ready()
+        process.say("ready")
 
 
 def _shut_down(worker: Worker) -> None:
@@ -298,14 +298,14 @@ def _run(options: WorkerOptions, processes: int, *, parent: bool) -> int:
 
 
 def _guard(options: WorkerOptions, processes: int) -> int:
-    from hourglass._runtime.guardian import Guardian, Plan
+    from hourglass._runtime.guardian import Guardian
 
     # The same interpreter, with the same flags and arguments: the guardian's variables in its environment make it the
     # one that works.
     command = (sys.executable, *sys.orig_argv[1:])
-    plan = Plan(
-        commands=(command,) * processes,
+    guardian = Guardian(
+        (command,) * processes,
         deadlock_timeout=options.deadlock_timeout,
         drain_timeout=options.drain_timeout,
     )
-    return Guardian(plan).run()
+    return guardian.run()

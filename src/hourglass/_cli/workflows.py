@@ -51,12 +51,16 @@ def cancel(
     connecting.one_or_many(workflow_id, query)
     with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
         if query is not None:
-            connecting.sure("cancel", query, client, yes)
-            with connecting.progress("cancelling") as progress:
-                result = client.cancel_workflows(query, reason=reason, progress=progress)
-            connecting.tell_bulk("asked to cancel", result, json)
+            connecting.to_many(
+                client,
+                query,
+                ("cancel", "cancelling", "asked to cancel"),
+                yes,
+                json,
+                lambda tell: client.cancel_workflows(query, reason=reason, progress=tell),
+            )
         elif workflow_id is not None:
-            handle = connecting.handle_of(client, workflow_id, run_id)
+            handle = client.get_workflow_handle(workflow_id, run_id=run_id)
             status = handle.describe().status.name  # asking a closed one succeeds, and does nothing
             handle.cancel(reason)
             closed = f"{workflow_id} has closed already ({status.lower().replace('_', ' ')})"
@@ -83,12 +87,16 @@ def terminate(
     connecting.one_or_many(workflow_id, query)
     with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
         if query is not None:
-            connecting.sure("terminate", query, client, yes)
-            with connecting.progress("terminating") as progress:
-                result = client.terminate_workflows(query, reason=reason, progress=progress)
-            connecting.tell_bulk("terminated", result, json)
+            connecting.to_many(
+                client,
+                query,
+                ("terminate", "terminating", "terminated"),
+                yes,
+                json,
+                lambda tell: client.terminate_workflows(query, reason=reason, progress=tell),
+            )
         elif workflow_id is not None:
-            connecting.handle_of(client, workflow_id, run_id).terminate(reason)
+            client.get_workflow_handle(workflow_id, run_id=run_id).terminate(reason)
             _told(f"terminated {workflow_id}", workflow_id, json)
 
 
@@ -115,7 +123,7 @@ def reset(
       hourglass reset order-1                  the last workflow task again
     """
     with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
-        handle = connecting.handle_of(client, workflow_id, run_id)
+        handle = client.get_workflow_handle(workflow_id, run_id=run_id)
         again = handle.reset(before=before, event_id=event_id, reason=reason)
         if json:
             connecting.write_json({"id": again.id, "run_id": again.run_id})
@@ -163,14 +171,19 @@ def signal(
         target, namespace, codec, about=workflow_id, run_id=run_id, said_before=name
     ) as client:
         if query is not None:
-            connecting.sure("signal", query, client, yes)
-            with connecting.progress("signalling") as progress:
-                result = client.signal_workflows(query, name, *connecting.values(given), progress=progress)
-            connecting.tell_bulk("signalled", result, json)
+            values = connecting.values(given)
+            connecting.to_many(
+                client,
+                query,
+                ("signal", "signalling", "signalled"),
+                yes,
+                json,
+                lambda tell: client.signal_workflows(query, name, *values, progress=tell),
+            )
             return
         if workflow_id is None:
             raise UsageError("name the workflow")
-        connecting.handle_of(client, workflow_id, run_id).signal(name, *connecting.values(given))
+        client.get_workflow_handle(workflow_id, run_id=run_id).signal(name, *connecting.values(given))
         if json:
             connecting.write_json({"id": workflow_id, "signal": name})
         else:
@@ -199,7 +212,7 @@ def query(
     with connecting.connected(
         target, namespace, codec, about=workflow_id, run_id=run_id, said_before=name
     ) as client:
-        handle = connecting.handle_of(client, workflow_id, run_id)
+        handle = client.get_workflow_handle(workflow_id, run_id=run_id)
         try:
             answer = handle.query(name, *connecting.values(arguments), rpc_timeout=timeout)
         except TimeoutError as error:
@@ -248,7 +261,7 @@ def update(
     with connecting.connected(
         target, namespace, codec, about=workflow_id, run_id=run_id, said_before=name
     ) as client:
-        handle = connecting.handle_of(client, workflow_id, run_id)
+        handle = client.get_workflow_handle(workflow_id, run_id=run_id)
         given = connecting.values(arguments)
         if update_id is None:
             connecting.answer(handle.execute_update(name, *given), json)

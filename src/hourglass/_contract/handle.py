@@ -16,12 +16,14 @@ The contract, the same for every engine:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 import msgspec
 
 from hourglass._engine.commands import Completion
-from hourglass._engine.events import Activation, Payloads, RetryRule
+from hourglass._engine.events import Activation
+from hourglass._engine.specs import ActivitySpec, Payloads
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
 from hourglass.converter import Failure, Payload
 from hourglass.errors import HourglassError
@@ -36,16 +38,18 @@ class HandleBroken(HourglassError):
 
 
 class ActivityTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One attempt of an activity, to be executed here. Durations are seconds (0: unset), times nanoseconds since the epoch."""
+    """One attempt of an activity, to be executed here: its spec as the engine understood it. Times are nanoseconds since
+    the epoch.
+    """
 
     token: bytes
     activity_id: str
     activity_type: str
+    spec: ActivitySpec = ActivitySpec()
     arguments: Payloads = ()
     attempt: int = 1
     is_local: bool = False
     namespace: str = ""
-    task_queue: str = ""
     workflow_id: str = ""
     run_id: str = ""
     workflow_type: str = ""
@@ -54,11 +58,6 @@ class ActivityTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     scheduled_time_ns: int = 0
     current_attempt_scheduled_time_ns: int = 0
     started_time_ns: int = 0
-    schedule_to_close_timeout: float = 0.0
-    start_to_close_timeout: float = 0.0
-    heartbeat_timeout: float = 0.0
-    retry_policy: RetryRule | None = None
-    priority_key: int = 0
 
 
 class ActivityCancel(msgspec.Struct, frozen=True, gc=False):
@@ -143,7 +142,18 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InProcess(Protocol):
-    """The calls of a handle whose engine lives on the same loop: what is there is taken, what is said is heard, at once."""
+    """The calls of a handle whose engine lives on the same loop: what is there is taken, what is said is heard, at once.
+
+    Where a receiver is set, the engine gives it what may leave, in the turn in which it may, instead of waking the poll of
+    that kind for it. The poll stays out all the same: while none is out nothing is given to the receiver, and the ends
+    (`Shutdown`, `HandleBroken`) are raised by the poll alone. An item comes one way only. A receiver raises nothing, and
+    calls the handle back in a later turn of the loop only. What it is given is in the worker's hands, as if polled.
+    """
+
+    on_activations: Callable[[Sequence[Activation]], object] | None
+    """The receiver of activations; None: they wait for a poll."""
+    on_activities: Callable[[Sequence[ActivityItem]], object] | None
+    """The receiver of activity tasks and cancellations."""
 
     def take_activations(self) -> list[Activation]:
         """The activations that could be polled now without waiting; none while there are none, or at the end."""

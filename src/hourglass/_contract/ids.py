@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 
+from hourglass._forks import ForkStage, at_fork
+
 _AT_ONCE = 256
 _drawn: list[bytes] = []
 
@@ -26,5 +28,4 @@ def new_id() -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_drawn.clear)
+at_fork(ForkStage.IDS, in_child=_drawn.clear)

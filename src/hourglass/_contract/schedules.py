@@ -25,12 +25,12 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 from zoneinfo import ZoneInfo
 
 import msgspec
 
-from hourglass._contract.service import Nothing, Request, StartWorkflow
+from hourglass._contract.service import Effect, Nothing, Request, StartWorkflow
 from hourglass.converter import Payload
 from hourglass.errors import UsageError
 
@@ -77,7 +77,7 @@ class IntervalSpec(msgspec.Struct, frozen=True):
     offset: float = 0.0
 
 
-class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
+class EngineScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
     """When a schedule acts: at every time that a calendar, an interval or a cron string names and no `skip` does."""
 
     calendars: tuple[CalendarSpec, ...] = ()
@@ -91,7 +91,7 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
     time_zone_data: bytes = b""
 
 
-class SchedulePolicy(msgspec.Struct, frozen=True, kw_only=True):
+class EngineSchedulePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What a schedule does when things do not go as planned. 0 seconds of catch-up means the engine's default, a year."""
 
     overlap: OverlapPolicy = OverlapPolicy.SKIP
@@ -100,7 +100,7 @@ class SchedulePolicy(msgspec.Struct, frozen=True, kw_only=True):
     keep_original_workflow_id: bool = False
 
 
-class ScheduleState(msgspec.Struct, frozen=True, kw_only=True):
+class EngineScheduleState(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a schedule acts. `remaining_actions` counts where `limited_actions` is set."""
 
     note: str = ""
@@ -109,7 +109,7 @@ class ScheduleState(msgspec.Struct, frozen=True, kw_only=True):
     remaining_actions: int = 0
 
 
-class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+class EngineSchedule(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule: its action is to start a workflow, whose id gets the time appended.
 
     `foreign` is what the engine knows of the action and we have no words for: kept, so that a schedule that another
@@ -117,9 +117,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     action: StartWorkflow
-    spec: ScheduleSpec = ScheduleSpec()
-    policy: SchedulePolicy = SchedulePolicy()
-    state: ScheduleState = ScheduleState()
+    spec: EngineScheduleSpec = EngineScheduleSpec()
+    policy: EngineSchedulePolicy = EngineSchedulePolicy()
+    state: EngineScheduleState = EngineScheduleState()
     foreign: bytes = b""
 
 
@@ -132,7 +132,7 @@ class ScheduleAction(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str = ""
 
 
-class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
+class EngineScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a schedule has done and will do."""
 
     action_count: int = 0
@@ -151,8 +151,8 @@ class ScheduleDescription(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule in detail. `conflict_token` guards an update against others."""
 
     schedule_id: str
-    schedule: Schedule
-    info: ScheduleInfo = ScheduleInfo()
+    schedule: EngineSchedule
+    info: EngineScheduleInfo = EngineScheduleInfo()
     memo: dict[str, Payload] = {}
     search_attributes: dict[str, Payload] = {}
     conflict_token: bytes = b""
@@ -166,7 +166,7 @@ class ScheduleSummary(msgspec.Struct, frozen=True, kw_only=True):
     workflow_type: str = ""
     paused: bool = False
     note: str = ""
-    spec: ScheduleSpec = ScheduleSpec()
+    spec: EngineScheduleSpec = EngineScheduleSpec()
     recent_actions: tuple[ScheduleAction, ...] = ()
     next_times_ns: tuple[int, ...] = ()
     memo: dict[str, Payload] = {}
@@ -192,8 +192,9 @@ class Backfill(msgspec.Struct, frozen=True, kw_only=True):
 class CreateSchedule(Request[Nothing], frozen=True, kw_only=True):
     """Create a schedule. Raises `ScheduleAlreadyExistsError` where its id is taken."""
 
+    effect: ClassVar[Effect] = Effect.CHANGE
     schedule_id: str
-    schedule: Schedule
+    schedule: EngineSchedule
     request_id: str
     identity: str = ""
     trigger_immediately: bool = False
@@ -205,14 +206,16 @@ class CreateSchedule(Request[Nothing], frozen=True, kw_only=True):
 class DescribeSchedule(Request[ScheduleDescription], frozen=True, kw_only=True):
     """Look at a schedule."""
 
+    effect: ClassVar[Effect] = Effect.READ
     schedule_id: str
 
 
 class UpdateSchedule(Request[Nothing], frozen=True, kw_only=True):
     """Replace a schedule. With a `conflict_token`: only if no other client has since."""
 
+    effect: ClassVar[Effect] = Effect.CHANGE
     schedule_id: str
-    schedule: Schedule
+    schedule: EngineSchedule
     request_id: str
     conflict_token: bytes = b""
     identity: str = ""
@@ -221,6 +224,7 @@ class UpdateSchedule(Request[Nothing], frozen=True, kw_only=True):
 class PatchSchedule(Request[Nothing], frozen=True, kw_only=True):
     """Trigger, backfill, pause or unpause a schedule. `pause` and `unpause` are the notes to leave."""
 
+    effect: ClassVar[Effect] = Effect.CHANGE
     schedule_id: str
     request_id: str
     trigger: OverlapPolicy | None = None
@@ -233,6 +237,7 @@ class PatchSchedule(Request[Nothing], frozen=True, kw_only=True):
 class DeleteSchedule(Request[Nothing], frozen=True, kw_only=True):
     """Delete a schedule; workflows that it started go on."""
 
+    effect: ClassVar[Effect] = Effect.CHANGE
     schedule_id: str
     identity: str = ""
 
@@ -240,19 +245,10 @@ class DeleteSchedule(Request[Nothing], frozen=True, kw_only=True):
 class ListSchedules(Request[SchedulePage], frozen=True, kw_only=True):
     """List schedules."""
 
+    effect: ClassVar[Effect] = Effect.READ
     query: str = ""
     page_size: int = 100
     next_page_token: bytes = b""
-
-
-SCHEDULE_REQUESTS: tuple[type[Request[Any]], ...] = (
-    CreateSchedule,
-    DescribeSchedule,
-    UpdateSchedule,
-    PatchSchedule,
-    DeleteSchedule,
-    ListSchedules,
-)
 
 
 # --- cron strings -------------------------------------------------------------------------------------------
@@ -417,7 +413,7 @@ _LONGEST_COMMENT = 200
 _LONGEST_INTERVAL = 2**63 / 1e9  # seconds: servers count nanoseconds in 64 bits
 
 
-def canonical(spec: ScheduleSpec) -> ScheduleSpec:
+def canonical(spec: EngineScheduleSpec) -> EngineScheduleSpec:
     """The spec without cron strings and with every default written out. Raises `UsageError` where it makes no sense."""
     crons = [parse_cron(text) for text in spec.cron_expressions]
     zone = _zone_of(spec, crons)
@@ -435,7 +431,7 @@ def canonical(spec: ScheduleSpec) -> ScheduleSpec:
     )
 
 
-def is_empty(spec: ScheduleSpec) -> bool:
+def is_empty(spec: EngineScheduleSpec) -> bool:
     """Whether it names no time at all."""
     return not (spec.calendars or spec.intervals or spec.cron_expressions)
 
@@ -452,7 +448,7 @@ def load_zone(name: str, definition: bytes = b"") -> ZoneInfo:
         ) from None
 
 
-def _zone_of(spec: ScheduleSpec, crons: list[Cron]) -> str:
+def _zone_of(spec: EngineScheduleSpec, crons: list[Cron]) -> str:
     named = {cron.time_zone for cron in crons}
     if len(named) > 1:
         raise UsageError(

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from enum import Enum, IntEnum
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from hourglass._contract.handle import Handle, HandleConfig
-from hourglass._engine.commands import IdReusePolicy, ParentClosePolicy
-from hourglass._engine.events import Payloads, RetryRule
+from hourglass._engine.specs import IdReusePolicy, ParentClosePolicy, Payloads, StartSpec
 from hourglass._engine.versions import VersioningBehavior, VersioningOverride, WorkerDeploymentVersion
 from hourglass.converter import Failure, Payload
 from hourglass.errors import TargetError
@@ -83,10 +82,30 @@ class QueryRejectCondition(IntEnum):
     NOT_COMPLETED_CLEANLY = 3
 
 
+class Effect(Enum):
+    """What happens if a request is carried out, and what if that happens twice because its answer was lost."""
+
+    CHANGE = "changes something, and must do so once"
+    IDEMPOTENT = "may be carried out twice: the engine knows it by an id, or nothing comes of the second time"
+    READ = "only reads what is stored: it can be answered while nothing can be written"
+
+
 class Request(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
-    """Something asked of an engine; `A` is the answer's type. `rpc_timeout` is seconds for this one call."""
+    """Something asked of an engine; `A` is the answer's type. `rpc_timeout` is seconds for this one call, after which
+    it fails, or (`waits`) the engine answers how it is then. `needs_worker`: an engine without a worker cannot answer.
+    """
+
+    effect: ClassVar[Effect]
+    needs_worker: ClassVar[bool] = False
+    waits: ClassVar[bool] = False
+    default_timeout: ClassVar[float | None] = None
 
     rpc_timeout: float | None = None
+
+    @property
+    def time_limit(self) -> float | None:
+        """How long the client waits for an answer, in seconds; None: as long as it takes."""
+        return self.default_timeout if self.rpc_timeout is None else self.rpc_timeout
 
 
 class Nothing(msgspec.Struct, frozen=True):
@@ -103,26 +122,17 @@ class Started(msgspec.Struct, frozen=True):
 class StartWorkflow(Request[Started], frozen=True, kw_only=True):
     """Start a workflow; with `signal_name`, start and signal it in one step."""
 
+    effect: ClassVar[Effect] = Effect.CHANGE
     workflow_id: str
     workflow_type: str
-    task_queue: str
     request_id: str
     arguments: Payloads = ()
+    headers: dict[str, Payload] = {}
+    spec: StartSpec = StartSpec()
     identity: str = ""
-    execution_timeout: float | None = None
-    run_timeout: float | None = None
-    task_timeout: float | None = None
     start_delay: float | None = None
     id_reuse_policy: IdReusePolicy = IdReusePolicy.ALLOW_DUPLICATE
     id_conflict_policy: IdConflictPolicy = IdConflictPolicy.UNSPECIFIED
-    retry_policy: RetryRule | None = None
-    cron_schedule: str = ""
-    memo: dict[str, Payload] = {}
-    search_attributes: dict[str, Payload] = {}
-    headers: dict[str, Payload] = {}
-    static_summary: Payload | None = None
-    static_details: Payload | None = None
-    priority_key: int = 0
     signal_name: str = ""
     signal_arguments: Payloads = ()
     versioning_override: VersioningOverride | None = None
@@ -131,6 +141,7 @@ class StartWorkflow(Request[Started], frozen=True, kw_only=True):
 class SignalWorkflow(Request[Nothing], frozen=True, kw_only=True):
     """Send a signal."""
 
+    effect: ClassVar[Effect] = Effect.CHANGE
     workflow_id: str
     signal_name: str
     request_id: str
@@ -150,6 +161,9 @@ class QueryAnswer(msgspec.Struct, frozen=True):
 class QueryWorkflow(Request[QueryAnswer], frozen=True, kw_only=True):
     """Ask a question. A handler that raises becomes `QueryFailedError`."""
 
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    needs_worker: ClassVar[bool] = True
+    default_timeout: ClassVar[float | None] = 30.0  # as long as on a server
     workflow_id: str
     query_name: str
     run_id: str = ""
@@ -161,6 +175,7 @@ class QueryWorkflow(Request[QueryAnswer], frozen=True, kw_only=True):
 class CancelWorkflow(Request[Nothing], frozen=True, kw_only=True):
     """Ask a workflow to cancel."""
 
+    effect: ClassVar[Effect] = Effect.CHANGE
     workflow_id: str
     request_id: str
     run_id: str = ""
@@ -172,6 +187,7 @@ class CancelWorkflow(Request[Nothing], frozen=True, kw_only=True):
 class TerminateWorkflow(Request[Nothing], frozen=True, kw_only=True):
     """End a workflow now, without asking it. `request_id` is for the embedded engine: a server knows none here."""
 
+    effect: ClassVar[Effect] = Effect.CHANGE
     workflow_id: str
     run_id: str = ""
     first_execution_run_id: str = ""
@@ -247,6 +263,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 class DescribeWorkflow(Request[Description], frozen=True, kw_only=True):
     """Look at one run."""
 
+    effect: ClassVar[Effect] = Effect.READ
     workflow_id: str
     run_id: str = ""
 
@@ -262,6 +279,7 @@ class Page(msgspec.Struct, frozen=True):
 class ListWorkflows(Request[Page], frozen=True, kw_only=True):
     """List runs that match a filter of Temporal's list filter language; empty lists all."""
 
+    effect: ClassVar[Effect] = Effect.READ
     query: str = ""
     page_size: int = 100
     next_page_token: bytes = b""
@@ -285,6 +303,7 @@ class Count(msgspec.Struct, frozen=True):
 class CountWorkflows(Request[Count], frozen=True, kw_only=True):
     """Count runs that match a filter, which may end with `GROUP BY ExecutionStatus`."""
 
+    effect: ClassVar[Effect] = Effect.READ
     query: str = ""
 
 
@@ -341,6 +360,8 @@ Outcome: TypeAlias = (
 class WaitForClose(Request[Outcome], frozen=True, kw_only=True):
     """Wait until a run closes, or until the engine's long poll ends (then the answer is `StillOpen`)."""
 
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    waits: ClassVar[bool] = True
     workflow_id: str
     run_id: str = ""
 
@@ -356,6 +377,8 @@ class HistoryPage(msgspec.Struct, frozen=True):
 class GetHistory(Request[HistoryPage], frozen=True, kw_only=True):
     """Fetch a page of a run's history; with `wait_new` wait for what is not there yet."""
 
+    effect: ClassVar[Effect] = Effect.READ
+    waits: ClassVar[bool] = True
     workflow_id: str
     run_id: str = ""
     next_page_token: bytes = b""
@@ -368,6 +391,7 @@ class CompleteActivity(Request[Nothing], frozen=True, kw_only=True):
     Exactly one of `result`, `failure` and `cancelled_details` counts: a failure if there is one, then cancellation.
     """
 
+    effect: ClassVar[Effect] = Effect.CHANGE
     token: bytes = b""
     workflow_id: str = ""
     run_id: str = ""
@@ -388,28 +412,13 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True):
 class HeartbeatActivity(Request[HeartbeatAnswer], frozen=True, kw_only=True):
     """Report that an activity that is completed elsewhere lives."""
 
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
     token: bytes = b""
     workflow_id: str = ""
     run_id: str = ""
     activity_id: str = ""
     details: Payloads = ()
     identity: str = ""
-
-
-REQUESTS: tuple[type[Request[Any]], ...] = (
-    StartWorkflow,
-    SignalWorkflow,
-    QueryWorkflow,
-    CancelWorkflow,
-    TerminateWorkflow,
-    DescribeWorkflow,
-    ListWorkflows,
-    CountWorkflows,
-    WaitForClose,
-    GetHistory,
-    CompleteActivity,
-    HeartbeatActivity,
-)
 
 
 class Service(Protocol):
@@ -479,6 +488,9 @@ class UpdateWorkflow(Request[UpdateState], frozen=True, kw_only=True):
     `request_id` names the call, however often it is sent: for the embedded engine, a server knows none here.
     """
 
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    needs_worker: ClassVar[bool] = True
+    waits: ClassVar[bool] = True
     workflow_id: str
     update_id: str
     update_name: str
@@ -494,6 +506,9 @@ class UpdateWorkflow(Request[UpdateState], frozen=True, kw_only=True):
 class PollUpdate(Request[UpdateState], frozen=True, kw_only=True):
     """Wait on for an update."""
 
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    needs_worker: ClassVar[bool] = True
+    waits: ClassVar[bool] = True
     workflow_id: str
     update_id: str
     run_id: str = ""
@@ -511,6 +526,8 @@ class UpdateStarted(msgspec.Struct, frozen=True):
 class UpdateWithStart(Request[UpdateStarted], frozen=True, kw_only=True):
     """Start a workflow, or use the one that runs, and update it in one step."""
 
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    needs_worker: ClassVar[bool] = True
     start: StartWorkflow
     update: UpdateWorkflow
 
@@ -522,6 +539,7 @@ class ResetWorkflow(Request[Started], frozen=True, kw_only=True):
     What arrived after that is sent to the new run again, unless it is excluded.
     """
 
+    effect: ClassVar[Effect] = Effect.CHANGE
     workflow_id: str
     event_id: int
     request_id: str
@@ -530,9 +548,6 @@ class ResetWorkflow(Request[Started], frozen=True, kw_only=True):
     identity: str = ""
     reapply_signals: bool = True
     reapply_updates: bool = True
-
-
-CHANGES: tuple[type[Request[Any]], ...] = (UpdateWorkflow, PollUpdate, UpdateWithStart, ResetWorkflow)
 
 
 # --- deployments --------------------------------------------------------------------------------------------
@@ -547,6 +562,7 @@ class CurrentVersionSet(msgspec.Struct, frozen=True):
 class SetCurrentVersion(Request[CurrentVersionSet], frozen=True, kw_only=True):
     """Send new runs, and those that move on, to workers of this build; an empty one: to workers without a version."""
 
+    effect: ClassVar[Effect] = Effect.CHANGE
     deployment_name: str
     build_id: str
     identity: str = ""
@@ -573,10 +589,8 @@ class DeploymentInfo(msgspec.Struct, frozen=True, kw_only=True):
 class DescribeDeployment(Request[DeploymentInfo], frozen=True, kw_only=True):
     """Look at a deployment."""
 
+    effect: ClassVar[Effect] = Effect.READ
     deployment_name: str
-
-
-DEPLOYMENT_REQUESTS = (SetCurrentVersion, DescribeDeployment)
 
 
 # --- pollers ------------------------------------------------------------------------------------------------
@@ -591,6 +605,8 @@ class Namespace(msgspec.Struct, frozen=True):
 class DescribeNamespace(Request[Namespace], frozen=True, kw_only=True):
     """Does the engine answer, and does it serve the namespace of this connection? Asked once, and not repeated in vain."""
 
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+
 
 class Sighting(msgspec.Struct, frozen=True):
     """When an engine last saw a poll of an identity, by its own clock, in nanoseconds; 0 if it knows of none.
@@ -604,6 +620,7 @@ class Sighting(msgspec.Struct, frozen=True):
 class LastSeen(Request[Sighting], frozen=True, kw_only=True):
     """When did the engine last see this identity poll this queue, for activities or for workflow tasks?"""
 
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
     task_queue: str
     polled_by: str
     activities: bool = False
@@ -630,5 +647,6 @@ class Pollers(msgspec.Struct, frozen=True):
 class GetPollers(Request[Pollers], frozen=True, kw_only=True):
     """Which workers poll this queue, for activities or for workflow tasks?"""
 
+    effect: ClassVar[Effect] = Effect.READ
     task_queue: str
     activities: bool = False

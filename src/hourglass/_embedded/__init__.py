@@ -10,7 +10,7 @@
     sharing   one file, several processes: which one owns it, and how the others reach it
 
 Each imports only those above it. What happened is `hourglass._history`'s. Nothing here imports Temporal's packages.
-`connect_memory` and `sharing.file_connection.connect_file` are the doors.
+`connect_memory` and `sharing.connection.connect_file` are the doors.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Events in, commands out. Nothing here knows asyncio, a clock, a file, a network or Temporal's classes; randomness comes
 from the run's seed. In reading order:
 
+    specs         what an author may say of an activity, a start, a child: held, never copied
+    behaviour     in what the order of things differs by who began a run, and by what its history has recorded
     events        what can happen to a run
     commands      what a run can ask for
     versions      versions of workers, as data
@@ -17,6 +19,7 @@ from the run's seed. In reading order:
     interception  what may stand between a run and its code
     body          how a run begins, and what becomes of it when its body ends
     apply         one handler for each kind of event
+    words         what a run asked for, in the terms of a history and in words
     evaluator     an activation in, a completion out
     verify        the journal executed again, and compared
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hourglass._engine.context import SEED_AFTER_MESSAGES, LiveRun
+from hourglass._engine.context import LiveRun
 from hourglass._engine.events import (
     ActivityBackedOff,
     ActivityCancelled,
@@ -49,9 +49,9 @@ def prepare(live: LiveRun, event: AnyEvent) -> None:
 
 
 def late_seeds(live: LiveRun, first: list[AnyEvent]) -> tuple[SeedChanged, ...]:
-    """The seeds that take effect only when the messages have run: for temporalio they are like any other event."""
+    """The seeds that take effect only when the messages have run."""
     seeds = tuple([event for event in first if isinstance(event, SeedChanged)])
-    return seeds if seeds and (live.has_flag(SEED_AFTER_MESSAGES) or not live.is_ours) else ()
+    return seeds if seeds and live.holds(live.behaviour.seeds_follow_messages) else ()
 
 
 def _run_started(live: LiveRun, _: RunStarted) -> None:
@@ -106,7 +106,7 @@ def _child_start_failed(live: LiveRun, event: ChildStartFailed) -> None:
     ours = f"child workflow {event.workflow_id!r} is running already"
     child.start.fail(
         WorkflowAlreadyStartedError(
-            ours if live.is_ours else "Workflow execution already started",
+            ours if live.behaviour.taken_child_ids_are_named else "Workflow execution already started",
             workflow_id=event.workflow_id,
             workflow_type=event.workflow_type,
         )
@@ -158,7 +158,6 @@ def _update_received(live: LiveRun, event: UpdateReceived) -> None:
 
 def _cancel_requested(live: LiveRun, event: CancelRequested) -> None:
     live.cancel_reason = event.reason
-    live.state.cancel_requested = True
     # A turn later, so that a body that has not begun yet gets the chance to see it.
     if live.main is not None:
         live.scheduler.soon(lambda _: live.main.cancel() if live.main is not None else None)

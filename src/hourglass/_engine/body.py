@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hourglass._engine.commands import CancelRun, CompleteRun, FailRun
-from hourglass._engine.context import HOURGLASS, OUR_FLAGS, LiveRun, raised_at, returned_at
+from hourglass._engine.context import LiveRun, raised_at, returned_at
 from hourglass._engine.events import AnyEvent, RunStarted
 from hourglass._engine.fibers import FiberTask, current_fiber, error_of, is_cancellation, watched
 from hourglass._engine.interception import chain
@@ -31,11 +31,6 @@ def start(live: LiveRun, rest: list[AnyEvent]) -> None:
     live.begun_ns = live.facts.timestamp_ns
     state = live.state
     state.workflow_type = started.workflow_type
-    state.input = started.arguments
-    # A run is ours if it begins here, or if its history says so. One that temporalio began keeps temporalio's order
-    # of things, also when we go on with it.
-    if not live.facts.is_replaying or HOURGLASS in live.facts.flags:
-        live.flags = live.flags | OUR_FLAGS if live.flags else OUR_FLAGS
     if live.settings.interceptors:
         with live.looking("the start of an interceptor"):
             live.inbound, live.outbound = watched(chain, live.settings.interceptors)
@@ -134,7 +129,9 @@ def run_top_level(live: LiveRun, call: Callable[[], None]) -> None:
         at = raised_at(error) if live.sites is not None else None
         if live.cancel_reason is not None and is_cancellation(error):
             live.issue(CancelRun(), fiber, at=at)
-        elif isinstance(error, Cancelled) or (isinstance(error, TaskCancelledError) and not live.is_ours):
+        elif isinstance(error, Cancelled) or (
+            isinstance(error, TaskCancelledError) and live.behaviour.other_tasks_cancellation_ends_run
+        ):
             # To asyncio, and so in runs of temporalio's, another task's cancellation is like one's own.
             failed = CancelledError("the workflow was cancelled from within")
             live.issue(FailRun(live.converter.to_failure(failed)), fiber, at=at)

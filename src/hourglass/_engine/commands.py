@@ -10,45 +10,9 @@ from enum import IntEnum
 
 import msgspec
 
-from hourglass._engine.events import Payloads, RetryRule
+from hourglass._engine.specs import ActivitySpec, ChildWorkflowSpec, Payloads, StartSpec
 from hourglass._engine.versions import ContinueAsNewVersioningBehavior, VersioningBehavior
 from hourglass.converter import Failure, Payload
-
-
-class ActivityCancellationType(IntEnum):
-    """What cancelling an activity means for the workflow that waits for it (Temporal's numbers)."""
-
-    TRY_CANCEL = 0
-    WAIT_CANCELLATION_COMPLETED = 1
-    ABANDON = 2
-
-
-class ChildCancellationType(IntEnum):
-    """What cancelling a child workflow means for the parent that waits for it (Core's numbers)."""
-
-    ABANDON = 0
-    TRY_CANCEL = 1
-    WAIT_CANCELLATION_COMPLETED = 2
-    WAIT_CANCELLATION_REQUESTED = 3
-
-
-class ParentClosePolicy(IntEnum):
-    """What happens to a child when its parent closes (Temporal's numbers)."""
-
-    UNSPECIFIED = 0
-    TERMINATE = 1
-    ABANDON = 2
-    REQUEST_CANCEL = 3
-
-
-class IdReusePolicy(IntEnum):
-    """Whether the id of a closed workflow may be used again (Temporal's numbers)."""
-
-    UNSPECIFIED = 0
-    ALLOW_DUPLICATE = 1
-    ALLOW_DUPLICATE_FAILED_ONLY = 2
-    REJECT_DUPLICATE = 3
-    TERMINATE_IF_RUNNING = 4
 
 
 class Command(msgspec.Struct, frozen=True, gc=False, tag=True):
@@ -69,43 +33,30 @@ class CancelTimer(Command, frozen=True):
     seq: int
 
 
-class ScheduleActivity(Command, frozen=True, kw_only=True):
-    """Run an activity. Durations are seconds; None means not set. An empty task queue means the run's own."""
+class ScheduleActivity(Command, frozen=True):
+    """Run an activity."""
 
     seq: int
     activity_id: str
     activity_type: str
+    spec: ActivitySpec = ActivitySpec()
     arguments: Payloads = ()
-    task_queue: str = ""
-    schedule_to_close_timeout: float | None = None
-    schedule_to_start_timeout: float | None = None
-    start_to_close_timeout: float | None = None
-    heartbeat_timeout: float | None = None
-    retry_policy: RetryRule | None = None
-    cancellation_type: ActivityCancellationType = ActivityCancellationType.TRY_CANCEL
     headers: dict[str, Payload] = {}
     summary: Payload | None = None
-    priority_key: int = 0
-    disable_eager_execution: bool = False
 
 
-class ScheduleLocalActivity(Command, frozen=True, kw_only=True):
+class ScheduleLocalActivity(Command, frozen=True):
     """Run an activity on this worker, within the workflow task."""
 
     seq: int
     activity_id: str
     activity_type: str
+    spec: ActivitySpec = ActivitySpec()
     arguments: Payloads = ()
-    attempt: int = 0
-    original_schedule_time_ns: int = 0
-    schedule_to_close_timeout: float | None = None
-    schedule_to_start_timeout: float | None = None
-    start_to_close_timeout: float | None = None
-    local_retry_threshold: float | None = None
-    retry_policy: RetryRule | None = None
-    cancellation_type: ActivityCancellationType = ActivityCancellationType.TRY_CANCEL
     headers: dict[str, Payload] = {}
     summary: Payload | None = None
+    attempt: int = 0
+    original_schedule_time_ns: int = 0
 
 
 class RequestCancelActivity(Command, frozen=True):
@@ -121,28 +72,16 @@ class RequestCancelLocalActivity(Command, frozen=True):
 
 
 class StartChildWorkflow(Command, frozen=True, kw_only=True):
-    """Start a child workflow. Empty namespace and task queue mean the run's own."""
+    """Start a child workflow. An empty namespace means the run's own."""
 
     seq: int
     workflow_id: str
     workflow_type: str
     arguments: Payloads = ()
-    namespace: str = ""
-    task_queue: str = ""
-    execution_timeout: float | None = None
-    run_timeout: float | None = None
-    task_timeout: float | None = None
-    parent_close_policy: ParentClosePolicy = ParentClosePolicy.TERMINATE
-    id_reuse_policy: IdReusePolicy = IdReusePolicy.ALLOW_DUPLICATE
-    retry_policy: RetryRule | None = None
-    cron_schedule: str = ""
-    cancellation_type: ChildCancellationType = ChildCancellationType.WAIT_CANCELLATION_COMPLETED
     headers: dict[str, Payload] = {}
-    memo: dict[str, Payload] = {}
-    search_attributes: dict[str, Payload] = {}
-    summary: Payload | None = None
-    details: Payload | None = None
-    priority_key: int = 0
+    namespace: str = ""
+    spec: StartSpec = StartSpec()
+    child: ChildWorkflowSpec = ChildWorkflowSpec()
 
 
 class CancelChildWorkflow(Command, frozen=True):
@@ -245,17 +184,12 @@ class CancelRun(Command, frozen=True):
 
 
 class ContinueAsNew(Command, frozen=True, kw_only=True):
-    """End this run and begin another. Empty type and task queue mean the same as now."""
+    """End this run and begin another. An empty type means the same as now."""
 
     workflow_type: str = ""
-    task_queue: str = ""
     arguments: Payloads = ()
-    run_timeout: float | None = None
-    task_timeout: float | None = None
-    retry_policy: RetryRule | None = None
-    memo: dict[str, Payload] = {}
-    search_attributes: dict[str, Payload] = {}
     headers: dict[str, Payload] = {}
+    spec: StartSpec = StartSpec()
     versioning: ContinueAsNewVersioningBehavior = ContinueAsNewVersioningBehavior.UNSPECIFIED
 
 

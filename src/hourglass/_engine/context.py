@@ -1,8 +1,7 @@
 """A run while it executes: its scheduler, its fibers, the facts of the current activation, and the door for commands.
 
 This is the live half of a run, an accelerator that may be dropped at any time and rebuilt from the journal. `current_run` is
-how everything an author calls finds the run it belongs to. The behaviour flags (I9) stand here, because a run carries
-the set that holds for it; so do `Notes`, what a run shows of itself to clients.
+how everything an author calls finds the run it belongs to. `Notes`, what a run shows of itself to clients, stands here too.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from inspect import unwrap
 from pathlib import Path
 from types import CodeType, FrameType
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import msgspec
 
+from hourglass._engine.behaviour import NO_FLAGS, Flag, Recorded, behaviour_of
 from hourglass._engine.commands import Command
 from hourglass._engine.definition import WorkflowDefinition
 from hourglass._engine.events import Activation, RunStarted
@@ -56,8 +57,8 @@ class Notes:
     __slots__ = ("details", "memo", "search_attributes")
 
     def __init__(self, started: RunStarted) -> None:
-        self.memo = dict(started.memo)
-        self.search_attributes = dict(started.search_attributes)
+        self.memo = dict(started.spec.memo)
+        self.search_attributes = dict(started.spec.search_attributes)
         self.details = ""
 
 
@@ -69,19 +70,6 @@ def merge(notes: dict[str, Payload], changes: dict[str, Payload]) -> None:
         else:
             notes[name] = payload
 
-
-# Behaviour flags (I9). What the evaluator does in the order of things changes only behind a number that is recorded in the
-# history. 1 and 2 are temporalio's own and mean here what they mean there; ours begin at 1000.
-CANCEL_BEATS_RESULT = 1  # temporalio: cancelling an activity that has just completed raises
-SINGLE_BATCH = 2  # temporalio: all jobs of an activation are applied before anything runs
-HOURGLASS = 1000  # the run was begun by us: late update handlers, cancellation beats a condition that holds
-LIMITS_IN_CLEAN_UP = 1001  # a block begun while one cleans up after a cancellation ends like any other
-LIMITS_OF_NOTHING = 1002  # a block limited to no time at all starts no timer: its time is up a turn later
-SEED_AFTER_MESSAGES = 1003  # a reset's new seed holds for what runs after the messages that come with it
-NO_VALUE_NO_MESSAGE = 1004  # a signal without a value is no message to a channel whose type has no None
-
-NO_FLAGS: frozenset[int] = frozenset()
-OUR_FLAGS = frozenset({HOURGLASS})
 
 _STUBBORN = 1000
 _FEW = 64
@@ -109,6 +97,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     trace: bool = False
     interceptors: tuple[InterceptWorkflow, ...] = ()
     metrics: Registry | None = None
+    on_activity: Callable[[Any], object] | None = None
+    """Hears of each decorated activity that a run calls: where no list of them was given, it is how they are known."""
     # Of runs that temporalio began: from Python 3.12 on a wait with a limit and a gather of what is done take a turn less there.
     # Histories do not say which Python wrote them.
     newer_turns: bool = False
@@ -124,6 +114,7 @@ class LiveRun:
         "_random",
         "accumulator",
         "begun_ns",
+        "behaviour",
         "cancel_reason",
         "converter",
         "dead",
@@ -181,6 +172,7 @@ class LiveRun:
         self.latched = False
         self.error: BaseException | None = None
         self.flags: frozenset[int] = NO_FLAGS
+        self.behaviour = behaviour_of(ours=False, newer_python=settings.newer_turns)
         self.failed_tasks: list[FiberTask[Any]] | None = None
         self.many_failed = 0
         self.fibers_made = 0
@@ -286,14 +278,25 @@ class LiveRun:
 
     # --- facts --------------------------------------------------------------------------------------------------------
 
-    def has_flag(self, flag: int) -> bool:
-        """Whether a recorded behaviour holds for this run; taken into use where nothing has been recorded yet."""
-        if flag in self.facts.flags or flag in self.flags:
+    def holds(self, difference: Recorded) -> bool:
+        """Whether a difference of this run's behaviour holds; one that is recorded, and where nothing is, is taken into use."""
+        if difference is True or difference is False:
+            return difference
+        if difference in self.facts.flags or difference in self.flags:
             return True
         if self.facts.is_replaying:
             return False
-        self.flags |= {flag}
+        self.flags |= {int(difference)}
         return True
+
+    def know_behaviour(self) -> None:
+        """The flags of the history have changed, or whose run this is has become known."""
+        told = self.facts.flags
+        self.behaviour = behaviour_of(
+            ours=Flag.HOURGLASS in told or Flag.HOURGLASS in self.flags,
+            single_batch=Flag.SINGLE_BATCH in told,
+            newer_python=self.settings.newer_turns,
+        )
 
     @property
     def random(self) -> random.Random:
@@ -317,11 +320,6 @@ class LiveRun:
             assert self.started is not None
             self._notes = Notes(self.started)
         return self._notes
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether the run was begun by Hourglass, not taken over from another SDK."""
-        return HOURGLASS in self.facts.flags or HOURGLASS in self.flags
 
     # --- looking without touching -------------------------------------------------------------------------------------
 
@@ -413,7 +411,7 @@ def place_of(frame: FrameType | None) -> Site:
     sites: list[Site] = []
     while frame is not None and len(sites) <= _CALLERS:
         name = frame.f_code.co_filename
-        if not name.startswith("<frozen") and not is_library(name):
+        if not is_library(name) and not name.startswith("<frozen"):
             sites.append((name, frame.f_lineno))
         frame = frame.f_back
     return _placed(sites)
@@ -442,6 +440,7 @@ def returned_at(fiber: FiberTask[Any], function: object) -> Site:
     return code.co_filename, _only_return(code)
 
 
+@lru_cache(maxsize=256)
 def _only_return(code: CodeType) -> int:
     """The line of the only `return` of a function that has asked for nothing, else that of the function itself."""
     from dis import get_instructions
@@ -453,13 +452,14 @@ def _only_return(code: CodeType) -> int:
 
 
 def _placed(sites: list[Site]) -> Site:
-    if not sites:
-        return "", 0
+    if len(sites) < 2:
+        return sites[0] if sites else ("", 0)
     place = Place(sites[0])
     place.callers = tuple(sites[1:])
     return place
 
 
+@lru_cache(maxsize=1024)  # asked for each frame above each command, where sites are recorded
 def is_library(filename: str) -> bool:
     """Whether a file is ours or the standard library's, so that a report must look further up for the author's line."""
     return filename.startswith(_OUR_CODE) or (

@@ -1,4 +1,4 @@
-"""`evaluate(definition, state, activation) -> (state, completion)`: how events become commands.
+"""How events become commands: from a definition, the state of a run and an activation to the new state and a completion.
 
 Three levels, each a fallback for the one above: live fibers are resumed, in the time of the new events; if they were dropped the
 journal is executed again; if the journal is gone the engine sends the whole history. Resuming and re-executing give the
@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from hourglass._engine.apply import APPLY, late_seeds, prepare
+from hourglass._engine.behaviour import OUR_FLAGS, Behaviour, Flag, behaviour_of
 from hourglass._engine.body import run_top_level, start
 from hourglass._engine.commands import (
     Command,
@@ -24,7 +25,7 @@ from hourglass._engine.commands import (
     Succeeded,
     TaskFailed,
 )
-from hourglass._engine.context import HOURGLASS, SINGLE_BATCH, LiveRun, RunSettings
+from hourglass._engine.context import LiveRun, RunSettings
 from hourglass._engine.definition import WorkflowDefinition
 from hourglass._engine.events import (
     Activation,
@@ -83,15 +84,11 @@ class Run:
         return self.state.result is not None
 
     @property
-    def is_ours(self) -> bool:
-        """Whether the run was begun by Hourglass, not taken over from another SDK."""
+    def behaviour(self) -> Behaviour:
+        """The order of things in this run, as its first activation has it."""
         journal = self.state.journal
-        return bool(journal) and (not journal[0].is_replaying or HOURGLASS in journal[0].flags)
-
-    @property
-    def is_live(self) -> bool:
-        """Whether its fibers are there."""
-        return self.live is not None
+        ours = bool(journal) and (not journal[0].is_replaying or Flag.HOURGLASS in journal[0].flags)
+        return behaviour_of(ours=ours)
 
     def activate(self, activation: Activation) -> Completion:
         """Handle an activation. A bug in workflow code comes back as a failed task and is in `error`."""
@@ -119,7 +116,7 @@ class Run:
                 self.rebuild()
             assert self.last is not None
             return self.last  # delivered again: the same answer
-        if self.state.result is not None and self.is_ours:
+        if self.state.result is not None and self.behaviour.closed_runs_are_silent:
             # I7: the closed are silent. temporalio's are not, and its histories show it
             return Succeeded(run_id, versioning_behavior=self.definition.versioning_behavior)
         live = self.live or self.rebuild()
@@ -179,22 +176,6 @@ class Run:
             self.live = None
 
 
-def evaluate(
-    definition: WorkflowDefinition,
-    state: State,
-    activation: Activation,
-    settings: RunSettings | None = None,
-) -> tuple[State, Completion]:
-    """The pure form: from the state and new events to the new state and the answer, with no fibers kept in between."""
-    fresh = State(run_id=state.run_id, task_queue=state.task_queue, journal=list(state.journal))
-    run = Run(definition, state.run_id, settings or RunSettings(task_queue=state.task_queue), fresh)
-    try:
-        completion = run.activate(activation)
-        return run.state, completion
-    finally:
-        run.drop()
-
-
 def begin(definition: WorkflowDefinition, state: State, settings: RunSettings) -> LiveRun:
     """A run of which nothing has happened yet."""
     live = LiveRun(definition, state, settings)
@@ -229,6 +210,8 @@ def feed(live: LiveRun, activation: Activation) -> tuple[Command, ...]:
     """Give a run its next events, let its fibers run until all are blocked, and return what they asked for."""
     before = live.facts
     live.facts = activation
+    if activation.flags is not before.flags:
+        live.know_behaviour()
     if live.sites is not None:
         live.sites.clear()
     live.scheduler.open()
@@ -236,14 +219,21 @@ def feed(live: LiveRun, activation: Activation) -> tuple[Command, ...]:
     live.scheduler.close()
     if not live.handlers.leaves_trace:
         live.facts = before
+        if activation.flags is not before.flags:
+            live.know_behaviour()
     return live.accumulator.flush()
 
 
 def _take_turns(live: LiveRun, activation: Activation) -> None:
     first, messages, rest = _sort(activation.events)
     live.handlers.leaves_trace = bool(rest or first) or not _are_updates_only(messages)
-    single = SINGLE_BATCH in activation.flags
-    late = late_seeds(live, first) if first and messages and not single else ()
+    if live.started is None and (not activation.is_replaying or Flag.HOURGLASS in activation.flags):
+        # A run is ours if it begins here, or if its history says so. One that temporalio began keeps temporalio's
+        # order of things, also when we go on with it.
+        live.flags = live.flags | OUR_FLAGS if live.flags else OUR_FLAGS
+        live.know_behaviour()
+    single = live.behaviour.events_apply_at_once
+    late = late_seeds(live, first) if first and messages else ()
     for event in first:
         if event not in late:
             prepare(live, event)

@@ -10,20 +10,9 @@ from typing import TypeAlias
 
 import msgspec
 
+from hourglass._engine.specs import Payloads, StartSpec
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass.converter import Failure, Payload
-
-Payloads: TypeAlias = tuple[Payload, ...]
-
-
-class RetryRule(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A retry policy as data: seconds, and 0 for "no limit"."""
-
-    initial_interval: float = 1.0
-    backoff_coefficient: float = 2.0
-    maximum_interval: float = 0.0
-    maximum_attempts: int = 0
-    non_retryable_error_types: tuple[str, ...] = ()
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, tag=True):
@@ -31,34 +20,27 @@ class Event(msgspec.Struct, frozen=True, gc=False, tag=True):
 
 
 class RunStarted(Event, frozen=True, kw_only=True):
-    """The run begins. Times are seconds (durations) and nanoseconds since the epoch (`*_ns`); 0 means unset."""
+    """The run begins. Times are nanoseconds since the epoch; 0 or empty means unset."""
 
     workflow_type: str
     workflow_id: str
     arguments: Payloads = ()
+    headers: dict[str, Payload] = {}
+    spec: StartSpec = StartSpec()
     seed: int = 0
     attempt: int = 1
-    headers: dict[str, Payload] = {}
     identity: str = ""
     parent_namespace: str = ""
     parent_workflow_id: str = ""
     parent_run_id: str = ""
     root_workflow_id: str = ""
     root_run_id: str = ""
-    execution_timeout: float = 0.0
-    run_timeout: float = 0.0
-    task_timeout: float = 0.0
-    retry_policy: RetryRule | None = None
-    cron_schedule: str = ""
     continued_run_id: str = ""
     first_execution_run_id: str = ""
     original_execution_run_id: str = ""
     last_completion_result: Payloads = ()
     last_failure: Failure | None = None
-    memo: dict[str, Payload] = {}
-    search_attributes: dict[str, Payload] = {}
     start_time_ns: int = 0
-    priority_key: int = 0
 
 
 class TimerFired(Event, frozen=True):

@@ -309,7 +309,7 @@ class Handlers:
     def _handle_update(self, event: UpdateReceived, is_late: bool) -> None:
         run = self.run
         handler = self.find("update", event.name)
-        if handler is None and not is_late and run.is_ours:
+        if handler is None and not is_late and run.behaviour.updates_wait_for_handlers:
             # The body may register the handler before it first blocks: the update is tried once more after that. It
             # cannot wait longer, because an update is accepted or rejected in the activation that brings it.
             self.late_updates += (event,)

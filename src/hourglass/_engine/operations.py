@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from hourglass._engine.behaviour import Recorded
 from hourglass._engine.commands import (
     CancelChildWorkflow,
     CancelSignalExternal,
@@ -28,8 +29,8 @@ from hourglass._engine.commands import (
     StartChildWorkflow,
     StartTimer,
 )
-from hourglass._engine.context import CANCEL_BEATS_RESULT, SINGLE_BATCH, LiveRun
-from hourglass._engine.events import ActivityBackedOff, Payloads
+from hourglass._engine.context import LiveRun
+from hourglass._engine.events import ActivityBackedOff
 from hourglass._engine.fibers import FiberTask, Task, require_fiber, suspend, wait_for
 from hourglass._engine.interception import (
     SleepInput,
@@ -37,8 +38,9 @@ from hourglass._engine.interception import (
     StartLocalActivityInput,
     WorkflowOutboundInterceptor,
 )
-from hourglass._engine.options import ActivitySettings
+from hourglass._engine.options import ActivitySettings, CallSettings
 from hourglass._engine.scheduler import CANCELLED, FAILED, PENDING, RESOLVED, Future
+from hourglass._engine.specs import Payloads
 from hourglass._engine.state import ACTIVITY, CANCEL, CHILD, SIGNAL, TIMER
 from hourglass.converter import Failure, Payload
 from hourglass.errors import ActivityError, Cancelled, RetryState, TimedOutError
@@ -151,17 +153,14 @@ class Operation(Task[R]):
             self._settle(RESOLVED, None)
         elif not cancelled:
             self.fail(self.build_error())
-        elif self.answered != PENDING and (self._batched() or self._cancel_beats_result()):
+        elif self.answered != PENDING and self.run.holds(self._cancel_beats_result()):
             super().cancel()
         else:
             self._request_cancel()
             self._wait()
 
-    def _batched(self) -> bool:
-        return SINGLE_BATCH in self.run.facts.flags
-
-    def _cancel_beats_result(self) -> bool:
-        return self.run.is_ours
+    def _cancel_beats_result(self) -> Recorded:
+        return self.run.behaviour.cancel_beats_child_result
 
     def outcome(self) -> Any:
         """The result, decoded anew."""
@@ -240,8 +239,8 @@ class ActivityOperation(Operation[Any]):
         wrapped.__cause__ = error
         return wrapped
 
-    def _cancel_beats_result(self) -> bool:
-        return self.run.has_flag(CANCEL_BEATS_RESULT)
+    def _cancel_beats_result(self) -> Recorded:
+        return self.run.behaviour.cancel_beats_activity_result
 
     def _cancel_command(self) -> Command:
         if isinstance(self.command, ScheduleActivity):
@@ -346,7 +345,7 @@ class _Answer:
 def start_activity(
     activity_type: str,
     arguments: Payloads,
-    settings: ActivitySettings,
+    settings: CallSettings,
     return_type: Any,
     *,
     local: bool = False,
@@ -357,40 +356,10 @@ def start_activity(
     run = fiber.run
     seq = run.accumulator.number(ACTIVITY)
     note = run.converter.encode(settings.summary) if settings.summary else None
-    command: ScheduleActivity | ScheduleLocalActivity
-    if local:
-        command = ScheduleLocalActivity(
-            seq=seq,
-            activity_id=settings.activity_id or str(seq),
-            activity_type=activity_type,
-            arguments=arguments,
-            schedule_to_close_timeout=settings.schedule_to_close_timeout,
-            schedule_to_start_timeout=settings.schedule_to_start_timeout,
-            start_to_close_timeout=settings.start_to_close_timeout,
-            local_retry_threshold=settings.local_retry_threshold,
-            retry_policy=settings.retry_policy,
-            cancellation_type=settings.cancellation_type,
-            headers=headers or {},
-            summary=note,
-        )
-    else:
-        command = ScheduleActivity(
-            seq=seq,
-            activity_id=settings.activity_id or str(seq),
-            activity_type=activity_type,
-            arguments=arguments,
-            task_queue=settings.task_queue,
-            schedule_to_close_timeout=settings.schedule_to_close_timeout,
-            schedule_to_start_timeout=settings.schedule_to_start_timeout,
-            start_to_close_timeout=settings.start_to_close_timeout,
-            heartbeat_timeout=settings.heartbeat_timeout,
-            retry_policy=settings.retry_policy,
-            cancellation_type=settings.cancellation_type,
-            headers=headers or {},
-            summary=note,
-            priority_key=settings.priority_key,
-            disable_eager_execution=settings.disable_eager_execution,
-        )
+    kind = ScheduleLocalActivity if local else ScheduleActivity
+    command = kind(
+        seq, settings.activity_id or str(seq), activity_type, settings.spec, arguments, headers or {}, note
+    )
     operation = ActivityOperation(fiber, command, return_type)
     if fiber.scope is not None:
         fiber.scope.add(operation)
@@ -460,10 +429,10 @@ def _wait_through_cancellation(
             break
         except Cancelled:
             future.remove_callback(waiter.release)
-            if future.state != PENDING and (fiber.run.is_ours or SINGLE_BATCH in fiber.run.facts.flags):
+            if future.state != PENDING and fiber.run.behaviour.cancellation_survives_answer:
                 raise  # the answer is here, nothing can be taken back; asyncio would lose the cancellation
             on_cancel()
-            if not fiber.run.is_ours:
+            if fiber.run.behaviour.waiting_takes_request_back:
                 fiber.take_back_request()
             if reraise and fiber.run.cancel_reason is not None:
                 raise
@@ -480,7 +449,7 @@ def start_intercepted(
     outbound: WorkflowOutboundInterceptor,
     activity: str,
     args: list[Any],
-    settings: ActivitySettings,
+    settings: CallSettings,
     return_type: Any,
     encode: Encode,
     *,
@@ -492,20 +461,21 @@ def start_intercepted(
         return start_activity(
             call.activity,
             encode(call.args),
-            call.settings,
+            call.settings.call(),
             return_type,
             local=local,
             headers=call.headers,
         )
 
     task: Task[Any]
+    shown = ActivitySettings.of(settings)
     if local:
         task = outbound.start_local_activity(
-            StartLocalActivityInput(activity=activity, settings=settings, args=args, _proceed=go_on)
+            StartLocalActivityInput(activity=activity, settings=shown, args=args, _proceed=go_on)
         )
     else:
         task = outbound.start_activity(
-            StartActivityInput(activity=activity, settings=settings, args=args, _proceed=go_on)
+            StartActivityInput(activity=activity, settings=shown, args=args, _proceed=go_on)
         )
     return task
 

@@ -11,8 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from hourglass._engine.commands import ActivityCancellationType
-from hourglass._engine.events import RetryRule
+from hourglass._engine.specs import ActivitySpec, RetryRule
 from hourglass.errors import UsageError
 
 Duration: TypeAlias = timedelta | float
@@ -182,18 +181,28 @@ def policy_from(rule: RetryRule | None) -> RetryPolicy | None:
     )
 
 
-class ActivitySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """An activity's options as checked data: what one durable call is scheduled with. Durations are seconds."""
+class CallSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What one durable call of an activity is made with: the activity's spec, and what is of this call alone."""
+
+    spec: ActivitySpec = ActivitySpec()
+    activity_id: str = ""
+    summary: str = ""
+
+
+class ActivitySettings(ActivitySpec, frozen=True, kw_only=True):
+    """The same as interceptors see and change it, by the names of the options. Durations are seconds; 0 means unset."""
 
     activity_id: str = ""
-    task_queue: str = ""
-    schedule_to_close_timeout: float | None = None
-    schedule_to_start_timeout: float | None = None
-    start_to_close_timeout: float | None = None
-    heartbeat_timeout: float | None = None
-    local_retry_threshold: float | None = None
-    retry_policy: RetryRule | None = None
-    cancellation_type: ActivityCancellationType = ActivityCancellationType.TRY_CANCEL
     summary: str = ""
-    priority_key: int = 0
-    disable_eager_execution: bool = False
+
+    @staticmethod
+    def of(call: CallSettings) -> ActivitySettings:
+        """A call's settings, for interceptors."""
+        spec = msgspec.structs.asdict(call.spec)
+        return ActivitySettings(**spec, activity_id=call.activity_id, summary=call.summary)
+
+    def call(self) -> CallSettings:
+        """What the interceptors left; None, too, means unset."""
+        said = {name: getattr(self, name) for name in ActivitySpec.__struct_fields__}
+        spec = ActivitySpec(**{name: value for name, value in said.items() if value is not None})
+        return CallSettings(spec=spec, activity_id=self.activity_id, summary=self.summary)

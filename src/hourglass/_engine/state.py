@@ -21,7 +21,7 @@ from hourglass._engine.commands import (
     ContinueAsNew,
     FailRun,
 )
-from hourglass._engine.events import Activation, Payloads, SignalReceived
+from hourglass._engine.events import Activation, SignalReceived
 from hourglass.converter import Failure, Payload
 
 PathStep: TypeAlias = int | str
@@ -48,14 +48,12 @@ class State(msgspec.Struct):
     run_id: str
     task_queue: str = ""
     workflow_type: str = ""
-    input: Payloads = ()
     journal: list[Activation] = []
     next_seq: dict[str, int] = msgspec.field(default_factory=_nothing)
     pending_resolvers: dict[Numbered, CommandId] = msgspec.field(default_factory=_nothing)
     command_id_to_seq: dict[CommandId, Numbered] = msgspec.field(default_factory=_nothing)
     resolved_results: dict[Numbered, Payload | Failure | None] = msgspec.field(default_factory=_nothing)
     signals: dict[str, deque[SignalReceived]] = msgspec.field(default_factory=_nothing)
-    cancel_requested: bool = False
     result: CompleteRun | FailRun | CancelRun | ContinueAsNew | None = None
     child_count: int = 0
     commands: Sequence[tuple[CommandId, Command]] = ()

@@ -10,7 +10,6 @@ from hourglass._engine.commands import (
     TERMINAL_KINDS,
     AnswerQuery,
     Command,
-    CompleteRun,
     ContinueAsNew,
     FailRun,
     RejectUpdate,
@@ -18,11 +17,11 @@ from hourglass._engine.commands import (
     ScheduleLocalActivity,
     SignalExternalWorkflow,
     StartChildWorkflow,
-    StartTimer,
 )
 from hourglass._engine.context import Site
 from hourglass._engine.evaluator import Run, begin, feed
 from hourglass._engine.state import State
+from hourglass._engine.words import asked, describe
 from hourglass.converter import Failure
 from hourglass.errors import NondeterminismError
 
@@ -57,6 +56,8 @@ def compare(
     expected: tuple[Command, ...], produced: tuple[Command, ...], first: list[Site], again: list[Site]
 ) -> NondeterminismError | None:
     """The first difference between two lists of commands, None if there is none."""
+    if expected == produced:
+        return None
     for position in range(max(len(expected), len(produced))):
         was = expected[position] if position < len(expected) else None
         now = produced[position] if position < len(produced) else None
@@ -68,38 +69,21 @@ def compare(
         file, line = next((each for each in (sites if is_missing else sites[::-1]) if each[0]), ("", 0))
         return NondeterminismError(
             "the workflow is not deterministic: executed again on the same events, it asked for something else\n"
-            f"  the first time: {describe(was)}{_at(_site(first, position))}\n"
-            f"  now:            {describe(now)}{_at(_site(again, position))}",
-            expected=describe(was),
-            produced=describe(now),
+            f"  the first time: {_described(was)}{_at(_site(first, position))}\n"
+            f"  now:            {_described(now)}{_at(_site(again, position))}",
+            expected=_described(was),
+            produced=_described(now),
             file=file,
             line=line,
         )
     return None
 
 
-def describe(command: Command | None) -> str:
-    """A command in a few words, without payloads."""
-    match command:
-        case None:
-            return "nothing"
-        case ScheduleActivity() | ScheduleLocalActivity():
-            kind = "activity" if isinstance(command, ScheduleActivity) else "local activity"
-            return f"{kind} {command.activity_type} (number {command.seq}, {_sizes(command.arguments)})"
-        case StartTimer():
-            return f"timer of {command.duration_ns / 1e9:g} s (number {command.seq})"
-        case StartChildWorkflow():
-            return f"child workflow {command.workflow_type} with id {command.workflow_id!r} (number {command.seq})"
-        case SignalExternalWorkflow():
-            return f"signal {command.signal_name} to {command.workflow_id!r} (number {command.seq})"
-        case CompleteRun():
-            return f"completion with a result of {len(command.result.data)} bytes"
-        case FailRun():
-            return f"failure of the run: {command.failure.message}"
-        case _:
-            name = type(command).__name__
-            seq = getattr(command, "seq", None)
-            return name if seq is None else f"{name} (number {seq})"
+def _described(command: Command | None) -> str:
+    if command is None:
+        return "nothing"
+    item = asked(command)
+    return describe(item) + (f" ({_sizes(item.payloads)})" if item.payloads else "")
 
 
 def _kind(command: Command) -> tuple[type[Command], str]:

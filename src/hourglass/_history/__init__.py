@@ -1,6 +1,10 @@
 """Temporal's history as typed data. Pure.
 
 events    each kind of event once, as frozen data
-json      a history in Temporal's JSON form
+codec     a history to and from Temporal's JSON form, by one table
+times     moments and durations in that form
 encoding  stored bytes: MessagePack
+walk      a history walked task by task, and the rules that it keeps
+words     what a history says that a run asked for, in the words of its commands
+dialect   which SDK wrote a history
 """

@@ -12,12 +12,12 @@ that was refused; and one that is not accepted yet, which waits in memory, but f
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
-from hourglass._engine.commands import Command, IdReusePolicy, ParentClosePolicy, TaskFailureCause
-from hourglass._engine.events import Payloads, RetryRule
+from hourglass._engine.commands import Command, TaskFailureCause
+from hourglass._engine.specs import ActivitySpec, ChildWorkflowSpec, Payloads, StartSpec
 from hourglass._engine.versions import (
     ContinueAsNewVersioningBehavior,
     VersioningBehavior,
@@ -61,9 +61,23 @@ class LocalActivityMarkerRecorded(Attributes, frozen=True, kw_only=True, tag="Lo
     summary: Payload | None = None
 
 
+class ForeignMarkerRecorded(Attributes, frozen=True, kw_only=True):
+    """A marker of another SDK, or one whose details cannot be read. The embedded engine writes none."""
+
+    marker_name: str
+    details: dict[str, Payloads] = {}
+    failure: Failure | None = None
+    task_completed_event_id: int = 0
+
+
 def kind_of(attributes: Attributes) -> str:
     """Temporal's name for a kind of event. A marker is one kind there, whatever its name says that it marks."""
-    return "MarkerRecorded" if type(attributes) is LocalActivityMarkerRecorded else type(attributes).__name__
+    return name_of(type(attributes))
+
+
+def name_of(kind: type[Attributes]) -> str:
+    """The same for the type of its attributes."""
+    return "MarkerRecorded" if kind in (LocalActivityMarkerRecorded, ForeignMarkerRecorded) else kind.__name__
 
 
 class RecordLocalActivity(Command, frozen=True):
@@ -99,22 +113,11 @@ class StartChildWorkflowExecutionInitiated(Attributes, frozen=True, kw_only=True
     namespace: str
     workflow_id: str
     workflow_type: str
-    task_queue: str
     task_completed_event_id: int
     arguments: Payloads = ()
-    execution_timeout: float = 0.0
-    run_timeout: float = 0.0
-    task_timeout: float = 10.0
-    parent_close_policy: ParentClosePolicy = ParentClosePolicy.TERMINATE
-    id_reuse_policy: IdReusePolicy = IdReusePolicy.ALLOW_DUPLICATE
-    retry_policy: RetryRule | None = None
-    cron_schedule: str = ""
     headers: Fields = {}
-    memo: Fields = {}
-    search_attributes: Fields = {}
-    summary: Payload | None = None
-    details: Payload | None = None
-    priority_key: int = 0
+    spec: StartSpec = StartSpec()
+    child: ChildWorkflowSpec = ChildWorkflowSpec()
     inherit_build_id: bool = False
 
 
@@ -300,6 +303,14 @@ class WorkflowExecutionUpdateCompleted(Attributes, frozen=True, kw_only=True):
     failure: Failure | None = None
 
 
+class WorkflowExecutionUpdateRejected(Attributes, frozen=True, kw_only=True):
+    """The update did not pass its validator. The embedded engine writes none, and neither do servers of today."""
+
+    update_id: str
+    request: UpdateRequest | None = None
+    failure: Failure | None = None
+
+
 UPDATE_KINDS: tuple[type[Attributes], ...] = (
     WorkflowExecutionUpdateAdmitted,
     WorkflowExecutionUpdateAccepted,
@@ -360,6 +371,9 @@ FEATURE_DISABLED = 35
 
 # --- the run itself, its tasks, activities and timers -------------------------------------------------------
 
+NO_RESULT = Payload(b"", "binary/null")
+"""What a run returned of which the history says nothing."""
+
 PATCHES = "TemporalChangeVersion"
 """The search attribute under which Temporal keeps the patches of a run."""
 
@@ -374,33 +388,23 @@ class Initiator(IntEnum):
 
 
 class WorkflowExecutionStarted(Attributes, frozen=True, kw_only=True):
-    """The first event of every history."""
+    """The first event of every history. The timeouts are as the engine understood them."""
 
     workflow_id: str
     workflow_type: str
-    task_queue: str
     original_run_id: str
     first_run_id: str
     arguments: Payloads = ()
-    execution_timeout: float = 0.0
-    run_timeout: float = 0.0
-    task_timeout: float = 10.0
+    headers: Fields = {}
+    spec: StartSpec = StartSpec()
     expiration_ns: int = 0
     identity: str = ""
     attempt: int = 1
-    retry_policy: RetryRule | None = None
-    cron_schedule: str = ""
-    memo: Fields = {}
-    search_attributes: Fields = {}
-    headers: Fields = {}
     continued_run_id: str = ""
     initiator: Initiator = Initiator.NONE
     continued_failure: Failure | None = None
     last_completion_result: Payloads = ()
     first_task_backoff: float = 0.0
-    priority_key: int = 0
-    static_summary: Payload | None = None
-    static_details: Payload | None = None
     parent_namespace: str = ""
     parent_workflow_id: str = ""
     parent_run_id: str = ""
@@ -431,12 +435,20 @@ class WorkflowTaskStarted(Attributes, frozen=True, kw_only=True):
     target_version_changed: bool = False
 
 
+CORE_FLAGS = (1, 2, 3)
+"""Core's own flags that fit what the embedded engine writes: ids and types are checked, patches are indexed, terminal
+commands come last.
+"""
+
+
 class WorkflowTaskCompleted(Attributes, frozen=True, kw_only=True):
     """The worker answered; the events of its commands follow."""
 
     scheduled_event_id: int
     started_event_id: int
     identity: str = ""
+    sdk_name: str = ""
+    core_flags: tuple[int, ...] = CORE_FLAGS
     flags: tuple[int, ...] = ()
     version: WorkerDeploymentVersion | None = None
     behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
@@ -459,24 +471,19 @@ class WorkflowTaskTimedOut(Attributes, frozen=True, kw_only=True):
 
     scheduled_event_id: int
     started_event_id: int
+    timeout_type: TimeoutType = TimeoutType.START_TO_CLOSE
 
 
-class ActivityTaskScheduled(Attributes, frozen=True, kw_only=True):
-    """An activity is wanted. The timeouts are as the engine understood them."""
+class ActivityTaskScheduled(Attributes, frozen=True, kw_only=False):
+    """An activity is wanted. The timeouts, the queue and the retry policy are as the engine understood them."""
 
     activity_id: str
     activity_type: str
-    task_queue: str
+    spec: ActivitySpec
     task_completed_event_id: int
     arguments: Payloads = ()
     headers: Fields = {}
-    schedule_to_close_timeout: float = 0.0
-    schedule_to_start_timeout: float = 0.0
-    start_to_close_timeout: float = 0.0
-    heartbeat_timeout: float = 0.0
-    retry_policy: RetryRule = RetryRule()
     summary: Payload | None = None
-    priority_key: int = 0
 
 
 class ActivityTaskStarted(Attributes, frozen=True, kw_only=True):
@@ -645,19 +652,19 @@ class WorkflowExecutionTimedOut(Attributes, frozen=True, kw_only=True):
 
 
 class WorkflowExecutionContinuedAsNew(Attributes, frozen=True, kw_only=True):
-    """The run ended and another took its place."""
+    """The run ended and another took its place, which begins with this spec."""
 
     new_run_id: str
     workflow_type: str
-    task_queue: str
     task_completed_event_id: int
     arguments: Payloads = ()
-    run_timeout: float = 0.0
-    task_timeout: float = 10.0
     headers: Fields = {}
-    memo: Fields = {}
-    search_attributes: Fields = {}
+    spec: StartSpec = StartSpec()
     versioning: ContinueAsNewVersioningBehavior = ContinueAsNewVersioningBehavior.UNSPECIFIED
+    initiator: Initiator = Initiator.NONE
+    failure: Failure | None = None
+    last_completion_result: Payloads = ()
+    """These three say why, where servers of the first years ended so a run that was to be tried again."""
 
 
 KINDS: tuple[type[Attributes], ...] = (
@@ -692,6 +699,127 @@ KINDS: tuple[type[Attributes], ...] = (
     *OTHER_KINDS,
     *UPDATE_KINDS,
 )
+
+# --- what the embedded engine does not write: read from histories of servers --------------------------------
+
+
+class WorkflowPropertiesModifiedExternally(Attributes, frozen=True, kw_only=True):
+    """An operator changed the run's properties."""
+
+
+class ActivityPropertiesModifiedExternally(Attributes, frozen=True, kw_only=True):
+    """An operator changed an activity's properties."""
+
+    scheduled_event_id: int
+
+
+class WorkflowExecutionOptionsUpdated(Attributes, frozen=True, kw_only=True):
+    """An operator changed the run's options."""
+
+    identity: str = ""
+
+
+class WorkflowExecutionPaused(Attributes, frozen=True, kw_only=True):
+    """An operator paused the run."""
+
+    identity: str = ""
+    reason: str = ""
+
+
+class WorkflowExecutionUnpaused(Attributes, frozen=True, kw_only=True):
+    """An operator let the run go on."""
+
+    identity: str = ""
+    reason: str = ""
+
+
+class NexusOperationScheduled(Attributes, frozen=True, kw_only=True):
+    """The run asked for an operation of another service."""
+
+    endpoint: str
+    service: str
+    operation: str
+    task_completed_event_id: int
+
+
+class NexusOperationStarted(Attributes, frozen=True, kw_only=True):
+    """The operation has begun."""
+
+    scheduled_event_id: int
+
+
+class NexusOperationCompleted(Attributes, frozen=True, kw_only=True):
+    """The operation returned."""
+
+    scheduled_event_id: int
+    result: Payload | None = None
+
+
+class NexusOperationEnd(Attributes, frozen=True, kw_only=True):
+    """What the other ends of an operation say. No kind of its own."""
+
+    scheduled_event_id: int
+    failure: Failure | None = None
+
+
+class NexusOperationFailed(NexusOperationEnd, frozen=True, kw_only=True):
+    """The operation failed."""
+
+
+class NexusOperationCanceled(NexusOperationEnd, frozen=True, kw_only=True):
+    """The operation ended as cancelled."""
+
+
+class NexusOperationTimedOut(NexusOperationEnd, frozen=True, kw_only=True):
+    """The operation took too long."""
+
+
+class NexusOperationCancelRequested(Attributes, frozen=True, kw_only=True):
+    """The run asked to cancel the operation."""
+
+    scheduled_event_id: int
+    task_completed_event_id: int
+
+
+class UnknownEvent(Attributes, frozen=True, kw_only=True):
+    """An event of a kind that this version does not know: its name, such as `TIMER_FIRED`, and its attributes in JSON.
+
+    `may_be_ignored`: the server says that a worker need not understand it.
+    """
+
+    name: str
+    document: dict[str, Any] = {}
+    may_be_ignored: bool = False
+
+
+FOREIGN_KINDS: tuple[type[Attributes], ...] = (
+    ForeignMarkerRecorded,
+    WorkflowExecutionUpdateRejected,
+    WorkflowPropertiesModifiedExternally,
+    ActivityPropertiesModifiedExternally,
+    WorkflowExecutionOptionsUpdated,
+    WorkflowExecutionPaused,
+    WorkflowExecutionUnpaused,
+    NexusOperationScheduled,
+    NexusOperationStarted,
+    NexusOperationCompleted,
+    NexusOperationFailed,
+    NexusOperationCanceled,
+    NexusOperationTimedOut,
+    NexusOperationCancelRequested,
+)
+"""Kinds that only histories of servers have."""
+
+TASK_KINDS: frozenset[type[Attributes]] = frozenset(
+    {
+        WorkflowTaskScheduled,
+        WorkflowTaskStarted,
+        WorkflowTaskCompleted,
+        WorkflowTaskFailed,
+        WorkflowTaskTimedOut,
+    }
+)
+"""The kinds that tell of workflow tasks."""
 
 ATTEMPT_ENDS: frozenset[type[Attributes]] = frozenset(
     {ActivityTaskCompleted, ActivityTaskFailed, ActivityTaskTimedOut, ActivityTaskCanceled}

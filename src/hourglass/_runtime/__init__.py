@@ -11,14 +11,11 @@ The tree:
     subsystem         the supervision tree, as one readable expression
     processes         the bodies of the tree's processes
     services          what serves one task queue and outlives its Worker
-    dispatch          from a poll to an answer: one job per item
+    dispatch          from an engine to an answer: one job per item, which is also its entry in the book of work in flight
     codec_edge        a codec around a handle
-    watchdog          looks for what should be impossible, and mends what stays so
-    sightings         whether the engine sees us
-    reachability      whether the engine answers us
+    watchdog          looks for what should be impossible, and mends what stays so; whether the engine sees and answers us
     worker_view       what a worker tells of itself, its states, Ctrl-C and SIGTERM
-    worker_metrics    the same as metrics
-    status            `/live`, `/ready`, `/status` and `/metrics` over HTTP
+    status            the same over HTTP, `/live`, `/ready` and `/status`, and as metrics
 
 Workflow code:
     resolver          from a type name on the wire to a decorated object
@@ -28,7 +25,7 @@ Workflow code:
     lane, lanes       one thread that runs workflow code; all of a worker's, and how one that hangs is relieved and replaced
     lane_notes        which run each lane is at, noted where another process can read it
     deaths            which runs were executing when a process died
-    hung              where code that does not come back stands, and how its thread is stopped
+    hung              where code that does not come back stands, seen from this process or another; how its thread is stopped
     watcher           calls that workflow code must not make, seen while it runs
     code_origin       whether a file is ours, the library's or the author's
 
@@ -44,8 +41,6 @@ Activities:
     executors         runs one attempt where it belongs
 
 The guardian, a small parent process that replaces a worker's process that cannot be saved:
-    guardian_wire     what the two tell each other
-    standstill        a process that stands still, looked at from outside
-    guarded           the guarded side
+    guarded           the guarded side, and what the two tell each other
     guardian          the guardian's side
 """

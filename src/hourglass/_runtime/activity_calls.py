@@ -110,7 +110,7 @@ def loop_blocked(task: ActivityTask, running: str, stack: str) -> ActivityFailed
 
 def can_be_tried_again(task: ActivityTask) -> bool:
     """Whether the engine makes another attempt where this one fails as its loop is blocked."""
-    rule = task.retry_policy
+    rule = task.spec.retry_policy
     if rule is None:
         return True
     is_last = bool(rule.maximum_attempts) and task.attempt >= rule.maximum_attempts
@@ -222,7 +222,8 @@ def call_plainly(
     except BaseException as error:
         end_fork(home, 1)
         return _ended_by(task, context, error)
-    end_fork(home, 0)
+    if os.getpid() != home:
+        end_fork(home, 0)
     return _returned(task, context, value)
 
 

@@ -24,6 +24,7 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
+from hourglass._forks import ForkStage, at_fork
 from hourglass._runtime.activity_calls import end_fork
 from hourglass._runtime.daemon_executor import DaemonExecutor
 from hourglass._runtime.hung import frame_of, is_debugged, take_stack
@@ -279,5 +280,4 @@ def _after_fork() -> None:
         loop.stop()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(ForkStage.ACTIVITY_LOOPS, in_child=_after_fork)

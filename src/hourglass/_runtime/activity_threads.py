@@ -185,13 +185,11 @@ class ThreadPool:
                 raise  # there is no thread that would ever take the job
             logger.exception("no new thread for %s; its jobs wait for the others", self._name)
 
-    def _leave(self, hand: _Hand, seat: Seat) -> bool:
-        """A job is over; False if its thread was lost meanwhile."""
+    def _leave(self, hand: _Hand, seat: Seat) -> None:
+        """A job is over; its thread may have been lost meanwhile."""
         was, seat.state, seat.hand, hand.seat = seat.state, _State.OVER, None, None
         if was is _State.LOST:
             self._lost -= 1
-            return False
-        return True
 
     # --- in a thread of the pool -------------------------------------------------------------------------------------
 
@@ -210,14 +208,19 @@ class ThreadPool:
         """
         while True:
             with self._lock:
-                if hand.seat is not None and not self._leave(hand, hand.seat):
-                    return None
-                self._called.discard(hand)
+                last = hand.seat
+                if last is not None:
+                    if last.state is _State.LOST:
+                        self._leave(hand, last)
+                        return None
+                    last.state, last.hand, hand.seat = _State.OVER, None, None
+                if self._called:
+                    self._called.discard(hand)
                 while self._jobs:
                     seat = self._jobs.popleft()
                     if seat.job is not None:  # else it was given up while it waited
                         hand.seat, seat.state, seat.hand = seat, _State.RUNNING, hand
-                        if self._jobs:
+                        if self._jobs and not self._called:
                             self._call_one()
                         return seat
                 if self._stopped:
@@ -234,7 +237,8 @@ class ThreadPool:
         except BaseException:
             end_fork(home, 1)
             logger.exception("a job of %s let an exception out", self._name)
-        end_fork(home, 0)
+        if os.getpid() != home:
+            end_fork(home, 0)
 
     def _ended(self, hand: _Hand) -> None:
         """A thread ends: as it was told to, because it was lost, or by an exception from outside."""

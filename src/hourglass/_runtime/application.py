@@ -15,24 +15,23 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from hourglass._bridge.holder import BridgeHolder, HandleTables, Limits, Ticket
-from hourglass._contract.handle import ActivityCancel, Handle, HandleConfig
+from hourglass._bridge.handles import HandleRecord
+from hourglass._bridge.holder import BridgeHolder, HandleLimits, HandleTables
+from hourglass._contract.handle import ActivityCancel, ActivityItem, Handle, HandleConfig
 from hourglass._contract.service import Connection, Request
 from hourglass._engine.events import Activation
 from hourglass._runtime.codec_edge import CodecConnection
 from hourglass._runtime.dispatch import Dispatch
 from hourglass._runtime.plan import Plan
-from hourglass._runtime.reachability import Reachability, ReachLimits
 from hourglass._runtime.services import QueueServices
-from hourglass._runtime.sightings import SightLimits
-from hourglass._runtime.watchdog import WatchLimits
+from hourglass._runtime.watchdog import Reachability, ReachLimits, SightLimits, WatchLimits
 from hourglass._supervision import (
     DynamicSupervisor,
     NotRunning,
     Process,
-    Registry,
-    Report,
+    ProcessRegistry,
     SupervisionError,
+    SupervisionReport,
     TaskSupervisor,
     Tree,
     start_tree,
@@ -102,7 +101,7 @@ class Application:
         converter: Converter,
         codec: Codec | None,
         client: Any,
-        limits: Limits | None = None,
+        limits: HandleLimits | None = None,
         watch: WatchLimits | None = None,
         sight: SightLimits | None = None,
         reach: ReachLimits | None = None,
@@ -110,18 +109,18 @@ class Application:
         self.raw = connection
         # Borrowed: the end of a handle closes its connection, which must never be the client's own.
         self.shared: Connection | None = _coded(BorrowedConnection(connection), codec, converter)
-        self.limits = limits or Limits()
+        self.limits = limits or HandleLimits()
         self.watch = watch or WatchLimits()
         self.sight = sight or SightLimits()
         self.reach = reach or ReachLimits()
         self.reachability = Reachability()
         self.tables = HandleTables()
-        self.registry = Registry()
+        self.registry = ProcessRegistry()
         self.workers = DynamicSupervisor(max_restarts=20, window=5.0)
         self.lanes = DynamicSupervisor(max_restarts=100, window=5.0)
         self.evaluators = TaskSupervisor()
         self.executors = TaskSupervisor()
-        self.dispatch = Dispatch(self.evaluators, self.executors)
+        self.dispatch = Dispatch(self.tables, self.evaluators, self.executors)
         self.distrust: Callable[[str], object] = lambda _: None
         self.tree: Tree | None = None
         self.restarts = 0
@@ -199,14 +198,15 @@ class Application:
         if services is not None:
             services.evicted(generation, run_id)
 
-    def item_arrived(self, ticket: Ticket[Any]) -> None:
+    def item_arrived(self, record: HandleRecord, item: Activation | ActivityItem) -> None:
         """A handle that drains has something that must go on; it is answered there if it is not dispatched here."""
-        services = self._services.get(ticket.queue)
-        if services is not None:
-            dispatch = (
-                self.dispatch.activation if isinstance(ticket.item, Activation) else self.dispatch.activity
-            )
-            dispatch(services, ticket)
+        services = self._services.get(record.queue)
+        if services is None:
+            return
+        if isinstance(item, Activation):
+            self.dispatch.activation(services, record, item)
+        else:
+            self.dispatch.activity(services, record, item)
 
     def handle_ended(self, queue: str, generation: int) -> None:
         """A handle is gone: nothing of its generation will be heard of again."""
@@ -261,7 +261,7 @@ class Application:
         if self._holder is not None:
             await self.last_holder().unregister_worker(queue)
         while self.tables.of_queue(queue):
-            await self.tables.bell.wait()
+            await self.tables.changed.wait()
         await self.dispatch.finish(queue)
         await hide_lanes(self, services)
         if self._services.get(queue) is services:
@@ -276,10 +276,6 @@ class Application:
         task.add_done_callback(self._tidying.discard)
         await asyncio.shield(task)
 
-    async def stop(self) -> None:
-        """Serve nothing any more."""
-        await asyncio.gather(*[self.stop_worker(queue) for queue in tuple(self._services)])
-
     # --- the tree ----------------------------------------------------------------------------------------------------
 
     async def _ensure_tree(self) -> None:
@@ -293,7 +289,7 @@ class Application:
         self.tree = await start_tree(application(self), sink=self._heard)
         self.tree.root.monitor(lambda down: self._root_died())
 
-    def _heard(self, report: Report) -> None:
+    def _heard(self, report: SupervisionReport) -> None:
         if report.kind == "restarting":
             self.restarts += 1
         log_report(report)

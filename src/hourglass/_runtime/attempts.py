@@ -18,8 +18,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol, TypeVar
 
 from hourglass._contract.handle import ActivityResult, ActivityTask
-from hourglass._engine.events import Payloads
 from hourglass._engine.options import policy_from
+from hourglass._engine.specs import Payloads
 from hourglass._runtime.portal import Mailbox
 from hourglass.activity import Info
 from hourglass.activity._context import ActivityContext, Equipment
@@ -93,6 +93,7 @@ class Attempt:
         "context",
         "generation",
         "identity",
+        "key",
         "over",
         "since",
         "task",
@@ -107,6 +108,7 @@ class Attempt:
         self.generation = generation
         self.identity = (task.workflow_id, task.run_id, task.activity_id)
         """Which activity this is an attempt of."""
+        self.key: bytes | tuple[int, bytes] = (generation, task.token) if task.is_local else task.token
         self.since = self.told_at = time.monotonic()
         self.over = False
         self.work: Work | None = None
@@ -124,9 +126,13 @@ class Attempt:
         """The attempt has ended; only the first to say so counts."""
         if self._beat_is_due:
             self._beat_newest()  # its last words: they may hold the cursor for the next attempt
-        if not self.over:
+        if self.over:
+            return
+        if self._timers is not None:
             self.let_go()
-            self._around.ended(self, result)
+        else:  # the usual end: what `let_go` does, without the call
+            self.over, self.context.attempt = True, None
+        self._around.ended(self, result)
 
     def let_go(self) -> None:
         """It is over for the executor: a later result, its heartbeats and its timers are dropped."""
@@ -217,18 +223,18 @@ def info_of(task: ActivityTask, converter: Converter) -> Info:
         task_token=task.token,
         is_local=task.is_local,
         namespace=task.namespace,
-        task_queue=task.task_queue,
+        task_queue=task.spec.task_queue,
         workflow_id=task.workflow_id,
         workflow_run_id=task.run_id,
         workflow_type=task.workflow_type,
         scheduled_time=_time(task.scheduled_time_ns),
         current_attempt_scheduled_time=_time(task.current_attempt_scheduled_time_ns),
         started_time=_time(task.started_time_ns),
-        schedule_to_close_timeout=_duration(task.schedule_to_close_timeout),
-        start_to_close_timeout=_duration(task.start_to_close_timeout),
-        heartbeat_timeout=_duration(task.heartbeat_timeout),
-        retry_policy=policy_from(task.retry_policy),
-        priority_key=task.priority_key,
+        schedule_to_close_timeout=_duration(task.spec.schedule_to_close_timeout),
+        start_to_close_timeout=_duration(task.spec.start_to_close_timeout),
+        heartbeat_timeout=_duration(task.spec.heartbeat_timeout),
+        retry_policy=policy_from(task.spec.retry_policy),
+        priority_key=task.spec.priority_key,
         headers=task.headers,
         encoded_heartbeat_details=task.heartbeat_details,
         converter=converter,

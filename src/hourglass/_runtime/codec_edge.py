@@ -23,7 +23,8 @@ from hourglass._contract.handle import (
 )
 from hourglass._contract.service import Connection, Request
 from hourglass._engine.commands import Completion, TaskFailed
-from hourglass._engine.events import Activation, Payloads
+from hourglass._engine.events import Activation
+from hourglass._engine.specs import Payloads
 from hourglass._runtime.daemon_executor import DaemonExecutor
 from hourglass.converter import ApplicationFailure, Codec, Converter, Failure, seal, unseal
 from hourglass.errors import PayloadError

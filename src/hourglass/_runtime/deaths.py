@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from hourglass._engine.definition import WorkflowDefinition
-from hourglass._runtime.guardian_wire import RunHung
+from hourglass._forks import ForkStage, at_fork
+from hourglass._runtime.hung import RunHung
 from hourglass._runtime.lane_notes import SIZE, LaneNotes, Noted, read_notes
 from hourglass._runtime.targets import Target, resolve
 from hourglass.errors import TargetError
@@ -248,8 +249,7 @@ def _after_fork() -> None:
     _open.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(ForkStage.DEATHS, in_child=_after_fork)
 
 
 def _state(environ: Mapping[str, str]) -> Path:

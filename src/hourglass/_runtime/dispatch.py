@@ -1,9 +1,11 @@
-"""From a poll to an answer: gives each polled item to a job of its own (the evaluation of an activation, an attempt
-of an activity), and knows which job has what.
+"""From an engine to an answer: gives each item to a job of its own (the evaluation of an activation, an attempt of an
+activity).
 
 Jobs live under the Application, outside the Subsystem: a Worker or a holder that dies takes none of them along. There
-may be ten thousand of them in a second, so they have no coroutine: what is next is a callback, and one object, a job
-in the tree that can be seen and killed (`hourglass._supervision.job`), carries it from the ticket to the answer.
+may be ten thousand of them in a second, so they have no coroutine: what is next is a callback, and one object is all
+that there is of an item in work. It is the entry of its handle's book of what is in flight (`HandleRecord`), which
+counts its answer; a job in the tree that can be seen and killed (`hourglass._supervision.process`); and what its lane or
+executor calls with the outcome.
 
 Invariants: whatever ends a job, what it was given is answered (I3); where it dies without an answer, it is answered
 as failed, here. If no worker is registered any more the answer is logged and dropped, and the engine delivers again.
@@ -17,8 +19,9 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from hourglass._bridge.handles import is_eviction
-from hourglass._bridge.holder import BridgeHolder, Ticket, WorkerNotRegistered
+from hourglass._bridge.handles import HandleRecord, HandleTables, is_eviction
+from hourglass._bridge.holder import BridgeHolder, WorkerNotRegistered
+from hourglass._bridge.sending import send_completion, send_result
 from hourglass._contract.handle import (
     ActivityCancel,
     ActivityFailed,
@@ -33,6 +36,7 @@ from hourglass._runtime.evaluation import Verdict
 from hourglass._runtime.lane_notes import LaneNote, packed
 from hourglass._runtime.services import QueueServices
 from hourglass._supervision import NORMAL, Exit, Job, TaskSupervisor
+from hourglass._supervision.process import ProcessState
 from hourglass.converter import ApplicationFailure, Failure
 
 # --- jobs ---------------------------------------------------------------------------------------------------
@@ -40,23 +44,47 @@ from hourglass.converter import ApplicationFailure, Failure
 
 logger = logging.getLogger("hourglass.worker")
 
+_RUNNING, _DEAD = ProcessState.RUNNING, ProcessState.DEAD
+
 
 class Work(Job):
-    """A polled item in work: held by this job, and after its death by the task that answers in its place."""
+    """An item of an engine's in work: the entry of its handle's book, and a job in the tree; after its death a task answers in
+    its place.
+    """
 
-    __slots__ = ("_ticket", "dispatch", "mending", "services")
+    __slots__ = ("dispatch", "item", "mending", "record", "services", "token")
 
     dispatch: Dispatch
     services: QueueServices
-    _ticket: Ticket[Any]
+    record: HandleRecord
+    token: int
     mending: asyncio.Task[None] | None
+
+    is_dispatched = True
+
+    @property
+    def is_in_work(self) -> bool:
+        """Whether it is answered by itself, or in its place."""
+        return self.exit is None or self.mending is not None
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """It has been answered, or has failed with `error` and is answered in its place."""
+        if error is None and self.state is _RUNNING and not self._waiters and not self._monitors:
+            # The usual end, as in `Job.finish`, without a word to `on_death`, which has nothing to answer then.
+            self.state, self.exit = _DEAD, NORMAL
+            assert self.parent is not None
+            self.parent.links.pop(self, None)
+        else:
+            super().finish(error)
 
     def _mend(self, answer: Coroutine[Any, Any, None]) -> None:
         self.mending = asyncio.get_running_loop().create_task(answer)
+        self.dispatch.mending[self.mending] = self.services.queue
         self.mending.add_done_callback(self._mended)
 
     def _mended(self, task: asyncio.Task[None]) -> None:
-        self.dispatch.works.pop(self._ticket.token, None)
+        self.mending = None
+        self.dispatch.mending.pop(task, None)
         if not task.cancelled() and task.exception() is not None:
             logger.error("what a dead task left behind could not be answered", exc_info=task.exception())
 
@@ -66,48 +94,45 @@ class Evaluation(Work):
 
     __slots__ = ("_unwanted",)
 
-    def begin(self, dispatch: Dispatch, services: QueueServices, ticket: Ticket[Activation]) -> None:
-        """Have the activation evaluated on its run's lane."""
-        self.dispatch, self.services, self._ticket, self.mending = dispatch, services, ticket, None
-        self._unwanted: tuple[str, ...] = ()
-        try:
-            services.lanes.submit(ticket.item, self._evaluated, generation=ticket.generation)
-        except Exception as error:
-            self.finish(error)
+    item: Activation
+    _unwanted: tuple[str, ...]
 
-    def _evaluated(self, verdict: Verdict) -> None:
+    def evaluated(self, verdict: Verdict) -> None:
+        """The lane has its answer: send it."""
         if self.exit is not None:
             return  # it was answered in its place
+        record, completion = self.record, verdict.completion
         try:
             if verdict.closed:
-                self.services.hold(self._ticket.generation, self._ticket.item.run_id)
+                self.services.hold(record.generation, completion.run_id)
             self._unwanted = verdict.evict
-            try:
-                self.dispatch.holder.send_completion(self._ticket, verdict.completion, self._answered)
-            except WorkerNotRegistered as error:
-                self._say_unsent(error)
+            if record.runs.open.get(completion.run_id) is self:
+                send_completion(self.dispatch.tables, record, completion, self._answered)
+            else:
+                self._say_unsent(
+                    self.dispatch.holder.stale(f"run {completion.run_id}", record.queue, record.generation)
+                )
                 self._answered()
         except Exception as error:
             self.finish(error)
 
     def _answered(self) -> None:
-        if is_eviction(self._ticket.item):
-            self.services.release(self._ticket.generation, self._ticket.item.run_id)
+        if self.services.held and is_eviction(self.item):
+            self.services.release(self.record.generation, self.item.run_id)
         for run_id in self._unwanted:
-            self.dispatch.evict(self.services.queue, self._ticket.generation, run_id)
+            self.dispatch.evict(self.record, run_id)
         self.finish()
 
     def _say_unsent(self, error: WorkerNotRegistered) -> None:
-        logger.info("the answer for run %s is not sent: %s", self._ticket.item.run_id, error)
+        logger.info("the answer for run %s is not sent: %s", self.item.run_id, error)
 
     def on_death(self, reason: Exit) -> None:
         """The job has ended: it has answered, or an answer is sent in its place."""
         if reason is NORMAL:
-            self.dispatch.works.pop(self._ticket.token, None)
             return
-        run_id = self._ticket.item.run_id
-        if is_eviction(self._ticket.item):
-            self.services.release(self._ticket.generation, run_id)
+        run_id = self.item.run_id
+        if is_eviction(self.item):
+            self.services.release(self.record.generation, run_id)
             # An eviction is only acknowledged: there is nothing in it that could fail.
             answer: Completion = Succeeded(run_id)
         else:
@@ -118,7 +143,10 @@ class Evaluation(Work):
 
     async def _complete_instead(self, completion: Completion) -> None:
         try:
-            await self.dispatch.holder.complete_activation(self._ticket, completion)
+            record = self.record
+            await self.dispatch.holder.complete_activation(
+                record.queue, record.generation, self.token, completion
+            )
         except WorkerNotRegistered as error:
             self._say_unsent(error)
 
@@ -126,17 +154,16 @@ class Evaluation(Work):
 class Execution(Work):
     """An attempt of an activity: made, and reported."""
 
-    __slots__ = ("_attempt", "_task")
+    __slots__ = ("_attempt",)
 
-    def begin(
-        self, dispatch: Dispatch, services: QueueServices, ticket: Ticket[ActivityItem], task: ActivityTask
-    ) -> None:
+    item: ActivityTask
+    _attempt: Attempt | None
+
+    def begin(self) -> None:
         """Have the attempt made."""
-        self.dispatch, self.services, self._ticket, self.mending = dispatch, services, ticket, None
-        self._task = task
-        self._attempt: Attempt | None = None
+        self._attempt = None
         try:
-            self._attempt = services.executor.begin(task, self, ticket.generation)
+            self._attempt = self.services.executor.begin(self.item, self, self.record.generation)
         except Exception as error:
             self.finish(error)
 
@@ -144,10 +171,11 @@ class Execution(Work):
         """The attempt has ended: report it."""
         if self.exit is not None:
             return  # it was reported in its place
-        ticket = self._ticket
+        record = self.record
         try:
-            self.dispatch.holder.send_result(ticket.queue, ticket.generation, result, self.finish)
-        except WorkerNotRegistered:
+            if record.attempts.open.get(result.token) is self:
+                send_result(self.dispatch.tables, record, result, self.finish)
+                return
             resending = asyncio.get_running_loop().create_task(self._report_somehow(result))
             resending.add_done_callback(lambda done: self.finish(_error_of(done)))
             self.monitor(lambda _: resending.cancel())
@@ -158,20 +186,19 @@ class Execution(Work):
         """By the handle if it takes it, else by the client."""
 
         async def complete(result: ActivityResult) -> None:
-            ticket = self._ticket
-            await self.dispatch.holder.complete_activity(ticket.queue, ticket.generation, result)
+            record = self.record
+            await self.dispatch.holder.complete_activity(record.queue, record.generation, result)
 
-        await self.services.sender.send(self._task, result, complete)
+        await self.services.sender.send(self.item, result, complete)
 
     def on_death(self, reason: Exit) -> None:
         """The job has ended: it has answered, or an answer is sent in its place."""
         if reason is NORMAL:
-            self.dispatch.works.pop(self._ticket.token, None)
             return
         if self._attempt is not None:  # this one: another may have come under the same token
             self.services.executor.abandon(self._attempt)
         failed = _failure("AttemptDied", f"the process that made this attempt ended: {reason}")
-        self._mend(self._report_somehow(ActivityFailed(self._task.token, failed)))
+        self._mend(self._report_somehow(ActivityFailed(self.item.token, failed)))
 
 
 class LocalExecution(Execution):
@@ -183,15 +210,16 @@ class LocalExecution(Execution):
 
     _note: LaneNote | None
 
-    def begin(
-        self, dispatch: Dispatch, services: QueueServices, ticket: Ticket[ActivityItem], task: ActivityTask
-    ) -> None:
+    finish = Job.finish  # it has to hear of every end
+
+    def begin(self) -> None:
         """Have the attempt made."""
+        services, task = self.services, self.item
         self._note = services.notes.note(is_lane=False) if services.notes is not None else None
         if self._note is not None:
             code = services.code_of(task.workflow_type)
             self._note.take(packed(task.run_id, task.workflow_type, code, task.activity_id))
-        super().begin(dispatch, services, ticket, task)
+        super().begin()
 
     def on_death(self, reason: Exit) -> None:
         """The job has ended: the note of what was executing goes, then as for every attempt."""
@@ -201,9 +229,9 @@ class LocalExecution(Execution):
 
     def executed(self, result: ActivityResult) -> None:
         """The attempt has ended: report it when its run, if it has closed, is evicted."""
-        self.services.lanes.attempt_ended(self._task.run_id, self._task.activity_id)
-        report = super().executed
-        self.services.when_released(self._ticket.generation, self._task.run_id, lambda: report(result))
+        task, report = self.item, super().executed
+        self.services.lanes.attempt_ended(task.run_id, task.activity_id)
+        self.services.when_released(self.record.generation, task.run_id, lambda: report(result))
 
 
 def _error_of(task: asyncio.Task[None]) -> BaseException | None:
@@ -222,62 +250,64 @@ _SETTLE = 5.0  # for the answers that the dead owe
 
 
 class Dispatch:
-    """Gives polled items to jobs."""
+    """Gives the items of engines to jobs."""
 
     holder: BridgeHolder
     """The holder that was last in charge, dead or alive; set before anything is polled from it."""
 
-    def __init__(self, evaluators: TaskSupervisor, executors: TaskSupervisor) -> None:
-        self.works: dict[int, Work] = {}
-        """What is handed out and not answered, by its ticket's token; a job that has answered removes itself."""
+    def __init__(self, tables: HandleTables, evaluators: TaskSupervisor, executors: TaskSupervisor) -> None:
+        self.tables = tables
+        self.mending: dict[asyncio.Task[None], str] = {}
+        """The tasks that answer in the place of jobs that died, and their queues."""
         self._evaluators = evaluators
         self._executors = executors
 
-    def activation(self, services: QueueServices, ticket: Ticket[Activation]) -> None:
+    def activation(self, services: QueueServices, record: HandleRecord, item: Activation) -> None:
         """Have an activation evaluated and answered. Raises `NotRunning` while the evaluators' supervisor is down."""
-        # The job first: if it cannot be made the ticket is not acknowledged, and the poll line keeps the item.
-        evaluation = self._evaluators.spawn_job(Evaluation, "evaluation")
-        if not ticket.acknowledge():
-            evaluation.drop()
-            return
-        self.works[ticket.token] = evaluation
-        evaluation.begin(self, services, ticket)
+        # The job first: if it cannot be made the poll line keeps the item.
+        job = self._evaluators.spawn_job(Evaluation, "evaluation")
+        job.dispatch, job.services, job.record, job.item, job.mending = self, services, record, item, None
+        job.token = record.next_token()
+        record.runs.open[item.run_id] = job
+        try:
+            services.lanes.submit(item, job.evaluated, generation=record.generation)
+        except Exception as error:
+            job.finish(error)
 
-    def activity(self, services: QueueServices, ticket: Ticket[ActivityItem]) -> None:
+    def activity(self, services: QueueServices, record: HandleRecord, item: ActivityItem) -> None:
         """Have an attempt made and reported, or an attempt that runs here cancelled. Raises as `activation` does."""
-        item = ticket.item
         if isinstance(item, ActivityCancel):
-            if ticket.acknowledge():
-                services.executor.cancel(item.token, item.reason, ticket.generation)
+            services.executor.cancel(item.token, item.reason, record.generation)
             return
-        kind = LocalExecution if item.is_local else Execution
-        execution = self._executors.spawn_job(kind, "attempt")
-        if not ticket.acknowledge():
-            execution.drop()
-            return
-        self.works[ticket.token] = execution
-        execution.begin(self, services, ticket, item)
+        job = self._executors.spawn_job(LocalExecution if item.is_local else Execution, "attempt")
+        job.dispatch, job.services, job.record, job.item, job.mending = self, services, record, item, None
+        job.token = record.next_token()
+        record.attempts.open[item.token] = job
+        job.begin()
 
-    def evict(self, queue: str, generation: int, run_id: str) -> None:
+    def evict(self, record: HandleRecord, run_id: str) -> None:
         """Have a run evicted; a handle that is gone has evicted everything."""
         try:
-            self.holder.request_eviction(queue, generation, run_id)
+            self.holder.request_eviction(record.queue, record.generation, run_id)
         except WorkerNotRegistered:
             pass
 
-    # --- looking, and the end ----------------------------------------------------------------------------------------
+    # --- the end -----------------------------------------------------------------------------------------------------
 
     async def finish(self, queue: str) -> None:
         """No handle of this queue is left: end what still works for it, and wait, but not for ever, until all is answered."""
-        for work in self._of(queue):
+        works = [
+            job
+            for supervisor in (self._evaluators, self._executors)
+            for job in supervisor.jobs()
+            if isinstance(job, Work) and job.services.queue == queue
+        ]
+        for work in works:
             work.begin_stop(_STOP)
-        for work in self._of(queue):
+        for work in works:
             await work.wait_dead()
-        mending = [work.mending for work in self._of(queue) if work.mending is not None]
+        mending = [task for task, whose in self.mending.items() if whose == queue]
         if mending:
             _, unanswered = await asyncio.wait(mending, timeout=_SETTLE)
             for task in unanswered:
                 task.cancel()
-
-    def _of(self, queue: str) -> list[Work]:
-        return [work for work in self.works.values() if work.services.queue == queue]

@@ -121,7 +121,7 @@ class TurnRules:
 
     def learn(self, evicted: RunEvicted, entry: Entry | None) -> None:
         """The engine forgets a run: if that is because it does not fit its history, the other turns from now on."""
-        if evicted.reason != "NONDETERMINISM" or entry is None or entry.run.is_ours:
+        if evicted.reason != "NONDETERMINISM" or entry is None or not entry.run.behaviour.python_is_unknown:
             return
         run_id = entry.key.run_id
         with self._lock:
@@ -347,9 +347,9 @@ class Evaluations:
             if self._note is not None:
                 self._note.take(found.noted)
         run = entry.run
-        was_closed = run.closed
+        was_closed = run.state.result is not None
         completion = self._activate(entry, activation, None if only_looks else self._watcher)
-        closed = run.closed
+        closed = run.state.result is not None
         closing = closed and not was_closed
         if type(completion) is Succeeded and not only_looks:
             entry.grown(activation)
@@ -357,7 +357,8 @@ class Evaluations:
                 completion = self._check(entry, completion, closing=closing)
         if type(completion) is TaskFailed:
             return Verdict(completion)
-        self._note_progress(entry, activation, only_looks=only_looks)
+        if run.notices or self.quarantine.hangs or self._parked.reasons:
+            self._note_progress(entry, activation, only_looks=only_looks)
         if closing and not activation.is_replaying:
             self._counts.run_closed(run.state.workflow_type, run.state.result)
         return self._settle(entry, completion, closed=closed)
@@ -409,7 +410,10 @@ class Evaluations:
         try:
             completion = entry.run.activate(activation)
         finally:
-            _end_fork(self._home)  # before any lock is taken that another thread may have held when it forked
+            if os.getpid() != self._home:
+                _end_fork(
+                    self._home
+                )  # before any lock is taken that another thread may have held when it forked
             if watcher is not None:
                 complaint = watcher.exit()
         if self._retired:

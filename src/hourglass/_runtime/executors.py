@@ -25,10 +25,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from hourglass._contract.handle import (
     ActivityCancelled,
@@ -135,7 +135,7 @@ class Beats:
 
     def _is_left_to_us(self, task: ActivityTask) -> bool:
         """Whether the author promised no progress, here or in the call."""
-        if task.is_local or task.heartbeat_timeout not in (0.0, LIVENESS_TIMEOUT):
+        if task.is_local or task.spec.heartbeat_timeout not in (0.0, LIVENESS_TIMEOUT):
             return False
         definition = self._resolver.known_activity(task.activity_type)
         return definition is None or definition.beats_by_itself
@@ -152,24 +152,27 @@ _OUTCOMES: dict[type[ActivityResult], str] = {
 }
 
 
-@dataclass(frozen=True)
-class _Series:
-    """What records for one activity type; how attempts ended is recorded by the keys of those series."""
+class _Labels(NamedTuple):
+    """The series of one activity type: of its times, and of how its attempts ended."""
 
-    waited: Callable[[float], None]
-    took: Callable[[float], None]
+    plain: Labels
     outcomes: dict[type[ActivityResult], Labels]
+
+
+_BATCH = 256
 
 
 class ActivityMetrics:
     """Counts the attempts of one queue: how many, how they ended, how long they took and waited.
 
-    Belongs to the control loop. One attempt costs three records; the series of a type are found by one look.
+    Belongs to the control loop. Every step comes by here, so records are made in batches, unless a sink wants to hear of
+    each.
     """
 
     def __init__(self, registry: Registry, namespace: str, task_queue: str) -> None:
+        self._registry = registry
         self._common = {"namespace": namespace, "task_queue": task_queue}
-        self._known: dict[str, _Series] = {}
+        self._known: dict[str, _Labels] = {}
         self._executions = registry.metric(
             "hourglass_activity_executions", "counter", "Attempts of activities that have ended, by outcome."
         )
@@ -187,23 +190,25 @@ class ActivityMetrics:
         """An attempt begins."""
         since, until = task.current_attempt_scheduled_time_ns or task.scheduled_time_ns, task.started_time_ns
         if since and until and not task.is_local:
-            series = self._known.get(task.activity_type) or self._series(task.activity_type)
-            series.waited((until - since) / 1e9 if until > since else 0.0)
+            labels = self._known.get(task.activity_type) or self._labels(task.activity_type)
+            self._waits.pending.append((labels.plain, (until - since) / 1e9 if until > since else 0.0))
+            if self._registry.sinks:
+                self._waits.fold()
 
     def ended(self, task: ActivityTask, result: ActivityResult, seconds: float) -> None:
         """An attempt has ended, after so long."""
-        series = self._known.get(task.activity_type) or self._series(task.activity_type)
-        self._executions.record(1, series.outcomes[type(result)])
-        series.took(seconds)
+        labels = self._known.get(task.activity_type) or self._labels(task.activity_type)
+        pending = self._executions.pending
+        pending.append((labels.outcomes[type(result)], 1))
+        self._seconds.pending.append((labels.plain, seconds))
+        if len(pending) >= _BATCH or self._registry.sinks:
+            for metric in (self._waits, self._executions, self._seconds):
+                metric.fold()
 
-    def _series(self, activity_type: str) -> _Series:
+    def _labels(self, activity_type: str) -> _Labels:
         plain = {**self._common, "activity_type": activity_type}
-        labels = labels_of(plain)
-        found = _Series(
-            self._waits.series(labels),
-            self._seconds.series(labels),
-            {kind: labels_of({**plain, "outcome": name}) for kind, name in _OUTCOMES.items()},
-        )
+        outcomes = {kind: labels_of({**plain, "outcome": name}) for kind, name in _OUTCOMES.items()}
+        found = _Labels(labels_of(plain), outcomes)
         if len(self._known) < 2000:  # names come from the wire: what is remembered is bounded
             self._known[activity_type] = found
         return found
@@ -341,7 +346,10 @@ class ActivityExecutor:
         attempt = Attempt(task, waiter, self._around, generation)
         if self._metrics is not None:
             self._metrics.began(task)
-        self._enter(attempt)
+        former = self._latest.get(attempt.identity)
+        if former is not None and not task.is_local:
+            self._cancel(former, "SUPERSEDED")
+        self._attempts[attempt.key] = self._latest[attempt.identity] = attempt
         try:
             self._start(attempt, self._resolver.known_activity(task.activity_type))
         except BaseException:
@@ -393,16 +401,9 @@ class ActivityExecutor:
         self._processes.stop()
         self._loop.stop()
 
-    def _enter(self, attempt: Attempt) -> None:
-        former = None if attempt.task.is_local else self._latest.get(attempt.identity)
-        if former is not None:
-            self._cancel(former, "SUPERSEDED")
-        self._attempts[_key(attempt)] = attempt
-        self._latest[attempt.identity] = attempt
-
     def _leave(self, attempt: Attempt) -> None:
-        if self._attempts.get(_key(attempt)) is attempt:
-            del self._attempts[_key(attempt)]
+        if self._attempts.get(attempt.key) is attempt:
+            del self._attempts[attempt.key]
         if self._latest.get(attempt.identity) is attempt:
             del self._latest[attempt.identity]
 
@@ -537,7 +538,7 @@ class ActivityExecutor:
         attempt.work = self._processes.submit(attempt, definition)
         if attempt.context.cancel_reason is not None:  # before it was known to belong here
             self._cancel(attempt, attempt.context.cancel_reason)
-        limit = attempt.task.start_to_close_timeout
+        limit = attempt.task.spec.start_to_close_timeout
         if limit:
             attempt.after(limit + self._limits.late, partial(self._cancel, attempt, "TIMED_OUT"))
 
@@ -578,11 +579,6 @@ def _described(task: ActivityTask | None) -> str:
     if task is None:
         return "a callback of an async activity"
     return f"activity {task.activity_type} ({task.activity_id}) of workflow {task.workflow_id}, run {task.run_id},"
-
-
-def _key(attempt: Attempt) -> bytes | tuple[int, bytes]:
-    task = attempt.task
-    return (attempt.generation, task.token) if task.is_local else task.token
 
 
 def _run_in_thread(attempt: Attempt, definition: ActivityDefinition) -> None:

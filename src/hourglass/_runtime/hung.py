@@ -1,5 +1,5 @@
 """Code that does not come back: where its thread stands, in the author's frames; how the thread is told to stop, and
-what becomes of one that does not; and the debugger, which is allowed to take its time.
+what becomes of one that does not; the debugger, which is allowed to take its time; and a process of which no thread comes back.
 
 A thread is told by an exception that Python raises in it at its next bytecode (`PyThreadState_SetAsyncExc`). That
 ends a loop in a millisecond; it does not reach a call into C, and code that catches everything swallows it. So the
@@ -15,30 +15,36 @@ Two dangers, and how they are met:
   arrived after a moment is taken back (`raise_briefly`).
 
 Runs on the control loop, once something is wrong: nothing here costs while all is well, but for the hook of
-`breakpoint()`. The guardian reads dumped stacks with `parse_dump` and `told`. Must not know: workflows, lanes'
-queues.
+`breakpoint()`. The guardian looks at its processes with `examine`. Must not know: workflows, lanes' queues, restarts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
+import faulthandler
+import json
 import logging
 import os
 import re
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from threading import get_ident
 from time import sleep
 from traceback import FrameSummary, StackSummary, walk_stack
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 from hourglass._engine.context import current_run
+from hourglass._forks import ForkStage, at_fork
 from hourglass._runtime.code_origin import STDLIB, is_library, is_ours
+from hourglass._runtime.lane_notes import Noted
 
 __all__ = ["HungStack", "frame_of", "is_debugged", "take_stack"]
 
@@ -48,7 +54,7 @@ __all__ = ["HungStack", "frame_of", "is_debugged", "take_stack"]
 
 _lock = threading.Lock()
 _installed: Callable[..., Any] | None = None
-_stopped_threads: set[int] = set()
+stopped_threads: set[int] = set()
 
 
 def install() -> None:
@@ -68,12 +74,12 @@ def install() -> None:
 
 def is_debugging(thread_id: int) -> bool:
     """Whether the activation that a thread evaluates has stopped at a breakpoint."""
-    return thread_id in _stopped_threads
+    return thread_id in stopped_threads
 
 
 def left(thread_id: int) -> None:
     """An activation is over, and with it a stop at a breakpoint in it."""
-    _stopped_threads.discard(thread_id)
+    stopped_threads.discard(thread_id)
 
 
 def _hook(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,7 +90,7 @@ def _hook(original: Callable[..., Any]) -> Callable[..., Any]:
         thread_id = threading.get_ident()
         if run is not None:
             # pdb's set_trace returns at once and traces from then on: the mark stays until the activation is over.
-            _stopped_threads.add(thread_id)
+            stopped_threads.add(thread_id)
         if original is sys.__breakpointhook__ and os.environ.get("PYTHONBREAKPOINT", "") == "":
             # pdb stops in the frame it is given: the author's, not this one.
             import pdb
@@ -120,6 +126,45 @@ class Dumped:
 
     ident: int | None
     frames: tuple[FrameSummary, ...]
+
+
+@dataclass(frozen=True)
+class RunHung:
+    """A run hung in workflow code: `stack` is the author's frames, `place` the innermost. `costly`: it stopped the whole process.
+
+    `times` and `age` (seconds since the last time) are what a guardian knows; `owed`: its failure has not been told yet.
+    `died`: the process died while the run's code was executing, which has no stack, but says which `code` it was;
+    `activity` is the id of a local activity that was at it instead.
+    """
+
+    run_id: str
+    workflow_type: str
+    stack: str
+    place: str
+    costly: bool = False
+    times: int = 1
+    age: float = 0.0
+    owed: bool = False
+    died: bool = False
+    code: str = ""
+    activity: str = ""
+
+
+@dataclass(frozen=True)
+class RunWentOn:
+    """A run that hung has moved."""
+
+    run_id: str
+
+
+def encode_hangs(hangs: list[RunHung]) -> bytes:
+    """All hangs that the next process should know."""
+    return json.dumps([asdict(each) for each in hangs]).encode()
+
+
+def decode_hangs(content: bytes) -> list[RunHung]:
+    """The same, read by that process."""
+    return [RunHung(**each) for each in json.loads(content or b"[]")]
 
 
 def told(frames: Sequence[FrameSummary]) -> HungStack:
@@ -366,3 +411,144 @@ class Stopper:
         self._told = [each for each in self._told if not each.lane.ended]
         if self._reported and not self.too_many:
             self._reported = False
+
+
+# --- a process that stands still, seen by another ------------------------------------------------------------
+
+_REAL_TIME: int | None = getattr(signal, "SIGRTMIN", None)
+# Programs use SIGUSR1 and SIGUSR2 themselves; hardly any uses the real-time signals.
+STACK_SIGNAL = signal.SIGUSR2 if _REAL_TIME is None else _REAL_TIME + 7
+"""Makes a process write where it stands, by `faulthandler`."""
+SHOWS_THREADS = sys.platform == "linux"
+"""Whether a process sees the threads of another, and can signal one of them."""
+_LONGEST_DUMP = 1 << 20
+
+
+def examine(
+    pid: int, stacks: int, before: Mapping[int, int], notes: list[Noted]
+) -> tuple[HungStack, Noted | None]:
+    """Have a process write where it stands, to the file `stacks`: its stack, and what the lane to blame has noted, if one is.
+
+    One thread holds the interpreter, all others wait for it: the one that has used the processor since `before` is it. A
+    signal to just that thread makes `faulthandler` write its stack, for which it needs no interpreter. Where the system
+    does not show the threads of another process, all stacks are written, and a lane that is alone at work is the one.
+    """
+    if SHOWS_THREADS:
+        lanes = {each.native_id: each for each in notes}
+        used = {thread: ticks - before.get(thread, 0) for thread, ticks in processor_time(pid).items()}
+        busiest = sorted((each for each in used if used[each] > 0), key=lambda each: -used[each])[:3]
+        for thread in busiest or list(lanes):
+            for dumped in _dump(pid, thread, stacks):
+                if dumped.frames:
+                    return told(dumped.frames), lanes.get(thread)
+    elif len(notes) == 1:
+        for dumped in _dump(pid, None, stacks):
+            if dumped.ident == notes[0].ident and dumped.frames:
+                return told(dumped.frames), notes[0]
+    return HungStack(), None
+
+
+def _dump(pid: int, thread: int | None, stacks: int) -> list[Dumped]:
+    begin = seen = os.fstat(stacks).st_size
+    try:
+        if thread is None:
+            os.kill(pid, STACK_SIGNAL)
+        elif ctypes.CDLL(None).tgkill(pid, thread, int(STACK_SIGNAL)):
+            return []
+    except (OSError, AttributeError):  # gone; a C library without it
+        return []
+    for _ in range(100):  # a second
+        sleep(0.01)
+        size = os.fstat(stacks).st_size
+        if size == seen > begin:
+            break  # written, and nothing more comes
+        seen = size
+    return parse_dump(os.pread(stacks, min(seen - begin, _LONGEST_DUMP), begin).decode("ascii", "replace"))
+
+
+def processor_time(pid: int) -> dict[int, int]:
+    """The ticks that each thread of a process has used; empty where the system does not tell."""
+    used: dict[int, int] = {}
+    with suppress(
+        OSError, IndexError, ValueError
+    ):  # a thread has ended meanwhile, or there is no such thing here
+        for task in os.listdir(f"/proc/{pid}/task"):
+            fields = _stat(f"/proc/{pid}/task/{task}/stat")
+            used[int(task)] = int(fields[11]) + int(fields[12])  # in user code, and in the kernel for it
+    return used
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped on purpose: by a signal (Ctrl-Z) or by a debugger."""
+    with suppress(OSError, IndexError, ValueError):
+        return _stat(f"/proc/{pid}/stat")[0] in ("T", "t")
+    return False
+
+
+def _stat(path: str) -> list[str]:
+    stat = Path(path).read_text()
+    return stat[stat.rindex(")") + 2 :].split()  # a name may hold spaces and parentheses
+
+
+# --- a process that stands still, and has no guardian ------------------------------------------------------
+
+
+_FEEDS = 4  # per limit
+
+
+class GilWatchdog:
+    """Writes all stacks to a file, stderr by default, again and again, when the control loop has not fed it for
+    `limit` seconds.
+
+    `faulthandler`'s thread, which needs no interpreter, does it; a service manager, or a person, then replaces the
+    process. Feeding costs some 40 microseconds and happens a few times per limit, from the control loop; arming it
+    around each evaluation would cost more than most evaluations.
+
+    There is one such thread in a process, and other libraries may want it (pytest does): so this is for processes of
+    ours, and off unless asked for. Belongs to the control loop.
+    """
+
+    def __init__(
+        self, limit: float, *, file: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._limit = limit
+        self._file = file
+        self._clock = clock
+        self._fed: float | None = None
+
+    def feed(self) -> None:
+        """All is well, and shall be for the next `limit` seconds."""
+        now = self._clock()
+        if self._fed is None or now - self._fed >= self._limit / _FEEDS:
+            self._fed = now
+            faulthandler.dump_traceback_later(
+                self._limit, repeat=True, file=self._file or sys.__stderr__ or sys.stderr
+            )
+
+    def rest(self) -> None:
+        """There is nothing to do: the control loop does not feed it for a while, and nothing is written."""
+        if self._fed is not None:
+            self._fed = None
+            faulthandler.cancel_dump_traceback_later()
+
+
+_watchdog: GilWatchdog | None = None
+
+
+def show_standstills(limit: float) -> None:
+    """Have the stacks written to stderr when this process stands still for so long."""
+    global _watchdog
+    _watchdog = GilWatchdog(limit)
+
+
+def gil_watchdog() -> GilWatchdog | None:
+    """What `show_standstills` asked for, if it did; a forked child has none."""
+    return _watchdog
+
+
+def _after_fork() -> None:
+    global _watchdog
+    _watchdog = None
+
+
+at_fork(ForkStage.GUARDIAN, in_child=_after_fork)

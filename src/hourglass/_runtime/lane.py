@@ -35,7 +35,7 @@ logger = logging.getLogger("hourglass.worker")
 Reply: TypeAlias = Callable[[Verdict], object]
 
 
-class Job(msgspec.Struct, eq=False):
+class LaneJob(msgspec.Struct, eq=False):
     """An activation to evaluate, and the caller's `reply` for its verdict. `answered` belongs to the control loop,
     `since` to the lane.
     """
@@ -70,14 +70,14 @@ class Chore:
 STOP = Chore(Evaluations.close)
 """The last chore: drop everything, and end."""
 
-Work: TypeAlias = Job | Chore
+Work: TypeAlias = LaneJob | Chore
 
 
 @dataclass(frozen=True)
 class Remains:
     """What an abandoned lane leaves: the job it was at, and the work that it has not begun, in order."""
 
-    job: Job | None
+    job: LaneJob | None
     queued: tuple[Work, ...]
 
 
@@ -106,7 +106,7 @@ class Lane:
         self._ended = False
         self._closing = 0
         self._cpu_time: float | None = None
-        self._answers: deque[tuple[Job, Verdict]] = deque()
+        self._answers: deque[tuple[LaneJob, Verdict]] = deque()
         self._woken = False
         self._thread = threading.Thread(target=self._live, name=thread_name or name, daemon=True)
 
@@ -148,7 +148,7 @@ class Lane:
 
     def submit(self, activation: Activation, reply: Reply, generation: int = 0) -> None:
         """Have an activation evaluated; `reply` is called with the verdict on the control loop."""
-        self._work.append(Job(activation, reply, generation))
+        self._work.append(LaneJob(activation, reply, generation))
         self._bell.put(None)
 
     def do(self, chore: Callable[[Evaluations], None]) -> None:
@@ -189,16 +189,16 @@ class Lane:
         if queued and queued[0] is busy:
             del queued[0]  # it died between taking the work and striking it off
         self._deliver()
-        job = busy if isinstance(busy, Job) and not busy.answered else None
+        job = busy if isinstance(busy, LaneJob) and not busy.answered else None
         return Remains(job, tuple(queued))
 
-    def part_with(self, at: Work, wanted: Callable[[Job], bool]) -> list[Job]:
+    def part_with(self, at: Work, wanted: Callable[[LaneJob], bool]) -> list[LaneJob]:
         """Take activations that wait from the lane, in order, while it is at a given work; none if it is not any more."""
         with self._mutex:
             if self._abandoned or self._busy is not at:
                 return []
             waiting = list(self._work)
-            given = [each for each in waiting if isinstance(each, Job) and wanted(each)]
+            given = [each for each in waiting if isinstance(each, LaneJob) and wanted(each)]
             if given:
                 gone = set(map(id, given))
                 self._work.clear()
@@ -226,7 +226,12 @@ class Lane:
         self._woken = False  # first: an answer that comes from now on wakes us again
         while self._answers:
             job, verdict = self._answers.popleft()
-            job.answer(verdict)
+            if not job.answered:  # as `Job.answer`, once for each
+                job.answered = True
+                try:
+                    job.reply(verdict)
+                except Exception:
+                    logger.exception("a verdict could not be delivered")
 
     def _tell_died(self, error: BaseException | None) -> None:
         if self.on_died is not None:
@@ -260,7 +265,7 @@ class Lane:
                 self._work.popleft()
             if work is STOP:
                 return True
-            if isinstance(work, Job):
+            if isinstance(work, LaneJob):
                 verdict = self.evaluations.evaluate(work.activation, work.generation)
                 if not self._answer(work, verdict):
                     return False
@@ -270,9 +275,10 @@ class Lane:
                 self._busy = None
             del work
 
-    def _answer(self, job: Job, verdict: Verdict) -> bool:
+    def _answer(self, job: LaneJob, verdict: Verdict) -> bool:
         """Hand a verdict to the control loop; False if this lane has nothing to say any more."""
-        hung.left(threading.get_ident())
+        if hung.stopped_threads:
+            hung.left(threading.get_ident())
         with self._mutex:
             if self._abandoned:
                 return False

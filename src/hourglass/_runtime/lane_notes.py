@@ -11,11 +11,12 @@ process stands still or is gone.
 from __future__ import annotations
 
 import mmap
-import os
 import struct
 import threading
 import weakref
 from dataclasses import dataclass
+
+from hourglass._forks import ForkStage, at_fork
 
 _HEAD = struct.Struct("<?QQ")  # in work, the thread's two numbers
 _BODY = struct.Struct("<64p160p16s64p")  # run id, workflow type, which code it is, a local activity's id
@@ -158,5 +159,4 @@ def _after_fork() -> None:
     _all.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(ForkStage.LANE_NOTES, in_child=_after_fork)

@@ -31,13 +31,12 @@ from hourglass._engine.commands import Succeeded
 from hourglass._engine.events import Activation, RunStarted
 from hourglass._runtime.cache import Entry, Key
 from hourglass._runtime.evaluation import Counts, Evaluations, Verdict, let_go
-from hourglass._runtime.hung import HungStack, Stopper, frame_of, is_debugged, take_stack
-from hourglass._runtime.lane import STOP, Job, Lane, Reply, Work
+from hourglass._runtime.hung import GilWatchdog, HungStack, Stopper, frame_of, is_debugged, take_stack
+from hourglass._runtime.lane import STOP, Lane, LaneJob, Reply, Work
 from hourglass._runtime.parked import HANGS, Quarantine, task_failed
-from hourglass._runtime.standstill import GilWatchdog
 from hourglass.errors import UsageError
 
-__all__ = ["Job", "Lane", "LaneSet", "LaneStatus", "Lanes", "Reply"]
+__all__ = ["Lane", "LaneJob", "LaneSet", "LaneStatus", "Reply"]
 
 
 # --- looking at lanes ------------------------------------------------------------------------------------------------
@@ -282,7 +281,10 @@ class LaneSet:
 
     def submit(self, activation: Activation, reply: Reply, *, generation: int = 0) -> None:
         """Have an activation evaluated on its run's lane. `generation` is its handle's."""
-        self._place_of(activation, generation).lane.submit(activation, reply, generation)
+        home = self._homes.get((generation, activation.run_id))
+        if home is None or is_eviction(activation):
+            home = self._place_of(activation, generation)
+        home.lane.submit(activation, reply, generation)
         if self._timer is None:
             self._arm()
 
@@ -361,7 +363,7 @@ class LaneSet:
             runs=place.runs,
             queued=place.lane.queued,
             busy_since=busy.since if busy is not None else None,
-            run_id=busy.activation.run_id if isinstance(busy, Job) else None,
+            run_id=busy.activation.run_id if isinstance(busy, LaneJob) else None,
             replaced=place.replaced,
             stuck=self._stopper.stuck(name),
         )
@@ -414,10 +416,10 @@ class LaneSet:
         spares = sum(each.spare for each in self._places.values())
         if work is None or (not free and spares >= self._max_spares):
             return
-        itself = work.activation.run_id if isinstance(work, Job) else None
+        itself = work.activation.run_id if isinstance(work, LaneJob) else None
         evaluations = lane.evaluations
 
-        def may_leave(job: Job) -> bool:
+        def may_leave(job: LaneJob) -> bool:
             run_id = job.activation.run_id
             if run_id == itself or job.generation < self._oldest or self._quarantine.is_suspect(run_id):
                 return False
@@ -432,7 +434,7 @@ class LaneSet:
             self._move(job, place, refuge)
         refuge.lane.take_over(jobs)
 
-    def _move(self, job: Job, place: _Place, refuge: _Place) -> None:
+    def _move(self, job: LaneJob, place: _Place, refuge: _Place) -> None:
         run = (job.generation, job.activation.run_id)
         key = Key(place.lane.evaluations.task_queue, job.activation.run_id, job.generation)
         left = place.lane.evaluations.pass_on(key, refuge.lane.evaluations)
@@ -552,7 +554,7 @@ class LaneSet:
         heir = self._replace(lane, "WorkflowHung", reason, stack, at=work)
         if heir is None:
             return  # it came back while it was looked at
-        run_id = work.activation.run_id if isinstance(work, Job) else ""
+        run_id = work.activation.run_id if isinstance(work, LaneJob) else ""
         definition = None
         if suspect is not None:
             run_id, definition = suspect.key.run_id, suspect.run.definition
@@ -620,10 +622,7 @@ class LaneSet:
         return heir
 
 
-Lanes = LaneSet
-
-
-def _failed(job: Job, kind: str, reason: str, stack: HungStack | None) -> Verdict:
+def _failed(job: LaneJob, kind: str, reason: str, stack: HungStack | None) -> Verdict:
     run_id = job.activation.run_id
     if is_eviction(job.activation):
         return Verdict(Succeeded(run_id))  # it is forgotten all the same; engines take nothing else

@@ -21,20 +21,22 @@ for a bounded number of runs.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import logging
+import re
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from hourglass._engine.commands import TaskFailed
 from hourglass._engine.definition import WorkflowDefinition
 from hourglass._runtime.code_origin import where_raised
 from hourglass._runtime.deaths import DEATHS, LOCAL_DEATHS, digest_of
-from hourglass._runtime.guardian_wire import RunHung
-from hourglass._runtime.hung import HungStack
+from hourglass._runtime.hung import HungStack, RunHung
 from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import UnknownTypeError
 
@@ -93,22 +95,22 @@ class Quarantine:
         self._back_off = back_off
         self._clock = clock
         self._lock = threading.Lock()
-        self._hangs: OrderedDict[str, Hang] = OrderedDict()
+        self.hangs: OrderedDict[str, Hang] = OrderedDict()
         self._epidemics: dict[str, Hang] = {}
 
     def __len__(self) -> int:
         """How many runs are remembered."""
-        return len(self._hangs)
+        return len(self.hangs)
 
     def add(self, run_id: str, definition: WorkflowDefinition | None, stack: HungStack) -> int:
         """A run hung; returns how often it has, in this code."""
         with self._lock:
-            known = self._hangs.pop(run_id, None)
+            known = self.hangs.pop(run_id, None)
             again = known is not None and known.definition is definition and known.code == code_of(definition)
             times = known.times + 1 if known is not None and again else 1
-            self._hangs[run_id] = Hang(times, self._clock(), stack, definition, code_of(definition))
-            while len(self._hangs) > _REMEMBERED:
-                self._hangs.popitem(last=False)
+            self.hangs[run_id] = Hang(times, self._clock(), stack, definition, code_of(definition))
+            while len(self.hangs) > _REMEMBERED:
+                self.hangs.popitem(last=False)
         if self.on_hung is not None:
             self.on_hung(run_id, definition.name if definition is not None else "", stack)
         return times
@@ -118,7 +120,7 @@ class Quarantine:
         costly: dict[str, set[str]] = {}
         with self._lock:
             for each in hangs:
-                known = self._hangs.get(each.run_id)
+                known = self.hangs.get(each.run_id)
                 if known is not None and known.times > each.times:
                     continue
                 hang = Hang(
@@ -131,7 +133,7 @@ class Quarantine:
                     died=each.died,
                     activity=each.activity,
                 )
-                self._hangs[each.run_id] = hang
+                self.hangs[each.run_id] = hang
                 if each.costly and each.workflow_type and each.age < self._back_off:
                     runs = costly.setdefault(each.workflow_type, set())
                     runs.add(each.run_id)
@@ -140,9 +142,9 @@ class Quarantine:
 
     def is_suspect(self, run_id: str) -> bool:
         """Whether a process died while a run was in work, and it is not known yet which run it died of."""
-        if not self._hangs:
+        if not self.hangs:
             return False
-        hang = self._hangs.get(run_id)
+        hang = self.hangs.get(run_id)
         return hang is not None and hang.died and not hang.activity
 
     def forget(self, run_id: str) -> None:
@@ -154,11 +156,11 @@ class Quarantine:
         self._forget(run_id, activity)
 
     def _forget(self, run_id: str, activity: str) -> None:
-        if self._hangs:
+        if self.hangs:
             with self._lock:
-                known = self._hangs.get(run_id)
+                known = self.hangs.get(run_id)
                 if known is not None and known.activity == activity:
-                    del self._hangs[run_id]
+                    del self.hangs[run_id]
                 else:
                     known = None
             if known is not None and self.on_went_on is not None:
@@ -166,15 +168,15 @@ class Quarantine:
 
     def held(self, run_id: str, definition: WorkflowDefinition | None) -> Hang | None:
         """Why a run must not be executed now, None if it may. `definition` is None before it is known."""
-        if not self._hangs:
+        if not self.hangs:
             return None
         with self._lock:
-            hang = self._hangs.get(run_id)
+            hang = self.hangs.get(run_id)
             if hang is not None and definition is not None and not self._same(hang, definition):
-                del self._hangs[run_id]
+                del self.hangs[run_id]
                 hang = None
             if hang is not None and hang.owed:
-                self._hangs[run_id] = replace(hang, owed=False)
+                self.hangs[run_id] = replace(hang, owed=False)
                 return hang
             if (
                 hang is not None
@@ -190,7 +192,7 @@ class Quarantine:
         if now - hang.at < min(self._back_off * (1 << longer), max(self._back_off, _LONGEST_BACK_OFF)):
             return hang
         # One try: the run is held again if it is asked for before that try has ended.
-        self._hangs[run_id] = replace(hang, at=now)
+        self.hangs[run_id] = replace(hang, at=now)
         return None
 
     def _held_in_epidemic(self, definition: WorkflowDefinition | None) -> Hang | None:
@@ -206,7 +208,7 @@ class Quarantine:
         return next(
             (
                 each
-                for each in self._hangs.values()
+                for each in self.hangs.values()
                 if each.is_of(definition) and now - each.at < self._back_off
             ),
             None,
@@ -229,16 +231,16 @@ class ParkedRuns:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._reasons: OrderedDict[str, str] = OrderedDict()
+        self.reasons: OrderedDict[str, str] = OrderedDict()
 
     def remember(self, run_id: str, reason: str) -> bool:
         """Note why a run cannot go on; False if that is known."""
         with self._lock:
-            known = self._reasons.get(run_id) == reason
-            self._reasons[run_id] = reason
-            self._reasons.move_to_end(run_id)
-            while len(self._reasons) > _REMEMBERED:
-                self._reasons.popitem(last=False)
+            known = self.reasons.get(run_id) == reason
+            self.reasons[run_id] = reason
+            self.reasons.move_to_end(run_id)
+            while len(self.reasons) > _REMEMBERED:
+                self.reasons.popitem(last=False)
             return not known
 
     def say_parked(self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None) -> None:
@@ -264,15 +266,15 @@ class ParkedRuns:
 
     def forget(self, run_id: str) -> bool:
         """A run goes on; True if it was parked."""
-        if not self._reasons:
+        if not self.reasons:
             return False
         with self._lock:
-            return self._reasons.pop(run_id, None) is not None
+            return self.reasons.pop(run_id, None) is not None
 
     def kinds(self) -> dict[str, str]:
         """What kind of error and where, by run: never the message, which may quote data."""
         with self._lock:
-            return {run_id: reason.partition(": ")[0] for run_id, reason in self._reasons.items()}
+            return {run_id: reason.partition(": ")[0] for run_id, reason in self.reasons.items()}
 
 
 def miss(run_id: str) -> TaskFailed:
@@ -308,3 +310,61 @@ def task_failed(run_id: str, type_: str, message: str, stack_trace: str = "") ->
 def _place(error: BaseException) -> str:
     found = where_raised(error)
     return f" at {found[0]}:{found[1]}" if found is not None else ""
+
+
+# --- what a guardian remembers -------------------------------------------------------------------------------
+
+_REMEMBERED_HANGS = 200
+_LONGEST_STACK = 16_000
+_FILE = re.compile(r'^  File "(.+)", line \d+', re.MULTILINE)
+
+
+class HungRuns:
+    """The runs that hung, as a guardian remembers them while processes come and go, and tells each new process.
+
+    A run is remembered until it goes on, its code changes, or many others have hung since. Its code has changed when one of the
+    author's files on its stack has: the process that hung cannot tell which code it ran, and what comes after it has its own.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._runs: dict[
+            str, tuple[RunHung, float, dict[str, str]]
+        ] = {}  # when, and the code on its stack then
+
+    def add(self, hang: RunHung) -> RunHung:
+        """A run hung; returns it with how often it has, in this code."""
+        self._forget_changed()
+        known = self._runs.pop(hang.run_id, None)
+        times = 1 if known is None else known[0].times + 1
+        hang = replace(hang, times=times, stack=hang.stack[:_LONGEST_STACK])
+        self._runs[hang.run_id] = (hang, self._clock(), _code(hang.stack))
+        while len(self._runs) > _REMEMBERED_HANGS:
+            del self._runs[next(iter(self._runs))]
+        return hang
+
+    def forget(self, run_id: str) -> None:
+        """A run went on."""
+        self._runs.pop(run_id, None)
+
+    def told(self) -> list[RunHung]:
+        """All that a new process should know. Each failure is owed once: the first process that hears of it pays."""
+        self._forget_changed()
+        now, known = self._clock(), list(self._runs.values())
+        self._runs = {hang.run_id: (replace(hang, owed=False), at, code) for hang, at, code in known}
+        return [replace(hang, age=now - at) for hang, at, _ in known]
+
+    def _forget_changed(self) -> None:
+        self._runs = {run_id: each for run_id, each in self._runs.items() if each[2] == _code(each[0].stack)}
+
+
+def _code(stack: str) -> dict[str, str]:
+    """The files on a stack, and what is in them now."""
+    return {file: _digest(file) for file in _FILE.findall(stack)}
+
+
+def _digest(file: str) -> str:
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except OSError:
+        return ""

@@ -5,8 +5,10 @@ fail later.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
 
 from hourglass._contract.handle import HandleConfig
 from hourglass._engine.interception import InterceptWorkflow
@@ -93,7 +95,6 @@ class Plan:
     watch: Action | None = None
     lanes: int = 1
     max_live_workflows: int = 1000
-    graceful_timeout: float = 10.0
     deadlock_timeout: float | None = 2.0
     max_processes: int = 0
     payload_limit: int | None = PAYLOAD_LIMIT
@@ -101,17 +102,20 @@ class Plan:
     workflow_interceptors: tuple[InterceptWorkflow, ...] = ()
     metrics: Registry = default_registry
 
+    def __post_init__(self) -> None:
+        """Refuse what an engine would silently accept and then fail on."""
+        if not isinstance(self.config.task_queue, str):
+            raise UsageError(f"the task queue must be a string, not {type(self.config.task_queue).__name__}")
+        if self.lanes < 1:
+            raise UsageError(f"lanes must be at least 1, not {self.lanes}")
+        try:
+            self.config.check()
+        except ValueError as error:
+            raise UsageError(str(error)) from None
 
-def check_config(config: HandleConfig, lanes: int) -> None:
-    """Refuse what an engine would silently accept and then fail on."""
-    if not isinstance(config.task_queue, str):
-        raise UsageError(f"the task queue must be a string, not {type(config.task_queue).__name__}")
-    if lanes < 1:
-        raise UsageError(f"lanes must be at least 1, not {lanes}")
-    try:
-        config.check()
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    def serving(self, task_queue: str) -> Plan:
+        """The same for another task queue."""
+        return replace(self, config=msgspec.structs.replace(self.config, task_queue=task_queue))
 
 
 VERIFY_VARIABLE = "HOURGLASS_VERIFY"

@@ -37,6 +37,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
+from hourglass._forks import ForkStage, at_fork, leak
 from hourglass._runtime.daemon_executor import DaemonExecutor
 from hourglass.errors import InternalError, UsageError
 
@@ -196,7 +197,6 @@ class Portal:
     _current: ClassVar[Portal | None] = None
     _exiting: ClassVar[bool] = False
     # Inherited portals, kept for ever: a loop must not be freed by a process in which it does not run.
-    _inherited: ClassVar[list[Portal]] = []
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -456,10 +456,9 @@ def _after_fork() -> None:
     """In the child: forget the portal without freeing it; replace a lock that may have been held."""
     Portal._lock = threading.Lock()
     if Portal._current is not None:
-        Portal._inherited.append(Portal._current)
+        leak(Portal._current)
         Portal._current = None
 
 
 atexit.register(_exit)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(ForkStage.PORTAL, in_child=_after_fork)

@@ -25,15 +25,15 @@ from queue import SimpleQueue
 from typing import NoReturn
 
 from hourglass._contract.handle import ActivityResult
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
 from hourglass._runtime import activity_calls
 from hourglass._runtime.activity_calls import call_plainly
 from hourglass._runtime.attempts import info_of
 from hourglass._runtime.process_wire import (
     Beat,
     Cancel,
-    Channel,
-    Job,
+    ProcessChannel,
+    RunAttempt,
     Setup,
     ToParent,
     done,
@@ -48,14 +48,14 @@ _ORPHAN_CHECK = 2.0
 _PR_SET_PDEATHSIG = 1
 
 
-class Child:
+class ChildMain:
     """The process, seen from inside."""
 
-    def __init__(self, channel: Channel, parent: int) -> None:
+    def __init__(self, channel: ProcessChannel, parent: int) -> None:
         self._channel = channel
         self._parent = parent
         self._pid = os.getpid()
-        self._jobs: SimpleQueue[Job] = SimpleQueue()
+        self._jobs: SimpleQueue[RunAttempt] = SimpleQueue()
         self._setup = Setup(path=[], argv=[])
         self._lock = threading.Lock()
         self._running: tuple[int, ActivityContext] | None = None
@@ -72,7 +72,7 @@ class Child:
 
     # --- the main thread ---------------------------------------------------------------------------------------------
 
-    def _run(self, job: Job) -> ActivityResult:
+    def _run(self, job: RunAttempt) -> ActivityResult:
         task, setup = job.task, self._setup
         try:
             converter = find_converter(setup.converter, setup.main)
@@ -131,13 +131,13 @@ class Child:
         finally:
             _leave()
 
-    def _take(self, message: Setup | Job | Cancel) -> None:
+    def _take(self, message: Setup | RunAttempt | Cancel) -> None:
         match message:
             case Setup():
                 sys.path[:] = message.path
                 sys.argv[:] = message.argv
                 self._setup = message
-            case Job():
+            case RunAttempt():
                 self._jobs.put(message)
             case Cancel(number, reason):
                 with self._lock:
@@ -186,4 +186,4 @@ def main() -> NoReturn:
         signal.signal(number, lambda *_: None)
     sock = socket.socket(fileno=descriptor)
     sock.set_inheritable(False)
-    Child(Channel(sock), parent).run()
+    ChildMain(ProcessChannel(sock), parent).run()

@@ -32,9 +32,9 @@ from hourglass._runtime.attempts import Attempt
 from hourglass._runtime.process_wire import (
     Beat,
     Cancel,
-    Channel,
     Done,
-    Job,
+    ProcessChannel,
+    RunAttempt,
     Setup,
     converter_place,
     frame_limit,
@@ -88,7 +88,7 @@ class ChildProcess:
         # `wake` writes a byte there, so that the select of `_listen` returns.
         self._bell, self._rope = os.pipe()
         os.set_blocking(self._rope, False)
-        self._channel = Channel(ours, frame_limit(setup.payload_limit))
+        self._channel = ProcessChannel(ours, frame_limit(setup.payload_limit))
         self._selector = selectors.DefaultSelector()  # not select(): its descriptors end at 1024
         self._lock = threading.Lock()
         self._closed = False
@@ -133,7 +133,7 @@ class ChildProcess:
         self._process.kill()
 
     def run(
-        self, job: Job, on_beat: Callable[[Beat], None], cancelled: Callable[[], str | None]
+        self, job: RunAttempt, on_beat: Callable[[Beat], None], cancelled: Callable[[], str | None]
     ) -> Done | int | None:
         """Have it run an attempt: what it said at the end, or its exit code if it died before."""
         self.jobs += 1
@@ -315,7 +315,7 @@ class ProcessPool:
         over: Done | int | None = None
         try:
             if job.killed_for is None:
-                order = Job(child.jobs + 1, place, task)
+                order = RunAttempt(child.jobs + 1, place, task)
                 over = child.run(order, lambda beat: job.attempt.take_beat(beat.details), lambda: job.reason)
         except BaseException as error:
             logger.exception("the process of activity %s said what cannot be read", task.activity_type)

@@ -35,7 +35,7 @@ from hourglass._contract.handle import (
     ActivityResult,
     ActivityTask,
 )
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
 from hourglass.activity import ActivityDefinition, activity_definition
 from hourglass.converter import Converter, default_converter
 from hourglass.errors import DefinitionError, HourglassError, UsageError
@@ -192,7 +192,7 @@ class Setup(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     payload_limit: int | None = None
 
 
-class Job(msgspec.Struct, frozen=True, tag=True):
+class RunAttempt(msgspec.Struct, frozen=True, tag=True):
     """Run an attempt."""
 
     number: int
@@ -229,7 +229,7 @@ class Done(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         return self.ok or self.failed or self.cancelled or self.deferred
 
 
-ToChild: TypeAlias = Setup | Job | Cancel
+ToChild: TypeAlias = Setup | RunAttempt | Cancel
 ToParent: TypeAlias = Beat | Done
 
 to_child = msgspec.msgpack.Decoder(ToChild)
@@ -258,7 +258,7 @@ def frame_limit(payload_limit: int | None) -> int:
     return _LARGEST if payload_limit is None else min(2 * payload_limit + _AROUND, _LARGEST)
 
 
-class Channel:
+class ProcessChannel:
     """One end of the socket. Any thread may send; one thread receives, and takes no message larger than `limit`."""
 
     def __init__(self, sock: socket.socket, limit: int | None = None) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
-from hourglass._bridge.holder import AlreadyRegistered, BridgeHolder, Ticket, WorkerNotRegistered
+from hourglass._bridge.handles import HandleRecord
+from hourglass._bridge.holder import AlreadyRegistered, BridgeHolder, WorkerNotRegistered
 from hourglass._contract.handle import Shutdown
 from hourglass._runtime.application import Application
 from hourglass._runtime.services import QueueServices, child_id
@@ -102,8 +104,8 @@ def worker(app: Application, services: QueueServices) -> ChildSpec:
         await holder.register_worker(queue, services.plan.config, ProcessOwner(context.process))
         context.on_terminate(lambda: _farewell(app, services, holder, context))
         app.registry.register(queue, context.process)
-        workflows = _poll_loop(services, holder.poll_activations, app.dispatch.activation)
-        activities = _poll_loop(services, holder.poll_activities, app.dispatch.activity)
+        workflows = _poll_loop(services, holder.serve_activations, app.dispatch.activation)
+        activities = _poll_loop(services, holder.serve_activities, app.dispatch.activity)
         await Supervisor(
             "one_for_one",
             [
@@ -140,28 +142,24 @@ async def _farewell(
 
 def _poll_loop(
     services: QueueServices,
-    poll: Callable[..., Any],
-    dispatch: Callable[[QueueServices, Ticket[Any]], None],
+    serve: Callable[..., Coroutine[Any, Any, NoReturn]],
+    dispatch: Callable[[QueueServices, HandleRecord, Any], None],
 ) -> Start:
+    """Has each item dispatched in the turn in which it comes, for as long as this process lives."""
+
+    def receiver_of(record: HandleRecord) -> Callable[[Any], None]:
+        return partial(dispatch, services, record)
+
     async def body(context: Context) -> None:
         await context.started()
-        owner = ProcessOwner(context.process)
         while True:
-            if not context.process.alive:
-                # Killed in its own turn: what it takes goes back and would come again at once, and the turn would never end.
-                await asyncio.sleep(0)
             try:
-                tickets = await poll(services.queue, owner)
+                await serve(services.queue, receiver_of)
             except Shutdown:
                 return
-            for ticket in tickets:
-                while True:
-                    try:
-                        dispatch(services, ticket)
-                        break
-                    except NotRunning:
-                        # The tasks' supervisor is on its way back; what is not acknowledged is kept for us, or for the next.
-                        await asyncio.sleep(_RETRY)
+            except NotRunning:
+                # The jobs' supervisor is on its way back; what it could not be given is kept for us, or for the next.
+                await asyncio.sleep(_RETRY)
 
     return body
 

@@ -26,7 +26,7 @@ from hourglass._contract.handle import (
     ActivityTask,
 )
 from hourglass._contract.service import CompleteActivity, HeartbeatActivity, Service
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
 from hourglass._runtime.attempts import Heartbeat
 from hourglass.converter import CanceledFailure, Codec, Converter, default_converter, seal
 from hourglass.errors import ServiceError

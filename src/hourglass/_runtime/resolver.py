@@ -1,10 +1,8 @@
 """From a type name on the wire to a decorated object: by the worker's lists, by what its modules hold, by a dotted path.
 
 A name from the wire is data of a stranger's. It never imports a module outside the roots that the worker was
-given, never passes a private segment, and never yields anything that is not decorated. Besides, every worker serves
-the workflows that Hourglass itself brings along, those that keep limits: a program that debounces from its web
-process has workers that never heard of `hourglass.limits`. What a name may load there is one module of ours, by a
-constant.
+given, never passes a private segment, and never yields anything that is not decorated. First of all come the workflows that
+Hourglass itself brings along, from the table that the resolver was given.
 
 Modules under the roots are imported when a name is first not found, in the thread that asks: importing runs
 user code, so the control loop must ask `known_activity` only. Private modules are not imported to look into them;
@@ -22,32 +20,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from importlib.machinery import PathFinder
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, Generic, TypeVar
 
 from hourglass._engine.definition import WorkflowDefinition, workflow_definition
 from hourglass.activity import Activity, ActivityDefinition, activity_definition
 from hourglass.errors import DefinitionError, UnknownTypeError
-
-# --- built-in workflows -------------------------------------------------------------------------------------
-
-
-PREFIX = "hourglass."
-
-
-def built_in(name: str) -> WorkflowDefinition | None:
-    """The workflow of ours that has this type name; None for all others."""
-    if not name.startswith(PREFIX):
-        return None
-    # They stand above us, and most workers never need them.
-    found: Mapping[str, WorkflowDefinition] = import_module("hourglass.limits._served").SERVED
-    return found.get(name)
-
-
-# --- the resolver -------------------------------------------------------------------------------------------
-
 
 D = TypeVar("D", WorkflowDefinition, ActivityDefinition)
 
@@ -128,7 +107,9 @@ class Resolver:
         activities: Sequence[object] = (),
         modules: Sequence[str | ModuleType] = (),
         needs_behavior: bool = False,
+        built_in: Mapping[str, Callable[[], WorkflowDefinition]] = MappingProxyType({}),
     ) -> None:
+        self._built_in = built_in
         self._needs_behavior = needs_behavior
         self._lock = threading.RLock()
         self._workflows = _Table[WorkflowDefinition]("workflow", workflow_definition)
@@ -168,9 +149,8 @@ class Resolver:
 
     def workflow(self, name: str) -> WorkflowDefinition:
         """The workflow of this type; may import modules under the roots."""
-        ours = built_in(name)
-        if ours is not None:
-            return ours
+        if name in self._built_in:
+            return self._built_in[name]()
         definition = self._resolve(self._workflows, name)
         self._check_behavior(definition)
         return definition

@@ -13,13 +13,14 @@ from typing import Any
 from hourglass._bridge.holder import BridgeHolder, WorkerNotRegistered
 from hourglass._contract.service import Service
 from hourglass._engine.context import RunSettings
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
 from hourglass._runtime import guarded
 from hourglass._runtime.cache import CacheLimits, Key, StateCache
 from hourglass._runtime.deaths import Deaths, close_deaths, digest_of, open_deaths
 from hourglass._runtime.evaluation import Evaluations
 from hourglass._runtime.executors import ActivityExecutor, ActivityMetrics, ExecutorLimits
 from hourglass._runtime.guarded import Guarded
+from hourglass._runtime.hung import gil_watchdog
 from hourglass._runtime.lane import Lane
 from hourglass._runtime.lane_notes import LaneNotes
 from hourglass._runtime.lanes import LaneSet
@@ -50,11 +51,12 @@ class QueueServices:
             deadlock_timeout=plan.deadlock_timeout,
             quarantine=_quarantine(process, self._deaths),
             on_too_many_stuck=process.replace if process is not None else None,
-            watchdog=guarded.watchdog(),
+            watchdog=gil_watchdog(),
         )
         self.sender = ResultSender(service, codec=plan.codec, converter=plan.converter)
         self._holder = holder
-        self._held: dict[tuple[int, str], list[Callable[[], object]]] = {}
+        self.held: dict[tuple[int, str], list[Callable[[], object]]] = {}
+        """What waits for the eviction of runs that have closed, by generation and run id."""
         config = plan.config
         self.executor = ActivityExecutor(
             plan.resolver,
@@ -76,7 +78,7 @@ class QueueServices:
 
     def stop(self) -> None:
         """Let everything finish and end; waits for nothing."""
-        for generation, run_id in list(self._held):
+        for generation, run_id in list(self.held):
             self.release(generation, run_id)
         self.lanes.stop()
         self.executor.stop()
@@ -107,11 +109,11 @@ class QueueServices:
 
     def hold(self, generation: int, run_id: str) -> None:
         """A run has closed."""
-        self._held.setdefault((generation, run_id), [])
+        self.held.setdefault((generation, run_id), [])
 
     def release(self, generation: int, run_id: str) -> None:
         """A run was evicted."""
-        for then in self._held.pop((generation, run_id), ()):
+        for then in self.held.pop((generation, run_id), ()):
             then()
 
     def evicted(self, generation: int, run_id: str) -> None:
@@ -124,13 +126,13 @@ class QueueServices:
 
     def forget(self, generation: int) -> None:
         """A handle is gone, and with it all of its runs and of those of handles before it."""
-        for closed in [each for each in self._held if each[0] <= generation]:
+        for closed in [each for each in self.held if each[0] <= generation]:
             self.release(*closed)
         self.lanes.forget_older(generation + 1)
 
     def when_released(self, generation: int, run_id: str, then: Callable[[], object]) -> None:
         """Go on once the run, if it has closed, is evicted."""
-        held = self._held.get((generation, run_id))
+        held = self.held.get((generation, run_id))
         if held is None:
             then()
         else:
@@ -176,8 +178,8 @@ def _quarantine(process: Guarded | None, deaths: Deaths | None) -> Quarantine:
     if process is not None:
         quarantine.restore(process.hangs)
         quarantine.on_hung = process.hung
-        went_on = [process.went_on, *([deaths.forget] if deaths is not None else [])]
-        quarantine.on_went_on = lambda run_id: [tell(run_id) for tell in went_on]
+        tell = [process.went_on, *([deaths.forget] if deaths is not None else [])]
+        quarantine.on_went_on = lambda run_id: [each(run_id) for each in tell]
     return quarantine
 
 

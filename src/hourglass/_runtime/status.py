@@ -1,6 +1,7 @@
-"""`/live`, `/ready`, `/status` and `/metrics` over HTTP, from the tree's real state. Opt-in, on loopback unless told otherwise.
+"""What a worker tells of itself over HTTP, from the tree's real state: `/live`, `/ready`, `/status`, `/metrics`; its metrics.
 
-A few lines of HTTP/1.1 on the control loop: no framework, no user code, nothing but GET, one answer per connection.
+Opt-in, on loopback unless told otherwise. A few lines of HTTP/1.1 on the control loop: no framework, no user code, nothing but
+GET, one answer per connection.
 """
 
 from __future__ import annotations
@@ -9,17 +10,19 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
 from hourglass._bridge.handles import HandleRecord, HandleState
 from hourglass._runtime.application import Application
+from hourglass._runtime.evaluation import Counts
 from hourglass._runtime.services import QueueServices
 from hourglass._runtime.targets import is_loopback
 from hourglass.errors import UsageError
-from hourglass.metrics import Registry, prometheus_text
-from hourglass.metrics._samples import CONTENT_TYPE
+from hourglass.metrics import Family, Kind, Registry, Sample, prometheus_text
+from hourglass.metrics._samples import CONTENT_TYPE, Labels, labels_of
 
 logger = logging.getLogger("hourglass.worker")
 
@@ -111,7 +114,7 @@ def _queue(app: Application, services: QueueServices) -> dict[str, Any]:
 
 def _polls(record: HandleRecord) -> bool:
     """Whether the handle is really polled: a poll is out, or what the last one brought is just being taken."""
-    return all(line.in_flight or line.kept or line.in_hand for line in record.lines())
+    return all(line.in_flight or line.kept for line in record.lines())
 
 
 def _is_task(path: str) -> bool:
@@ -234,3 +237,138 @@ def _answer(code: int, body: bytes, content_type: str) -> bytes:
 _MISDIRECTED = _response(
     421, {"error": f"this endpoint is on loopback and is not called so; {ALLOWED_HOSTS} allows more names"}
 )
+
+
+# --- metrics ------------------------------------------------------------------------------------------------
+#
+# Read when a registry is collected, in any thread: nothing is counted twice, or on the way of work. What was counted by queues
+# that are no longer served is gone with them.
+
+Read = Callable[[Application, QueueServices], float]
+
+
+def _sum(read: Callable[[Counts], float]) -> Read:
+    return lambda app, services: sum(map(read, services.lanes.counts()))
+
+
+def _polls_out(app: Application, services: QueueServices) -> float:
+    active = [each for each in app.tables.of_queue(services.queue) if each.state is HandleState.ACTIVE]
+    return sum(bool(line.in_flight) for each in active for line in each.lines())
+
+
+def _open_tasks(app: Application, services: QueueServices) -> float:
+    return sum(len(each.runs.open) for each in app.tables.of_queue(services.queue))
+
+
+# Name, kind, what it says, how it is read.
+_OF_A_QUEUE: tuple[tuple[str, Kind, str, Read], ...] = (
+    (
+        "hourglass_workflow_tasks",
+        "counter",
+        "Workflow tasks that were executed.",
+        _sum(lambda each: each.activations),
+    ),
+    (
+        "hourglass_workflow_tasks_failed",
+        "counter",
+        "Workflow tasks that failed, and are tried again.",
+        _sum(lambda each: each.failed_tasks),
+    ),
+    ("hourglass_workflow_tasks_open", "gauge", "Workflow tasks that are in hand.", _open_tasks),
+    (
+        "hourglass_cache_misses",
+        "counter",
+        "Workflow tasks for runs that were not in the cache.",
+        _sum(lambda each: each.misses),
+    ),
+    ("hourglass_cached_workflows", "gauge", "Runs whose state is kept.", _sum(lambda each: each.cached)),
+    ("hourglass_live_workflows", "gauge", "Runs whose fibers are kept.", _sum(lambda each: each.live)),
+    (
+        "hourglass_parked_workflows",
+        "gauge",
+        "Runs whose code raised a bug, and that wait for a fix.",
+        _sum(lambda each: len(each.parked)),
+    ),
+    (
+        "hourglass_stuck_lanes",
+        "gauge",
+        "Threads that hang in workflow code.",
+        lambda _, each: each.lanes.stuck,
+    ),
+    (
+        "hourglass_replaced_lanes",
+        "counter",
+        "Threads of workflow code that hung and were replaced.",
+        lambda _, services: sum(each.replaced for each in services.lanes.status()),
+    ),
+    (
+        "hourglass_running_activities",
+        "gauge",
+        "Attempts of activities that are in hand.",
+        lambda _, each: each.executor.running,
+    ),
+    (
+        "hourglass_lost_threads",
+        "gauge",
+        "Threads that hang in activities that were given up.",
+        lambda _, each: each.executor.statistics().lost_threads,
+    ),
+    ("hourglass_polls", "gauge", "Polls that are out.", _polls_out),
+)
+
+_CLOSED = Family("hourglass_workflows_closed", "counter", "Runs that closed here, by how.")
+_RESTARTS = Family("hourglass_restarts", "counter", "Restarts in the supervision tree.")
+_FREE = Family(
+    "hourglass_store_free_bytes", "gauge", "Free room on the disk of the file that this process owns."
+)
+_HELD = Family(
+    "hourglass_store_held", "gauge", "Whether the file cannot be written at present (1), as on a full disk."
+)
+_REACHABLE = Family(
+    "hourglass_engine_reachable", "gauge", "1 while the engine answers and serves our namespace, else 0."
+)
+
+
+def described() -> list[tuple[str, Kind, str]]:
+    """Name, kind and text of all that `worker_metrics` gives."""
+    others = (_CLOSED, _RESTARTS, _FREE, _HELD, _REACHABLE)
+    return [each[:3] for each in _OF_A_QUEUE] + [(each.name, each.kind, each.description) for each in others]
+
+
+def worker_metrics(app: Application) -> list[Family]:
+    """The metrics of every queue that an Application serves, and of its tree."""
+    namespace = {"namespace": app.raw.namespace}
+    queues = [
+        (services, labels_of({**namespace, "task_queue": services.queue})) for services in app.configured()
+    ]
+    condition = getattr(app.raw, "condition", None)  # of the file that this process owns, where there is one
+    of_the_process = (
+        (_RESTARTS, app.restarts),
+        (_FREE, None if condition is None else condition.free_bytes),
+        (_HELD, None if condition is None else bool(condition.held)),
+        (_REACHABLE, app.reachability.outage is None),
+    )
+    return [
+        *(
+            Family(
+                name, kind, text, samples=tuple(Sample(labels, read(app, each)) for each, labels in queues)
+            )
+            for name, kind, text, read in _OF_A_QUEUE
+        ),
+        replace(_CLOSED, samples=tuple(_closed(queues))),
+        *(
+            replace(family, samples=() if value is None else (Sample(labels_of(namespace), float(value)),))
+            for family, value in of_the_process
+        ),
+    ]
+
+
+def _closed(queues: Iterable[tuple[QueueServices, Labels]]) -> Iterator[Sample]:
+    for services, labels in queues:
+        totals: dict[tuple[str, str], int] = {}
+        for counts in services.lanes.counts():
+            for key, count in list(counts.closed.items()):
+                totals[key] = totals.get(key, 0) + count
+        for (workflow_type, status), count in totals.items():
+            names = (("status", status), ("workflow_type", workflow_type))
+            yield Sample(tuple(sorted((*labels, *names))), count)

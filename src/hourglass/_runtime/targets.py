@@ -45,7 +45,7 @@ _SOURCES = ("client_cert", "client_key", "server_ca_cert")
 
 
 @dataclass(frozen=True)
-class Settings:
+class TargetSettings:
     """What Temporal's configuration says; None where it says nothing."""
 
     address: str | None = None
@@ -58,7 +58,7 @@ class Settings:
 # --- environment ------------------------------------------------------------------------------------------
 
 
-def settings_from_environment(environ: Mapping[str, str]) -> Settings:
+def settings_from_environment(environ: Mapping[str, str]) -> TargetSettings:
     """What the `TEMPORAL_…` variables say. An empty variable counts as not set."""
     variables = {name: value for name, value in environ.items() if value and name.startswith("TEMPORAL_")}
     disabled = None
@@ -76,7 +76,7 @@ def settings_from_environment(environ: Mapping[str, str]) -> Settings:
         tls["server_name"] = server_name
     insecure = variables.get("TEMPORAL_TLS_DISABLE_HOST_VERIFICATION", "false").lower()
     _refuse_unverified_host(_BOOLEANS.get(insecure, True), "TEMPORAL_TLS_DISABLE_HOST_VERIFICATION")
-    return Settings(
+    return TargetSettings(
         address=variables.get("TEMPORAL_ADDRESS"),
         namespace=variables.get("TEMPORAL_NAMESPACE"),
         api_key=variables.get("TEMPORAL_API_KEY"),
@@ -92,7 +92,7 @@ def settings_from_environment(environ: Mapping[str, str]) -> Settings:
 # --- profiles ---------------------------------------------------------------------------------------------
 
 
-def settings_from_profile(name: str, environ: Mapping[str, str]) -> Settings:
+def settings_from_profile(name: str, environ: Mapping[str, str]) -> TargetSettings:
     """What the profile `name` of Temporal's configuration file says."""
     path = configuration_file(environ)
     profiles = _table(_read_toml(path).get("profile", {}), "profile", path)
@@ -103,7 +103,7 @@ def settings_from_profile(name: str, environ: Mapping[str, str]) -> Settings:
     profile = _table(profiles[name], f"profile.{name}", path)
     texts = {key: _text(profile[key], key, where) for key in _TEXTS if profile.get(key)}
     metadata = _table(profile.get("grpc_meta", {}), "grpc_meta", path)
-    return Settings(
+    return TargetSettings(
         **texts,
         tls=_profile_tls(profile, where, path),
         metadata={_header(key): _text(value, f"grpc_meta.{key}", where) for key, value in metadata.items()},
@@ -298,7 +298,7 @@ async def open_connection(target: Target, identity: str, timeout: float) -> Conn
 
         return await connect_memory(namespace=target.namespace, identity=identity)
     if target.kind == "file":
-        from hourglass._embedded.sharing.file_connection import connect_file
+        from hourglass._embedded.sharing.connection import connect_file
 
         return await connect_file(
             target.path,
@@ -357,7 +357,7 @@ def _parse(text: str, origin: str, environ: Mapping[str, str]) -> Target:
             address = settings.address or "localhost:7233"  # Temporal's own default
             return _temporal(address, f"profile {rest!r}", settings)
         case _:
-            return _temporal(text, origin, Settings())
+            return _temporal(text, origin, TargetSettings())
 
 
 def _local(path: str, origin: str) -> Target:
@@ -374,7 +374,7 @@ def _local(path: str, origin: str) -> Target:
     return Target(kind="file", address=path, path=os.path.abspath(os.path.expanduser(path)), origin=origin)
 
 
-def _temporal(address: str, origin: str, settings: Settings) -> Target:
+def _temporal(address: str, origin: str, settings: TargetSettings) -> Target:
     return Target(
         kind="temporal",
         address=_checked_address(address, origin),

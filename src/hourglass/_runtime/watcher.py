@@ -174,7 +174,7 @@ _EXCUSED = tuple(
 
 
 @dataclass(frozen=True)
-class Sighting:
+class WatchedCall:
     """One call that workflow code must not make."""
 
     call: str
@@ -197,7 +197,7 @@ class Watcher:
     def __init__(self, action: Action) -> None:
         self._action: Action = action
         self._known: set[tuple[str, int]] = set()
-        self._seen: list[Sighting] = []
+        self._seen: list[WatchedCall] = []
         self._stop: Callable[[], None] | None = None
         self._looking = False
 
@@ -243,7 +243,7 @@ class Watcher:
         found = _author(frame)
         if found is None:
             return
-        sighting = Sighting(_name(function, frame, found), kind, found.f_code.co_filename, found.f_lineno)
+        sighting = WatchedCall(_name(function, frame, found), kind, found.f_code.co_filename, found.f_lineno)
         place = (sighting.file, sighting.line)
         if self._action == "error":
             if all((each.file, each.line) != place for each in self._seen):

@@ -201,7 +201,7 @@ class WorkerFacts:
     _plan: Plan
     _life: WorkerLife
     _status: StatusServer | None
-    _application: Application | None
+    _application: Application | None = None
     _services: dict[str, QueueServices]
 
     @property

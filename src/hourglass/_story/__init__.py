@@ -2,7 +2,6 @@
 
 text           durations, moments, and how wide text is
 spans          the story as data, and as JSON
-reading        histories in JSON as events
 values         payloads as short text
 faults         failures as chains of faults, and Python's stacks in them
 steps          events become steps, messages and notes

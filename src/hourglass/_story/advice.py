@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from hourglass._history.events import WorkflowTaskCompleted
 from hourglass._story.diagnosis import Action, Cause, Facts
 from hourglass._story.spans import Story
 
@@ -95,7 +96,9 @@ def _misfit(facts: Facts) -> tuple[Action, ...]:
     line = Action(
         "See the line, with the code that the worker runs:", _command(f"why {name} --code FILE", options)
     )
-    first = next((str(each.id) for each in facts.events if each.kind == "WORKFLOW_TASK_COMPLETED"), "N")
+    first = next(
+        (str(each.id) for each in facts.events if isinstance(each.attributes, WorkflowTaskCompleted)), "N"
+    )
     return (
         *(() if facts.replayed is not None else (line,)),
         Action(

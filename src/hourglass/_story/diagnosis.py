@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from hourglass._story.faults import Stand
-from hourglass._story.reading import Event
 from hourglass._story.spans import Fault, Story
+
+if TYPE_CHECKING:
+    from hourglass._history.events import HistoryEvent
 
 
 class Cause(StrEnum):
@@ -149,7 +152,7 @@ class Facts:
 
     story: Story
     now: int
-    events: tuple[Event, ...]
+    events: tuple[HistoryEvent, ...]
     queues: Mapping[str, QueueFacts] = field(default_factory=dict)
     stands: tuple[Stand, ...] = ()
     awaited: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Failures in Temporal's JSON form as chains of faults, the outermost first; and Python's stacks as text: which line
+"""Failures as chains of faults, the outermost first; and Python's stacks as text: which line
 is the author's, and what it waits in. Stacks come in failures and in the answer to `__stack_trace`.
 
 Of a failure only the messages are read: never its details, which are payloads. Must not know: this machine's paths. A
@@ -10,11 +10,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
+from enum import IntEnum, StrEnum
 
-from hourglass._story.reading import Json, inner, text
 from hourglass._story.spans import Fault
+from hourglass._story.text import clean
+from hourglass.converter import (
+    ActivityFailure,
+    ApplicationFailure,
+    CanceledFailure,
+    ChildWorkflowFailure,
+    Failure,
+    ResetFailure,
+    ServerFailure,
+    TerminatedFailure,
+    TimeoutFailure,
+)
 
 # --- stacks -----------------------------------------------------------------------------------------------------------
 
@@ -149,17 +159,16 @@ _MODULES = {
 
 
 _LONGEST = 20
-_CAPITALS = re.compile(r"(?<!^)(?=[A-Z])")
 _FRAME_LINE = re.compile(r'File "([^"]+)", line (\d+)')
 _LINE = re.compile(r"(?:^|\s|\()([\w./\\-]+\.\w{1,4}):(\d+)")
 
 
-def chain(failure: Any) -> tuple[Fault, ...]:
+def chain(failure: Failure | None) -> tuple[Fault, ...]:
     """A failure and its causes."""
     found: list[Fault] = []
-    while isinstance(failure, dict) and len(found) < _LONGEST:
+    while failure is not None and len(found) < _LONGEST:
         found.append(Fault(_type(failure), _message(failure), _place(failure)))
-        failure = failure.get("cause")
+        failure = failure.cause
     return tuple(found)
 
 
@@ -174,36 +183,31 @@ def place_of(faults: tuple[Fault, ...]) -> str:
     return next((each for each in places if is_authors(each.rpartition(":")[0])), "")
 
 
-def words(name: str) -> str:
-    """An enum's name, in either spelling, as words."""
-    plain = re.sub(r"^.*_(?:CAUSE|TYPE|STATE)_(?=[A-Z])", "", name)
-    return (plain if "_" in plain or plain.isupper() else _CAPITALS.sub("_", plain)).replace("_", " ").lower()
+def words(name: str | IntEnum) -> str:
+    """An enum's name as words; empty where nothing is said."""
+    plain = name.name if isinstance(name, IntEnum) else name
+    return "" if plain in ("UNSPECIFIED", "NONE") else plain.replace("_", " ").lower()
 
 
-def _type(failure: Json) -> str:
-    if inner(failure, "applicationFailureInfo") is not None:
-        return text(failure, "applicationFailureInfo", "type") or "ApplicationError"
-    if inner(failure, "activityFailureInfo") is not None:
-        return f"activity {text(failure, 'activityFailureInfo', 'activityType', 'name')}".strip()
-    if inner(failure, "childWorkflowExecutionFailureInfo") is not None:
-        name = text(failure, "childWorkflowExecutionFailureInfo", "workflowType", "name")
-        return f"child workflow {name}".strip()
-    if inner(failure, "timeoutFailureInfo") is not None:
-        kind = words(text(failure, "timeoutFailureInfo", "timeoutType"))
-        return f"timeout ({kind})" if kind else "timeout"
-    for key, name in _PLAIN.items():
-        if inner(failure, key) is not None:
-            return name
-    return "failure"
+def _type(failure: Failure) -> str:
+    match failure.info:
+        case ApplicationFailure(type=name):
+            return clean(name) or "ApplicationError"
+        case ActivityFailure(activity_type=name):
+            return f"activity {clean(name)}".strip()
+        case ChildWorkflowFailure(workflow_type=name):
+            return f"child workflow {clean(name)}".strip()
+        case TimeoutFailure(type=kind):
+            return f"timeout ({words(kind)})" if kind else "timeout"
+        case info:
+            return _PLAIN.get(type(info), "failure")
 
 
-_PLAIN = {
-    "canceledFailureInfo": "cancelled",
-    "terminatedFailureInfo": "terminated",
-    "serverFailureInfo": "server failure",
-    "resetWorkflowFailureInfo": "reset",
-    "nexusOperationExecutionFailureInfo": "nexus operation",
-    "nexusHandlerFailureInfo": "nexus handler",
+_PLAIN: dict[type[object], str] = {
+    CanceledFailure: "cancelled",
+    TerminatedFailure: "terminated",
+    ServerFailure: "server failure",
+    ResetFailure: "reset",
 }
 
 
@@ -220,18 +224,18 @@ _SAYS_NOTHING = frozenset(
 """What servers and SDKs write on the wrapper of a failure: its type and its cause say all."""
 
 
-def _message(failure: Json) -> str:
-    said = text(failure, "message")
-    if said in _SAYS_NOTHING and inner(failure, "cause") is not None:
+def _message(failure: Failure) -> str:
+    said = clean(failure.message)
+    if said in _SAYS_NOTHING and failure.cause is not None:
         return ""
-    if inner(failure, "encodedAttributes") is not None:
+    if failure.encoded_attributes is not None:
         return f"{said} (the message is encoded)".strip()
     return said
 
 
-def _place(failure: Json) -> str:
-    trace = inner(failure, "stackTrace")
-    if not isinstance(trace, str) or not trace:
+def _place(failure: Failure) -> str:
+    trace = failure.stack_trace
+    if not trace:
         return ""
     if own := authors_place(trace):
         return own

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from hourglass._history import events as h
 from hourglass._story import advice, reasons_tasks
 from hourglass._story.captions import KINDS, counted, status
 from hourglass._story.diagnosis import Cause, Diagnosis, Facts, Finding, QueueFacts
 from hourglass._story.faults import Stand, Waits, place_of, root
-from hourglass._story.reading import Event, span_of, text
 from hourglass._story.spans import Kind, Outcome, Phase, Span
-from hourglass._story.text import duration
+from hourglass._story.text import S, clean, duration
 
 # --- closed runs ------------------------------------------------------------------------------------------------------
 
@@ -76,14 +76,10 @@ def _ended(step: Span) -> str:
 
 
 def _timed_out(facts: Facts) -> Finding:
-    started = next((each for each in facts.events if each.kind == "WORKFLOW_EXECUTION_STARTED"), None)
     ran = (facts.story.end or 0) - facts.story.start
     details = [f"when its time was over, it waited for {each}" for each in _left(facts)]
-    for key, name in (
-        ("workflowRunTimeout", "run_timeout"),
-        ("workflowExecutionTimeout", "execution_timeout"),
-    ):
-        limit = 0 if started is None else span_of(started.attributes.get(key))
+    for name in ("run_timeout", "execution_timeout"):
+        limit = round(getattr(reasons_tasks.started(facts).spec, name) * S)
         if limit and limit <= ran + _SLACK:
             details.insert(0, f"its {name} was {duration(limit)}")
             break
@@ -107,8 +103,8 @@ def _left(facts: Facts) -> list[str]:
 
 
 def _terminated(facts: Facts) -> Finding:
-    event = facts.events[-1]
-    who, reason = text(event.attributes, "identity"), text(event.attributes, "reason")
+    end = facts.events[-1].attributes
+    who, reason = clean(getattr(end, "identity", "")), clean(getattr(end, "reason", ""))
     return Finding(
         cause=Cause.TERMINATED,
         what="was terminated" + (f" by {who}" if who else ""),
@@ -119,10 +115,11 @@ def _terminated(facts: Facts) -> Finding:
 
 
 def _cancelled(facts: Facts) -> Finding:
-    asked = _last(facts, "WORKFLOW_EXECUTION_CANCEL_REQUESTED")
-    who = "" if asked is None else text(asked.attributes, "identity")
-    reason = "" if asked is None else text(asked.attributes, "cause")
-    parent = "" if asked is None else text(asked.attributes, "externalWorkflowExecution", "workflowId")
+    asked = reasons_tasks.last(facts, (h.WorkflowExecutionCancelRequested,))
+    said = None if asked is None else asked.attributes
+    who, reason, parent = "", "", ""
+    if isinstance(said, h.WorkflowExecutionCancelRequested):
+        who, reason, parent = map(clean, (said.identity, said.reason, said.external_workflow_id))
     by = f" by workflow {parent}" if parent else f" by {who}" if who else ""
     return Finding(
         cause=Cause.CANCELLED,
@@ -145,10 +142,6 @@ def _continued(facts: Facts) -> Finding:
 
 def _waited(facts: Facts) -> tuple[str, ...]:
     return tuple(f"it waited for {each}" for each in _left(facts))
-
-
-def _last(facts: Facts, kind: str) -> Event | None:
-    return next((each for each in reversed(facts.events) if each.kind == kind), None)
 
 
 def _trouble(facts: Facts) -> tuple[str, ...]:
@@ -282,33 +275,30 @@ def _retried(facts: Facts, span: Span, tried: Finding, queue: str) -> Finding:
     )
 
 
-_LIMITS = {
-    "scheduleToCloseTimeout": "schedule_to_close_timeout",
-    "scheduleToStartTimeout": "schedule_to_start_timeout",
-    "startToCloseTimeout": "start_to_close_timeout",
-    "heartbeatTimeout": "heartbeat_timeout",
-}
+_LIMITS = (
+    "schedule_to_close_timeout",
+    "schedule_to_start_timeout",
+    "start_to_close_timeout",
+    "heartbeat_timeout",
+)
 
 
 def _limits(facts: Facts, span: Span) -> tuple[str, ...]:
-    begun = attributes(facts, span)
-    given = [
-        f"{name} {limit / 1e9:g} s" for key, name in _LIMITS.items() if (limit := span_of(begun.get(key)))
-    ]
+    spec = getattr(reasons_tasks.began(facts, span), "spec", None)
+    given = [f"{name} {limit:g} s" for name in _LIMITS if (limit := getattr(spec, name, 0))]
     return (f"its limits: {', '.join(given)}",) if given else ()
 
 
 # --- facts of a span, for the other reasons too -----------------------------------------------------------------------
 
 
-def attributes(facts: Facts, span: Span) -> dict[str, object]:
-    """Those of the event that a span began with."""
-    found = next((each for each in facts.events if each.id == span.id), None)
-    return {} if found is None else dict(found.attributes)
-
-
 def _queue(facts: Facts, span: Span) -> str:
-    return text(attributes(facts, span), "taskQueue", "name") or facts.story.task_queue
+    return reasons_tasks.queue_of(reasons_tasks.began(facts, span)) or facts.story.task_queue
+
+
+def _timer_length(facts: Facts, span: Span) -> int:
+    begun = reasons_tasks.began(facts, span)
+    return begun.duration_ns if isinstance(begun, h.TimerStarted) else 0
 
 
 def called_at(facts: Facts, kind: Waits) -> tuple[str, ...]:
@@ -356,7 +346,7 @@ def waiting_since(facts: Facts) -> int | None:
 
 
 def _timer(facts: Facts, span: Span) -> Finding:
-    length = span_of(attributes(facts, span).get("startToFireTimeout"))
+    length = _timer_length(facts, span)
     due = span.start + length
     what = "waits for a timer" if span.name.startswith("timer ") else f"waits for a {span.name}"
     return Finding(
@@ -478,7 +468,7 @@ def _limited(facts: Facts, found: list[Finding]) -> list[Finding]:
     limited = [each.place for each in facts.stands if each.limited]
     if len(timers) != 1 or len(limited) != 1:
         return found
-    due = timers[0].start + span_of(attributes(facts, timers[0]).get("startToFireTimeout"))
+    due = timers[0].start + _timer_length(facts, timers[0])
     return [replace(each, until=due) if each.place == limited[0] else each for each in found]
 
 
@@ -531,15 +521,18 @@ def _open(facts: Facts) -> list[Finding]:
 
 def _cancelling(facts: Facts) -> list[Finding]:
     """That it was asked to cancel: its code has the last word, and has not said it."""
-    asked = next((each for each in facts.events if each.kind == "WORKFLOW_EXECUTION_CANCEL_REQUESTED"), None)
+    asked = next(
+        (each for each in facts.events if isinstance(each.attributes, h.WorkflowExecutionCancelRequested)),
+        None,
+    )
     if asked is None:
         return []
-    reason = text(asked.attributes, "cause")
+    reason = clean(getattr(asked.attributes, "reason", ""))
     return [
         Finding(
             cause=Cause.CANCELLING,
             what="was asked to cancel and has not ended: its code cleans up, or goes on all the same",
-            since=asked.time,
+            since=asked.time_ns,
             details=(f"the reason given: {reason}",) if reason else (),
             actions=advice.refused_cancel(facts),
         )

@@ -8,15 +8,43 @@ where they are busy.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from difflib import get_close_matches
 
+from hourglass._history import events as h
+from hourglass._history.codec import table
 from hourglass._story import advice
 from hourglass._story.diagnosis import Action, Cause, Facts, Finding, QueueFacts
 from hourglass._story.faults import chain, place_of
-from hourglass._story.reading import Event, number, span_of, text
 from hourglass._story.spans import Fault, Kind, Outcome, Span
-from hourglass._story.text import duration
+from hourglass._story.text import S, clean, duration
+
+# --- what the history says --------------------------------------------------------------------------------------------
+
+
+def started(facts: Facts) -> h.WorkflowExecutionStarted:
+    """What the first event says; nothing, where the history does not begin with it."""
+    first = facts.events[0].attributes if facts.events else None
+    if isinstance(first, h.WorkflowExecutionStarted):
+        return first
+    unset: h.WorkflowExecutionStarted = table(h.WorkflowExecutionStarted).read({})
+    return unset
+
+
+def last(facts: Facts, kinds: Container[type[h.Attributes]]) -> h.HistoryEvent | None:
+    """The last event of these kinds."""
+    return next((each for each in reversed(facts.events) if type(each.attributes) in kinds), None)
+
+
+def began(facts: Facts, span: Span) -> h.Attributes | None:
+    """What the event says that a span began with."""
+    return next((each.attributes for each in facts.events if each.id == span.id), None)
+
+
+def queue_of(attributes: h.Attributes | None) -> str:
+    """The task queue that an event names."""
+    return clean(getattr(getattr(attributes, "spec", None), "task_queue", ""))
+
 
 # --- workers of other versions ----------------------------------------------------------------------------------------
 
@@ -141,7 +169,7 @@ def not_served(facts: Facts) -> list[Finding]:
 
 def _elsewhere(facts: Facts, queue: str) -> tuple[Action, ...]:
     """A child that a client starts again has no parent: the parent's code must ask for the right queue instead."""
-    parent = text(_started(facts), "parentWorkflowExecution", "workflowId")
+    parent = clean(started(facts).parent_workflow_id)
     if parent:
         return advice.mend_parent(facts.story, parent, queue, facts.options)
     return advice.start_elsewhere(facts.story, queue, facts.options)
@@ -207,31 +235,26 @@ def _cause(row: Span) -> Cause:
 
 
 def _paced(facts: Facts) -> str:
-    limit = span_of(_started(facts).get("workflowTaskTimeout"))
+    limit = round(started(facts).spec.task_timeout * S)
     often = f"about every {duration(limit)}, later less often" if limit else "again and again"
     return f"it is tried {often}"
-
-
-def _started(facts: Facts) -> dict[str, object]:
-    first = next((each for each in facts.events if each.kind == "WORKFLOW_EXECUTION_STARTED"), None)
-    return {} if first is None else dict(first.attributes)
 
 
 # --- waiting to be taken ---------------------------------------------------------------------------------------------
 
 
 def _waiting(facts: Facts) -> Iterator[Finding]:
-    last = _last_task(facts)
-    if last is None:
+    task = last(facts, h.TASK_KINDS)
+    if task is None:
         yield from _not_begun(facts)
-    elif last.kind == "WORKFLOW_TASK_SCHEDULED":
-        yield from not_served(facts) or [_slow(facts, last)]
-    elif last.kind == "WORKFLOW_TASK_STARTED":
-        who = text(last.attributes, "identity")
+    elif isinstance(task.attributes, h.WorkflowTaskScheduled):
+        yield from not_served(facts) or [_slow(facts, task)]
+    elif isinstance(task.attributes, h.WorkflowTaskStarted):
+        who = clean(task.attributes.identity)
         yield Finding(
             cause=Cause.CODE_RUNS,
             what="is being run by a worker" + (f", {who}" if who else ""),
-            since=last.time,
+            since=task.time_ns,
             details=(
                 "if the worker has died meanwhile, another one takes over when the task's time is over",
             ),
@@ -239,18 +262,14 @@ def _waiting(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _last_task(facts: Facts) -> Event | None:
-    tasks = [each for each in facts.events if each.kind.startswith("WORKFLOW_TASK_")]
-    return tasks[-1] if tasks else None
-
-
 def _scheduled(facts: Facts) -> int | None:
-    last = _last_task(facts)
-    return last.time if last is not None and last.kind == "WORKFLOW_TASK_SCHEDULED" else None
+    task = last(facts, h.TASK_KINDS)
+    waits = task is not None and isinstance(task.attributes, h.WorkflowTaskScheduled)
+    return task.time_ns if task is not None and waits else None
 
 
 def _not_begun(facts: Facts) -> Iterator[Finding]:
-    delay = span_of(_started(facts).get("firstWorkflowTaskBackoff"))
+    delay = round(started(facts).first_task_backoff * S)
     due = facts.story.start + delay
     if due > facts.story.until:
         yield _delayed(facts, due)
@@ -261,9 +280,8 @@ def _not_begun(facts: Facts) -> Iterator[Finding]:
 
 def _delayed(facts: Facts, due: int) -> Finding:
     """It begins later: as was asked, by its cron schedule, or because the attempt before failed."""
-    started = _started(facts)
-    attempt = number(started.get("attempt"))
-    faults = chain(started.get("continuedFailure"))
+    attempt = started(facts).attempt
+    faults = chain(started(facts).continued_failure)
     if attempt > 1:
         return Finding(
             cause=Cause.DELAYED,
@@ -273,20 +291,20 @@ def _delayed(facts: Facts, due: int) -> Finding:
             faults=faults,
             actions=advice.see(facts),
         )
-    cron = text(started, "cronSchedule")
+    cron = clean(started(facts).spec.cron_schedule)
     why = f"by its cron schedule, {cron}" if cron else "its start is delayed"
     return Finding(cause=Cause.DELAYED, what=f"has not begun: {why}", until=due, actions=advice.nothing())
 
 
-def _slow(facts: Facts, task: Event) -> Finding:
+def _slow(facts: Facts, task: h.HistoryEvent) -> Finding:
     queue = facts.queues.get(facts.story.task_queue)
-    waited = facts.story.until - task.time
+    waited = facts.story.until - task.time_ns
     many = 0 if queue is None else len(queue.workflow_pollers)
     told = f"{many} worker{'s' * (many != 1)} poll{'s' * (many == 1)} the queue" if many else ""
     return Finding(
         cause=Cause.WORKER_BUSY,
         what=f"waits to be taken by a worker from task queue {facts.story.task_queue!r}",
-        since=task.time,
+        since=task.time_ns,
         details=(told,) if told else (),
         actions=advice.more_workers(facts) if waited > _PATIENCE else advice.look_again(facts),
     )

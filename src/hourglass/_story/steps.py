@@ -13,13 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from hourglass._engine.specs import RetryRule
+from hourglass._history import events as h
 from hourglass._story.faults import chain, words
-from hourglass._story.reading import Event, Json, inner, nanoseconds, number, span_of, text
 from hourglass._story.spans import Fault, Kind, Outcome, Phase, Segment, Span
-from hourglass._story.text import S, duration
+from hourglass._story.text import S, clean, duration
 from hourglass._story.values import Peek, value_of
+from hourglass.converter import CanceledFailure, Failure
+from hourglass.errors import RetryState
 
 # --- what an activity did when: queued, attempts, waits between them --------------------------------------------------
 
@@ -45,21 +48,17 @@ class Backoff:
         return int(min(wait, self.maximum))
 
 
-def backoff_from(attributes: Json) -> Backoff:
+def backoff_from(policy: RetryRule | None) -> Backoff:
     """The policy in an activity's schedule, with Temporal's defaults."""
-    policy = inner(attributes, "retryPolicy")
-    initial = span_of(inner(policy, "initialInterval")) or S
-    coefficient = inner(policy, "backoffCoefficient")
+    if policy is None:
+        return Backoff()
+    initial = round(policy.initial_interval * S) or S
+    coefficient = policy.backoff_coefficient
     return Backoff(
         initial,
-        float(coefficient) if isinstance(coefficient, (int, float)) and coefficient >= 1 else 2.0,
-        span_of(inner(policy, "maximumInterval")) or 100 * initial,
+        coefficient if coefficient >= 1 else 2.0,
+        round(policy.maximum_interval * S) or 100 * initial,
     )
-
-
-def most_attempts(attributes: Json) -> int:
-    """How many attempts the policy allows; 0 for any number."""
-    return number(inner(attributes, "retryPolicy", "maximumAttempts"))
 
 
 def before_last(
@@ -126,10 +125,15 @@ class Draft:
     due: int | None = None
     shown: list[tuple[str, str]] = field(default_factory=list)
 
-    def close(self, event: Event, outcome: Outcome, faults: tuple[Fault, ...] = ()) -> None:
+    def close(self, event: h.HistoryEvent, outcome: Outcome, faults: tuple[Fault, ...] = ()) -> None:
         """It ended with this event."""
-        self.end, self.outcome = max(event.time, self.start), outcome
+        self.end, self.outcome = max(event.time_ns, self.start), outcome
         self.faults = faults or self.faults
+
+    def note(self, said: str) -> None:
+        """Something that is said of it."""
+        if told := clean(said):
+            self.notes.append(told)
 
     def show(self, what: str, value: str) -> None:
         """A payload that may be seen."""
@@ -164,24 +168,21 @@ class Told:
     links: list[tuple[str, str]] = field(default_factory=list)
     first_task_delay: int = 0
 
-    def add(self, event: Event, kind: Kind, name: str, first_phase: Phase = Phase.RUNNING) -> Draft:
+    def add(self, event: h.HistoryEvent, kind: Kind, name: str, first_phase: Phase = Phase.RUNNING) -> Draft:
         """Something begins."""
-        draft = Draft(event.id, kind, name, event.time, first_phase)
+        draft = Draft(event.id, kind, clean(name), event.time_ns, first_phase)
         self.drafts[event.id] = draft
         return draft
 
-    def point(self, event: Event, kind: Kind, name: str, outcome: Outcome = Outcome.DONE) -> Draft:
+    def point(self, event: h.HistoryEvent, kind: Kind, name: str, outcome: Outcome = Outcome.DONE) -> Draft:
         """Something happened in a moment."""
         draft = self.add(event, kind, name, Phase.POINT)
-        draft.end, draft.outcome = event.time, outcome
+        draft.end, draft.outcome = event.time_ns, outcome
         return draft
 
-    def found(self, event: Event, key: str) -> Draft | None:
-        """The span that an event speaks of."""
-        return self.drafts.get(number(inner(event.attributes, key)))
 
-
-Handler: TypeAlias = Callable[[Told, Event], None]
+Handler: TypeAlias = Callable[[Told, h.HistoryEvent, Any], None]
+"""Hears of an event, and of what it says."""
 
 
 def frozen(draft: Draft, until: int) -> Span:
@@ -237,289 +238,270 @@ _FAILED = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.TERMINATED)
 # --- signals and cancellation -----------------------------------------------------------------------------------------
 
 
-LOCAL_ACTIVITY, PATCH = "core_local_activity", "core_patch"
+def _signaled(told: Told, event: h.HistoryEvent, a: h.WorkflowExecutionSignaled) -> None:
+    draft = told.point(event, Kind.SIGNAL, a.signal_name or "signal")
+    draft.show("input", told.peek(a.arguments))
 
 
-def _signaled(told: Told, event: Event) -> None:
-    draft = told.point(event, Kind.SIGNAL, text(event.attributes, "signalName") or "signal")
-    draft.show("input", told.peek(event.attributes.get("input")))
-
-
-def _cancel_requested(told: Told, event: Event) -> None:
-    draft = told.point(event, Kind.CANCEL, "cancel requested")
-    draft.notes += [each for each in (text(event.attributes, "cause"),) if each]
+def _cancel_requested(told: Told, event: h.HistoryEvent, a: h.WorkflowExecutionCancelRequested) -> None:
+    told.point(event, Kind.CANCEL, "cancel requested").note(a.reason)
 
 
 # --- updates ---------------------------------------------------------------------------------------------------------
 
 
-def _update_admitted(told: Told, event: Event) -> None:
-    _update_begins(told, event, inner(event.attributes, "request"), "", Phase.QUEUED)
+def _update_admitted(told: Told, event: h.HistoryEvent, a: h.WorkflowExecutionUpdateAdmitted) -> None:
+    _update_begins(told, event, a.request, "", Phase.QUEUED)
 
 
-def _update_accepted(told: Told, event: Event) -> None:
-    request = inner(event.attributes, "acceptedRequest")
-    known = text(request, "meta", "updateId") or text(event.attributes, "protocolInstanceId")
-    admitted = told.drafts.get(told.updates.get(known, 0))
+def _update_accepted(told: Told, event: h.HistoryEvent, a: h.WorkflowExecutionUpdateAccepted) -> None:
+    admitted = told.drafts.get(told.updates.get(a.update_id, 0))
     if admitted is not None and admitted.begun is None:
-        admitted.begun = event.time
+        admitted.begun = event.time_ns
         told.drafts[event.id] = admitted
         return
-    _update_begins(told, event, request, known, Phase.RUNNING)
+    _update_begins(told, event, a.request, a.update_id, Phase.RUNNING)
 
 
-def _update_begins(told: Told, event: Event, request: Json | None, known: str, phase: Phase) -> None:
-    draft = told.add(event, Kind.UPDATE, text(request, "input", "name") or "update", phase)
-    draft.target = known or text(request, "meta", "updateId")
-    draft.show("input", told.peek(inner(request, "input", "args")))
-    told.updates[draft.target] = event.id
+def _update_begins(
+    told: Told, event: h.HistoryEvent, request: h.UpdateRequest | None, known: str, phase: Phase
+) -> None:
+    draft = told.add(event, Kind.UPDATE, request.name if request else "update", phase)
+    draft.name = draft.name or "update"
+    if request is not None:
+        known = known or request.update_id
+        draft.show("input", told.peek(request.arguments))
+    draft.target = clean(known)
+    told.updates[known] = event.id
 
 
-def _update_rejected(told: Told, event: Event) -> None:
-    request = inner(event.attributes, "rejectedRequest")
-    draft = told.point(event, Kind.UPDATE, text(request, "input", "name") or "update", Outcome.FAILED)
-    draft.faults = chain(event.attributes.get("failure"))
-    draft.notes.append("refused")
+def _update_rejected(told: Told, event: h.HistoryEvent, a: h.WorkflowExecutionUpdateRejected) -> None:
+    name = a.request.name if a.request else ""
+    draft = told.point(event, Kind.UPDATE, name or "update", Outcome.FAILED)
+    draft.faults = chain(a.failure)
+    draft.note("refused")
 
 
-def _update_completed(told: Told, event: Event) -> None:
-    draft = told.found(event, "acceptedEventId")
-    if draft is None:
-        draft = told.drafts.get(told.updates.get(text(event.attributes, "meta", "updateId"), 0))
+def _update_completed(told: Told, event: h.HistoryEvent, a: h.WorkflowExecutionUpdateCompleted) -> None:
+    draft = told.drafts.get(a.accepted_event_id) or told.drafts.get(told.updates.get(a.update_id, 0))
     if draft is None:
         return
-    outcome = inner(event.attributes, "outcome")
-    failure = inner(outcome, "failure")
-    draft.close(event, Outcome.DONE if failure is None else Outcome.FAILED, chain(failure))
-    draft.show("result", told.peek(inner(outcome, "success")))
+    draft.close(event, Outcome.DONE if a.failure is None else Outcome.FAILED, chain(a.failure))
+    if a.result is not None:
+        draft.show("result", told.peek((a.result,)))
 
 
 # --- markers ---------------------------------------------------------------------------------------------------------
 
 
-def _marker(told: Told, event: Event) -> None:
-    name = text(event.attributes, "markerName")
-    if name == LOCAL_ACTIVITY:
-        _local_activity(told, event)
-    elif name == PATCH:
-        told.point(event, Kind.MARKER, f"patch {_patch_id(event)}")
-    elif name == "Version":
-        told.point(event, Kind.MARKER, "version")
-    elif name == "LocalActivity":
-        draft = told.point(event, Kind.LOCAL, "local activity", _local_outcome(event))
-        draft.faults = chain(event.attributes.get("failure"))
-    else:
-        told.point(event, Kind.MARKER, f"marker {name}".strip())
+def _patch(told: Told, event: h.HistoryEvent, a: h.MarkerRecorded) -> None:
+    told.point(event, Kind.MARKER, f"patch {a.patch_id}")
 
 
-def _patch_id(event: Event) -> str:
-    data = _first(inner(event.attributes, "details", "patch-data"))
-    return str(
-        inner(data, "id") or text(_first(inner(event.attributes, "details", "patch-id"))) or ""
-    ).strip()
+def _marker(told: Told, event: h.HistoryEvent, a: h.ForeignMarkerRecorded) -> None:
+    match a.marker_name:
+        case "Version":
+            told.point(event, Kind.MARKER, "version")
+        case "LocalActivity" | "core_local_activity":
+            draft = told.point(event, Kind.LOCAL, "local activity", _local_outcome(a.failure))
+            draft.faults = chain(a.failure)
+        case name:
+            told.point(event, Kind.MARKER, f"marker {name}")
 
 
-def _local_activity(told: Told, event: Event) -> None:
+def _local_activity(told: Told, event: h.HistoryEvent, a: h.LocalActivityMarkerRecorded) -> None:
     """Core writes when it was asked for by the wall clock, and when it ended by the task's: only its length is sure."""
-    data = _first(inner(event.attributes, "details", "data"))
     starts = (each.started for each in reversed(told.tasks.values()) if each.started is not None)
-    began = next(starts, event.time)
-    asked = nanoseconds(inner(data, "original_schedule_time")) or began
-    ran = max(nanoseconds(inner(data, "complete_time")) - began, 0)
-    draft = told.add(event, Kind.LOCAL, text(data, "activity_type") or "local activity")
-    draft.start = min(max(asked, began), event.time)
-    draft.attempts = max(number(inner(data, "attempt")), 1)
-    draft.target = text(data, "activity_id")
-    draft.close(event, _local_outcome(event), chain(event.attributes.get("failure")))
-    draft.end = min(draft.start + ran, event.time)
-    if inner(data, "backoff"):
-        draft.notes.append("to be tried again")
-    draft.show("result", told.peek(inner(event.attributes, "details", "result")))
+    began = next(starts, event.time_ns)
+    asked = a.original_schedule_ns or began
+    ran = max(a.complete_ns - began, 0)
+    draft = told.add(event, Kind.LOCAL, a.activity_type or "local activity")
+    draft.start = min(max(asked, began), event.time_ns)
+    draft.attempts = max(a.attempt, 1)
+    draft.target = clean(a.activity_id)
+    draft.close(event, _local_outcome(a.failure), chain(a.failure))
+    draft.end = min(draft.start + ran, event.time_ns)
+    if a.backoff_ns:
+        draft.note("to be tried again")
+    if a.result is not None:
+        draft.show("result", told.peek((a.result,)))
 
 
-def _local_outcome(event: Event) -> Outcome:
-    failure = event.attributes.get("failure")
+def _local_outcome(failure: Failure | None) -> Outcome:
     if failure is None:
         return Outcome.DONE
-    return Outcome.CANCELLED if inner(failure, "canceledFailureInfo") is not None else Outcome.FAILED
-
-
-def _first(payloads: object) -> object:
-    listed = inner(payloads, "payloads")
-    if not isinstance(listed, list) or not listed:
-        return None
-    return value_of(listed[0]) if isinstance(listed[0], dict) and "data" in listed[0] else listed[0]
+    return Outcome.CANCELLED if isinstance(failure.info, CanceledFailure) else Outcome.FAILED
 
 
 # --- changes ---------------------------------------------------------------------------------------------------------
 
 
 def _changed(what: str) -> Handler:
-    def changed(told: Told, event: Event) -> None:
+    def changed(told: Told, event: h.HistoryEvent, a: h.Attributes) -> None:
         told.point(event, Kind.MARKER, what)
 
     return changed
 
 
-MESSAGES: dict[str, Handler] = {
-    "WORKFLOW_EXECUTION_SIGNALED": _signaled,
-    "WORKFLOW_EXECUTION_CANCEL_REQUESTED": _cancel_requested,
-    "WORKFLOW_EXECUTION_UPDATE_ADMITTED": _update_admitted,
-    "WORKFLOW_EXECUTION_UPDATE_ACCEPTED": _update_accepted,
-    "WORKFLOW_EXECUTION_UPDATE_REJECTED": _update_rejected,
-    "WORKFLOW_EXECUTION_UPDATE_COMPLETED": _update_completed,
-    "MARKER_RECORDED": _marker,
-    "UPSERT_WORKFLOW_SEARCH_ATTRIBUTES": _changed("search attributes set"),
-    "WORKFLOW_PROPERTIES_MODIFIED": _changed("memo set"),
-    "WORKFLOW_PROPERTIES_MODIFIED_EXTERNALLY": _changed("properties changed from outside"),
-    "ACTIVITY_PROPERTIES_MODIFIED_EXTERNALLY": _changed("activity's properties changed from outside"),
-    "WORKFLOW_EXECUTION_OPTIONS_UPDATED": _changed("options changed from outside"),
-    "WORKFLOW_EXECUTION_PAUSED": _changed("paused"),
-    "WORKFLOW_EXECUTION_UNPAUSED": _changed("continued after a pause"),
+MESSAGES: dict[type[h.Attributes], Handler] = {
+    h.WorkflowExecutionSignaled: _signaled,
+    h.WorkflowExecutionCancelRequested: _cancel_requested,
+    h.WorkflowExecutionUpdateAdmitted: _update_admitted,
+    h.WorkflowExecutionUpdateAccepted: _update_accepted,
+    h.WorkflowExecutionUpdateRejected: _update_rejected,
+    h.WorkflowExecutionUpdateCompleted: _update_completed,
+    h.MarkerRecorded: _patch,
+    h.LocalActivityMarkerRecorded: _local_activity,
+    h.ForeignMarkerRecorded: _marker,
+    h.UpsertWorkflowSearchAttributes: _changed("search attributes set"),
+    h.WorkflowPropertiesModified: _changed("memo set"),
+    h.WorkflowPropertiesModifiedExternally: _changed("properties changed from outside"),
+    h.ActivityPropertiesModifiedExternally: _changed("activity's properties changed from outside"),
+    h.WorkflowExecutionOptionsUpdated: _changed("options changed from outside"),
+    h.WorkflowExecutionPaused: _changed("paused"),
+    h.WorkflowExecutionUnpaused: _changed("continued after a pause"),
 }
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------
 
 
-def _summary(event: Event) -> str:
-    summary = value_of(inner(event.metadata, "summary"))
+def _summary(a: h.ActivityTaskScheduled | h.TimerStarted) -> str:
+    summary = value_of(a.summary)
     return summary.strip() if isinstance(summary, str) else ""
 
 
-def _activity_scheduled(told: Told, event: Event) -> None:
-    a = event.attributes
-    draft = told.add(event, Kind.ACTIVITY, text(a, "activityType", "name") or "activity", Phase.QUEUED)
-    draft.backoff, draft.max_attempts = backoff_from(a), most_attempts(a)
-    draft.target = text(a, "activityId")
-    queue = text(a, "taskQueue", "name")
+def _activity_scheduled(told: Told, event: h.HistoryEvent, a: h.ActivityTaskScheduled) -> None:
+    draft = told.add(event, Kind.ACTIVITY, a.activity_type or "activity", Phase.QUEUED)
+    policy = a.spec.retry_policy
+    draft.backoff, draft.max_attempts = backoff_from(policy), policy.maximum_attempts if policy else 0
+    draft.target = clean(a.activity_id)
+    queue = clean(a.spec.task_queue)
     if queue and queue != told.facts.get("task_queue"):
-        draft.notes.append(f"on task queue {queue}")
-    draft.notes += [each for each in (_summary(event),) if each]
-    draft.show("input", told.peek(a.get("input")))
+        draft.note(f"on task queue {queue}")
+    draft.note(_summary(a))
+    draft.show("input", told.peek(a.arguments))
 
 
-def _activity_started(told: Told, event: Event) -> None:
-    if draft := told.found(event, "scheduledEventId"):
-        draft.begun = event.time
-        draft.attempts = max(number(event.attributes.get("attempt")), 1)
-        draft.faults = chain(event.attributes.get("lastFailure"))
+def _activity_started(told: Told, event: h.HistoryEvent, a: h.ActivityTaskStarted) -> None:
+    if draft := told.drafts.get(a.scheduled_event_id):
+        draft.begun = event.time_ns
+        draft.attempts = max(a.attempt, 1)
+        draft.faults = chain(a.last_failure)
 
 
-def _step_ended(outcome: Outcome, key: str = "scheduledEventId") -> Handler:
-    def ended(told: Told, event: Event) -> None:
-        draft = told.found(event, key)
+def _step_ended(outcome: Outcome, key: str = "scheduled_event_id") -> Handler:
+    def ended(told: Told, event: h.HistoryEvent, a: Any) -> None:
+        draft = told.drafts.get(getattr(a, key))
         if draft is None:
             return
-        if draft.begun == event.time and draft.attempts == 1:
+        if draft.begun == event.time_ns and draft.attempts == 1:
             draft.begun = draft.start  # stamped only when it ended: it is not known how long it was queued
-        draft.close(event, outcome, chain(event.attributes.get("failure")))
-        state = words(text(event.attributes, "retryState"))
-        if outcome.bad and state in _WHY_NO_RETRY:
-            draft.notes.append(_WHY_NO_RETRY[state])
-        draft.show("result", told.peek(event.attributes.get("result")))
+        draft.close(event, outcome, chain(getattr(a, "failure", None)))
+        state = getattr(a, "retry_state", None)
+        if outcome.bad and state is not None:
+            draft.note(_WHY_NO_RETRY.get(state, ""))
+        result = getattr(a, "result", None)
+        if result is not None:
+            draft.show("result", told.peek((result,)))
 
     return ended
 
 
 _WHY_NO_RETRY = {
-    "non retryable failure": "not to be retried",
-    "maximum attempts reached": "no attempts left",
-    "timeout": "no time left for another attempt",
+    RetryState.NON_RETRYABLE_FAILURE: "not to be retried",
+    RetryState.MAXIMUM_ATTEMPTS_REACHED: "no attempts left",
+    RetryState.TIMEOUT: "no time left for another attempt",
 }
 
 
-def _noted(key: str, note: str) -> Handler:
-    def noted(told: Told, event: Event) -> None:
-        if draft := told.found(event, key):
-            draft.notes.append(note)
-
-    return noted
+def _asked_to_cancel(told: Told, event: h.HistoryEvent, a: Any) -> None:
+    if draft := told.drafts.get(a.scheduled_event_id):
+        draft.note("asked to cancel")
 
 
-def _timer_started(told: Told, event: Event) -> None:
-    length = span_of(event.attributes.get("startToFireTimeout"))
-    summary = _summary(event)
-    name = f"timer {duration(length)}" if not summary else f"timer: {summary}"
+def _timer_started(told: Told, event: h.HistoryEvent, a: h.TimerStarted) -> None:
+    summary = _summary(a)
+    name = f"timer {duration(a.duration_ns)}" if not summary else f"timer: {summary}"
     draft = told.add(event, Kind.TIMER, name, Phase.WAITING)
-    draft.due = event.time + length
-    draft.target = text(event.attributes, "timerId")
+    draft.due = event.time_ns + a.duration_ns
+    draft.target = clean(a.timer_id)
     if summary:
-        draft.notes.append(duration(length))
+        draft.note(duration(a.duration_ns))
 
 
-def _child_initiated(told: Told, event: Event) -> None:
-    a = event.attributes
-    draft = told.add(event, Kind.CHILD, text(a, "workflowType", "name") or "child workflow", Phase.QUEUED)
-    draft.child_id = text(a, "workflowId")
-    draft.notes.append(f"id {draft.child_id}")
-    draft.show("input", told.peek(a.get("input")))
+def _child_initiated(told: Told, event: h.HistoryEvent, a: h.StartChildWorkflowExecutionInitiated) -> None:
+    draft = told.add(event, Kind.CHILD, a.workflow_type or "child workflow", Phase.QUEUED)
+    draft.child_id = clean(a.workflow_id)
+    draft.note(f"id {draft.child_id}")
+    draft.show("input", told.peek(a.arguments))
 
 
-def _child_started(told: Told, event: Event) -> None:
-    if draft := told.found(event, "initiatedEventId"):
-        draft.begun = event.time
-        draft.target = text(event.attributes, "workflowExecution", "runId")
+def _child_started(told: Told, event: h.HistoryEvent, a: h.ChildWorkflowExecutionStarted) -> None:
+    if draft := told.drafts.get(a.initiated_event_id):
+        draft.begun = event.time_ns
+        draft.target = clean(a.run_id)
 
 
-def _refused(told: Told, event: Event) -> None:
+def _refused(told: Told, event: h.HistoryEvent, a: Any) -> None:
     """A child that could not be started, a workflow that could not be reached: the event says why in one word."""
-    if draft := told.found(event, "initiatedEventId"):
-        draft.close(event, Outcome.FAILED, (Fault("refused", words(text(event.attributes, "cause"))),))
+    if draft := told.drafts.get(a.initiated_event_id):
+        draft.close(event, Outcome.FAILED, (Fault("refused", words(a.cause)),))
 
 
-def _external(verb: Callable[[Event], str]) -> Handler:
-    def initiated(told: Told, event: Event) -> None:
-        draft = told.add(event, Kind.EXTERNAL, verb(event))
-        draft.notes.append(f"to {text(event.attributes, 'workflowExecution', 'workflowId')}")
-        draft.show("input", told.peek(event.attributes.get("input")))
-
-    return initiated
+def _signal_sent(told: Told, event: h.HistoryEvent, a: h.SignalExternalWorkflowExecutionInitiated) -> None:
+    draft = told.add(event, Kind.EXTERNAL, f"signal {a.signal_name}")
+    draft.note(f"to {a.workflow_id}")
+    draft.show("input", told.peek(a.arguments))
 
 
-def _nexus_scheduled(told: Told, event: Event) -> None:
-    name = ".".join(filter(None, (text(event.attributes, "service"), text(event.attributes, "operation"))))
+def _cancel_sent(
+    told: Told, event: h.HistoryEvent, a: h.RequestCancelExternalWorkflowExecutionInitiated
+) -> None:
+    told.add(event, Kind.EXTERNAL, "cancel").note(f"to {a.workflow_id}")
+
+
+def _nexus_scheduled(told: Told, event: h.HistoryEvent, a: h.NexusOperationScheduled) -> None:
+    name = ".".join(filter(None, (a.service, a.operation)))
     draft = told.add(event, Kind.NEXUS, name or "nexus operation", Phase.QUEUED)
-    draft.notes.append(f"at {text(event.attributes, 'endpoint')}")
+    draft.note(f"at {a.endpoint}")
 
 
-def _nexus_started(told: Told, event: Event) -> None:
-    if draft := told.found(event, "scheduledEventId"):
-        draft.begun = event.time
+def _nexus_started(told: Told, event: h.HistoryEvent, a: h.NexusOperationStarted) -> None:
+    if draft := told.drafts.get(a.scheduled_event_id):
+        draft.begun = event.time_ns
 
 
-STEPS: dict[str, Handler] = {
-    "ACTIVITY_TASK_SCHEDULED": _activity_scheduled,
-    "ACTIVITY_TASK_STARTED": _activity_started,
-    "ACTIVITY_TASK_COMPLETED": _step_ended(Outcome.DONE),
-    "ACTIVITY_TASK_FAILED": _step_ended(Outcome.FAILED),
-    "ACTIVITY_TASK_TIMED_OUT": _step_ended(Outcome.TIMED_OUT),
-    "ACTIVITY_TASK_CANCELED": _step_ended(Outcome.CANCELLED),
-    "ACTIVITY_TASK_CANCEL_REQUESTED": _noted("scheduledEventId", "asked to cancel"),
-    "TIMER_STARTED": _timer_started,
-    "TIMER_FIRED": _step_ended(Outcome.DONE, "startedEventId"),
-    "TIMER_CANCELED": _step_ended(Outcome.CANCELLED, "startedEventId"),
-    "START_CHILD_WORKFLOW_EXECUTION_INITIATED": _child_initiated,
-    "START_CHILD_WORKFLOW_EXECUTION_FAILED": _refused,
-    "CHILD_WORKFLOW_EXECUTION_STARTED": _child_started,
-    "CHILD_WORKFLOW_EXECUTION_COMPLETED": _step_ended(Outcome.DONE, "initiatedEventId"),
-    "CHILD_WORKFLOW_EXECUTION_FAILED": _step_ended(Outcome.FAILED, "initiatedEventId"),
-    "CHILD_WORKFLOW_EXECUTION_CANCELED": _step_ended(Outcome.CANCELLED, "initiatedEventId"),
-    "CHILD_WORKFLOW_EXECUTION_TIMED_OUT": _step_ended(Outcome.TIMED_OUT, "initiatedEventId"),
-    "CHILD_WORKFLOW_EXECUTION_TERMINATED": _step_ended(Outcome.TERMINATED, "initiatedEventId"),
-    "SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED": _external(
-        lambda event: f"signal {text(event.attributes, 'signalName')}"
-    ),
-    "SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_FAILED": _refused,
-    "EXTERNAL_WORKFLOW_EXECUTION_SIGNALED": _step_ended(Outcome.DONE, "initiatedEventId"),
-    "REQUEST_CANCEL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED": _external(lambda event: "cancel"),
-    "REQUEST_CANCEL_EXTERNAL_WORKFLOW_EXECUTION_FAILED": _refused,
-    "EXTERNAL_WORKFLOW_EXECUTION_CANCEL_REQUESTED": _step_ended(Outcome.DONE, "initiatedEventId"),
-    "NEXUS_OPERATION_SCHEDULED": _nexus_scheduled,
-    "NEXUS_OPERATION_STARTED": _nexus_started,
-    "NEXUS_OPERATION_COMPLETED": _step_ended(Outcome.DONE),
-    "NEXUS_OPERATION_FAILED": _step_ended(Outcome.FAILED),
-    "NEXUS_OPERATION_CANCELED": _step_ended(Outcome.CANCELLED),
-    "NEXUS_OPERATION_TIMED_OUT": _step_ended(Outcome.TIMED_OUT),
-    "NEXUS_OPERATION_CANCEL_REQUESTED": _noted("scheduledEventId", "asked to cancel"),
+STEPS: dict[type[h.Attributes], Handler] = {
+    h.ActivityTaskScheduled: _activity_scheduled,
+    h.ActivityTaskStarted: _activity_started,
+    h.ActivityTaskCompleted: _step_ended(Outcome.DONE),
+    h.ActivityTaskFailed: _step_ended(Outcome.FAILED),
+    h.ActivityTaskTimedOut: _step_ended(Outcome.TIMED_OUT),
+    h.ActivityTaskCanceled: _step_ended(Outcome.CANCELLED),
+    h.ActivityTaskCancelRequested: _asked_to_cancel,
+    h.TimerStarted: _timer_started,
+    h.TimerFired: _step_ended(Outcome.DONE, "started_event_id"),
+    h.TimerCanceled: _step_ended(Outcome.CANCELLED, "started_event_id"),
+    h.StartChildWorkflowExecutionInitiated: _child_initiated,
+    h.StartChildWorkflowExecutionFailed: _refused,
+    h.ChildWorkflowExecutionStarted: _child_started,
+    h.ChildWorkflowExecutionCompleted: _step_ended(Outcome.DONE, "initiated_event_id"),
+    h.ChildWorkflowExecutionFailed: _step_ended(Outcome.FAILED, "initiated_event_id"),
+    h.ChildWorkflowExecutionCanceled: _step_ended(Outcome.CANCELLED, "initiated_event_id"),
+    h.ChildWorkflowExecutionTimedOut: _step_ended(Outcome.TIMED_OUT, "initiated_event_id"),
+    h.ChildWorkflowExecutionTerminated: _step_ended(Outcome.TERMINATED, "initiated_event_id"),
+    h.SignalExternalWorkflowExecutionInitiated: _signal_sent,
+    h.SignalExternalWorkflowExecutionFailed: _refused,
+    h.ExternalWorkflowExecutionSignaled: _step_ended(Outcome.DONE, "initiated_event_id"),
+    h.RequestCancelExternalWorkflowExecutionInitiated: _cancel_sent,
+    h.RequestCancelExternalWorkflowExecutionFailed: _refused,
+    h.ExternalWorkflowExecutionCancelRequested: _step_ended(Outcome.DONE, "initiated_event_id"),
+    h.NexusOperationScheduled: _nexus_scheduled,
+    h.NexusOperationStarted: _nexus_started,
+    h.NexusOperationCompleted: _step_ended(Outcome.DONE),
+    h.NexusOperationFailed: _step_ended(Outcome.FAILED),
+    h.NexusOperationCanceled: _step_ended(Outcome.CANCELLED),
+    h.NexusOperationTimedOut: _step_ended(Outcome.TIMED_OUT),
+    h.NexusOperationCancelRequested: _asked_to_cancel,
 }

@@ -1,6 +1,8 @@
 """Texts of pictures: durations and moments as people read them, and how wide text is, in em, without asking a
 browser.
 
+What a history says is cleaned before it is shown (`clean`).
+
 Durations are short: three digits, at most two units. Widths are those of Arial's characters, and of fonts whose
 characters are all alike. Fonts differ: what a browser takes instead is up to a seventh wider, so sums are generous,
 and text that is cut by these widths fits.
@@ -12,6 +14,8 @@ import unicodedata
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TypeAlias
+
+from hourglass._history.times import moment_text
 
 # --- durations and moments --------------------------------------------------------------------------------------------
 
@@ -50,7 +54,7 @@ def moment(ns: int) -> str:
 
 def precise(ns: int) -> str:
     """A moment in UTC as RFC 3339, to the nanosecond."""
-    return f"{_time(ns):%Y-%m-%dT%H:%M:%S}.{ns % S:09d}Z"
+    return moment_text(min(max(ns, 0), _LAST * S))
 
 
 def share(part: int, whole: int) -> str:
@@ -65,8 +69,16 @@ def _digits(value: float) -> str:
 
 def _time(ns: int) -> datetime:
     # A year that Python cannot name is a mistake in the history, and no reason to fail.
-    seconds = min(max(ns // S, 0), 253_402_300_799)
+    seconds = min(max(ns // S, 0), _LAST)
     return datetime.fromtimestamp(seconds, UTC)
+
+
+_LAST = 253_402_300_799
+
+
+def clean(value: str) -> str:
+    """In one line and without control characters: what a history says must not speak to a terminal."""
+    return "".join(each if each.isprintable() else " " for each in value).strip()
 
 
 # --- how wide text is -------------------------------------------------------------------------------------------------

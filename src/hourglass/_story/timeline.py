@@ -13,49 +13,55 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from hourglass._history import events as h
+from hourglass._history.codec import TASK_FAILURE_CAUSES
 from hourglass._story.faults import chain, words
-from hourglass._story.reading import Event, inner, number, span_of, text
 from hourglass._story.spans import Fault, Kind, Outcome, Phase, Segment, Span, Story, Wait
 from hourglass._story.steps import MESSAGES, STEPS, Draft, Handler, Task, Told, frozen
-from hourglass._story.text import duration
+from hourglass._story.text import S, clean, duration
 from hourglass._story.values import Peek, hidden
 
 # --- workflow tasks ---------------------------------------------------------------------------------------------------
 
 
-def _scheduled(told: Told, event: Event) -> None:
-    attempt = max(number(event.attributes.get("attempt")), 1)
-    told.tasks[event.id] = Task(event.id, event.time, attempt)
+def _scheduled(told: Told, event: h.HistoryEvent, a: h.WorkflowTaskScheduled) -> None:
+    told.tasks[event.id] = Task(event.id, event.time_ns, max(a.attempt, 1))
 
 
-def _task(told: Told, event: Event) -> Task:
-    known = number(inner(event.attributes, "scheduledEventId"))
+def _task(told: Told, event: h.HistoryEvent, known: int) -> Task:
     if known not in told.tasks:
-        told.tasks[known] = Task(known, event.time)
+        told.tasks[known] = Task(known, event.time_ns)
     return told.tasks[known]
 
 
-def _task_started(told: Told, event: Event) -> None:
-    _task(told, event).started = event.time
+def _task_started(told: Told, event: h.HistoryEvent, a: h.WorkflowTaskStarted) -> None:
+    _task(told, event, a.scheduled_event_id).started = event.time_ns
 
 
-def _task_ended(outcome: Outcome) -> Handler:
-    def ended(told: Told, event: Event) -> None:
-        task = _task(told, event)
-        task.end, task.outcome = event.time, outcome
-        task.cause = words(text(event.attributes, "cause") or text(event.attributes, "timeoutType"))
-        task.faults = chain(event.attributes.get("failure"))
-
-    return ended
+def _task_completed(told: Told, event: h.HistoryEvent, a: h.WorkflowTaskCompleted) -> None:
+    task = _task(told, event, a.scheduled_event_id)
+    task.end, task.outcome = event.time_ns, Outcome.DONE
 
 
-TASKS: dict[str, Handler] = {
-    "WORKFLOW_TASK_SCHEDULED": _scheduled,
-    "WORKFLOW_TASK_STARTED": _task_started,
-    "WORKFLOW_TASK_COMPLETED": _task_ended(Outcome.DONE),
-    "WORKFLOW_TASK_FAILED": _task_ended(Outcome.FAILED),
-    "WORKFLOW_TASK_TIMED_OUT": _task_ended(Outcome.TIMED_OUT),
+def _task_failed(told: Told, event: h.HistoryEvent, a: h.WorkflowTaskFailed) -> None:
+    task = _task(told, event, a.scheduled_event_id)
+    task.end, task.outcome = event.time_ns, Outcome.FAILED
+    task.cause, task.faults = words(TASK_FAILURE_CAUSES[a.cause]), chain(a.failure)
+
+
+def _task_timed_out(told: Told, event: h.HistoryEvent, a: h.WorkflowTaskTimedOut) -> None:
+    task = _task(told, event, a.scheduled_event_id)
+    task.end, task.outcome, task.cause = event.time_ns, Outcome.TIMED_OUT, words(a.timeout_type)
+
+
+TASKS: dict[type[h.Attributes], Handler] = {
+    h.WorkflowTaskScheduled: _scheduled,
+    h.WorkflowTaskStarted: _task_started,
+    h.WorkflowTaskCompleted: _task_completed,
+    h.WorkflowTaskFailed: _task_failed,
+    h.WorkflowTaskTimedOut: _task_timed_out,
 }
 
 
@@ -143,42 +149,58 @@ def named(kind: Kind, name: str) -> str:
     return _NAMES.get(kind, "{}").format(name)
 
 
-def waits(events: Sequence[Event], told: Told) -> tuple[Wait, ...]:
+def waits(events: Sequence[h.HistoryEvent], told: Told) -> tuple[Wait, ...]:
     """Every wait that ended."""
     return tuple(each for each in _waits(events, told) if each.end > each.start)
 
 
-def _waits(events: Sequence[Event], told: Told) -> Iterator[Wait]:
+def _waits(events: Sequence[h.HistoryEvent], told: Told) -> Iterator[Wait]:
     since: int | None = None
-    waking: Event | None = None
+    waking: h.HistoryEvent | None = None
     for event in events:
-        if event.kind == "WORKFLOW_TASK_COMPLETED":
-            since, waking = event.time, None
+        kind = type(event.attributes)
+        if kind is h.WorkflowTaskCompleted:
+            since, waking = event.time_ns, None
         elif since is None:
             continue
-        elif event.kind == "WORKFLOW_TASK_SCHEDULED":
+        elif kind is h.WorkflowTaskScheduled:
             if waking is not None:
-                yield Wait(since, event.time, _what(waking, told))
+                yield Wait(since, event.time_ns, _what(waking, told))
             since = None
-        elif event.kind.startswith("WORKFLOW_EXECUTION_") and event.kind.rpartition("_")[2] in _ENDS:
-            yield Wait(since, event.time, _NOTHING if told.run is None else f"its end ({told.run.outcome})")
+        elif kind in (h.WorkflowExecutionTerminated, h.WorkflowExecutionTimedOut):
+            ended = _NOTHING if told.run is None else f"its end ({told.run.outcome})"
+            yield Wait(since, event.time_ns, ended)
             since = None
-        elif "workflowTaskCompletedEventId" not in event.attributes:
+        elif not _was_asked_for(event.attributes):
             waking = event  # the last one before a task is what the task is for
 
 
 _NOTHING = "a signal or an update"
-_ENDS = ("TERMINATED", "OUT")
 
 
-def _what(event: Event, told: Told) -> str:
-    for key in ("scheduledEventId", "initiatedEventId", "startedEventId"):
-        draft = told.drafts.get(number(inner(event.attributes, key)))
+def _was_asked_for(attributes: h.Attributes) -> bool:
+    """Whether an event names the task that asked for it."""
+    if isinstance(attributes, h.UnknownEvent):
+        return "workflowTaskCompletedEventId" in attributes.document
+    return bool(getattr(attributes, "task_completed_event_id", 0))
+
+
+def _what(event: h.HistoryEvent, told: Told) -> str:
+    a = event.attributes
+    for key in ("scheduled_event_id", "initiated_event_id", "started_event_id"):
+        draft = told.drafts.get(getattr(a, key, 0))
         if draft is not None:
             said = named(draft.kind, draft.name)
-            return f"the start of {said}" if event.kind == "CHILD_WORKFLOW_EXECUTION_STARTED" else said
+            return f"the start of {said}" if isinstance(a, h.ChildWorkflowExecutionStarted) else said
     draft = told.drafts.get(event.id)
-    return event.kind.replace("_", " ").lower() if draft is None else named(draft.kind, draft.name)
+    return _spaced(a) if draft is None else named(draft.kind, draft.name)
+
+
+def _spaced(attributes: h.Attributes) -> str:
+    """The name of a kind of event, as words."""
+    if isinstance(attributes, h.UnknownEvent):
+        return clean(attributes.name).replace("_", " ").lower()
+    return "".join(f" {each.lower()}" if each.isupper() else each for each in h.kind_of(attributes)).strip()
 
 
 def waiting_for(told: Told, until: int) -> tuple[str, ...]:
@@ -236,7 +258,7 @@ class Pending:
 
 
 def tell(
-    events: Sequence[Event],
+    events: Sequence[h.HistoryEvent],
     *,
     now: int | None = None,
     pending: Iterable[Pending] = (),
@@ -246,9 +268,9 @@ def tell(
     """The story of a run. `now` ends the picture of an open run; without it, its last event does."""
     told = Told(peek)
     for event in events:
-        _HANDLERS.get(event.kind, _other)(told, event)
-    run = told.run or Draft(0, Kind.RUN, "workflow", events[0].time)
-    last = max(each.time for each in events)
+        _HANDLERS.get(type(event.attributes), _other)(told, event, event.attributes)
+    run = told.run or Draft(0, Kind.RUN, "workflow", events[0].time_ns)
+    last = max(each.time_ns for each in events)
     until = run.end if run.end is not None else max(last, now or 0)
     if run.end is not None:
         _leave(told, run.end)
@@ -325,54 +347,51 @@ def _know(told: Told, pending: Pending) -> None:
 # --- the run itself --------------------------------------------------------------------------------------------------
 
 
-def _started(told: Told, event: Event) -> None:
-    a = event.attributes
-    run = Draft(event.id, Kind.RUN, text(a, "workflowType", "name") or "workflow", event.time, Phase.WAITING)
+def _started(told: Told, event: h.HistoryEvent, a: h.WorkflowExecutionStarted) -> None:
+    run = Draft(event.id, Kind.RUN, clean(a.workflow_type) or "workflow", event.time_ns, Phase.WAITING)
     told.run = run
-    told.first_task_delay = span_of(a.get("firstWorkflowTaskBackoff"))
-    told.facts["workflow_id"] = text(a, "workflowId")
-    told.facts["run_id"] = text(a, "originalExecutionRunId")
-    told.facts["task_queue"] = text(a, "taskQueue", "name")
-    for label, path in (
-        ("continues run", ("continuedExecutionRunId",)),
-        ("child of", ("parentWorkflowExecution", "workflowId")),
-    ):
-        if found := text(a, *path):
-            told.links.append((label, found))
+    told.first_task_delay = round(a.first_task_backoff * S)
+    told.facts["workflow_id"] = clean(a.workflow_id)
+    told.facts["run_id"] = clean(a.original_run_id)
+    told.facts["task_queue"] = clean(a.spec.task_queue)
+    for label, found in (("continues run", a.continued_run_id), ("child of", a.parent_workflow_id)):
+        if found:
+            told.links.append((label, clean(found)))
     if told.first_task_delay:
         told.links.append(("start delayed by", duration(told.first_task_delay)))
-    run.show("input", told.peek(a.get("input")))
+    run.show("input", told.peek(a.arguments))
 
 
 def _ended(outcome: Outcome) -> Handler:
-    def ended(told: Told, event: Event) -> None:
+    def ended(told: Told, event: h.HistoryEvent, a: Any) -> None:
         if told.run is None:
             return
-        a = event.attributes
-        told.run.close(event, outcome, chain(a.get("failure")))
-        if reason := text(a, "reason"):
+        told.run.close(event, outcome, chain(getattr(a, "failure", None)))
+        if reason := clean(getattr(a, "reason", "")):
             told.run.faults = (Fault(str(outcome), reason),)
-        if found := text(a, "newExecutionRunId"):
+        if found := clean(getattr(a, "new_run_id", "")):
             told.links.append(("continued by run", found))
-        told.run.show("result", told.peek(a.get("result")))
+        result = getattr(a, "result", None)
+        if result is not None:
+            told.run.show("result", told.peek((result,)))
 
     return ended
 
 
-def _other(told: Told, event: Event) -> None:
+def _other(told: Told, event: h.HistoryEvent, a: h.Attributes) -> None:
     """A kind that is not known yet: seen, if it is more than the echo of another."""
-    if "workflowTaskCompletedEventId" in event.attributes or not event.attributes:
-        told.point(event, Kind.MARKER, event.kind.replace("_", " ").lower())
+    if _was_asked_for(a) or (isinstance(a, h.UnknownEvent) and not a.document):
+        told.point(event, Kind.MARKER, _spaced(a))
 
 
-_HANDLERS: dict[str, Handler] = {
-    "WORKFLOW_EXECUTION_STARTED": _started,
-    "WORKFLOW_EXECUTION_COMPLETED": _ended(Outcome.DONE),
-    "WORKFLOW_EXECUTION_FAILED": _ended(Outcome.FAILED),
-    "WORKFLOW_EXECUTION_TIMED_OUT": _ended(Outcome.TIMED_OUT),
-    "WORKFLOW_EXECUTION_CANCELED": _ended(Outcome.CANCELLED),
-    "WORKFLOW_EXECUTION_TERMINATED": _ended(Outcome.TERMINATED),
-    "WORKFLOW_EXECUTION_CONTINUED_AS_NEW": _ended(Outcome.CONTINUED),
+_HANDLERS: dict[type[h.Attributes], Handler] = {
+    h.WorkflowExecutionStarted: _started,
+    h.WorkflowExecutionCompleted: _ended(Outcome.DONE),
+    h.WorkflowExecutionFailed: _ended(Outcome.FAILED),
+    h.WorkflowExecutionTimedOut: _ended(Outcome.TIMED_OUT),
+    h.WorkflowExecutionCanceled: _ended(Outcome.CANCELLED),
+    h.WorkflowExecutionTerminated: _ended(Outcome.TERMINATED),
+    h.WorkflowExecutionContinuedAsNew: _ended(Outcome.CONTINUED),
     **TASKS,
     **STEPS,
     **MESSAGES,

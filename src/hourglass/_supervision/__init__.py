@@ -2,19 +2,13 @@
 
 It knows nothing of workflows, engines or task queues. Everything runs on one event loop.
 
-    failures     what can go wrong
-    exits        why a process ended, as data
+    exits        why a process ended, and what can go wrong, as data
     spec         what a child is, as data, checked with precise messages
     policy       PURE: which children are restarted when one has ended, and when a supervisor gives up
-    clock        monotonic time and timers, replaced in tests
     reports      every start, exit, restart and escalation, as data; a bounded ring and a sink
     driver       a task that can be killed, not only cancelled
-    node         what all processes of one tree share
-    states       where a process is in its life, and what others see of it
-    process      a task with an identity, a state, an exit, monitors and links
-    job          a process without a body, for work that is done by callbacks
-    context      what a process's body is given
-    child        a supervisor's book-keeping for one child
+    node         what all processes of one tree share: clock, reports, the killed that have not unwound yet
+    process      a task with an identity, a state, an exit, monitors and links; one without a body; what a body is given
     supervisor   fixed children, in order: one_for_one, one_for_all, rest_for_one
     dynamic      children that come and go; thousands of temporary tasks
     registry     names for processes
@@ -26,27 +20,26 @@ Two things are unlike Erlang's, because a coroutine is not a process of the BEAM
 
 from __future__ import annotations
 
-from hourglass._supervision.clock import Clock, LoopClock, Timer
-from hourglass._supervision.context import Context
 from hourglass._supervision.dynamic import DynamicSupervisor, TaskSupervisor
-from hourglass._supervision.exits import KILLED, NORMAL, SHUTDOWN, Exit
-from hourglass._supervision.failures import (
-    AlreadyRegistered,
+from hourglass._supervision.exits import (
+    KILLED,
+    NORMAL,
+    SHUTDOWN,
     DeadProcess,
+    Exit,
     IntensityExceeded,
+    NameTaken,
     NoSuchChild,
-    NotRegistered,
     NotRunning,
     SpecError,
     StartFailed,
     SupervisionError,
 )
-from hourglass._supervision.job import Job
-from hourglass._supervision.process import Down, Monitor, Process
-from hourglass._supervision.registry import Registry
-from hourglass._supervision.reports import Report, Reports
+from hourglass._supervision.node import LoopClock, MonotonicClock, TimerHandle
+from hourglass._supervision.process import ChildView, Context, Down, Job, Monitor, Process, ProcessState
+from hourglass._supervision.registry import ProcessRegistry
+from hourglass._supervision.reports import Reports, SupervisionReport
 from hourglass._supervision.spec import ChildSpec
-from hourglass._supervision.states import ChildView, State
 from hourglass._supervision.supervisor import Supervisor
 from hourglass._supervision.tree import Tree, start_tree
 
@@ -54,10 +47,8 @@ __all__ = [
     "KILLED",
     "NORMAL",
     "SHUTDOWN",
-    "AlreadyRegistered",
     "ChildSpec",
     "ChildView",
-    "Clock",
     "Context",
     "DeadProcess",
     "Down",
@@ -67,20 +58,21 @@ __all__ = [
     "Job",
     "LoopClock",
     "Monitor",
+    "MonotonicClock",
+    "NameTaken",
     "NoSuchChild",
-    "NotRegistered",
     "NotRunning",
     "Process",
-    "Registry",
-    "Report",
+    "ProcessRegistry",
+    "ProcessState",
     "Reports",
     "SpecError",
     "StartFailed",
-    "State",
     "SupervisionError",
+    "SupervisionReport",
     "Supervisor",
     "TaskSupervisor",
-    "Timer",
+    "TimerHandle",
     "Tree",
     "start_tree",
 ]

@@ -28,17 +28,17 @@ class Killed(BaseException):
 class DriverOwner(Protocol):
     """Is told by a driver what became of its coroutine: the process that the coroutine is the body of."""
 
-    def ended(self, driver: Driver, error: BaseException | None, value: Any) -> None:
-        """The coroutine returned `value`, or raised `error`."""
+    def ended(self, driver: TaskDriver, error: BaseException | None) -> None:
+        """The coroutine returned, or raised `error`."""
 
-    def lingers(self, driver: Driver) -> None:
+    def lingers(self, driver: TaskDriver) -> None:
         """The coroutine was killed and goes on."""
 
-    def discarded(self, driver: Driver, error: BaseException | None) -> None:
+    def discarded(self, driver: TaskDriver, error: BaseException | None) -> None:
         """The coroutine was closed; `error` if it refused."""
 
 
-class _Waiting:
+class _Awaited:
     """What the task is told that its coroutine waits for: the real future, with a way out.
 
     It speaks the protocol of future-like objects that `asyncio.isfuture` documents. The task's wake-up is given to the
@@ -76,7 +76,7 @@ class _Waiting:
         self._future.cancel()
 
 
-class Driver(Coroutine[Any, Any, None]):
+class TaskDriver(Coroutine[Any, Any, None]):
     """A coroutine in the hands of a task that may kill it."""
 
     def __init__(self, body: Coroutine[Any, Any, Any], owner: DriverOwner, name: str) -> None:
@@ -84,7 +84,7 @@ class Driver(Coroutine[Any, Any, None]):
         self.__name__ = self.__qualname__ = getattr(body, "__qualname__", type(body).__name__)
         self._body = body
         self._owner = owner
-        self._waiting: _Waiting | None = None
+        self._waiting: _Awaited | None = None
         self._doom = ""  # "", "killed" or "discarded"
         self._thrown = False
         self._task = asyncio.get_running_loop().create_task(self, name=name)
@@ -132,8 +132,8 @@ class Driver(Coroutine[Any, Any, None]):
             self._close_body()
         try:
             return self._wait_for(self._step(resume, given))
-        except StopIteration as stop:
-            self._owner.ended(self, None, stop.value)
+        except StopIteration:
+            self._owner.ended(self, None)
             raise StopIteration from None
         except BaseException as error:
             self._fail(error)
@@ -158,7 +158,7 @@ class Driver(Coroutine[Any, Any, None]):
         if not getattr(found, "_asyncio_future_blocking", None):
             return found  # a bare yield; anything else is for the task to refuse
         found._asyncio_future_blocking = False
-        self._waiting = _Waiting(found)
+        self._waiting = _Awaited(found)
         return self._waiting
 
     def _fail(self, error: BaseException) -> NoReturn:
@@ -167,7 +167,7 @@ class Driver(Coroutine[Any, Any, None]):
         while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
             trace = trace.tb_next
         error.__traceback__ = trace
-        self._owner.ended(self, error, None)
+        self._owner.ended(self, error)
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise error
         raise StopIteration from None

@@ -14,18 +14,13 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeAlias, TypeVar
 
-from hourglass._supervision.child import Child
-from hourglass._supervision.context import Context
-from hourglass._supervision.exits import Exit
-from hourglass._supervision.failures import NoSuchChild, NotRunning, SpecError, StartFailed
-from hourglass._supervision.job import Job
-from hourglass._supervision.policy import Escalate, History, Intensity, Nothing, Restart, decide
-from hourglass._supervision.process import Down, Process
+from hourglass._supervision.exits import Exit, NoSuchChild, NotRunning, SpecError, StartFailed
+from hourglass._supervision.policy import Escalate, History, Intensity, NoRestart, RestartChildren, decide
+from hourglass._supervision.process import ChildView, Context, Down, Job, Process, ProcessState
 from hourglass._supervision.spec import ChildSpec, RestartKind, Shutdown, check_id, check_spec
-from hourglass._supervision.states import ChildView, State
-from hourglass._supervision.supervisor import give_up, stop_whatever_comes
+from hourglass._supervision.supervisor import ChildSlot, give_up, stop_whatever_comes
 
-_Message: TypeAlias = Down | Child  # a child has died; the pause before a child's restart is over
+_Message: TypeAlias = Down | ChildSlot  # a child has died; the pause before a child's restart is over
 R = TypeVar("R", bound="_DynamicRun | _TaskRun")
 J = TypeVar("J", bound=Job)
 
@@ -72,7 +67,7 @@ class _DynamicRun:
         self.context = context
         self._node = context.node
         self._intensity = intensity
-        self._children: dict[str, Child] = {}
+        self._children: dict[str, ChildSlot] = {}
         self._history: History = ()
         self._inbox: asyncio.Queue[_Message] = asyncio.Queue()
 
@@ -99,7 +94,7 @@ class _DynamicRun:
     async def start_child(self, spec: ChildSpec) -> Process:
         if spec.id in self._children:
             raise SpecError(f"{self.context.path} has a child {spec.id!r} already")
-        child = self._children[spec.id] = Child(spec)
+        child = self._children[spec.id] = ChildSlot(spec)
         process = self._spawn(child)
         try:
             await process.wait_started()
@@ -118,7 +113,7 @@ class _DynamicRun:
             await child.process.wait_dead()
         self._forget(child)
 
-    def _spawn(self, child: Child) -> Process:
+    def _spawn(self, child: ChildSlot) -> Process:
         process = self.context.spawn(child.spec)
         child.fill(process)
         process.monitor(self._inbox.put_nowait)
@@ -133,7 +128,7 @@ class _DynamicRun:
             return
         self._recover(child, reason)
 
-    def _recover(self, child: Child, reason: Exit) -> None:
+    def _recover(self, child: ChildSlot, reason: Exit) -> None:
         now = self._node.clock.now()
         verdict = decide(
             "one_for_one",
@@ -146,11 +141,11 @@ class _DynamicRun:
             counted=child.spec.backoff is None,
         )
         match verdict:
-            case Nothing():
+            case NoRestart():
                 self._forget(child)
             case Escalate():
                 raise give_up(self.context, child, reason, self._intensity)
-            case Restart(history=history):
+            case RestartChildren(history=history):
                 self._history = history
                 child.empty()
                 delay = child.next_delay(now)
@@ -160,17 +155,17 @@ class _DynamicRun:
                 child.wait(self._node.clock, delay, lambda: self._inbox.put_nowait(child))
                 self._node.report("delayed", self._path(child), reason, f"for {delay:g} s")
 
-    def _start_again(self, child: Child, reason: Exit | None) -> None:
+    def _start_again(self, child: ChildSlot, reason: Exit | None) -> None:
         child.restarts += 1
         self._node.report("restarting", self._path(child), reason, f"restart {child.restarts}")
         self._spawn(child)
 
-    def _forget(self, child: Child) -> None:
+    def _forget(self, child: ChildSlot) -> None:
         """Strike the child off, unless its id has a new one."""
         if self._children.get(child.spec.id) is child:
             del self._children[child.spec.id]
 
-    def _path(self, child: Child) -> str:
+    def _path(self, child: ChildSlot) -> str:
         return f"{self.context.path}/{child.spec.id}"
 
 
@@ -206,13 +201,17 @@ class TaskSupervisor:
         alive; a `kind` of the caller's own hears of its end by `on_death`.
         """
         run = self._run
-        if run is None or run.process.state is not State.RUNNING:
+        if run is None or run.process.state is not ProcessState.RUNNING:
             run = _living(run, "spawn a job")
         if name not in run.names:
             check_id(name)
             run.names.add(name)
         run.count += 1
         return kind(run.process, name, run.count)
+
+    def jobs(self) -> tuple[Process, ...]:
+        """The processes of the present tasks and jobs, oldest first."""
+        return tuple(self._run.process.links) if self._run is not None else ()
 
     def children(self) -> tuple[ChildView, ...]:
         """The present tasks, oldest first; none when it is not running."""
@@ -269,7 +268,7 @@ def _living(run: R | None, purpose: str) -> R:
     if run is None:
         raise NotRunning(f"cannot {purpose}: the supervisor has not been started")
     process = run.context.process
-    if process.state is not State.RUNNING:
+    if process.state is not ProcessState.RUNNING:
         raise NotRunning(f"cannot {purpose}: {process.path} is {process.state.value}")
     return run
 

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from hourglass._supervision.exits import Exit
-from hourglass._supervision.failures import SpecError
+from hourglass._supervision.exits import Exit, SpecError
 from hourglass._supervision.spec import RestartKind, Strategy
 
 History: TypeAlias = tuple[float, ...]
@@ -39,12 +38,12 @@ class Intensity:
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
+class NoRestart:
     """The child stays ended."""
 
 
 @dataclass(frozen=True, slots=True)
-class Restart:
+class RestartChildren:
     """Stop these, in this order; then start those, in that order. `history` is the past from now on."""
 
     stop: tuple[int, ...]
@@ -57,7 +56,7 @@ class Escalate:
     """Too many restarts: the supervisor stops all its children and fails upwards."""
 
 
-Decision: TypeAlias = Nothing | Restart | Escalate
+Decision: TypeAlias = NoRestart | RestartChildren | Escalate
 
 
 def decide(
@@ -73,7 +72,7 @@ def decide(
 ) -> Decision:
     """What to do now that child `failed` has ended for `reason`. `counted=False`: a restart that back-off slows down."""
     if not restarts(children[failed], reason):
-        return Nothing()
+        return NoRestart()
     recent = tuple(time for time in history if now - time <= intensity.window)
     if counted:
         recent = (*recent, now)
@@ -83,7 +82,7 @@ def decide(
     started = sorted(
         (failed, *(each for each in stopped if children[each] != "temporary")),
     )
-    return Restart(stopped, tuple(started), recent)
+    return RestartChildren(stopped, tuple(started), recent)
 
 
 def restarts(kind: RestartKind, reason: Exit) -> bool:

@@ -8,7 +8,7 @@ It knows nothing of strategies and restarts. Invariants:
 - An ordered stop runs the `terminate` callback, then cancels the body, and kills both when the limit
   has passed. A kill runs neither.
 - Monitors are called at the instant of death, in the order in which they were set, once.
-- A process may have no body (see `job`). It is stopped and killed as any other; what is done about its work is for its monitors.
+- A process may have no body (see `Job`). It is stopped and killed as any other; what is done about its work is for its monitors.
 """
 
 from __future__ import annotations
@@ -16,16 +16,53 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from types import NoneType
-from typing import Any, TypeAlias, TypeVar
+from enum import Enum
+from types import MappingProxyType, NoneType
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
-from hourglass._supervision.clock import Timer
-from hourglass._supervision.driver import Driver
-from hourglass._supervision.exits import KILLED, NORMAL, SHUTDOWN, Exit, crash
-from hourglass._supervision.failures import DeadProcess, StartFailed
-from hourglass._supervision.node import Node, logger
-from hourglass._supervision.spec import Shutdown
-from hourglass._supervision.states import SEEN, ChildState, ChildView, State
+from hourglass._supervision.driver import TaskDriver
+from hourglass._supervision.exits import KILLED, NORMAL, SHUTDOWN, DeadProcess, Exit, StartFailed, crash
+from hourglass._supervision.node import Node, TimerHandle, logger
+from hourglass._supervision.spec import ChildSpec, ChildType, Shutdown, Start
+
+# --- what others see of a process --------------------------------------------------------------------------------------
+#
+# Where a process is in its life, and how a drawing or a status page of the tree shows it. Data only.
+
+
+class ProcessState(Enum):
+    """Where a process is in its life."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    DEAD = "dead"
+
+
+ChildState: TypeAlias = Literal["starting", "running", "stopping", "waiting", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChildView:
+    """A child as its supervisor sees it; without a process it has ended, or waits to be started again."""
+
+    id: str
+    type: ChildType
+    state: ChildState
+    restarts: int
+    process: Process | None
+
+
+SEEN: dict[ProcessState, ChildState] = {
+    ProcessState.STARTING: "starting",
+    ProcessState.RUNNING: "running",
+    ProcessState.STOPPING: "stopping",
+    ProcessState.DEAD: "ended",
+}
+
+
+# --- the process -------------------------------------------------------------------------------------------------------
+
 
 T = TypeVar("T")
 
@@ -82,7 +119,6 @@ class Process:
         "node",
         "parent",
         "path",
-        "returned",
         "started_at",
         "state",
         "value",
@@ -93,21 +129,20 @@ class Process:
         self.path: str = f"{parent.path}/{id}" if parent else id
         self.parent = parent
         self.node = node
-        self.state = State.STARTING
+        self.state = ProcessState.STARTING
         self.exit: Exit | None = None
         self.started_at: float | None = None
         self.value: Any = None  # what it gave to `started`
-        self.returned: Any = None  # what its body returned
         self.family: Family = tuple
         self.links: dict[Process, None] = {}
         self._quiet = quiet
         self._monitors: dict[Monitor, None] | None = None
         self._waiters: list[asyncio.Future[None]] | None = None
-        self._timer: Timer | None = None
+        self._timer: TimerHandle | None = None
         self._terminate: Terminate | None = None
-        self._terminating: Driver | None = None
+        self._terminating: TaskDriver | None = None
         self._failure: BaseException | None = None
-        self._body: Driver | None = None
+        self._body: TaskDriver | None = None
         if parent is not None:
             parent.links[self] = None
 
@@ -117,7 +152,7 @@ class Process:
     @property
     def alive(self) -> bool:
         """Whether it has not died yet."""
-        return self.state is not State.DEAD
+        return self.state is not ProcessState.DEAD
 
     @property
     def was_started(self) -> bool:
@@ -156,33 +191,23 @@ class Process:
             await self._change()
         return self.exit
 
-    async def wait_result(self) -> Any:
-        """What its body returned; raises what it raised, or `DeadProcess` if it was stopped or killed."""
-        reason = await self.wait_dead()
-        if isinstance(reason.error, Exception):
-            raise reason.error
-        if reason is not NORMAL:
-            # Its own cancellation must not look like a cancellation of the caller that waits here.
-            raise DeadProcess(f"{self.path} ended without a result: {reason}") from reason.error
-        return self.returned
-
     def begin_stop(self, limit: Shutdown) -> None:
         """Ask it to end in order; killed when `limit` has passed. Asking again changes nothing, but for `"brutal"`."""
         if limit == "brutal":
             self.kill()
-        elif self.state in (State.STARTING, State.RUNNING):
+        elif self.state in (ProcessState.STARTING, ProcessState.RUNNING):
             self._set_timer(None if limit == "infinity" else limit, self._overdue)
-            self._enter(State.STOPPING)
+            self._enter(ProcessState.STOPPING)
             if self._terminate is None:
                 self._cancel_body()
             else:
-                self._terminating = Driver(_called(self._terminate), self, f"{self.path} (terminate)")
+                self._terminating = TaskDriver(_called(self._terminate), self, f"{self.path} (terminate)")
 
     def kill(self, reason: Exit = KILLED) -> None:
         """End it now. No `terminate`, no waiting; it is dead when this returns, and so are those linked to it."""
         if not self.alive:
             return
-        self.state = State.DEAD  # first, so that nothing it still does is heard
+        self.state = ProcessState.DEAD  # first, so that nothing it still does is heard
         self._kill_links()
         for driver in (self._terminating, self._body):
             if driver is not None:
@@ -195,15 +220,15 @@ class Process:
     def run(self, body: Coroutine[Any, Any, object], *, start_limit: float | None = None) -> None:
         """Give it its body."""
         self._set_timer(start_limit, self._start_overdue)
-        self._body = Driver(body, self, self.path)
+        self._body = TaskDriver(body, self, self.path)
 
     def has_started(self, value: Any) -> None:
         """It is ready."""
-        if self.state is not State.STARTING:
+        if self.state is not ProcessState.STARTING:
             return  # it is being stopped; or it says so twice, which changes nothing
         self.started_at, self.value = self.node.clock.now(), value
         self._set_timer(None)
-        self._enter(State.RUNNING)
+        self._enter(ProcessState.RUNNING)
         if not self._quiet:
             self.node.report("started", self.path)
 
@@ -217,7 +242,7 @@ class Process:
         """What an ordered stop runs before the body is cancelled; the latest callback counts."""
         self._terminate = callback
 
-    def ended(self, driver: Driver, error: BaseException | None, value: Any) -> None:
+    def ended(self, driver: TaskDriver, error: BaseException | None) -> None:
         """One of its coroutines has ended: the body, or the terminate callback."""
         self.node.unwound(driver)
         if not self.alive:
@@ -230,25 +255,24 @@ class Process:
                 return
         else:
             self._body = None
-            self.returned = value
             if self._failure is None or not isinstance(error, (asyncio.CancelledError, NoneType)):
                 self._failure = error  # a failed `terminate` says more than the cancellation after it
         if self._terminating is None:
             self._kill_links()
             self._die(self._exit_after(self._failure))
 
-    def lingers(self, driver: Driver) -> None:
+    def lingers(self, driver: TaskDriver) -> None:
         """A killed coroutine goes on."""
         self.node.lingers(driver)
         self.node.report("lingering", self.path)
 
-    def discarded(self, driver: Driver, error: BaseException | None) -> None:
+    def discarded(self, driver: TaskDriver, error: BaseException | None) -> None:
         """A lingering coroutine was thrown away."""
         self.node.unwound(driver)
         self.node.report("discarded", self.path, detail="it refused to close" if error else "")
 
     def _exit_after(self, error: BaseException | None) -> Exit:
-        stopping = self.state is State.STOPPING
+        stopping = self.state is ProcessState.STOPPING
         match error:
             case None if stopping:
                 return SHUTDOWN
@@ -268,7 +292,7 @@ class Process:
         if self.parent is not None:
             self.parent.links.pop(self, None)
         self._report_death(reason)
-        self._enter(State.DEAD)
+        self._enter(ProcessState.DEAD)
         self._tell(reason)
 
     def _tell(self, reason: Exit) -> None:
@@ -316,7 +340,7 @@ class Process:
         if delay is not None and callback is not None:
             self._timer = self.node.clock.call_later(delay, callback)
 
-    def _enter(self, state: State) -> None:
+    def _enter(self, state: ProcessState) -> None:
         self.state = state
         waiters, self._waiters = self._waiters, None
         for waiter in waiters or ():
@@ -338,3 +362,150 @@ async def _called(terminate: Terminate) -> None:
     waits = terminate()
     if waits is not None:
         await waits
+
+
+# --- a process without a body ------------------------------------------------------------------------------------------
+#
+# A process without a body: the work is done elsewhere, by callbacks, and the last of them calls `finish`.
+#
+# There may be ten thousand of them in a second, so its whole life is two calls, and what is not asked for (monitors,
+# waiters, its path as text) is not made. It is seen, stopped, killed and monitored as any other process.
+
+
+_RUNNING, _DEAD = ProcessState.RUNNING, ProcessState.DEAD
+_NO_LINKS = cast("dict[Process, None]", MappingProxyType({}))
+
+
+class Job(Process):
+    """One piece of work, made by `TaskSupervisor.spawn_job`. A subclass carries what the work needs, and hears of its end."""
+
+    __slots__ = ("_is_dropped", "_name", "_number")
+
+    def __init__(self, parent: Process, name: str, number: int) -> None:
+        # Not `super().__init__`: this is half the cost of a job, and a job skips states: it is running at once.
+        self.parent: Process | None = parent
+        self.node = parent.node
+        self.state = _RUNNING
+        self.exit = self.value = None
+        self.started_at = 0.0
+        self.family = tuple
+        self.links = _NO_LINKS  # a process without a body cannot have children
+        self._quiet = True
+        self._monitors = self._waiters = self._timer = self._terminate = self._terminating = None
+        self._failure = self._body = None
+        self._name = name
+        self._number = number
+        self._is_dropped = False
+        parent.links[self] = None
+
+    @property
+    def id(self) -> str:  # type: ignore[override]
+        """Its name and number."""
+        return f"{self._name}-{self._number}"
+
+    @property
+    def path(self) -> str:  # type: ignore[override]
+        """Where in the tree it is."""
+        return f"{self.parent.path}/{self.id}" if self.parent else self.id
+
+    def on_death(self, reason: Exit) -> None:
+        """It has ended, whatever the reason; called before any monitor."""
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Its work is done, or has failed with `error`. Nothing happens if it is dead."""
+        if self.state is not _RUNNING or error is not None or self._waiters or self._monitors:
+            super().finish(error)
+            return
+        # The usual end, the short way: without monitors, waiters and an error the rest of `Process.finish` does
+        # nothing.
+        self.state, self.exit = _DEAD, NORMAL
+        assert self.parent is not None
+        self.parent.links.pop(self, None)
+        try:
+            self.on_death(NORMAL)
+        except Exception:
+            logger.exception("what follows the end of %s failed", self.path)
+
+    def drop(self) -> None:
+        """It was for nothing: it dies without a word to `on_death`."""
+        self._is_dropped = True
+        self.kill()
+
+    def _tell(self, reason: Exit) -> None:
+        if not self._is_dropped:
+            self.guarded(self.on_death, reason)
+        super()._tell(reason)
+
+
+# --- what a body is given ----------------------------------------------------------------------------------------------
+#
+# A process's own view of itself: what its body is given, and all that it can say and do in the tree.
+#
+# Every method first asks whether the process lives: a body that outlives its process (it swallowed a kill) gets
+# `DeadProcess`.
+
+
+class Context:
+    """What a process has in its hands: the way to say that it has started, and to have children of its own."""
+
+    __slots__ = ("process",)
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+
+    @property
+    def path(self) -> str:
+        """Where in the tree it is, such as `Application/Subsystem/BridgeHolder`."""
+        return self.process.path
+
+    @property
+    def node(self) -> Node:
+        """What it shares with all of its tree."""
+        return self._alive().node
+
+    async def started(self, value: Any = None) -> None:
+        """I am ready: the next child may start. `value` is what other processes find in `process.value`."""
+        self._alive().has_started(value)
+
+    def on_terminate(self, callback: Terminate) -> None:
+        """Run this on an ordered stop, before the body is cancelled; never on a kill. The latest callback counts."""
+        self._alive().set_terminate(callback)
+
+    def shows(self, family: Family) -> None:
+        """How the tree finds its children."""
+        self._alive().family = family
+
+    def spawn(self, spec: ChildSpec) -> Process:
+        """Start a child that is linked to this process; `await child.wait_started()` waits until it is ready."""
+        child = Process(self.node, spec.id, self.process)
+        launch(child, spec)
+        return child
+
+    def spawn_task(self, id: str, body: Coroutine[Any, Any, object]) -> Process:
+        """Start a linked child that needs no start of its own and is reported only if it ends badly."""
+        try:
+            child = Process(self.node, id, self.process, quiet=True)
+        except DeadProcess:
+            body.close()
+            raise
+        child.has_started(None)
+        child.run(body)
+        return child
+
+    def _alive(self) -> Process:
+        if not self.process.alive:
+            raise DeadProcess(
+                f"{self.process.path} is dead ({self.process.exit}) and can do nothing any more"
+            )
+        return self.process
+
+
+def launch(process: Process, spec: ChildSpec) -> None:
+    """Give a process the body that its spec describes."""
+    limit = spec.start_limit
+    process.run(_body(spec.start, Context(process)), start_limit=None if limit == "infinity" else limit)
+
+
+async def _body(start: Start, context: Context) -> object:
+    # Called in here, so that a start that is no coroutine function is a failed start as any other.
+    return await start(context)

@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable
 
-from hourglass._supervision.context import Context
-from hourglass._supervision.failures import AlreadyRegistered, DeadProcess, NotRegistered, NotRunning
-from hourglass._supervision.process import Down, Monitor, Process
+from hourglass._supervision.exits import DeadProcess, NameTaken, NotRunning
+from hourglass._supervision.process import Context, Down, Monitor, Process
 from hourglass._supervision.spec import ChildSpec
 
 
-class Registry:
+class ProcessRegistry:
     """The living processes by their names."""
 
     def __init__(self) -> None:
@@ -35,16 +34,14 @@ class Registry:
         return ChildSpec(id, self)
 
     def register(self, name: Hashable, process: Process) -> None:
-        """Give a living process a name; `AlreadyRegistered` if another living one has it."""
+        """Give a living process a name; `NameTaken` if another living one has it."""
         if self._process is not None and not self._process.alive:
             raise NotRunning(f"cannot register {name!r}: the registry {self._process.path} is down")
         if not process.alive:
             raise DeadProcess(f"cannot register {name!r}: {process.path} is dead")
         if name in self._entries:
             holder = self._entries[name][0]
-            raise AlreadyRegistered(
-                f"cannot register {process.path} as {name!r}: {holder.path} has that name"
-            )
+            raise NameTaken(f"cannot register {process.path} as {name!r}: {holder.path} has that name")
         monitor = process.monitor(lambda down: self._on_end(name, down))
         self._entries[name] = (process, monitor)
 
@@ -58,13 +55,6 @@ class Registry:
         """The process of that name, if there is one."""
         entry = self._entries.get(name)
         return entry[0] if entry is not None else None
-
-    def via(self, name: Hashable) -> Process:
-        """The process of that name; `NotRegistered` if there is none."""
-        process = self.whereis(name)
-        if process is None:
-            raise NotRegistered(f"no process is registered as {name!r}")
-        return process
 
     def names(self) -> tuple[Hashable, ...]:
         """All names, oldest first."""

@@ -48,7 +48,7 @@ _RING = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SupervisionReport:
     """One thing that happened to one process, at a monotonic time."""
 
     kind: ReportKind
@@ -65,10 +65,10 @@ class Report:
         return f"{self.path} {said}" + (f" ({rest})" if rest else "")
 
 
-Sink: TypeAlias = Callable[[Report], object]
+Sink: TypeAlias = Callable[[SupervisionReport], object]
 
 
-def log_report(report: Report) -> None:
+def log_report(report: SupervisionReport) -> None:
     """The default sink: Python's logging, by severity, with the traceback of what crashed."""
     if logger.isEnabledFor(report.level):
         error = report.error
@@ -81,7 +81,7 @@ class Reports:
 
     def __init__(self, sink: Sink = log_report, *, kept: int = _RING) -> None:
         self._sink = sink
-        self._ring: deque[Report] = deque(maxlen=kept)
+        self._ring: deque[SupervisionReport] = deque(maxlen=kept)
 
     def add(
         self, kind: ReportKind, path: str, time: float, reason: Exit | None = None, detail: str = ""
@@ -89,13 +89,13 @@ class Reports:
         """Record that something happened, and tell the sink."""
         level = _EXIT_LEVELS[reason.kind] if kind == "exited" and reason else _LEVELS.get(kind, logging.INFO)
         error = reason.error if reason else None
-        report = Report(kind, path, time, str(reason) if reason else "", detail, level, error)
+        report = SupervisionReport(kind, path, time, str(reason) if reason else "", detail, level, error)
         self._ring.append(replace(report, error=None))
         try:
             self._sink(report)
         except Exception:
             logger.exception("the sink of supervision reports failed")
 
-    def recent(self) -> tuple[Report, ...]:
+    def recent(self) -> tuple[SupervisionReport, ...]:
         """The latest reports, oldest first."""
         return tuple(self._ring)

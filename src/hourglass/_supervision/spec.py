@@ -10,10 +10,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from hourglass._supervision.failures import SpecError
+from hourglass._supervision.exits import SpecError
 
 if TYPE_CHECKING:
-    from hourglass._supervision.context import Context
+    from hourglass._supervision.process import Context
 
 RestartKind: TypeAlias = Literal["permanent", "transient", "temporary"]
 ChildType: TypeAlias = Literal["worker", "supervisor"]

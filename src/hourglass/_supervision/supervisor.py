@@ -14,16 +14,22 @@ What to do is decided in `policy`; here it is done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from hourglass._supervision.child import Child
-from hourglass._supervision.context import Context
-from hourglass._supervision.exits import Exit, crash
-from hourglass._supervision.failures import IntensityExceeded, StartFailed
-from hourglass._supervision.policy import Escalate, History, Intensity, Nothing, Restart, decide
-from hourglass._supervision.process import Down, Process
+from hourglass._supervision.exits import Exit, IntensityExceeded, StartFailed, crash
+from hourglass._supervision.node import MonotonicClock, TimerHandle
+from hourglass._supervision.policy import (
+    Escalate,
+    History,
+    Intensity,
+    NoRestart,
+    RestartChildren,
+    decide,
+    delay_before,
+)
+from hourglass._supervision.process import ChildState, ChildView, Context, Down, Process
 from hourglass._supervision.spec import (
     ChildSpec,
     RestartKind,
@@ -32,6 +38,69 @@ from hourglass._supervision.spec import (
     check_children,
     check_strategy,
 )
+
+# --- one place in a supervisor -----------------------------------------------------------------------------------------
+#
+# A supervisor's book-keeping for one child: its spec, its present process, its restarts and its back-off.
+
+
+class ChildSlot:
+    """One place in a supervisor, which one process after another fills."""
+
+    def __init__(self, spec: ChildSpec) -> None:
+        self.spec = spec
+        self.process: Process | None = None
+        self.restarts = 0
+        self._up_since: float | None = None
+        self._failures = 0
+        self._timer: TimerHandle | None = None
+
+    def fill(self, process: Process) -> None:
+        """A process takes the place."""
+        self.stop_waiting()
+        self.process = process
+
+    def empty(self) -> None:
+        """The process that filled it has died."""
+        self._up_since = self.process.started_at if self.process is not None else None
+        self.process = None
+
+    def is_filled_by(self, process: Process) -> bool:
+        """Whether news of this process still matters here."""
+        return self.process is process
+
+    def next_delay(self, now: float) -> float:
+        """How long to wait before the place is filled again, counting this failure."""
+        backoff = self.spec.backoff
+        if backoff is None:
+            return 0.0
+        if self._up_since is not None and now - self._up_since >= backoff[1]:
+            self._failures = 0
+        delay = delay_before(backoff, self._failures)
+        self._failures += 1
+        return delay
+
+    def wait(self, clock: MonotonicClock, delay: float, callback: Callable[[], object]) -> None:
+        """Leave the place empty for a while."""
+        self.stop_waiting()
+        self._timer = clock.call_later(delay, callback)
+
+    def stop_waiting(self) -> None:
+        """Forget the callback of `wait`."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def view(self) -> ChildView:
+        """The child, as a view of the tree shows it."""
+        spec, process = self.spec, self.process
+        if process is None or not process.alive:
+            vacant: ChildState = "ended" if self._timer is None else "waiting"
+            return ChildView(spec.id, spec.type, vacant, self.restarts, None)
+        return ChildView(spec.id, spec.type, process.seen, self.restarts, process)
+
+
+# --- the supervisor ----------------------------------------------------------------------------------------------------
 
 
 class Supervisor:
@@ -84,7 +153,7 @@ class _Run:
         self._plan = plan
         self._context = context
         self._node = context.node
-        self._children = [Child(spec) for spec in plan.children]
+        self._children = [ChildSlot(spec) for spec in plan.children]
         self._kinds: list[RestartKind] = [spec.restart for spec in plan.children]
         self._history: History = ()
         self._inbox: asyncio.Queue[_Message] = asyncio.Queue()
@@ -137,11 +206,11 @@ class _Run:
             counted=child.spec.backoff is None,
         )
         match verdict:
-            case Nothing():
+            case NoRestart():
                 return None
             case Escalate():
                 raise give_up(self._context, child, reason, self._plan.intensity)
-            case Restart(stop, start, history):
+            case RestartChildren(stop, start, history):
                 self._history = history
                 await self._stop_siblings(stop)
                 return await self._start_later(failed, start, child.next_delay(now), reason)
@@ -179,7 +248,7 @@ class _Run:
                 return place, crash(error.__cause__ or error)
         return None
 
-    async def _start(self, child: Child) -> None:
+    async def _start(self, child: ChildSlot) -> None:
         process = self._context.spawn(child.spec)
         child.fill(process)
         await process.wait_started()
@@ -190,11 +259,11 @@ class _Run:
         self._due.pop(place, None)
         self._children[place].stop_waiting()
 
-    def _path(self, child: Child) -> str:
+    def _path(self, child: ChildSlot) -> str:
         return f"{self._context.path}/{child.spec.id}"
 
 
-def give_up(context: Context, child: Child, reason: Exit, intensity: Intensity) -> IntensityExceeded:
+def give_up(context: Context, child: ChildSlot, reason: Exit, intensity: Intensity) -> IntensityExceeded:
     """Report that a supervisor fails upwards, and make the error that it fails with."""
     limit = f"more than {intensity.max_restarts} restarts in {intensity.window:g} s"
     context.process.node.report(

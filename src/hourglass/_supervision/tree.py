@@ -7,21 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hourglass._supervision.clock import Clock
-from hourglass._supervision.context import launch
-from hourglass._supervision.exits import Exit
-from hourglass._supervision.failures import NoSuchChild
-from hourglass._supervision.node import GRACE, Node
-from hourglass._supervision.process import Process
-from hourglass._supervision.reports import Report, Reports, Sink, log_report
+from hourglass._supervision.exits import Exit, NoSuchChild
+from hourglass._supervision.node import GRACE, MonotonicClock, Node
+from hourglass._supervision.process import ChildView, Process, launch
+from hourglass._supervision.reports import Reports, Sink, SupervisionReport, log_report
 from hourglass._supervision.spec import ChildSpec, check_spec
-from hourglass._supervision.states import ChildView
 
 _DRAWN = 20  # children of one supervisor that a drawing shows; thousands of tasks are a number
 
 
 async def start_tree(
-    spec: ChildSpec, *, clock: Clock | None = None, sink: Sink = log_report, grace: float = GRACE
+    spec: ChildSpec, *, clock: MonotonicClock | None = None, sink: Sink = log_report, grace: float = GRACE
 ) -> Tree:
     """Start a root and wait until all of it has started; `StartFailed` if it does not, and then nothing is left of it.
 
@@ -54,11 +50,7 @@ class Tree:
         await self.root.node.wait_unwound()
         return reason
 
-    async def wait(self) -> Exit:
-        """Why the root ended, once it has."""
-        return await self.root.wait_dead()
-
-    def reports(self) -> tuple[Report, ...]:
+    def reports(self) -> tuple[SupervisionReport, ...]:
         """The latest reports, oldest first."""
         return self.root.node.reports.recent()
 

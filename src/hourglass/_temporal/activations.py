@@ -16,6 +16,7 @@ from temporalio.bridge.proto.workflow_activation import RemoveFromCache, Workflo
 
 from hourglass._engine import events as ev
 from hourglass._engine.events import Activation, AnyEvent
+from hourglass._engine.specs import StartSpec
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._temporal.payloads import (
     failure_from,
@@ -111,29 +112,32 @@ def _started(job: Any) -> AnyEvent:
         workflow_type=sys.intern(job.workflow_type),
         workflow_id=workflow_id,
         arguments=payloads_from(job.arguments),
+        headers=payload_map_from(job.headers),
+        # The queue is the worker's own, the notes are the server's: Core tells a run neither.
+        spec=StartSpec(
+            execution_timeout=seconds_from(job.workflow_execution_timeout),
+            run_timeout=seconds_from(job.workflow_run_timeout),
+            task_timeout=seconds_from(job.workflow_task_timeout),
+            retry_policy=retry_rule_from(job.retry_policy) if job.HasField("retry_policy") else None,
+            cron_schedule=job.cron_schedule,
+            memo=payload_map_from(job.memo.fields),
+            search_attributes=payload_map_from(job.search_attributes.indexed_fields),
+            priority_key=job.priority.priority_key,
+        ),
         seed=job.randomness_seed,
         attempt=job.attempt,
-        headers=payload_map_from(job.headers),
         identity=sys.intern(job.identity),
         parent_namespace=job.parent_workflow_info.namespace,
         parent_workflow_id=job.parent_workflow_info.workflow_id,
         parent_run_id=job.parent_workflow_info.run_id,
         root_workflow_id=_same(job.root_workflow.workflow_id, workflow_id),
         root_run_id=_same(job.root_workflow.run_id, first_run_id),
-        execution_timeout=seconds_from(job.workflow_execution_timeout),
-        run_timeout=seconds_from(job.workflow_run_timeout),
-        task_timeout=seconds_from(job.workflow_task_timeout),
-        retry_policy=retry_rule_from(job.retry_policy) if job.HasField("retry_policy") else None,
-        cron_schedule=job.cron_schedule,
         continued_run_id=job.continued_from_execution_run_id,
         first_execution_run_id=first_run_id,
         original_execution_run_id=_same(job.original_execution_run_id, first_run_id),
         last_completion_result=payloads_from(job.last_completion_result.payloads),
         last_failure=failure_from(job.continued_failure) if job.HasField("continued_failure") else None,
-        memo=payload_map_from(job.memo.fields),
-        search_attributes=payload_map_from(job.search_attributes.indexed_fields),
         start_time_ns=nanos_from(job.start_time),
-        priority_key=job.priority.priority_key,
     )
 
 

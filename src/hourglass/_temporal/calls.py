@@ -20,8 +20,6 @@ from temporalio.api.enums.v1 import (
     WorkerVersioningMode,
 )
 
-from hourglass._contract import service as ch
-from hourglass._contract import service as sd
 from hourglass._contract import service as sv
 from hourglass._engine.versions import (
     PinnedVersioningOverride,
@@ -37,9 +35,9 @@ from hourglass._temporal.payloads import (
     put_payload,
     put_payload_map,
     put_payloads,
-    put_retry_rule,
     put_seconds,
 )
+from hourglass._temporal.specs import START
 
 # --- what a call is --------------------------------------------------------------------------------------------------
 
@@ -54,14 +52,14 @@ LONG_POLL = 65.0
 """Seconds for a call that the server holds open; it gives up by itself after 20."""
 
 
-class Scope(NamedTuple):
+class CallScope(NamedTuple):
     """What every call needs to know of its connection."""
 
     namespace: str
     identity: str
 
 
-class Call(NamedTuple):
+class Rpc(NamedTuple):
     """One RPC. `late` answers instead of a timeout, for calls where waiting in vain is normal. Without `retry` a server
     that is not there is an error at once, and not after `timeout`.
     """
@@ -91,7 +89,7 @@ _VERSIONED = WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
 _PIN = 1  # PINNED_OVERRIDE_BEHAVIOR_PINNED
 
 
-def set_current(request: sd.SetCurrentVersion, scope: Scope) -> Call:
+def set_current(request: sv.SetCurrentVersion, scope: CallScope) -> Rpc:
     """Make a version current."""
     message = ws.SetWorkerDeploymentCurrentVersionRequest(
         namespace=scope.namespace,
@@ -101,34 +99,34 @@ def set_current(request: sd.SetCurrentVersion, scope: Scope) -> Call:
         ignore_missing_task_queues=request.ignore_missing_task_queues,
     )
 
-    def read(data: bytes) -> sd.CurrentVersionSet:
+    def read(data: bytes) -> sv.CurrentVersionSet:
         answer: Any = ws.SetWorkerDeploymentCurrentVersionResponse.FromString(data)
-        return sd.CurrentVersionSet(version_in(answer, "previous_deployment_version"))
+        return sv.CurrentVersionSet(version_in(answer, "previous_deployment_version"))
 
-    return Call("set_worker_deployment_current_version", message, read)
+    return Rpc("set_worker_deployment_current_version", message, read)
 
 
-def describe(request: sd.DescribeDeployment, scope: Scope) -> Call:
+def describe(request: sv.DescribeDeployment, scope: CallScope) -> Rpc:
     """Look at a deployment."""
     message = ws.DescribeWorkerDeploymentRequest(
         namespace=scope.namespace, deployment_name=request.deployment_name
     )
-    return Call("describe_worker_deployment", message, _described)
+    return Rpc("describe_worker_deployment", message, _described)
 
 
-def _described(data: bytes) -> sd.DeploymentInfo:
+def _described(data: bytes) -> sv.DeploymentInfo:
     answer: Any = ws.DescribeWorkerDeploymentResponse.FromString(data)
     info = answer.worker_deployment_info
     routing = info.routing_config
     versions = tuple(
-        sd.KnownVersion(
+        sv.KnownVersion(
             version=_version(each.deployment_version),
             status=_STATUSES.get(each.status, str(each.status)),
             create_time_ns=nanos_from(each.create_time),
         )
         for each in info.version_summaries
     )
-    return sd.DeploymentInfo(
+    return sv.DeploymentInfo(
         name=info.name,
         current=version_in(routing, "current_deployment_version"),
         changed_ns=nanos_from(routing.current_version_changed_time),
@@ -190,60 +188,37 @@ def poller_version(poller: Any) -> WorkerDeploymentVersion | None:
 # --- workflows -------------------------------------------------------------------------------------------------------
 
 
-def start(request: sv.StartWorkflow, scope: Scope) -> Call:
+def start(request: sv.StartWorkflow, scope: CallScope) -> Rpc:
     """Start a workflow, or start and signal it in one step."""
     message: Any
     if not request.signal_name:
         message = ws.StartWorkflowExecutionRequest()
         put_start(message, request, scope)
-        return Call("start_workflow_execution", message, _started)
+        return Rpc("start_workflow_execution", message, _started)
     message = ws.SignalWithStartWorkflowExecutionRequest()
     put_start(message, request, scope)
     message.signal_name = request.signal_name
     put_payloads(message.signal_input.payloads, request.signal_arguments)
-    return Call("signal_with_start_workflow_execution", message, _signalled)
+    return Rpc("signal_with_start_workflow_execution", message, _signalled)
 
 
-def put_start(message: Any, request: sv.StartWorkflow, scope: Scope) -> None:
+def put_start(message: Any, request: sv.StartWorkflow, scope: CallScope) -> None:
     """Write a start into a message that begins a workflow."""
     message.namespace = scope.namespace
     message.workflow_id = request.workflow_id
     message.workflow_type.name = request.workflow_type
-    message.task_queue.name = request.task_queue
     message.request_id = request.request_id
     message.identity = request.identity or scope.identity
     put_payloads(message.input.payloads, request.arguments)
     message.workflow_id_reuse_policy = int(request.id_reuse_policy)
     message.workflow_id_conflict_policy = int(request.id_conflict_policy)
-    message.cron_schedule = request.cron_schedule
-    for field, seconds in (
-        ("workflow_execution_timeout", request.execution_timeout),
-        ("workflow_run_timeout", request.run_timeout),
-        ("workflow_task_timeout", request.task_timeout),
-        ("workflow_start_delay", request.start_delay),
-    ):
-        if seconds is not None:
-            put_seconds(getattr(message, field), seconds)
-    if request.retry_policy is not None:
-        put_retry_rule(message.retry_policy, request.retry_policy)
-    if request.priority_key:
-        message.priority.priority_key = request.priority_key
-    if request.versioning_override is not None:
-        put_override(message.versioning_override, request.versioning_override)
-    _put_extras(message, request)
-
-
-def _put_extras(message: Any, request: sv.StartWorkflow) -> None:
-    if request.memo:
-        put_payload_map(message.memo.fields, request.memo)
-    if request.search_attributes:
-        put_payload_map(message.search_attributes.indexed_fields, request.search_attributes)
+    START.put(message, request.spec)
     if request.headers:
         put_payload_map(message.header.fields, request.headers)
-    if request.static_summary is not None:
-        put_payload(message.user_metadata.summary, request.static_summary)
-    if request.static_details is not None:
-        put_payload(message.user_metadata.details, request.static_details)
+    if request.start_delay is not None:
+        put_seconds(message.workflow_start_delay, request.start_delay)
+    if request.versioning_override is not None:
+        put_override(message.versioning_override, request.versioning_override)
 
 
 def _started(data: bytes) -> sv.Started:
@@ -260,7 +235,7 @@ def _nothing(data: bytes) -> sv.Nothing:
     return sv.Nothing()
 
 
-def signal(request: sv.SignalWorkflow, scope: Scope) -> Call:
+def signal(request: sv.SignalWorkflow, scope: CallScope) -> Rpc:
     """Send a signal."""
     message: Any = ws.SignalWorkflowExecutionRequest(
         namespace=scope.namespace,
@@ -272,10 +247,10 @@ def signal(request: sv.SignalWorkflow, scope: Scope) -> Call:
     put_payloads(message.input.payloads, request.arguments)
     if request.headers:
         put_payload_map(message.header.fields, request.headers)
-    return Call("signal_workflow_execution", message, _nothing)
+    return Rpc("signal_workflow_execution", message, _nothing)
 
 
-def query(request: sv.QueryWorkflow, scope: Scope) -> Call:
+def query(request: sv.QueryWorkflow, scope: CallScope) -> Rpc:
     """Ask a question, which a worker answers."""
     message: Any = ws.QueryWorkflowRequest(namespace=scope.namespace)
     put_execution(message.execution, request.workflow_id, request.run_id)
@@ -284,7 +259,7 @@ def query(request: sv.QueryWorkflow, scope: Scope) -> Call:
     if request.headers:
         put_payload_map(message.query.header.fields, request.headers)
     message.query_reject_condition = int(request.reject_condition)
-    return Call("query_workflow", message, _answered, PATIENT)
+    return Rpc("query_workflow", message, _answered, PATIENT)
 
 
 def _answered(data: bytes) -> sv.QueryAnswer:
@@ -295,7 +270,7 @@ def _answered(data: bytes) -> sv.QueryAnswer:
     return sv.QueryAnswer(payloads_from(answer.query_result.payloads), rejected)
 
 
-def cancel(request: sv.CancelWorkflow, scope: Scope) -> Call:
+def cancel(request: sv.CancelWorkflow, scope: CallScope) -> Rpc:
     """Ask a workflow to cancel."""
     message: Any = ws.RequestCancelWorkflowExecutionRequest(
         namespace=scope.namespace,
@@ -305,10 +280,10 @@ def cancel(request: sv.CancelWorkflow, scope: Scope) -> Call:
         reason=request.reason,
     )
     put_execution(message.workflow_execution, request.workflow_id, request.run_id)
-    return Call("request_cancel_workflow_execution", message, _nothing)
+    return Rpc("request_cancel_workflow_execution", message, _nothing)
 
 
-def terminate(request: sv.TerminateWorkflow, scope: Scope) -> Call:
+def terminate(request: sv.TerminateWorkflow, scope: CallScope) -> Rpc:
     """End a workflow now."""
     message: Any = ws.TerminateWorkflowExecutionRequest(
         namespace=scope.namespace,
@@ -319,15 +294,15 @@ def terminate(request: sv.TerminateWorkflow, scope: Scope) -> Call:
     put_execution(message.workflow_execution, request.workflow_id, request.run_id)
     if request.details:
         put_payloads(message.details.payloads, request.details)
-    return Call("terminate_workflow_execution", message, _nothing)
+    return Rpc("terminate_workflow_execution", message, _nothing)
 
 
 # --- updates and resets ----------------------------------------------------------------------------------------------
 
 
-def update(request: ch.UpdateWorkflow, scope: Scope) -> Call:
+def update(request: sv.UpdateWorkflow, scope: CallScope) -> Rpc:
     """Ask for an update; the server holds the call open until it has come so far, or for 20 s."""
-    return Call(
+    return Rpc(
         "update_workflow_execution",
         _update_message(request, scope),
         lambda data: _state(ws.UpdateWorkflowExecutionResponse.FromString(data), request),
@@ -336,7 +311,7 @@ def update(request: ch.UpdateWorkflow, scope: Scope) -> Call:
     )
 
 
-def poll_update(request: ch.PollUpdate, scope: Scope) -> Call:
+def poll_update(request: sv.PollUpdate, scope: CallScope) -> Rpc:
     """Wait on for an update."""
     message: Any = ws.PollWorkflowExecutionUpdateRequest(
         namespace=scope.namespace, identity=request.identity or scope.identity
@@ -344,7 +319,7 @@ def poll_update(request: ch.PollUpdate, scope: Scope) -> Call:
     put_execution(message.update_ref.workflow_execution, request.workflow_id, request.run_id)
     message.update_ref.update_id = request.update_id
     message.wait_policy.lifecycle_stage = int(request.wait_stage)
-    return Call(
+    return Rpc(
         "poll_workflow_execution_update",
         message,
         lambda data: _state(ws.PollWorkflowExecutionUpdateResponse.FromString(data), request),
@@ -353,21 +328,21 @@ def poll_update(request: ch.PollUpdate, scope: Scope) -> Call:
     )
 
 
-def update_with_start(request: ch.UpdateWithStart, scope: Scope) -> Call:
+def update_with_start(request: sv.UpdateWithStart, scope: CallScope) -> Rpc:
     """Start, or use what runs, and update, in one step."""
     message: Any = ws.ExecuteMultiOperationRequest(namespace=scope.namespace)
     put_start(message.operations.add().start_workflow, request.start, scope)
     message.operations.add().update_workflow.CopyFrom(_update_message(request.update, scope))
 
-    def read(data: bytes) -> ch.UpdateStarted:
+    def read(data: bytes) -> sv.UpdateStarted:
         first, second = ws.ExecuteMultiOperationResponse.FromString(data).responses
         started = sv.Started(first.start_workflow.run_id, first.start_workflow.started)
-        return ch.UpdateStarted(started, _state(second.update_workflow, request.update))
+        return sv.UpdateStarted(started, _state(second.update_workflow, request.update))
 
-    return Call("execute_multi_operation", message, read, LONG_POLL)
+    return Rpc("execute_multi_operation", message, read, LONG_POLL)
 
 
-def reset(request: ch.ResetWorkflow, scope: Scope) -> Call:
+def reset(request: sv.ResetWorkflow, scope: CallScope) -> Rpc:
     """Begin a run anew from one of its workflow tasks."""
     message: Any = ws.ResetWorkflowExecutionRequest(
         namespace=scope.namespace,
@@ -381,7 +356,7 @@ def reset(request: ch.ResetWorkflow, scope: Scope) -> Call:
         message.reset_reapply_exclude_types.append(ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL)
     if not request.reapply_updates:
         message.reset_reapply_exclude_types.append(ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_UPDATE)
-    return Call(
+    return Rpc(
         "reset_workflow_execution",
         message,
         lambda data: sv.Started(ws.ResetWorkflowExecutionResponse.FromString(data).run_id),
@@ -389,7 +364,7 @@ def reset(request: ch.ResetWorkflow, scope: Scope) -> Call:
     )
 
 
-def _update_message(request: ch.UpdateWorkflow, scope: Scope) -> Any:
+def _update_message(request: sv.UpdateWorkflow, scope: CallScope) -> Any:
     message: Any = ws.UpdateWorkflowExecutionRequest(
         namespace=scope.namespace, first_execution_run_id=request.first_execution_run_id
     )
@@ -405,22 +380,22 @@ def _update_message(request: ch.UpdateWorkflow, scope: Scope) -> Any:
     return message
 
 
-def _state(answer: Any, request: ch.UpdateWorkflow | ch.PollUpdate) -> ch.UpdateState:
+def _state(answer: Any, request: sv.UpdateWorkflow | sv.PollUpdate) -> sv.UpdateState:
     outcome = answer.outcome
     kind = outcome.WhichOneof("value")
     payloads = payloads_from(outcome.success.payloads) if kind == "success" else ()
-    return ch.UpdateState(
+    return sv.UpdateState(
         update_id=answer.update_ref.update_id or request.update_id,
         workflow_id=request.workflow_id,
         run_id=answer.update_ref.workflow_execution.run_id or request.run_id,
-        stage=ch.UpdateStage.COMPLETED if kind else ch.UpdateStage(answer.stage),
+        stage=sv.UpdateStage.COMPLETED if kind else sv.UpdateStage(answer.stage),
         result=payloads[0] if payloads else None,
         failure=failure_from(outcome.failure) if kind == "failure" else None,
     )
 
 
-def _nothing_yet(request: ch.UpdateWorkflow | ch.PollUpdate) -> ch.UpdateState:
-    return ch.UpdateState(update_id=request.update_id, workflow_id=request.workflow_id, run_id=request.run_id)
+def _nothing_yet(request: sv.UpdateWorkflow | sv.PollUpdate) -> sv.UpdateState:
+    return sv.UpdateState(update_id=request.update_id, workflow_id=request.workflow_id, run_id=request.run_id)
 
 
 # --- activities ------------------------------------------------------------------------------------------------------
@@ -443,7 +418,7 @@ _ENDS: dict[str, tuple[tuple[str, type[Any]], tuple[str, type[Any]]]] = {
 }
 
 
-def complete(request: sv.CompleteActivity, scope: Scope) -> Call:
+def complete(request: sv.CompleteActivity, scope: CallScope) -> Rpc:
     """End an activity: a failure if there is one, then cancellation, then its result."""
     if request.failure is not None:
         rpc, message = _address("failed", request, scope)
@@ -455,17 +430,17 @@ def complete(request: sv.CompleteActivity, scope: Scope) -> Call:
         rpc, message = _address("completed", request, scope)
         if request.result is not None:
             put_payload(message.result.payloads.add(), request.result)
-    return Call(rpc, message, lambda data: sv.Nothing())
+    return Rpc(rpc, message, lambda data: sv.Nothing())
 
 
-def _address(end: str, request: sv.CompleteActivity, scope: Scope) -> tuple[str, Any]:
+def _address(end: str, request: sv.CompleteActivity, scope: CallScope) -> tuple[str, Any]:
     rpc, kind = _ENDS[end][0 if request.token else 1]
     message = kind()
     _put_address(message, request, scope)
     return rpc, message
 
 
-def _put_address(message: Any, request: sv.CompleteActivity | sv.HeartbeatActivity, scope: Scope) -> None:
+def _put_address(message: Any, request: sv.CompleteActivity | sv.HeartbeatActivity, scope: CallScope) -> None:
     message.namespace = scope.namespace
     message.identity = request.identity or scope.identity
     if request.token:
@@ -476,7 +451,7 @@ def _put_address(message: Any, request: sv.CompleteActivity | sv.HeartbeatActivi
     message.activity_id = request.activity_id
 
 
-def heartbeat(request: sv.HeartbeatActivity, scope: Scope) -> Call:
+def heartbeat(request: sv.HeartbeatActivity, scope: CallScope) -> Rpc:
     """Report that an activity lives."""
     rpc = "record_activity_task_heartbeat"
     message: Any = ws.RecordActivityTaskHeartbeatRequest()
@@ -484,10 +459,27 @@ def heartbeat(request: sv.HeartbeatActivity, scope: Scope) -> Call:
         rpc, message = "record_activity_task_heartbeat_by_id", ws.RecordActivityTaskHeartbeatByIdRequest()
     _put_address(message, request, scope)
     put_payloads(message.details.payloads, request.details)
-    return Call(rpc, message, _beat)
+    return Rpc(rpc, message, _beat)
 
 
 def _beat(data: bytes) -> sv.HeartbeatAnswer:
     # Both answers have the same fields with the same numbers.
     answer = ws.RecordActivityTaskHeartbeatResponse.FromString(data)
     return sv.HeartbeatAnswer(answer.cancel_requested)
+
+
+ACTING: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
+    sv.StartWorkflow: start,
+    sv.SignalWorkflow: signal,
+    sv.QueryWorkflow: query,
+    sv.CancelWorkflow: cancel,
+    sv.TerminateWorkflow: terminate,
+    sv.CompleteActivity: complete,
+    sv.HeartbeatActivity: heartbeat,
+    sv.UpdateWorkflow: update,
+    sv.PollUpdate: poll_update,
+    sv.UpdateWithStart: update_with_start,
+    sv.ResetWorkflow: reset,
+    sv.SetCurrentVersion: set_current,
+    sv.DescribeDeployment: describe,
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import temporalio.api.workflowservice.v1 as ws
@@ -10,52 +11,30 @@ from temporalio.api.workflow.v1 import NewWorkflowExecutionInfo
 from hourglass._contract import schedules as sc
 from hourglass._contract import service as sv
 from hourglass._contract.schedules import FIELDS
-from hourglass._temporal.calls import PATIENT, Call, Scope
+from hourglass._temporal.calls import PATIENT, CallScope, Rpc
 from hourglass._temporal.payloads import (
     nanos_from,
-    payload_from,
     payload_map_from,
     payloads_from,
     put_nanos,
-    put_payload,
     put_payload_map,
     put_payloads,
-    put_retry_rule,
     put_seconds,
-    retry_rule_from,
     seconds_from,
 )
+from hourglass._temporal.specs import SCHEDULED
 
 # --- schedules to protobuf and back ----------------------------------------------------------------------------------
 
 
-_TIMEOUTS = (
-    ("workflow_execution_timeout", "execution_timeout"),
-    ("workflow_run_timeout", "run_timeout"),
-    ("workflow_task_timeout", "task_timeout"),
-)
-
-# The fields of an action that we read and write ourselves; all others travel in `foreign`.
-_OURS = (
-    "workflow_id",
-    "workflow_type",
-    "task_queue",
-    "input",
-    "workflow_execution_timeout",
-    "workflow_run_timeout",
-    "workflow_task_timeout",
-    "retry_policy",
-    "memo",
-    "search_attributes",
-    "header",
-    "user_metadata",
-)
+# The fields of an action that we read and write ourselves; all others travel in `foreign`, and of a priority the rest.
+_OURS = ("workflow_id", "workflow_type", "input", "header", *(SCHEDULED.names - {"priority"}))
 
 
 # --- out ----------------------------------------------------------------------------------------------------
 
 
-def put_schedule(message: Any, schedule: sc.Schedule) -> None:
+def put_schedule(message: Any, schedule: sc.EngineSchedule) -> None:
     """Write a schedule."""
     put_spec(message.spec, schedule.spec)
     _put_action(message.action.start_workflow, schedule.action, schedule.foreign)
@@ -71,7 +50,7 @@ def put_schedule(message: Any, schedule: sc.Schedule) -> None:
     message.state.remaining_actions = state.remaining_actions
 
 
-def put_spec(message: Any, spec: sc.ScheduleSpec) -> None:
+def put_spec(message: Any, spec: sc.EngineScheduleSpec) -> None:
     """Write when a schedule acts."""
     for calendar in spec.calendars:
         _put_calendar(message.structured_calendar.add(), calendar)
@@ -105,41 +84,27 @@ def _put_action(message: Any, action: sv.StartWorkflow, foreign: bytes) -> None:
         message.MergeFromString(foreign)
     message.workflow_id = action.workflow_id
     message.workflow_type.name = action.workflow_type
-    message.task_queue.name = action.task_queue
     put_payloads(message.input.payloads, action.arguments)
-    for field, name in _TIMEOUTS:
-        seconds = getattr(action, name)
-        if seconds is not None:
-            put_seconds(getattr(message, field), seconds)
-    if action.retry_policy is not None:
-        put_retry_rule(message.retry_policy, action.retry_policy)
-    if action.priority_key:
-        message.priority.priority_key = action.priority_key
-    put_payload_map(message.memo.fields, action.memo)
-    put_payload_map(message.search_attributes.indexed_fields, action.search_attributes)
     put_payload_map(message.header.fields, action.headers)
-    if action.static_summary is not None:
-        put_payload(message.user_metadata.summary, action.static_summary)
-    if action.static_details is not None:
-        put_payload(message.user_metadata.details, action.static_details)
+    SCHEDULED.put(message, action.spec)
 
 
 # --- in -----------------------------------------------------------------------------------------------------
 
 
-def schedule_from(message: Any) -> sc.Schedule:
+def schedule_from(message: Any) -> sc.EngineSchedule:
     """A schedule as data."""
     policies, state = message.policies, message.state
-    return sc.Schedule(
+    return sc.EngineSchedule(
         action=_action_from(message.action.start_workflow),
         spec=spec_from(message.spec),
-        policy=sc.SchedulePolicy(
+        policy=sc.EngineSchedulePolicy(
             overlap=_overlap(policies.overlap_policy),
             catchup_window=seconds_from(policies.catchup_window),
             pause_on_failure=policies.pause_on_failure,
             keep_original_workflow_id=policies.keep_original_workflow_id,
         ),
-        state=sc.ScheduleState(
+        state=sc.EngineScheduleState(
             note=state.notes,
             paused=state.paused,
             limited_actions=state.limited_actions,
@@ -149,9 +114,9 @@ def schedule_from(message: Any) -> sc.Schedule:
     )
 
 
-def spec_from(message: Any) -> sc.ScheduleSpec:
+def spec_from(message: Any) -> sc.EngineScheduleSpec:
     """When a schedule acts, as data."""
-    return sc.ScheduleSpec(
+    return sc.EngineScheduleSpec(
         calendars=tuple(_calendar_from(calendar) for calendar in message.structured_calendar),
         intervals=tuple(
             sc.IntervalSpec(seconds_from(each.interval), seconds_from(each.phase))
@@ -167,9 +132,9 @@ def spec_from(message: Any) -> sc.ScheduleSpec:
     )
 
 
-def info_from(message: Any) -> sc.ScheduleInfo:
+def info_from(message: Any) -> sc.EngineScheduleInfo:
     """What a schedule has done and will do, as data."""
-    return sc.ScheduleInfo(
+    return sc.EngineScheduleInfo(
         action_count=message.action_count,
         missed_catchup=message.missed_catchup_window,
         skipped_overlap=message.overlap_skipped,
@@ -211,24 +176,13 @@ def _calendar_from(message: Any) -> sc.CalendarSpec:
 
 
 def _action_from(message: Any) -> sv.StartWorkflow:
-    metadata = message.user_metadata
-    timeouts: dict[str, Any] = {
-        name: seconds_from(getattr(message, field)) for field, name in _TIMEOUTS if message.HasField(field)
-    }
     return sv.StartWorkflow(
         workflow_id=message.workflow_id,
         workflow_type=message.workflow_type.name,
-        task_queue=message.task_queue.name,
         request_id="",
         arguments=payloads_from(message.input.payloads),
-        retry_policy=retry_rule_from(message.retry_policy) if message.HasField("retry_policy") else None,
-        memo=payload_map_from(message.memo.fields),
-        search_attributes=payload_map_from(message.search_attributes.indexed_fields),
         headers=payload_map_from(message.header.fields),
-        static_summary=payload_from(metadata.summary) if metadata.HasField("summary") else None,
-        static_details=payload_from(metadata.details) if metadata.HasField("details") else None,
-        priority_key=message.priority.priority_key,
-        **timeouts,
+        spec=SCHEDULED.get(message),
     )
 
 
@@ -243,7 +197,7 @@ def _foreign(message: Any) -> bytes:
 # --- calls -----------------------------------------------------------------------------------------------------------
 
 
-def create(request: sc.CreateSchedule, scope: Scope) -> Call:
+def create(request: sc.CreateSchedule, scope: CallScope) -> Rpc:
     """Create a schedule."""
     message: Any = ws.CreateScheduleRequest(
         namespace=scope.namespace,
@@ -259,10 +213,10 @@ def create(request: sc.CreateSchedule, scope: Scope) -> Call:
         put_payload_map(message.memo.fields, request.memo)
     if request.search_attributes:
         put_payload_map(message.search_attributes.indexed_fields, request.search_attributes)
-    return Call("create_schedule", message, _nothing)
+    return Rpc("create_schedule", message, _nothing)
 
 
-def describe(request: sc.DescribeSchedule, scope: Scope) -> Call:
+def describe(request: sc.DescribeSchedule, scope: CallScope) -> Rpc:
     """Look at a schedule; the server asks a worker of its own."""
     message = ws.DescribeScheduleRequest(namespace=scope.namespace, schedule_id=request.schedule_id)
 
@@ -277,10 +231,10 @@ def describe(request: sc.DescribeSchedule, scope: Scope) -> Call:
             conflict_token=answer.conflict_token,
         )
 
-    return Call("describe_schedule", message, read, PATIENT)
+    return Rpc("describe_schedule", message, read, PATIENT)
 
 
-def update(request: sc.UpdateSchedule, scope: Scope) -> Call:
+def update(request: sc.UpdateSchedule, scope: CallScope) -> Rpc:
     """Replace a schedule. A server ignores an update whose token is stale without saying so."""
     message: Any = ws.UpdateScheduleRequest(
         namespace=scope.namespace,
@@ -290,10 +244,10 @@ def update(request: sc.UpdateSchedule, scope: Scope) -> Call:
         identity=request.identity or scope.identity,
     )
     put_schedule(message.schedule, request.schedule)
-    return Call("update_schedule", message, _nothing)
+    return Rpc("update_schedule", message, _nothing)
 
 
-def patch(request: sc.PatchSchedule, scope: Scope) -> Call:
+def patch(request: sc.PatchSchedule, scope: CallScope) -> Rpc:
     """Trigger, backfill, pause or unpause."""
     message: Any = ws.PatchScheduleRequest(
         namespace=scope.namespace,
@@ -308,20 +262,20 @@ def patch(request: sc.PatchSchedule, scope: Scope) -> Call:
     _put_backfill(message.patch, request.backfill)
     message.patch.pause = request.pause or ""
     message.patch.unpause = request.unpause or ""
-    return Call("patch_schedule", message, _nothing)
+    return Rpc("patch_schedule", message, _nothing)
 
 
-def delete(request: sc.DeleteSchedule, scope: Scope) -> Call:
+def delete(request: sc.DeleteSchedule, scope: CallScope) -> Rpc:
     """Delete a schedule."""
     message = ws.DeleteScheduleRequest(
         namespace=scope.namespace,
         schedule_id=request.schedule_id,
         identity=request.identity or scope.identity,
     )
-    return Call("delete_schedule", message, _nothing)
+    return Rpc("delete_schedule", message, _nothing)
 
 
-def listing(request: sc.ListSchedules, scope: Scope) -> Call:
+def listing(request: sc.ListSchedules, scope: CallScope) -> Rpc:
     """List a page of schedules."""
     message = ws.ListSchedulesRequest(
         namespace=scope.namespace,
@@ -329,7 +283,7 @@ def listing(request: sc.ListSchedules, scope: Scope) -> Call:
         next_page_token=request.next_page_token,
         query=request.query,
     )
-    return Call("list_schedules", message, _listed)
+    return Rpc("list_schedules", message, _listed)
 
 
 def _listed(data: bytes) -> sc.SchedulePage:
@@ -362,3 +316,13 @@ def _put_backfill(patch: Any, backfills: tuple[sc.Backfill, ...]) -> None:
 
 def _nothing(data: bytes) -> sv.Nothing:
     return sv.Nothing()
+
+
+ON_SCHEDULES: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
+    sc.CreateSchedule: create,
+    sc.DescribeSchedule: describe,
+    sc.UpdateSchedule: update,
+    sc.PatchSchedule: patch,
+    sc.DeleteSchedule: delete,
+    sc.ListSchedules: listing,
+}

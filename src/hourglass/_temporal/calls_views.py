@@ -12,13 +12,12 @@ import temporalio.api.workflowservice.v1 as ws
 from temporalio.api.enums.v1 import HistoryEventFilterType, PendingActivityState
 
 from hourglass._contract import service as sv
-from hourglass._contract import service as sw
-from hourglass._engine.commands import ParentClosePolicy
+from hourglass._engine.specs import ParentClosePolicy
 from hourglass._temporal.calls import (
     LONG_POLL,
     ORDINARY,
-    Call,
-    Scope,
+    CallScope,
+    Rpc,
     behavior_of,
     poller_version,
     put_execution,
@@ -42,7 +41,7 @@ from hourglass.errors import NamespaceNotFoundError
 RPC = "get_workflow_execution_history"
 
 
-def wait_for_close(request: sv.WaitForClose, scope: Scope) -> Call:
+def wait_for_close(request: sv.WaitForClose, scope: CallScope) -> Rpc:
     """Wait until a run closes: the server holds the call open for 20 s, then says that nothing happened."""
     message: Any = ws.GetWorkflowExecutionHistoryRequest(
         namespace=scope.namespace,
@@ -52,7 +51,7 @@ def wait_for_close(request: sv.WaitForClose, scope: Scope) -> Call:
     )
     put_execution(message.execution, request.workflow_id, request.run_id)
     open_still = sv.StillOpen(request.run_id)
-    return Call(RPC, message, lambda data: _outcome(data, open_still), LONG_POLL, open_still)
+    return Rpc(RPC, message, lambda data: _outcome(data, open_still), LONG_POLL, open_still)
 
 
 def _outcome(data: bytes, open_still: sv.StillOpen) -> sv.Outcome:
@@ -99,7 +98,7 @@ _OUTCOMES: dict[str | None, Callable[[Any], sv.Outcome]] = {
 }
 
 
-def history(request: sv.GetHistory, scope: Scope) -> Call:
+def history(request: sv.GetHistory, scope: CallScope) -> Rpc:
     """Fetch a page of events, or wait for new ones."""
     message: Any = ws.GetWorkflowExecutionHistoryRequest(
         namespace=scope.namespace,
@@ -109,7 +108,7 @@ def history(request: sv.GetHistory, scope: Scope) -> Call:
     )
     put_execution(message.execution, request.workflow_id, request.run_id)
     late = sv.HistoryPage((), request.next_page_token) if request.wait_new else None
-    return Call(RPC, message, _page, LONG_POLL if request.wait_new else ORDINARY, late)
+    return Rpc(RPC, message, _page, LONG_POLL if request.wait_new else ORDINARY, late)
 
 
 def _page(data: bytes) -> sv.HistoryPage:
@@ -122,47 +121,47 @@ def _page(data: bytes) -> sv.HistoryPage:
 # --- server and pollers ----------------------------------------------------------------------------------------------
 
 
-def describe_namespace(request: sw.DescribeNamespace, scope: Scope) -> Call:
+def describe_namespace(request: sv.DescribeNamespace, scope: CallScope) -> Rpc:
     """Whether the server is there, and has our namespace."""
 
-    def read(data: bytes) -> sw.Namespace:
+    def read(data: bytes) -> sv.Namespace:
         info = ws.DescribeNamespaceResponse.FromString(data).namespace_info
         if info.state == enums.NamespaceState.NAMESPACE_STATE_DELETED:  # marked first, gone a little later
             raise NamespaceNotFoundError(
                 f"the namespace {scope.namespace!r} is being deleted on the server", status="NOT_FOUND"
             )
-        return sw.Namespace(info.name)
+        return sv.Namespace(info.name)
 
     message = ws.DescribeNamespaceRequest(namespace=scope.namespace)
-    return Call("describe_namespace", message, read, retry=False)
+    return Rpc("describe_namespace", message, read, retry=False)
 
 
-def last_seen(request: sw.LastSeen, scope: Scope) -> Call:
+def last_seen(request: sv.LastSeen, scope: CallScope) -> Rpc:
     """Look for one identity among a queue's pollers."""
 
-    def read(data: bytes) -> sw.Sighting:
+    def read(data: bytes) -> sv.Sighting:
         answer = ws.DescribeTaskQueueResponse.FromString(data)
         ours = [each for each in answer.pollers if each.identity == request.polled_by]
-        return sw.Sighting(max((each.last_access_time.ToNanoseconds() for each in ours), default=0))
+        return sv.Sighting(max((each.last_access_time.ToNanoseconds() for each in ours), default=0))
 
-    return Call("describe_task_queue", _describe(request.task_queue, request.activities, scope), read)
+    return Rpc("describe_task_queue", _describe(request.task_queue, request.activities, scope), read)
 
 
-def pollers(request: sw.GetPollers, scope: Scope) -> Call:
+def pollers(request: sv.GetPollers, scope: CallScope) -> Rpc:
     """All of a queue's pollers."""
 
-    def read(data: bytes) -> sw.Pollers:
+    def read(data: bytes) -> sv.Pollers:
         answer = ws.DescribeTaskQueueResponse.FromString(data)
         found = tuple(
-            sw.Poller(each.identity, each.last_access_time.ToNanoseconds(), poller_version(each))
+            sv.Poller(each.identity, each.last_access_time.ToNanoseconds(), poller_version(each))
             for each in answer.pollers
         )
-        return sw.Pollers(found, current=version_in(answer.versioning_info, "current_deployment_version"))
+        return sv.Pollers(found, current=version_in(answer.versioning_info, "current_deployment_version"))
 
-    return Call("describe_task_queue", _describe(request.task_queue, request.activities, scope), read)
+    return Rpc("describe_task_queue", _describe(request.task_queue, request.activities, scope), read)
 
 
-def _describe(task_queue: str, activities: bool, scope: Scope) -> ws.DescribeTaskQueueRequest:
+def _describe(task_queue: str, activities: bool, scope: CallScope) -> ws.DescribeTaskQueueRequest:
     message = ws.DescribeTaskQueueRequest(
         namespace=scope.namespace,
         task_queue_type=(
@@ -183,11 +182,11 @@ _STATES: dict[int, str] = {
 }
 
 
-def describe(request: sv.DescribeWorkflow, scope: Scope) -> Call:
+def describe(request: sv.DescribeWorkflow, scope: CallScope) -> Rpc:
     """Look at one run."""
     message: Any = ws.DescribeWorkflowExecutionRequest(namespace=scope.namespace)
     put_execution(message.execution, request.workflow_id, request.run_id)
-    return Call("describe_workflow_execution", message, _described)
+    return Rpc("describe_workflow_execution", message, _described)
 
 
 def _described(data: bytes) -> sv.Description:
@@ -257,7 +256,7 @@ def _status(number: int) -> sv.WorkflowStatus:
         return sv.WorkflowStatus.UNSPECIFIED  # of a newer server
 
 
-def listing(request: sv.ListWorkflows, scope: Scope) -> Call:
+def listing(request: sv.ListWorkflows, scope: CallScope) -> Rpc:
     """List a page of runs."""
     message = ws.ListWorkflowExecutionsRequest(
         namespace=scope.namespace,
@@ -265,7 +264,7 @@ def listing(request: sv.ListWorkflows, scope: Scope) -> Call:
         next_page_token=request.next_page_token,
         query=request.query,
     )
-    return Call("list_workflow_executions", message, _listed)
+    return Rpc("list_workflow_executions", message, _listed)
 
 
 def _listed(data: bytes) -> sv.Page:
@@ -273,10 +272,10 @@ def _listed(data: bytes) -> sv.Page:
     return sv.Page(tuple(_summary(info) for info in answer.executions), answer.next_page_token)
 
 
-def count(request: sv.CountWorkflows, scope: Scope) -> Call:
+def count(request: sv.CountWorkflows, scope: CallScope) -> Rpc:
     """Count runs."""
     message = ws.CountWorkflowExecutionsRequest(namespace=scope.namespace, query=request.query)
-    return Call("count_workflow_executions", message, _counted)
+    return Rpc("count_workflow_executions", message, _counted)
 
 
 def _counted(data: bytes) -> sv.Count:
@@ -288,3 +287,15 @@ def _counted(data: bytes) -> sv.Count:
         for group in answer.groups
     )
     return sv.Count(answer.count, groups)
+
+
+LOOKING: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
+    sv.DescribeWorkflow: describe,
+    sv.ListWorkflows: listing,
+    sv.CountWorkflows: count,
+    sv.WaitForClose: wait_for_close,
+    sv.GetHistory: history,
+    sv.DescribeNamespace: describe_namespace,
+    sv.LastSeen: last_seen,
+    sv.GetPollers: pollers,
+}

@@ -14,15 +14,15 @@ from temporalio.bridge.proto.workflow_completion import WorkflowActivationComple
 
 from hourglass._engine import commands as cmd
 from hourglass._engine.commands import Command, Completion, Succeeded
+from hourglass._temporal import specs
 from hourglass._temporal.payloads import (
     put_failure,
     put_nanos,
     put_payload,
     put_payload_map,
     put_payloads,
-    put_retry_rule,
-    put_seconds,
 )
+from hourglass._temporal.specs import local_bytes, remote_bytes
 
 
 class Own(msgspec.Struct, frozen=True):
@@ -67,49 +67,29 @@ def _cancel_timer(out: Any, command: cmd.CancelTimer, own: Own) -> None:
 
 
 def _schedule_activity(out: Any, command: cmd.ScheduleActivity, own: Own) -> None:
-    activity = out.schedule_activity
-    activity.task_queue = command.task_queue or own.task_queue
-    _put_activity(activity, command)
-    if command.heartbeat_timeout is not None:
-        put_seconds(activity.heartbeat_timeout, command.heartbeat_timeout)
-    if command.disable_eager_execution:
-        activity.do_not_eagerly_execute = True
-    if command.priority_key:
-        activity.priority.priority_key = command.priority_key
-    if command.summary is not None:
-        put_payload(out.user_metadata.summary, command.summary)
+    out.schedule_activity.MergeFromString(remote_bytes(command.spec, own.task_queue))
+    _put_call(out, out.schedule_activity, command)
 
 
 def _schedule_local_activity(out: Any, command: cmd.ScheduleLocalActivity, own: Own) -> None:
     activity = out.schedule_local_activity
-    _put_activity(activity, command)
+    activity.MergeFromString(local_bytes(command.spec))
+    _put_call(out, activity, command)
     if command.attempt:
         activity.attempt = command.attempt
     if command.original_schedule_time_ns:
         put_nanos(activity.original_schedule_time, command.original_schedule_time_ns)
-    if command.local_retry_threshold is not None:
-        put_seconds(activity.local_retry_threshold, command.local_retry_threshold)
-    if command.summary is not None:
-        put_payload(out.user_metadata.summary, command.summary)
 
 
-def _put_activity(activity: Any, command: cmd.ScheduleActivity | cmd.ScheduleLocalActivity) -> None:
+def _put_call(out: Any, activity: Any, command: cmd.ScheduleActivity | cmd.ScheduleLocalActivity) -> None:
     activity.seq = command.seq
     activity.activity_id = command.activity_id
     activity.activity_type = command.activity_type
     put_payloads(activity.arguments, command.arguments)
     if command.headers:
         put_payload_map(activity.headers, command.headers)
-    if command.schedule_to_close_timeout is not None:
-        put_seconds(activity.schedule_to_close_timeout, command.schedule_to_close_timeout)
-    if command.schedule_to_start_timeout is not None:
-        put_seconds(activity.schedule_to_start_timeout, command.schedule_to_start_timeout)
-    if command.start_to_close_timeout is not None:
-        put_seconds(activity.start_to_close_timeout, command.start_to_close_timeout)
-    if command.retry_policy is not None:
-        put_retry_rule(activity.retry_policy, command.retry_policy)
-    if command.cancellation_type:
-        activity.cancellation_type = int(command.cancellation_type)
+    if command.summary is not None:
+        put_payload(out.user_metadata.summary, command.summary)
 
 
 def _cancel_activity(out: Any, command: cmd.RequestCancelActivity, own: Own) -> None:
@@ -126,35 +106,12 @@ def _start_child(out: Any, command: cmd.StartChildWorkflow, own: Own) -> None:
     child.namespace = command.namespace or own.namespace
     child.workflow_id = command.workflow_id
     child.workflow_type = command.workflow_type
-    child.task_queue = command.task_queue or own.task_queue
+    child.task_queue = own.task_queue
     put_payloads(child.input, command.arguments)
-    _put_timeouts(child, command)
-    if command.execution_timeout is not None:
-        put_seconds(child.workflow_execution_timeout, command.execution_timeout)
-    child.parent_close_policy = int(command.parent_close_policy)
-    child.workflow_id_reuse_policy = int(command.id_reuse_policy)
-    child.cancellation_type = int(command.cancellation_type)
-    child.cron_schedule = command.cron_schedule
-    if command.priority_key:
-        child.priority.priority_key = command.priority_key
-    if command.summary is not None:
-        put_payload(out.user_metadata.summary, command.summary)
-    if command.details is not None:
-        put_payload(out.user_metadata.details, command.details)
-
-
-def _put_timeouts(message: Any, command: cmd.StartChildWorkflow | cmd.ContinueAsNew) -> None:
-    """What a child and a run that continues have in common."""
-    if command.run_timeout is not None:
-        put_seconds(message.workflow_run_timeout, command.run_timeout)
-    if command.task_timeout is not None:
-        put_seconds(message.workflow_task_timeout, command.task_timeout)
-    if command.retry_policy is not None:
-        put_retry_rule(message.retry_policy, command.retry_policy)
-    put_payload_map(message.headers, command.headers)
-    put_payload_map(message.memo, command.memo)
-    if command.search_attributes:
-        put_payload_map(message.search_attributes.indexed_fields, command.search_attributes)
+    put_payload_map(child.headers, command.headers)
+    specs.CHILD_START.put(child, command.spec)
+    specs.CHILD.put(child, command.child)
+    specs.NOTES.put(out, command.spec)
 
 
 def _cancel_child(out: Any, command: cmd.CancelChildWorkflow, own: Own) -> None:
@@ -253,9 +210,9 @@ def _continue_as_new(out: Any, command: cmd.ContinueAsNew, own: Own) -> None:
     again = out.continue_as_new_workflow_execution
     again.SetInParent()
     again.workflow_type = command.workflow_type
-    again.task_queue = command.task_queue
     put_payloads(again.arguments, command.arguments)
-    _put_timeouts(again, command)
+    put_payload_map(again.headers, command.headers)
+    specs.CONTINUED.put(again, command.spec)
     if command.versioning and own.versioned:
         again.initial_versioning_behavior = int(command.versioning)
 

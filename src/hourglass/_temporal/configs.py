@@ -21,7 +21,7 @@ CLIENT_NAME = "temporal-python"
 KEEP_ALIVE_MILLIS = (10_000, 5_000)
 
 
-class Settings:
+class TemporalSettings:
     """Attributes for Core to read; the `repr` names them and hides what they hold."""
 
     def __init__(self, **attributes: Any) -> None:
@@ -31,27 +31,27 @@ class Settings:
         return f"Settings({', '.join(sorted(self.__dict__))})"
 
 
-def runtime_settings(environ: Mapping[str, str]) -> Settings:
+def runtime_settings(environ: Mapping[str, str]) -> TemporalSettings:
     """A runtime: logs only where asked (Core's logs can quote payloads), and metrics only where asked for."""
     log_filter = environ.get("HOURGLASS_CORE_LOG")
-    logging = None if not log_filter else Settings(filter=log_filter, forward_to=None, format=None)
-    return Settings(
-        telemetry=Settings(logging=logging, metrics=_metrics(environ.get("HOURGLASS_CORE_METRICS"))),
+    logging = None if not log_filter else TemporalSettings(filter=log_filter, forward_to=None, format=None)
+    return TemporalSettings(
+        telemetry=TemporalSettings(logging=logging, metrics=_metrics(environ.get("HOURGLASS_CORE_METRICS"))),
         worker_heartbeat_interval_millis=None,
         disable_environment_info=True,
     )
 
 
-def _metrics(address: str | None) -> Settings | None:
+def _metrics(address: str | None) -> TemporalSettings | None:
     """Core's own metrics, as Prometheus reads them, at an address; names and units as Temporal documents them."""
     if not address:
         return None
     host, colon, port = address.rpartition(":")
     if not (colon and host and port.isascii() and port.isdigit() and int(port) < 65536):
         raise TargetError(f"HOURGLASS_CORE_METRICS is host:port, such as 127.0.0.1:9464, not {address!r}")
-    return Settings(
+    return TemporalSettings(
         opentelemetry=None,
-        prometheus=Settings(
+        prometheus=TemporalSettings(
             bind_address=address,
             counters_total_suffix=False,
             unit_suffix=False,
@@ -88,10 +88,10 @@ def client_settings(
     api_key: str | None,
     rpc_metadata: Mapping[str, str | bytes],
     timeout: float,
-) -> Settings:
+) -> TemporalSettings:
     """A connection. An API key alone implies TLS, as everywhere at Temporal; `tls=False` forbids it."""
     secure = tls if tls is not None else api_key is not None
-    return Settings(
+    return TemporalSettings(
         target_url=f"{'https' if secure else 'http'}://{check_target(target)}",
         client_name=CLIENT_NAME,
         client_version=version,
@@ -100,7 +100,9 @@ def client_settings(
         identity=identity,
         tls_config=_tls_settings(tls if isinstance(tls, TLSConfig) else TLSConfig()) if secure else None,
         retry_config=None,
-        keep_alive_config=Settings(interval_millis=KEEP_ALIVE_MILLIS[0], timeout_millis=KEEP_ALIVE_MILLIS[1]),
+        keep_alive_config=TemporalSettings(
+            interval_millis=KEEP_ALIVE_MILLIS[0], timeout_millis=KEEP_ALIVE_MILLIS[1]
+        ),
         connect_timeout_millis=_millis(timeout),
         http_connect_proxy_config=None,
         dns_load_balancing_config=None,
@@ -110,8 +112,8 @@ def client_settings(
     )
 
 
-def _tls_settings(tls: TLSConfig) -> Settings:
-    return Settings(
+def _tls_settings(tls: TLSConfig) -> TemporalSettings:
+    return TemporalSettings(
         server_root_ca_cert=tls.server_root_ca_cert,
         domain=tls.domain,
         client_cert=tls.client_cert,
@@ -120,9 +122,9 @@ def _tls_settings(tls: TLSConfig) -> Settings:
     )
 
 
-def call_settings(rpc: str, request: bytes, timeout: float | None, *, retry: bool = True) -> Settings:
+def call_settings(rpc: str, request: bytes, timeout: float | None, *, retry: bool = True) -> TemporalSettings:
     """One RPC, repeated by Core where that helps; request ids make it harmless."""
-    return Settings(
+    return TemporalSettings(
         rpc=rpc,
         req=request,
         retry=retry,
@@ -131,10 +133,10 @@ def call_settings(rpc: str, request: bytes, timeout: float | None, *, retry: boo
     )
 
 
-def worker_settings(namespace: str, config: HandleConfig, identity: str) -> Settings:
+def worker_settings(namespace: str, config: HandleConfig, identity: str) -> TemporalSettings:
     """A worker on a task queue. Local activities need both polls, so both workflows and activities."""
     config.check()
-    return Settings(
+    return TemporalSettings(
         namespace=namespace,
         task_queue=config.task_queue,
         identity_override=config.identity or identity or None,
@@ -160,21 +162,21 @@ def worker_settings(namespace: str, config: HandleConfig, identity: str) -> Sett
     )
 
 
-def _versioning(config: HandleConfig) -> Settings:
+def _versioning(config: HandleConfig) -> TemporalSettings:
     """What the worker says of its build: a version that tasks are routed by, or a name for people to read."""
     version = config.version
     if version is None:
-        return Settings(build_id_no_versioning=config.build_id)
-    return Settings(
-        version=Settings(deployment_name=version.deployment_name, build_id=version.build_id),
+        return TemporalSettings(build_id_no_versioning=config.build_id)
+    return TemporalSettings(
+        version=TemporalSettings(deployment_name=version.deployment_name, build_id=version.build_id),
         use_worker_versioning=True,
         default_versioning_behavior=int(config.default_behavior),
     )
 
 
-def replay_settings(namespace: str, task_queue: str) -> Settings:
+def replay_settings(namespace: str, task_queue: str) -> TemporalSettings:
     """A worker that replays histories: two cached runs let Core evict one while the next is on its way."""
-    return Settings(
+    return TemporalSettings(
         namespace=namespace,
         task_queue=task_queue,
         identity_override=None,
@@ -188,7 +190,7 @@ def replay_settings(namespace: str, task_queue: str) -> Settings:
         max_activities_per_second=None,
         max_eager_activity_reservations_per_workflow_task=0,
         graceful_shutdown_period_millis=0,
-        versioning_strategy=Settings(build_id_no_versioning=""),
+        versioning_strategy=TemporalSettings(build_id_no_versioning=""),
         workflow_task_poller_behavior=_pollers(2),
         activity_task_poller_behavior=_pollers(1),
         disable_payload_error_limit=True,
@@ -196,22 +198,22 @@ def replay_settings(namespace: str, task_queue: str) -> Settings:
     )
 
 
-def _pollers(count: int) -> Settings:
+def _pollers(count: int) -> TemporalSettings:
     # A fixed number: with autoscaling pollers a fatal poll error did not surface for minutes.
-    return Settings(simple_maximum=count)
+    return TemporalSettings(simple_maximum=count)
 
 
-def _slots(workflow: int, activity: int, local: int) -> Settings:
-    return Settings(
-        workflow_slot_supplier=Settings(num_slots=workflow),
-        activity_slot_supplier=Settings(num_slots=activity),
-        local_activity_slot_supplier=Settings(num_slots=local),
-        nexus_slot_supplier=Settings(num_slots=1),
+def _slots(workflow: int, activity: int, local: int) -> TemporalSettings:
+    return TemporalSettings(
+        workflow_slot_supplier=TemporalSettings(num_slots=workflow),
+        activity_slot_supplier=TemporalSettings(num_slots=activity),
+        local_activity_slot_supplier=TemporalSettings(num_slots=local),
+        nexus_slot_supplier=TemporalSettings(num_slots=1),
     )
 
 
-def _kinds(workflows: bool, activities: bool, local: bool) -> Settings:
-    return Settings(
+def _kinds(workflows: bool, activities: bool, local: bool) -> TemporalSettings:
+    return TemporalSettings(
         enable_workflows=workflows,
         enable_local_activities=local,
         enable_remote_activities=activities,
@@ -227,7 +229,7 @@ _UNUSED: dict[str, Any] = {
     "max_task_queue_activities_per_second": None,
     "nondeterminism_as_workflow_fail": False,
     "nondeterminism_as_workflow_fail_for_types": set(),
-    "nexus_task_poller_behavior": Settings(simple_maximum=1),
+    "nexus_task_poller_behavior": TemporalSettings(simple_maximum=1),
     "plugins": [],
     "storage_drivers": set(),
 }

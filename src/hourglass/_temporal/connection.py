@@ -17,7 +17,7 @@ import temporalio.api.workflowservice.v1 as ws
 from hourglass._contract.handle import HandleBroken, HandleConfig, Shutdown
 from hourglass._contract.service import Request, TLSConfig
 from hourglass._temporal import core, service, version
-from hourglass._temporal.calls import Scope
+from hourglass._temporal.calls import CallScope
 from hourglass._temporal.configs import check_target, client_settings, worker_settings
 from hourglass._temporal.handle import CoreHandle
 from hourglass.errors import ConnectionFailedError, HourglassError, ServiceError, TargetError
@@ -179,7 +179,7 @@ class TemporalConnection:
     def __init__(self, client: core.Ref, target: str, namespace: str, identity: str) -> None:
         self._client = client
         self._target = target
-        self._scope = Scope(namespace, identity)
+        self._scope = CallScope(namespace, identity)
         self._disposals: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
@@ -212,7 +212,7 @@ class TemporalConnection:
         try:
             await core.call(self._client, "describe_namespace", message.SerializeToString(), timeout)
         except core.RpcError as error:
-            refusal = service.Refusal(*error.args)
+            refusal = service.ServerRefusal(*error.args)
             match refusal.status:
                 case "NOT_FOUND":
                     raise service.no_namespace(self.namespace, self._target) from None

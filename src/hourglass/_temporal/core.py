@@ -25,7 +25,8 @@ from typing import Any
 import temporalio.bridge.temporal_sdk_bridge as _rust_module  # type: ignore[import-not-found]
 
 from hourglass._contract.handle import HandleBroken
-from hourglass._temporal.configs import Settings, call_settings, runtime_settings
+from hourglass._forks import ForkStage, at_fork
+from hourglass._temporal.configs import TemporalSettings, call_settings, runtime_settings
 
 _rust: Any = _rust_module  # compiled, without type information
 
@@ -142,7 +143,7 @@ def _drop_at_exit() -> None:
 
 
 atexit.register(_drop_at_exit)
-os.register_at_fork(after_in_child=_after_fork)
+at_fork(ForkStage.CORE, in_child=_after_fork)
 
 
 def is_panic(error: BaseException) -> bool:
@@ -153,7 +154,7 @@ def is_panic(error: BaseException) -> bool:
 # --- clients ------------------------------------------------------------------------------------------------
 
 
-async def connect(settings: Settings) -> Ref:
+async def connect(settings: TemporalSettings) -> Ref:
     """Connect. Raises RuntimeError with Core's reason; sets no deadline that a silent peer would respect."""
     return Ref(_CLIENT, await _rust.connect_client(runtime().get(), settings))
 
@@ -170,12 +171,12 @@ async def call(client: Ref, rpc: str, request: bytes, timeout: float, *, retry: 
 # --- workers ------------------------------------------------------------------------------------------------
 
 
-def new_worker(client: Ref, settings: Settings) -> Ref:
+def new_worker(client: Ref, settings: TemporalSettings) -> Ref:
     """Make a worker. Raises where this client has one on the same queue already."""
     return Ref(_WORKER, _rust.new_worker(runtime().get(), client.get(), settings))
 
 
-def new_replay_worker(settings: Settings) -> tuple[Ref, Ref]:
+def new_replay_worker(settings: TemporalSettings) -> tuple[Ref, Ref]:
     """Make a worker that replays, and what feeds it histories."""
     worker, pusher = _rust.new_replay_worker(runtime().get(), settings)
     return Ref(_WORKER, worker), Ref(_WORKER, pusher)

@@ -37,7 +37,8 @@ from hourglass._contract.handle import (
     Shutdown,
 )
 from hourglass._engine.commands import Completion, TaskFailed
-from hourglass._engine.events import Activation, Payloads
+from hourglass._engine.events import Activation
+from hourglass._engine.specs import ActivitySpec, Payloads
 from hourglass._temporal import core
 from hourglass._temporal.activations import UnsupportedEvent, activation_from_proto
 from hourglass._temporal.completions import Own, completion_to_proto
@@ -77,11 +78,18 @@ def _task(token: bytes, start: Any, task_queue: str) -> ActivityTask:
         token=token,
         activity_id=start.activity_id,
         activity_type=start.activity_type,
+        spec=ActivitySpec(
+            task_queue=task_queue,
+            schedule_to_close_timeout=seconds_from(start.schedule_to_close_timeout),
+            start_to_close_timeout=seconds_from(start.start_to_close_timeout),
+            heartbeat_timeout=seconds_from(start.heartbeat_timeout),
+            retry_policy=retry_rule_from(start.retry_policy) if start.HasField("retry_policy") else None,
+            priority_key=start.priority.priority_key,
+        ),
         arguments=payloads_from(start.input),
         attempt=start.attempt,
         is_local=start.is_local,
         namespace=start.workflow_namespace,
-        task_queue=task_queue,
         workflow_id=start.workflow_execution.workflow_id,
         run_id=start.workflow_execution.run_id,
         workflow_type=start.workflow_type,
@@ -90,11 +98,6 @@ def _task(token: bytes, start: Any, task_queue: str) -> ActivityTask:
         scheduled_time_ns=nanos_from(start.scheduled_time),
         current_attempt_scheduled_time_ns=nanos_from(start.current_attempt_scheduled_time),
         started_time_ns=nanos_from(start.started_time),
-        schedule_to_close_timeout=seconds_from(start.schedule_to_close_timeout),
-        start_to_close_timeout=seconds_from(start.start_to_close_timeout),
-        heartbeat_timeout=seconds_from(start.heartbeat_timeout),
-        retry_policy=retry_rule_from(start.retry_policy) if start.HasField("retry_policy") else None,
-        priority_key=start.priority.priority_key,
     )
 
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import Any, TypeVar
 
-from temporalio.api.failure.v1 import Failure as FailureMessage
+from temporalio.api.common.v1 import Payloads as PayloadsMessage
 
-from hourglass._engine.events import Payloads, RetryRule
+from hourglass._engine.specs import Payloads, RetryRule
 from hourglass.converter import (
     ActivityFailure,
     ApplicationFailure,
@@ -61,6 +61,14 @@ def payload_from(message: Any) -> Payload:
 def payloads_from(messages: Iterable[Any]) -> Payloads:
     """Payloads as data, in order."""
     return tuple([payload_from(message) for message in messages])
+
+
+def payloads_from_bytes(data: bytes) -> Payloads:
+    """An encoded Payloads message as data. Raises `ValueError`."""
+    try:
+        return payloads_from(PayloadsMessage.FromString(data).payloads)
+    except Exception:
+        raise ValueError("these bytes are no payloads") from None
 
 
 def payload_map_from(messages: Mapping[str, Any]) -> dict[str, Payload]:
@@ -176,13 +184,6 @@ def put_failure(message: Any, failure: Failure) -> None:
         write(info, failure.info)
     if failure.cause is not None:
         put_failure(message.cause, failure.cause)
-
-
-def failure_message(failure: Failure) -> FailureMessage:
-    """A failure as a message of its own."""
-    message = FailureMessage()
-    put_failure(message, failure)
-    return message
 
 
 def _member(kind: type[E], number: int) -> E:

@@ -15,20 +15,17 @@ import re
 from binascii import Error as BadBase64
 from binascii import a2b_base64
 from collections.abc import Callable
-from datetime import date
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, TypeAlias
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
+from hourglass._history import times
+
 _DEEPEST = 50
 _CAPITALS = re.compile("([A-Z]+)")
-_TIME = re.compile(
-    r"(\d{4}-\d\d-\d\d)T([01]\d|2[0-3]):([0-5]\d):([0-5]\d)(?:\.(\d{1,9}))?Z", re.ASCII
-).fullmatch
-_DURATION = re.compile(r"(\d{1,11})(?:\.(\d{1,9}))?s", re.ASCII).fullmatch
+_LONGEST = len("99999999999.999999999s")
 _INTEGER = re.compile(r"-?\d{1,20}", re.ASCII).fullmatch
-_EPOCH = date(1970, 1, 1).toordinal()
 
 Read: TypeAlias = Callable[[Any, int], Any]
 
@@ -196,29 +193,21 @@ def _bytes(value: Any, depth: int) -> bytes:
         raise Unusual from None
 
 
-@lru_cache(maxsize=1000)
-def _day(text: str) -> int:
-    """Seconds from the epoch to the beginning of a day."""
-    return (date.fromisoformat(text).toordinal() - _EPOCH) * 86_400
-
-
 def _timestamp(value: Any, depth: int) -> dict[str, int]:
-    parts = _TIME(value) if type(value) is str else None
-    if parts is None:
-        raise Unusual
-    day, hours, minutes, seconds, fraction = parts.groups()
-    return {
-        "seconds": _day(day) + int(hours) * 3600 + int(minutes) * 60 + int(seconds),
-        "nanos": int(fraction.ljust(9, "0")) if fraction else 0,
-    }
+    return _parts(times.plain_moment(value) if type(value) is str else None)
 
 
 def _duration(value: Any, depth: int) -> dict[str, int]:
-    parts = _DURATION(value) if type(value) is str else None
-    if parts is None:
+    # The longest that protobuf takes has twelve digits, of which not all are taken; a negative one is rare.
+    plain = type(value) is str and len(value) <= _LONGEST and value[0] != "-"
+    return _parts(times.duration(value) if plain else None)
+
+
+def _parts(ns: int | None) -> dict[str, int]:
+    if ns is None:
         raise Unusual
-    seconds, fraction = parts.groups()
-    return {"seconds": int(seconds), "nanos": int(fraction.ljust(9, "0")) if fraction else 0}
+    seconds, nanos = divmod(ns, times.SECOND)
+    return {"seconds": seconds, "nanos": nanos}
 
 
 _SPECIAL: dict[str, Read] = {

@@ -14,15 +14,11 @@ from temporalio.api.errordetails.v1 import (
     WorkflowExecutionAlreadyStartedFailure,
 )
 
-from hourglass._contract import schedules as sc
-from hourglass._contract import service as ch
-from hourglass._contract import service as sd
 from hourglass._contract import service as sv
-from hourglass._contract import service as sw
 from hourglass._contract.schedules import CreateSchedule
 from hourglass._contract.service import DescribeNamespace, UpdateWithStart
 from hourglass._temporal import calls, calls_schedules, calls_views, core
-from hourglass._temporal.calls import Call, Scope
+from hourglass._temporal.calls import CallScope, Rpc
 from hourglass.errors import (
     ConnectionFailedError,
     HourglassError,
@@ -62,7 +58,7 @@ STATUS: tuple[str, ...] = (
 """gRPC's names of its numbers."""
 
 
-class Refusal:
+class ServerRefusal:
     """What an RPC error says: the name of its status, a message, and details as encoded messages."""
 
     def __init__(self, code: int, message: str, details: bytes) -> None:
@@ -79,12 +75,12 @@ class Refusal:
         found = kind()
         return found if status.details and status.details[0].Unpack(found) else None
 
-    def of_parts(self) -> list[Refusal]:
+    def of_parts(self) -> list[ServerRefusal]:
         """What is said of the parts of a request of several; a part that was given up for another's sake says nothing."""
         whole = self.detail(MultiOperationExecutionFailure)
         statuses = [] if whole is None else whole.statuses
         return [
-            Refusal(part.code, part.message, GrpcStatus(details=part.details).SerializeToString())
+            ServerRefusal(part.code, part.message, GrpcStatus(details=part.details).SerializeToString())
             for part in statuses
             if part.code and STATUS[part.code] != "ABORTED"
         ]
@@ -100,7 +96,9 @@ def no_namespace(namespace: str, target: str) -> NamespaceNotFoundError:
     )
 
 
-def error_for(refusal: Refusal, request: sv.Request[Any], namespace: str, target: str) -> HourglassError:
+def error_for(
+    refusal: ServerRefusal, request: sv.Request[Any], namespace: str, target: str
+) -> HourglassError:
     """The error to raise for a refused request."""
     if isinstance(request, UpdateWithStart):
         parts = refusal.of_parts()
@@ -147,7 +145,9 @@ def too_late(request: sv.Request[Any], target: str) -> ServiceTimeoutError:
     )
 
 
-def _not_found(refusal: Refusal, request: sv.Request[Any], namespace: str, target: str) -> HourglassError:
+def _not_found(
+    refusal: ServerRefusal, request: sv.Request[Any], namespace: str, target: str
+) -> HourglassError:
     if isinstance(request, DescribeNamespace) or refusal.detail(NamespaceNotFoundFailure) is not None:
         return no_namespace(namespace, target)
     if isinstance(request, (sv.CompleteActivity, sv.HeartbeatActivity)):
@@ -171,7 +171,7 @@ def _not_found(refusal: Refusal, request: sv.Request[Any], namespace: str, targe
     )
 
 
-def _exists(refusal: Refusal, request: sv.Request[Any]) -> HourglassError:
+def _exists(refusal: ServerRefusal, request: sv.Request[Any]) -> HourglassError:
     if isinstance(request, CreateSchedule):
         return ScheduleAlreadyExistsError(
             f"there is a schedule {request.schedule_id!r} already", schedule_id=request.schedule_id
@@ -195,45 +195,16 @@ def _name(request: sv.Request[Any]) -> str:
 # --- requests --------------------------------------------------------------------------------------------------------
 
 
-PLANS: dict[type[sv.Request[Any]], Callable[[Any, Scope], Call]] = {
-    sv.StartWorkflow: calls.start,
-    sv.SignalWorkflow: calls.signal,
-    sv.QueryWorkflow: calls.query,
-    sv.CancelWorkflow: calls.cancel,
-    sv.TerminateWorkflow: calls.terminate,
-    sv.DescribeWorkflow: calls_views.describe,
-    sv.ListWorkflows: calls_views.listing,
-    sv.CountWorkflows: calls_views.count,
-    sv.WaitForClose: calls_views.wait_for_close,
-    sv.GetHistory: calls_views.history,
-    sv.CompleteActivity: calls.complete,
-    sv.HeartbeatActivity: calls.heartbeat,
-    ch.UpdateWorkflow: calls.update,
-    ch.PollUpdate: calls.poll_update,
-    ch.UpdateWithStart: calls.update_with_start,
-    ch.ResetWorkflow: calls.reset,
-    sc.CreateSchedule: calls_schedules.create,
-    sc.DescribeSchedule: calls_schedules.describe,
-    sc.UpdateSchedule: calls_schedules.update,
-    sc.PatchSchedule: calls_schedules.patch,
-    sc.DeleteSchedule: calls_schedules.delete,
-    sc.ListSchedules: calls_schedules.listing,
-    sd.SetCurrentVersion: calls.set_current,
-    sd.DescribeDeployment: calls.describe,
+CALLS: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
+    **calls.ACTING,
+    **calls_views.LOOKING,
+    **calls_schedules.ON_SCHEDULES,
 }
 
 
-# What an engine may have no answer to.
-OPTIONAL: dict[type[sv.Request[Any]], Callable[[Any, Scope], Call]] = {
-    sw.DescribeNamespace: calls_views.describe_namespace,
-    sw.LastSeen: calls_views.last_seen,
-    sw.GetPollers: calls_views.pollers,
-}
-
-
-async def perform(client: core.Ref, request: sv.Request[Any], scope: Scope, target: str) -> Any:
+async def perform(client: core.Ref, request: sv.Request[Any], scope: CallScope, target: str) -> Any:
     """Send a request and return its answer. Raises `ServiceError` and its kinds, and `QueryFailedError`."""
-    plan = PLANS.get(type(request)) or OPTIONAL.get(type(request))
+    plan = CALLS.get(type(request))
     if plan is None:
         raise InternalError(f"Temporal has no answer to {type(request).__name__}")
     call = plan(request, scope)
@@ -245,7 +216,7 @@ async def perform(client: core.Ref, request: sv.Request[Any], scope: Scope, targ
             return call.late
         raise too_late(request, target) from None
     except core.RpcError as error:
-        refusal = Refusal(*error.args)
+        refusal = ServerRefusal(*error.args)
         if call.late is not None and refusal.status in ("DEADLINE_EXCEEDED", "CANCELLED"):
             return call.late
         raise error_for(refusal, request, scope.namespace, target) from None

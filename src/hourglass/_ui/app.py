@@ -177,7 +177,7 @@ class Handlers:
         return tuple(sorted(found, key=_started, reverse=True))
 
     def _told(self, request: Request, workflow_id: str, run_id: str) -> tuple[Any, Story]:
-        from hourglass._cli.telling import Watched
+        from hourglass._cli.stories import Watched
 
         peek = self._site.peek(_asks_for_payloads(request))
         watched = Watched(self._site.client, workflow_id, run_id, peek)
@@ -186,11 +186,11 @@ class Handlers:
 
     def why(self, request: Request) -> Response:
         """Why it stands as it does; a part of the page, which may take seconds."""
-        from hourglass._cli.why_facts import Asked
+        from hourglass._cli.why_facts import WhyContext
 
         workflow_id, run_id = _part(request, "id"), _part(request, "run_id")
         try:
-            found, error = Asked(self._site.client).diagnosis(workflow_id, run_id), ""
+            found, error = WhyContext(self._site.client).diagnosis(workflow_id, run_id), ""
         except HourglassError as raised:
             found, error = None, str(raised)
         return HTMLResponse(pages.why(self._view(request), found, error))

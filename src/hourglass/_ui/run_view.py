@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from hourglass._history.codec import read_payload
 from hourglass._story.spans import Kind, Outcome, Span, Story
 from hourglass._story.values import Peek
 from hourglass._ui import addresses
@@ -121,7 +122,7 @@ def _with_values(node: Any, peek: Peek | None) -> Any:
     if not isinstance(node, dict):
         return node
     if isinstance(node.get("metadata"), dict) and "encoding" in node["metadata"]:
-        return HIDDEN if peek is None else _value(peek({"payloads": [node]}))
+        return HIDDEN if peek is None else _value(peek([read_payload(node)]))
     return {name: _with_values(each, peek) for name, each in node.items()}
 
 

@@ -11,7 +11,6 @@ Activities run at least once. An attempt whose end the engine never hears of is 
     _context     what can be called inside a running activity, the context set around one, and interceptors
     _definition  `@activity.defn`
     _options     an activity's options
-    _seen        a listener for tests: hears which activities workflow code calls
 """
 
 from __future__ import annotations

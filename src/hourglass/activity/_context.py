@@ -28,9 +28,9 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
-from hourglass._engine.events import Payloads
 from hourglass._engine.interception import Call, Headers
 from hourglass._engine.options import RetryPolicy
+from hourglass._engine.specs import Payloads
 from hourglass.activity._options import LIVENESS_TIMEOUT
 from hourglass.converter import Converter, Payload, default_converter
 from hourglass.errors import Cancelled, EncodeError, UsageError

@@ -41,10 +41,9 @@ from hourglass._engine.context import current_run
 from hourglass._engine.definition import check_name
 from hourglass._engine.fibers import Task
 from hourglass._engine.operations import start_activity, start_intercepted
-from hourglass._engine.options import ActivitySettings
+from hourglass._engine.options import CallSettings
 from hourglass.activity import _context
 from hourglass.activity._options import DEFAULTS, LIVENESS_TIMEOUT, ActivityOptions, settings_with
-from hourglass.activity._seen import called
 from hourglass.converter import Converter, Payload, Signature, check_dynamic, raw_payloads
 from hourglass.errors import DefinitionError, NotInWorkflowError, UsageError
 
@@ -155,7 +154,7 @@ class ActivityDefinition:
     fn: Callable[..., Any]
     signature: Signature
     is_async: bool
-    settings: ActivitySettings
+    settings: CallSettings
     needs_instance: bool = False
     executor: Executor = "thread"
     dynamic: bool = False
@@ -169,7 +168,7 @@ class ActivityDefinition:
     @property
     def beats_by_itself(self) -> bool:
         """Whether the author left heartbeats to the worker."""
-        return self.settings.heartbeat_timeout == LIVENESS_TIMEOUT
+        return self.settings.spec.heartbeat_timeout == LIVENESS_TIMEOUT
 
     @property
     def place(self) -> str:
@@ -192,7 +191,7 @@ class Activity(Generic[P, R]):
         self,
         fn: Callable[..., Any],
         name: str,
-        settings: ActivitySettings,
+        settings: CallSettings,
         *,
         is_method: bool = False,
         instance: object = None,
@@ -274,7 +273,7 @@ class Activity(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<activity {self.name}: {self._function.__module__}.{self._function.__qualname__}>"
 
-    def _with(self, *, settings: ActivitySettings | None = None, instance: object = None) -> Activity[P, R]:
+    def _with(self, *, settings: CallSettings | None = None, instance: object = None) -> Activity[P, R]:
         return Activity(
             self._function,
             self.name,
@@ -309,7 +308,8 @@ class Activity(Generic[P, R]):
                 f"activity {self.name} is dynamic: it has no type of its own. Give the type as a text, "
                 "workflow.execute_activity(…)"
             )
-        called(self)
+        if run.settings.on_activity is not None:
+            run.settings.on_activity(self)
         signature = self._signature or self._signed()
         if run.outbound is not None:
             return start_intercepted(

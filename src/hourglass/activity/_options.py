@@ -1,4 +1,4 @@
-"""An activity's options: what an author may write, checked where it is written, as `ActivitySettings`.
+"""An activity's options: what an author may write, checked where it is written, as `CallSettings`.
 
 Heartbeats are of two kinds. An author who gives no `heartbeat_timeout` gets automatic ones: the timeout is
 exactly `LIVENESS_TIMEOUT`, and the worker that runs the attempt beats by itself as long as its process lives.
@@ -16,15 +16,15 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from hourglass._engine.commands import ActivityCancellationType
 from hourglass._engine.options import (
-    ActivitySettings,
+    CallSettings,
     Duration,
     RetryPolicy,
     check_text,
     optional_seconds,
     priority,
 )
+from hourglass._engine.specs import ActivityCancellationType, ActivitySpec
 from hourglass.errors import UsageError
 
 LIVENESS_TIMEOUT = 30.0
@@ -48,29 +48,30 @@ class ActivityOptions(TypedDict, total=False):
     priority_key: int
 
 
-DEFAULTS = ActivitySettings(start_to_close_timeout=600.0, heartbeat_timeout=LIVENESS_TIMEOUT)
+DEFAULTS = CallSettings(spec=ActivitySpec(start_to_close_timeout=600.0, heartbeat_timeout=LIVENESS_TIMEOUT))
 """What an author's own activity is scheduled with: ten minutes an attempt, Temporal's retries, automatic
 heartbeats.
 """
 
-FOREIGN_DEFAULTS = ActivitySettings(start_to_close_timeout=600.0)
+FOREIGN_DEFAULTS = CallSettings(spec=ActivitySpec(start_to_close_timeout=600.0))
 """The same for an activity known by name only: its worker may be of another SDK, which has no automatic ones."""
 
 
-def settings_with(base: ActivitySettings, options: Mapping[str, Any], where: str) -> ActivitySettings:
+def settings_with(base: CallSettings, options: Mapping[str, Any], where: str) -> CallSettings:
     """The settings with these options in place; `where` names the activity in messages."""
     if not options:
         return base
-    checked: dict[str, Any] = {}
+    said: dict[str, Any] = {}
+    of_call: dict[str, Any] = {}
     for name, value in options.items():
         check = _CHECKS.get(name)
         if check is None:
             raise UsageError(_unknown(name, where))
-        checked[name] = check(value, f"{name} of {where}")
-    settings = msgspec.structs.replace(base, **checked)
-    if settings.start_to_close_timeout is None and settings.schedule_to_close_timeout is None:
+        (of_call if name in _OF_CALL else said)[name] = check(value, f"{name} of {where}")
+    spec = msgspec.structs.replace(base.spec, **said)
+    if not spec.start_to_close_timeout and not spec.schedule_to_close_timeout:
         raise UsageError(f"{where} needs a start_to_close_timeout or a schedule_to_close_timeout")
-    return settings
+    return msgspec.structs.replace(base, spec=spec, **of_call)
 
 
 def _unknown(name: str, where: str) -> str:
@@ -79,14 +80,15 @@ def _unknown(name: str, where: str) -> str:
     return f"{where} has no option {name!r}{hint}"
 
 
-def _duration(value: Any, what: str) -> float | None:
+def _duration(value: Any, what: str) -> float:
+    """Seconds; 0 for None."""
     checked = optional_seconds(value, what)
     if checked == 0:
         raise UsageError(f"{what} must be more than 0; None means no limit")
-    return checked
+    return checked or 0.0
 
 
-def _heartbeat(value: Any, what: str) -> float | None:
+def _heartbeat(value: Any, what: str) -> float:
     checked = _duration(value, what)
     return LIVENESS_TIMEOUT + _DISTINCT if checked == LIVENESS_TIMEOUT else checked
 
@@ -107,6 +109,9 @@ def _instance(kind: type) -> Callable[[Any, str], Any]:
 
     return check
 
+
+_OF_CALL = frozenset({"activity_id", "summary"})
+"""What is said of one call; the rest are fields of the activity's spec, by the same names."""
 
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "task_queue": check_text,

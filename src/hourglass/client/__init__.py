@@ -28,7 +28,7 @@ from hourglass._contract.service import (
     UpdateStage,
     WorkflowStatus,
 )
-from hourglass._engine.commands import IdReusePolicy
+from hourglass._engine.specs import IdReusePolicy
 from hourglass._engine.versions import (
     AutoUpgradeVersioningOverride,
     PinnedVersioningOverride,

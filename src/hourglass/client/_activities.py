@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hourglass._contract.service import CompleteActivity, HeartbeatActivity, HeartbeatAnswer
-from hourglass.client._session import Operation, Session, asking, nothing
+from hourglass.client._session import ClientOperation, ClientSession, asking, nothing
 from hourglass.errors import UsageError
 
 
@@ -45,7 +45,7 @@ def refer_activity(
     return ActivityReference(b"", workflow_id, run_id or "", activity_id)
 
 
-def complete(session: Session, reference: ActivityReference, result: Any) -> Operation[None]:
+def complete(session: ClientSession, reference: ActivityReference, result: Any) -> ClientOperation[None]:
     """The activity returned."""
     return asking(
         CompleteActivity(
@@ -57,7 +57,7 @@ def complete(session: Session, reference: ActivityReference, result: Any) -> Ope
     )
 
 
-def fail(session: Session, reference: ActivityReference, error: BaseException) -> Operation[None]:
+def fail(session: ClientSession, reference: ActivityReference, error: BaseException) -> ClientOperation[None]:
     """The activity failed."""
     if not isinstance(error, BaseException):
         raise UsageError(f"an activity fails with an exception, not {type(error).__name__}")
@@ -72,8 +72,8 @@ def fail(session: Session, reference: ActivityReference, error: BaseException) -
 
 
 def report_cancelled(
-    session: Session, reference: ActivityReference, details: Sequence[Any]
-) -> Operation[None]:
+    session: ClientSession, reference: ActivityReference, details: Sequence[Any]
+) -> ClientOperation[None]:
     """The activity ended because its cancellation was requested."""
     return asking(
         CompleteActivity(
@@ -86,7 +86,9 @@ def report_cancelled(
     )
 
 
-def heartbeat(session: Session, reference: ActivityReference, details: Sequence[Any]) -> Operation[bool]:
+def heartbeat(
+    session: ClientSession, reference: ActivityReference, details: Sequence[Any]
+) -> ClientOperation[bool]:
     """The activity lives; the answer is whether it should stop."""
 
     def parse(answer: HeartbeatAnswer) -> bool:

@@ -1,8 +1,4 @@
-"""The asynchronous face: each method runs an operation on the control loop and is awaited on the caller's
-loop.
-
-The names, signatures and operations are those of the blocking face; a test compares the two.
-"""
+"""The asynchronous face: each method runs an operation on the control loop and is awaited on the caller's loop."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ from hourglass.client._faces import ClientFacts
 from hourglass.client._interception import Interceptor, checked
 from hourglass.client._options import StartOptions
 from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleListDescription
-from hourglass.client._session import Session, open_link
+from hourglass.client._session import ClientSession, open_link
 from hourglass.client._values import WorkflowExecution, WorkflowExecutionCount, WorkflowExecutionPage
 from hourglass.converter import Codec, Converter, SearchAttributes, default_converter
 
@@ -75,7 +71,7 @@ class AsyncClient(ClientFacts):
         limit, chain = seconds(timeout, "timeout"), checked(interceptors)
         portal = Portal.current()
         link = await portal.acall(open_link(portal, where, identity, limit))
-        return cls(Session(link, converter, codec, chain))
+        return cls(ClientSession(link, converter, codec, chain))
 
     async def close(self) -> None:
         """Close the connection. Workflows go on without it."""
@@ -159,17 +155,19 @@ class AsyncClient(ClientFacts):
         """A handle to an existing workflow, or with `run_id` to that run alone; does not ask whether it exists."""
         return AsyncWorkflowHandle(self._session, _operations.refer(id, run_id, workflow, result_type))
 
-    async def list_workflows(
+    def list_workflows(
         self, query: str = "", *, page_size: int = 100, limit: int | None = None
     ) -> AsyncIterator[WorkflowExecution]:
         """The runs that match a filter (all, if it is empty), fetched page by page as they are asked for.
 
         With a `limit` no more than so many.
         """
-        token = b""
         if limit is not None:
             whole_number(limit, "limit", 0, INT64)
-        left = limit
+        return self._listed(query, page_size, limit)
+
+    async def _listed(self, query: str, page_size: int, left: int | None) -> AsyncIterator[WorkflowExecution]:
+        token = b""
         while left is None or left > 0:
             page = await self._session.arun(_operations.list_page(self._session, query, page_size, token))
             for execution in page.items[:left]:
@@ -256,12 +254,8 @@ class AsyncClient(ClientFacts):
         )
 
     async def _to_each(self, query: str, act: _bulk.Act, progress: Progress | None) -> BulkResult:
-        query = (
-            f"({query}) AND ExecutionStatus = 'Running'" if query.strip() else "ExecutionStatus = 'Running'"
-        )
-        references = [
-            _bulk.pinned(each.id, each.run_id) async for each in self.list_workflows(query, page_size=1000)
-        ]
+        found = self.list_workflows(_bulk.open_ones(query), page_size=1000)
+        references = [_bulk.pinned(each.id, each.run_id) async for each in found]
         result = BulkResult(found=len(references))
         for some in _bulk.slices(references):
             result.add(await self._session.arun(_bulk.act_on(some, act)))

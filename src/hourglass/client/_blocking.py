@@ -1,8 +1,8 @@
+# Made by `make faces` from _async.py: edit that one.
 """The blocking face: each method runs an operation and blocks the calling thread, and no other."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -14,14 +14,19 @@ from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import resolve
 from hourglass.client import _activities, _bulk, _deployments, _operations, _schedules
-from hourglass.client._blocking_handles import ActivityHandle, ScheduleHandle, WithStart, WorkflowHandle
+from hourglass.client._blocking_handles import (
+    ActivityHandle,
+    ScheduleHandle,
+    WithStart,
+    WorkflowHandle,
+)
 from hourglass.client._bulk import BulkResult, Progress
 from hourglass.client._deployments import DeploymentDescription, TaskQueueDescription
 from hourglass.client._faces import ClientFacts
 from hourglass.client._interception import Interceptor, checked
 from hourglass.client._options import StartOptions
 from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleListDescription
-from hourglass.client._session import Session, open_link
+from hourglass.client._session import ClientSession, open_link
 from hourglass.client._values import WorkflowExecution, WorkflowExecutionCount, WorkflowExecutionPage
 from hourglass.converter import Codec, Converter, SearchAttributes, default_converter
 
@@ -67,7 +72,7 @@ class Client(ClientFacts):
         limit, chain = seconds(timeout, "timeout"), checked(interceptors)
         portal = Portal.current()
         link = portal.call(open_link(portal, where, identity, limit))
-        return cls(Session(link, converter, codec, chain))
+        return cls(ClientSession(link, converter, codec, chain))
 
     def close(self) -> None:
         """Close the connection. Workflows go on without it."""
@@ -90,7 +95,9 @@ class Client(ClientFacts):
     def start_workflow(
         self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
     ) -> WorkflowHandle[R]: ...
-    def start_workflow(self, workflow: Any, /, *args: Any, result_type: Any = None, **options: Any) -> Any:  # type: ignore[misc]
+    def start_workflow(  # type: ignore[misc]
+        self, workflow: Any, /, *args: Any, result_type: Any = None, **options: Any
+    ) -> Any:
         """Start a workflow, given as its decorated object or its name, and get a handle to it.
 
         `result_type` is for workflows given by name. The options are those of `StartOptions`.
@@ -106,11 +113,14 @@ class Client(ClientFacts):
     def execute_workflow(
         self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
     ) -> R: ...
-    def execute_workflow(self, workflow: Any, /, *args: Any, result_type: Any = None, **options: Any) -> Any:  # type: ignore[misc]
+    def execute_workflow(  # type: ignore[misc]
+        self, workflow: Any, /, *args: Any, result_type: Any = None, **options: Any
+    ) -> Any:
         """Start a workflow and wait for its result."""
         session = self._session
         if session.interceptors:  # they may have put a handle of their own in between
-            return self.start_workflow(workflow, *args, result_type=result_type, **options).result()
+            handle = self.start_workflow(workflow, *args, result_type=result_type, **options)
+            return handle.result()
         return session.run(_operations.execute(session, workflow, args, options, result_type))
 
     @overload
@@ -155,16 +165,17 @@ class Client(ClientFacts):
         """
         if limit is not None:
             whole_number(limit, "limit", 0, INT64)
-        return itertools.islice(self._listed(query, page_size), limit)
+        return self._listed(query, page_size, limit)
 
-    def _listed(self, query: str, page_size: int) -> Iterator[WorkflowExecution]:
+    def _listed(self, query: str, page_size: int, left: int | None) -> Iterator[WorkflowExecution]:
         token = b""
-        while True:
+        while left is None or left > 0:
             page = self._session.run(_operations.list_page(self._session, query, page_size, token))
-            yield from page.items
+            yield from page.items[:left]
             token = page.next_page_token
             if not token:
                 return
+            left = None if left is None else left - len(page.items)
 
     def list_page(
         self,
@@ -241,12 +252,8 @@ class Client(ClientFacts):
         )
 
     def _to_each(self, query: str, act: _bulk.Act, progress: Progress | None) -> BulkResult:
-        query = (
-            f"({query}) AND ExecutionStatus = 'Running'" if query.strip() else "ExecutionStatus = 'Running'"
-        )
-        references = [
-            _bulk.pinned(each.id, each.run_id) for each in self.list_workflows(query, page_size=1000)
-        ]
+        found = self.list_workflows(_bulk.open_ones(query), page_size=1000)
+        references = [_bulk.pinned(each.id, each.run_id) for each in found]
         result = BulkResult(found=len(references))
         for some in _bulk.slices(references):
             result.add(self._session.run(_bulk.act_on(some, act)))

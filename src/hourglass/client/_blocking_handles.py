@@ -1,3 +1,4 @@
+# Made by `make faces` from _async_handles.py: edit that one.
 """Handles of the blocking face: a schedule, a workflow, an update, an activity, a start with a message."""
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from hourglass.client._operations import Reference
-from hourglass.client._session import Operation, Session
+from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.errors import HourglassError, WorkflowNotFoundError
 
 AT_ONCE = 20
@@ -46,7 +46,7 @@ class BulkResult:
         return self.done + self.gone + len(self.errors)
 
 
-Act: TypeAlias = Callable[[Reference], Operation[Any]]
+Act: TypeAlias = Callable[[Reference], ClientOperation[Any]]
 
 
 def slices(references: Sequence[Reference]) -> list[Sequence[Reference]]:
@@ -56,13 +56,13 @@ def slices(references: Sequence[Reference]) -> list[Sequence[Reference]]:
 
 def act_on(
     references: Sequence[Reference], act: Act
-) -> Operation[list[tuple[Reference, HourglassError | None]]]:
+) -> ClientOperation[list[tuple[Reference, HourglassError | None]]]:
     """Do it to some runs at the same time; gives what came of each."""
     operations = [act(reference) for reference in references]
 
-    async def ask(session: Session) -> list[tuple[Reference, HourglassError | None]]:
+    async def ask(session: ClientSession) -> list[tuple[Reference, HourglassError | None]]:
         async def one(
-            reference: Reference, operation: Operation[Any]
+            reference: Reference, operation: ClientOperation[Any]
         ) -> tuple[Reference, HourglassError | None]:
             try:
                 await operation.ask(session)
@@ -72,7 +72,12 @@ def act_on(
 
         return list(await asyncio.gather(*map(one, references, operations)))
 
-    return Operation(ask, list)
+    return ClientOperation(ask, list)
+
+
+def open_ones(query: str) -> str:
+    """The filter that finds those of a filter's runs that are open."""
+    return f"({query}) AND ExecutionStatus = 'Running'" if query.strip() else "ExecutionStatus = 'Running'"
 
 
 def pinned(workflow_id: str, run_id: str) -> Reference:

@@ -17,7 +17,7 @@ from hourglass._contract.service import (
 )
 from hourglass._engine.options import Duration, optional_seconds, seconds
 from hourglass._engine.versions import WorkerDeploymentVersion, check_deployment_name, check_version
-from hourglass.client._session import Operation, Session, asking
+from hourglass.client._session import ClientOperation, ClientSession, asking
 from hourglass.client._values import time_from
 from hourglass.errors import ServiceError
 
@@ -49,11 +49,11 @@ class TaskQueueDescription:
     """The version whose workers take what is not pinned; None: workers without a version do."""
 
 
-def describe_task_queue(name: str, rpc_timeout: Duration | None) -> Operation[TaskQueueDescription]:
+def describe_task_queue(name: str, rpc_timeout: Duration | None) -> ClientOperation[TaskQueueDescription]:
     """Look at a task queue."""
     limit = optional_seconds(rpc_timeout, "rpc_timeout")
 
-    async def ask(session: Session) -> tuple[Pollers, Pollers]:
+    async def ask(session: ClientSession) -> tuple[Pollers, Pollers]:
         tasks = await session.call(GetPollers(task_queue=name, rpc_timeout=limit))
         return tasks, await session.call(GetPollers(task_queue=name, activities=True, rpc_timeout=limit))
 
@@ -67,7 +67,7 @@ def describe_task_queue(name: str, rpc_timeout: Duration | None) -> Operation[Ta
             current_version=tasks.current,
         )
 
-    return Operation(ask, parse)
+    return ClientOperation(ask, parse)
 
 
 def _poller(poller: Poller) -> PollerInfo:
@@ -106,13 +106,13 @@ class DeploymentDescription:
 
 
 def set_current_version(
-    session: Session,
+    session: ClientSession,
     deployment: str,
     build_id: str | None,
     *,
     wait: Duration,
     ignore_missing_task_queues: bool,
-) -> Operation[WorkerDeploymentVersion | None]:
+) -> ClientOperation[WorkerDeploymentVersion | None]:
     """Make a version current; gives the one that was. A version the engine does not know yet may be on its way."""
     check_deployment_name(deployment)
     if build_id is not None:
@@ -125,7 +125,7 @@ def set_current_version(
         ignore_missing_task_queues=ignore_missing_task_queues,
     )
 
-    async def ask(session: Session) -> CurrentVersionSet:
+    async def ask(session: ClientSession) -> CurrentVersionSet:
         deadline = asyncio.get_running_loop().time() + limit
         while True:
             try:
@@ -141,10 +141,10 @@ def set_current_version(
     def parse(answer: CurrentVersionSet) -> WorkerDeploymentVersion | None:
         return answer.previous
 
-    return Operation(ask, parse)
+    return ClientOperation(ask, parse)
 
 
-def describe_deployment(name: str, rpc_timeout: Duration | None) -> Operation[DeploymentDescription]:
+def describe_deployment(name: str, rpc_timeout: Duration | None) -> ClientOperation[DeploymentDescription]:
     """Look at a deployment."""
     request = DescribeDeployment(
         deployment_name=check_deployment_name(name), rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout")

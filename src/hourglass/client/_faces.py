@@ -8,7 +8,7 @@ from hourglass._contract.service import Connection
 from hourglass._runtime.portal import Portal
 from hourglass.client._activities import ActivityReference
 from hourglass.client._operations import Reference
-from hourglass.client._session import Session
+from hourglass.client._session import ClientSession
 from hourglass.client._updates import UpdateReference
 from hourglass.converter import Codec, Converter
 from hourglass.errors import UsageError
@@ -19,10 +19,10 @@ R = TypeVar("R")
 class ClientFacts:
     """A client's facts. Clients are made by `connect`."""
 
-    _session: Session
+    _session: ClientSession
 
     def __init__(self, session: Any) -> None:
-        if not isinstance(session, Session):
+        if not isinstance(session, ClientSession):
             name = type(self).__name__
             raise UsageError(f"a client is made by {name}.connect(…), not by {name}(…)")
         self._session = session
@@ -63,10 +63,6 @@ class ClientFacts:
         return self._session.link.closed
 
     @property
-    def _connection(self) -> Connection:
-        return self._session.link.connection
-
-    @property
     def _portal(self) -> Portal:
         return self._session.link.portal
 
@@ -78,7 +74,7 @@ class ClientFacts:
 class HandleFacts(Generic[R]):
     """A workflow handle's facts. Handles are made by a client."""
 
-    def __init__(self, session: Session, reference: Reference) -> None:
+    def __init__(self, session: ClientSession, reference: Reference) -> None:
         self._session = session
         self._reference = reference
 
@@ -105,7 +101,7 @@ class HandleFacts(Generic[R]):
 class ActivityHandleFacts:
     """An activity handle's facts. Its repr does not show the token, which allows to complete the activity."""
 
-    def __init__(self, session: Session, reference: ActivityReference) -> None:
+    def __init__(self, session: ClientSession, reference: ActivityReference) -> None:
         self._session = session
         self._reference = reference
 
@@ -118,7 +114,7 @@ class ActivityHandleFacts:
 class UpdateHandleFacts:
     """An update handle's facts."""
 
-    def __init__(self, session: Session, reference: UpdateReference) -> None:
+    def __init__(self, session: ClientSession, reference: UpdateReference) -> None:
         self._session = session
         self._reference = reference
 
@@ -144,7 +140,7 @@ class UpdateHandleFacts:
 class ScheduleHandleFacts:
     """A schedule handle's facts."""
 
-    def __init__(self, session: Session, schedule_id: str) -> None:
+    def __init__(self, session: ClientSession, schedule_id: str) -> None:
         self._session = session
         self._id = schedule_id
 

@@ -15,7 +15,7 @@ from hourglass.activity._context import ActivityInboundInterceptor, LastActivity
 from hourglass.errors import UsageError
 
 if TYPE_CHECKING:
-    from hourglass.client._session import Session
+    from hourglass.client._session import ClientSession
 
 
 @dataclass(kw_only=True)
@@ -107,43 +107,31 @@ class DescribeWorkflowInput(ClientCall):
     run_id: str | None = None
 
 
-class ClientOutboundInterceptor:
-    """What a `Client` asks for, on its way out. Override what you want to see; call `self.next` to go on."""
+class Interceptor:
+    """Stands between callers and what they call, wherever it is put: override those `intercept_…` that you want.
 
-    def __init__(self, next: ClientOutboundInterceptor) -> None:
-        self.next = next
+    Given to `Client.connect(interceptors=[…])` it serves the client and every worker of that client; given to
+    `Worker(interceptors=[…])` that worker alone. The first of a list is the outermost.
+    """
 
-    def start_workflow(self, input: StartWorkflowInput) -> Any:
-        """Start a workflow; its handle."""
-        return self.next.start_workflow(input)
+    def intercept_client(self, next: ClientOutboundInterceptor) -> ClientOutboundInterceptor:
+        """Put an interceptor before the next one, for a `Client`."""
+        return next
 
-    def signal_workflow(self, input: SignalWorkflowInput) -> None:
-        """Send a signal."""
-        return self.next.signal_workflow(input)
+    def intercept_async_client(self, next: AsyncClientOutboundInterceptor) -> AsyncClientOutboundInterceptor:
+        """Put an interceptor before the next one, for an `AsyncClient`."""
+        return next
 
-    def query_workflow(self, input: QueryWorkflowInput) -> Any:
-        """Ask a question; the answer."""
-        return self.next.query_workflow(input)
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        """Put an interceptor before the next one, for the activities of a worker."""
+        return next
 
-    def start_workflow_update(self, input: StartWorkflowUpdateInput) -> Any:
-        """Ask for an update; its handle."""
-        return self.next.start_workflow_update(input)
+    def intercept_workflow(self, next: WorkflowInboundInterceptor) -> WorkflowInboundInterceptor:
+        """Put an interceptor before the next one, for one execution of a run. Must be deterministic, as workflow code is."""
+        return next
 
-    def start_update_with_start_workflow(self, input: StartUpdateWithStartInput) -> Any:
-        """Start a workflow, unless it runs, and ask for an update; its handle."""
-        return self.next.start_update_with_start_workflow(input)
 
-    def cancel_workflow(self, input: CancelWorkflowInput) -> None:
-        """Ask a workflow to cancel."""
-        return self.next.cancel_workflow(input)
-
-    def terminate_workflow(self, input: TerminateWorkflowInput) -> None:
-        """End a workflow."""
-        return self.next.terminate_workflow(input)
-
-    def describe_workflow(self, input: DescribeWorkflowInput) -> Any:
-        """Look at a workflow; what is seen."""
-        return self.next.describe_workflow(input)
+# --- faces: awaited, the source of what follows ---
 
 
 class AsyncClientOutboundInterceptor:
@@ -185,47 +173,10 @@ class AsyncClientOutboundInterceptor:
         return await self.next.describe_workflow(input)
 
 
-class Interceptor:
-    """Stands between callers and what they call, wherever it is put: override those `intercept_…` that you want.
-
-    Given to `Client.connect(interceptors=[…])` it serves the client and every worker of that client; given to
-    `Worker(interceptors=[…])` that worker alone. The first of a list is the outermost.
-    """
-
-    def intercept_client(self, next: ClientOutboundInterceptor) -> ClientOutboundInterceptor:
-        """Put an interceptor before the next one, for a `Client`."""
-        return next
-
-    def intercept_async_client(self, next: AsyncClientOutboundInterceptor) -> AsyncClientOutboundInterceptor:
-        """Put an interceptor before the next one, for an `AsyncClient`."""
-        return next
-
-    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        """Put an interceptor before the next one, for the activities of a worker."""
-        return next
-
-    def intercept_workflow(self, next: WorkflowInboundInterceptor) -> WorkflowInboundInterceptor:
-        """Put an interceptor before the next one, for one execution of a run. Must be deterministic, as workflow code is."""
-        return next
-
-
-class _LastOutbound(ClientOutboundInterceptor):
+class _LastAsyncClientOutbound(AsyncClientOutboundInterceptor):
     """The end of the chain: the call itself."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def _go_on(self, input: ClientCall) -> Any:
-        return self._session.perform(input._proceed(input))
-
-    start_workflow = signal_workflow = query_workflow = start_workflow_update = _go_on
-    start_update_with_start_workflow = cancel_workflow = terminate_workflow = describe_workflow = _go_on
-
-
-class _LastAsyncOutbound(AsyncClientOutboundInterceptor):
-    """The end of the chain: the call itself."""
-
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ClientSession) -> None:
         self._session = session
 
     async def _go_on(self, input: ClientCall) -> Any:
@@ -235,20 +186,78 @@ class _LastAsyncOutbound(AsyncClientOutboundInterceptor):
     start_update_with_start_workflow = cancel_workflow = terminate_workflow = describe_workflow = _go_on
 
 
-def client_chain(session: Session) -> ClientOutboundInterceptor:
+def async_client_chain(session: ClientSession) -> AsyncClientOutboundInterceptor:
+    """What stands between an `AsyncClient` and its session."""
+    outbound: AsyncClientOutboundInterceptor = _LastAsyncClientOutbound(session)
+    for each in reversed(session.interceptors):
+        outbound = each.intercept_async_client(outbound)
+    return outbound
+
+
+# --- faces: blocking, made by `make faces` from the lines above: edit those ---
+
+
+class ClientOutboundInterceptor:
+    """What a `Client` asks for, on its way out. Override what you want to see; call `self.next` to go on."""
+
+    def __init__(self, next: ClientOutboundInterceptor) -> None:
+        self.next = next
+
+    def start_workflow(self, input: StartWorkflowInput) -> Any:
+        """Start a workflow; its handle."""
+        return self.next.start_workflow(input)
+
+    def signal_workflow(self, input: SignalWorkflowInput) -> None:
+        """Send a signal."""
+        return self.next.signal_workflow(input)
+
+    def query_workflow(self, input: QueryWorkflowInput) -> Any:
+        """Ask a question; the answer."""
+        return self.next.query_workflow(input)
+
+    def start_workflow_update(self, input: StartWorkflowUpdateInput) -> Any:
+        """Ask for an update; its handle."""
+        return self.next.start_workflow_update(input)
+
+    def start_update_with_start_workflow(self, input: StartUpdateWithStartInput) -> Any:
+        """Start a workflow, unless it runs, and ask for an update; its handle."""
+        return self.next.start_update_with_start_workflow(input)
+
+    def cancel_workflow(self, input: CancelWorkflowInput) -> None:
+        """Ask a workflow to cancel."""
+        return self.next.cancel_workflow(input)
+
+    def terminate_workflow(self, input: TerminateWorkflowInput) -> None:
+        """End a workflow."""
+        return self.next.terminate_workflow(input)
+
+    def describe_workflow(self, input: DescribeWorkflowInput) -> Any:
+        """Look at a workflow; what is seen."""
+        return self.next.describe_workflow(input)
+
+
+class _LastClientOutbound(ClientOutboundInterceptor):
+    """The end of the chain: the call itself."""
+
+    def __init__(self, session: ClientSession) -> None:
+        self._session = session
+
+    def _go_on(self, input: ClientCall) -> Any:
+        return self._session.perform(input._proceed(input))
+
+    start_workflow = signal_workflow = query_workflow = start_workflow_update = _go_on
+    start_update_with_start_workflow = cancel_workflow = terminate_workflow = describe_workflow = _go_on
+
+
+def client_chain(session: ClientSession) -> ClientOutboundInterceptor:
     """What stands between a `Client` and its session."""
-    outbound: ClientOutboundInterceptor = _LastOutbound(session)
+    outbound: ClientOutboundInterceptor = _LastClientOutbound(session)
     for each in reversed(session.interceptors):
         outbound = each.intercept_client(outbound)
     return outbound
 
 
-def async_client_chain(session: Session) -> AsyncClientOutboundInterceptor:
-    """What stands between an `AsyncClient` and its session."""
-    outbound: AsyncClientOutboundInterceptor = _LastAsyncOutbound(session)
-    for each in reversed(session.interceptors):
-        outbound = each.intercept_async_client(outbound)
-    return outbound
+# --- faces: end ---
 
 
 def checked(interceptors: Sequence[Interceptor]) -> tuple[Interceptor, ...]:

@@ -14,11 +14,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib
-import json
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -35,6 +34,7 @@ from hourglass._contract.service import (
     QueryAnswer,
     QueryRejectCondition,
     QueryWorkflow,
+    Request,
     RunCanceled,
     RunCompleted,
     RunContinued,
@@ -50,6 +50,8 @@ from hourglass._contract.service import (
     WorkflowStatus,
 )
 from hourglass._engine.options import INT32, Duration, check_text, choice, optional_seconds, whole_number
+from hourglass._history.codec import read_event
+from hourglass._history.events import WorkflowTaskFailed
 from hourglass.client._interception import (
     CancelWorkflowInput,
     DescribeWorkflowInput,
@@ -59,7 +61,7 @@ from hourglass.client._interception import (
     TerminateWorkflowInput,
 )
 from hourglass.client._options import start_request
-from hourglass.client._session import Operation, Session, asking, nothing, through
+from hourglass.client._session import ClientOperation, ClientSession, asking, nothing, through
 from hourglass.client._values import (
     WorkflowDescription,
     WorkflowExecutionCount,
@@ -90,9 +92,11 @@ from hourglass.workflow._references import Given, given_message, given_workflow
 
 logger = logging.getLogger("hourglass")
 
+A = TypeVar("A")
+
 _TRANSIENT = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"})
 _LONGEST_OUTAGE = 60.0
-_LONGEST_PAUSE = 5.0
+FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 # Above this a history is not fetched for the sake of a log line.
 _LONGEST_HISTORY = 2000
 
@@ -105,7 +109,7 @@ class Closed(msgspec.Struct, frozen=True):
 
 
 def wait_for_close(
-    session: Session, workflow_id: str, run_id: str, *, follow: bool, timeout: float | None
+    session: ClientSession, workflow_id: str, run_id: str, *, follow: bool, timeout: float | None
 ) -> Coroutine[Any, Any, Closed]:
     """Wait until a run, or with `follow` the last of its successors, closes."""
     if timeout is None:
@@ -114,7 +118,7 @@ def wait_for_close(
 
 
 async def _watch_within(
-    timeout: float, session: Session, workflow_id: str, run_id: str, follow: bool
+    timeout: float, session: ClientSession, workflow_id: str, run_id: str, follow: bool
 ) -> Closed:
     try:
         async with session.within(timeout):
@@ -128,14 +132,14 @@ async def _watch_within(
         ) from None
 
 
-async def _watch(session: Session, workflow_id: str, run_id: str, follow: bool) -> Closed:
+async def _watch(session: ClientSession, workflow_id: str, run_id: str, follow: bool) -> Closed:
     told = False
     while True:
         request = WaitForClose(workflow_id=workflow_id, run_id=run_id)
         try:
             outcome = await session.call(request)
         except ServiceError as error:
-            outcome = await _ask_through_outage(session, request, error)
+            outcome = await ask_through_outage(session, request, error)
         if isinstance(outcome, StillOpen):
             told = told or await _tell_if_parked(session, workflow_id, outcome.run_id or run_id)
             continue
@@ -157,15 +161,19 @@ def _successor(outcome: Outcome) -> str:
             return ""
 
 
-async def _ask_through_outage(session: Session, request: WaitForClose, error: ServiceError) -> Outcome:
-    """While the service cannot be reached ask again, for as long as an outage may last."""
+async def ask_through_outage(session: ClientSession, request: Request[A], error: ServiceError) -> A:
+    """While the service cannot be reached, as `error` says, ask again what changes nothing, for as long as an outage may
+    last.
+    """
     if error.status not in _TRANSIENT:
         raise error
     logger.warning(
-        "waiting for workflow %s goes on although the service does not answer: %s", request.workflow_id, error
+        "waiting for workflow %s goes on although the service does not answer: %s",
+        getattr(request, "workflow_id", ""),
+        error,
     )
     loop = asyncio.get_running_loop()
-    began, pause = loop.time(), 0.2
+    began, pause = loop.time(), FIRST_PAUSE
     while True:
         await asyncio.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)
@@ -176,7 +184,7 @@ async def _ask_through_outage(session: Session, request: WaitForClose, error: Se
                 raise
 
 
-async def _tell_if_parked(session: Session, workflow_id: str, run_id: str) -> bool:
+async def _tell_if_parked(session: ClientSession, workflow_id: str, run_id: str) -> bool:
     """Log that the run is parked, if it is. A wait must not fail because it could not find out."""
     try:
         description = await session.call(DescribeWorkflow(workflow_id=workflow_id, run_id=run_id))
@@ -198,7 +206,7 @@ async def _tell_if_parked(session: Session, workflow_id: str, run_id: str) -> bo
     return True
 
 
-async def _last_task_failure(session: Session, workflow_id: str, run_id: str) -> str:
+async def _last_task_failure(session: ClientSession, workflow_id: str, run_id: str) -> str:
     reason, token = "", b""
     while True:
         page = await session.call(GetHistory(workflow_id=workflow_id, run_id=run_id, next_page_token=token))
@@ -212,8 +220,9 @@ async def _last_task_failure(session: Session, workflow_id: str, run_id: str) ->
 def _task_failure(event: bytes) -> str:
     if b"workflowTaskFailedEventAttributes" not in event:
         return ""
-    failure = json.loads(event)["workflowTaskFailedEventAttributes"].get("failure", {})
-    return str(failure.get("message", ""))
+    failed = read_event(msgspec.json.decode(event)).attributes
+    failure = failed.failure if isinstance(failed, WorkflowTaskFailed) else None
+    return "" if failure is None else failure.message
 
 
 # --- how a run ended, as its caller sees it -------------------------------------------------------
@@ -280,8 +289,12 @@ class Reference(msgspec.Struct, frozen=True):
 
 
 def start(
-    session: Session, workflow: object, arguments: Sequence[Any], options: Mapping[str, Any], result_type: Any
-) -> Operation[Reference]:
+    session: ClientSession,
+    workflow: object,
+    arguments: Sequence[Any],
+    options: Mapping[str, Any],
+    result_type: Any,
+) -> ClientOperation[Reference]:
     """Start a workflow; gives what its handle refers to."""
     given = given_workflow(workflow)
     return_type = given.return_type if result_type is None else result_type
@@ -290,13 +303,13 @@ def start(
             start_request(given, arguments, options, session.converter, session.identity), return_type
         )
 
-    def build(call: StartWorkflowInput) -> Operation[Reference]:
+    def build(call: StartWorkflowInput) -> ClientOperation[Reference]:
         return _start(requested(session, given, call), return_type)
 
     return through(session, start_call(given, arguments, options, build))
 
 
-def _start(request: StartWorkflow, return_type: Any) -> Operation[Reference]:
+def _start(request: StartWorkflow, return_type: Any) -> ClientOperation[Reference]:
     def parse(answer: Started) -> Reference:
         first = answer.run_id if answer.started else ""  # an existing run need not be the chain's first
         return Reference(
@@ -307,18 +320,24 @@ def _start(request: StartWorkflow, return_type: Any) -> Operation[Reference]:
 
 
 def execute(
-    session: Session, workflow: object, arguments: Sequence[Any], options: Mapping[str, Any], result_type: Any
-) -> Operation[Any]:
+    session: ClientSession,
+    workflow: object,
+    arguments: Sequence[Any],
+    options: Mapping[str, Any],
+    result_type: Any,
+) -> ClientOperation[Any]:
     """Start a workflow and wait for its result, in one go; interceptors, who could see a start, are not asked."""
     given = given_workflow(workflow)
     return_type = given.return_type if result_type is None else result_type
     request = start_request(given, arguments, options, session.converter, session.identity)
 
-    async def ask(session: Session) -> Closed:
+    async def ask(session: ClientSession) -> Closed:
         started = await session.call(request)
         return await wait_for_close(session, request.workflow_id, started.run_id, follow=True, timeout=None)
 
-    return Operation(ask, functools.partial(result_of, request.workflow_id, return_type, session.converter))
+    return ClientOperation(
+        ask, functools.partial(result_of, request.workflow_id, return_type, session.converter)
+    )
 
 
 def start_call(
@@ -332,7 +351,7 @@ def start_call(
     )
 
 
-def requested(session: Session, given: Given, call: StartWorkflowInput) -> StartWorkflow:
+def requested(session: ClientSession, given: Given, call: StartWorkflowInput) -> StartWorkflow:
     """The request of a start, as the interceptors left it."""
     named = given if call.workflow == given.name else replace(given, name=call.workflow)
     request = start_request(
@@ -357,8 +376,8 @@ def refer(workflow_id: str, run_id: str | None, workflow: object, result_type: A
 
 
 def list_page(
-    session: Session, query: str, page_size: int, token: bytes, rpc_timeout: Duration | None = None
-) -> Operation[WorkflowExecutionPage]:
+    session: ClientSession, query: str, page_size: int, token: bytes, rpc_timeout: Duration | None = None
+) -> ClientOperation[WorkflowExecutionPage]:
     """One page of the runs that match."""
 
     def parse(page: Page) -> WorkflowExecutionPage:
@@ -370,7 +389,7 @@ def list_page(
     return asking(ListWorkflows(query=query, page_size=size, next_page_token=token, rpc_timeout=limit), parse)
 
 
-def count(query: str) -> Operation[WorkflowExecutionCount]:
+def count(query: str) -> ClientOperation[WorkflowExecutionCount]:
     """How many runs match."""
     return asking(CountWorkflows(query=query), count_from)
 
@@ -378,29 +397,31 @@ def count(query: str) -> Operation[WorkflowExecutionCount]:
 # --- one workflow -----------------------------------------------------------------------------------------
 
 
-def result(session: Session, reference: Reference, timeout: Duration | None, follow: bool) -> Operation[Any]:
+def result(
+    session: ClientSession, reference: Reference, timeout: Duration | None, follow: bool
+) -> ClientOperation[Any]:
     """Wait for a workflow's result."""
     limit = optional_seconds(timeout, "timeout")
 
-    def ask(session: Session) -> Coroutine[Any, Any, Closed]:
+    def ask(session: ClientSession) -> Coroutine[Any, Any, Closed]:
         return wait_for_close(session, reference.workflow_id, reference.run_id, follow=follow, timeout=limit)
 
-    return Operation(
+    return ClientOperation(
         ask, functools.partial(result_of, reference.workflow_id, reference.return_type, session.converter)
     )
 
 
 def signal(
-    session: Session,
+    session: ClientSession,
     reference: Reference,
     message: object,
     arguments: Sequence[Any],
     rpc_timeout: Duration | None,
-) -> Operation[None]:
+) -> ClientOperation[None]:
     """Send a signal."""
     given = given_message("signal", message)
 
-    def build(call: SignalWorkflowInput) -> Operation[None]:
+    def build(call: SignalWorkflowInput) -> ClientOperation[None]:
         request = SignalWorkflow(
             workflow_id=call.id,
             run_id=call.run_id or "",
@@ -420,19 +441,19 @@ def signal(
 
 
 def query(
-    session: Session,
+    session: ClientSession,
     reference: Reference,
     message: object,
     arguments: Sequence[Any],
     result_type: Any,
     reject_condition: QueryRejectCondition,
     rpc_timeout: Duration | None,
-) -> Operation[Any]:
+) -> ClientOperation[Any]:
     """Ask a workflow a question."""
     given = given_message("query", message)
     return_type = given.return_type if result_type is None else result_type
 
-    def build(call: QueryWorkflowInput) -> Operation[Any]:
+    def build(call: QueryWorkflowInput) -> ClientOperation[Any]:
         request = QueryWorkflow(
             workflow_id=call.id,
             run_id=call.run_id or "",
@@ -460,11 +481,11 @@ def query(
 
 
 def cancel(
-    session: Session, reference: Reference, reason: str, rpc_timeout: Duration | None
-) -> Operation[None]:
+    session: ClientSession, reference: Reference, reason: str, rpc_timeout: Duration | None
+) -> ClientOperation[None]:
     """Ask a workflow to cancel."""
 
-    def build(call: CancelWorkflowInput) -> Operation[None]:
+    def build(call: CancelWorkflowInput) -> ClientOperation[None]:
         request = CancelWorkflow(
             workflow_id=call.id,
             run_id=call.run_id or "",
@@ -480,11 +501,15 @@ def cancel(
 
 
 def terminate(
-    session: Session, reference: Reference, reason: str, details: Sequence[Any], rpc_timeout: Duration | None
-) -> Operation[None]:
+    session: ClientSession,
+    reference: Reference,
+    reason: str,
+    details: Sequence[Any],
+    rpc_timeout: Duration | None,
+) -> ClientOperation[None]:
     """End a workflow now."""
 
-    def build(call: TerminateWorkflowInput) -> Operation[None]:
+    def build(call: TerminateWorkflowInput) -> ClientOperation[None]:
         request = TerminateWorkflow(
             workflow_id=call.id,
             run_id=call.run_id or "",
@@ -502,11 +527,11 @@ def terminate(
 
 
 def describe(
-    session: Session, reference: Reference, rpc_timeout: Duration | None
-) -> Operation[WorkflowDescription]:
+    session: ClientSession, reference: Reference, rpc_timeout: Duration | None
+) -> ClientOperation[WorkflowDescription]:
     """Look at a workflow."""
 
-    def build(call: DescribeWorkflowInput) -> Operation[WorkflowDescription]:
+    def build(call: DescribeWorkflowInput) -> ClientOperation[WorkflowDescription]:
         request = DescribeWorkflow(
             workflow_id=call.id,
             run_id=call.run_id or "",
@@ -520,10 +545,10 @@ def describe(
     return through(session, DescribeWorkflowInput(**reference.addressed(), _proceed=build))
 
 
-def fetch_history_events(reference: Reference) -> Operation[list[bytes]]:
+def fetch_history_events(reference: Reference) -> ClientOperation[list[bytes]]:
     """Every event of a run's history, in Temporal's JSON form."""
 
-    async def ask(session: Session) -> list[bytes]:
+    async def ask(session: ClientSession) -> list[bytes]:
         events: list[bytes] = []
         token = b""
         while True:
@@ -539,10 +564,10 @@ def fetch_history_events(reference: Reference) -> Operation[list[bytes]]:
             if not token:
                 return events
 
-    return Operation(ask, list)
+    return ClientOperation(ask, list)
 
 
-def history(reference: Reference) -> Operation[Any]:
+def history(reference: Reference) -> ClientOperation[Any]:
     """A run's history, as `hourglass.replay.History`."""
 
     def parse(events: list[bytes]) -> Any:
@@ -550,4 +575,4 @@ def history(reference: Reference) -> Operation[Any]:
         replay = importlib.import_module("hourglass.replay")
         return replay.History.from_events(reference.workflow_id, events)
 
-    return Operation(fetch_history_events(reference).ask, parse)
+    return ClientOperation(fetch_history_events(reference).ask, parse)

@@ -8,7 +8,6 @@ from typing import Any, NoReturn, TypedDict
 
 from hourglass._contract.ids import new_id
 from hourglass._contract.service import IdConflictPolicy, StartWorkflow
-from hourglass._engine.commands import IdReusePolicy
 from hourglass._engine.options import (
     LONGEST_TASK_TIMEOUT,
     Duration,
@@ -21,6 +20,7 @@ from hourglass._engine.options import (
     retry_rule,
     several,
 )
+from hourglass._engine.specs import IdReusePolicy, StartSpec
 from hourglass._engine.versions import VersioningOverride, check_override
 from hourglass.converter import Converter, Payload, SearchAttributes, encode_search_attributes
 from hourglass.errors import UsageError
@@ -83,18 +83,20 @@ class UpdateOptions(TypedDict, total=False):
 
 _KNOWN = StartOptions.__annotations__
 _SIGNAL = frozenset({"start_signal", "start_signal_args"})
+_SPEC = frozenset(StartSpec.__struct_fields__)
 
 
 def start_request(
     given: Given, arguments: Sequence[Any], options: Mapping[str, Any], converter: Converter, identity: str
 ) -> StartWorkflow:
     """The request that starts a workflow; what is given is checked and encoded here, the rest are the request's defaults."""
-    fields: dict[str, Any] = {"task_queue": "default"}
+    fields: dict[str, Any] = {}
+    said: dict[str, Any] = {"task_queue": "default"}
     for name, value in options.items():
         if name not in _KNOWN:
             _refuse(name)
         if name in _READERS:
-            fields[name] = _READERS[name](value, name, converter)
+            (said if name in _SPEC else fields)[name] = _READERS[name](value, name, converter)
     if not _SIGNAL.isdisjoint(options):
         fields["signal_name"], fields["signal_arguments"] = _start_signal(options, converter)
     return StartWorkflow(
@@ -102,6 +104,7 @@ def start_request(
         workflow_type=given.name,
         request_id=check_text(options.get("request_id") or new_id(), "request_id"),
         arguments=given.encode(converter, arguments),
+        spec=StartSpec(**said),
         identity=identity,
         **fields,
     )
@@ -139,9 +142,13 @@ def _duration(value: Duration | None, name: str, converter: Converter) -> float 
     return optional_seconds(value, name)
 
 
-def _task_timeout(value: Duration | None, name: str, converter: Converter) -> float | None:
-    limit = optional_seconds(value, name)
-    if limit is not None and limit > LONGEST_TASK_TIMEOUT:
+def _timeout(value: Duration | None, name: str, converter: Converter) -> float:
+    return optional_seconds(value, name) or 0.0
+
+
+def _task_timeout(value: Duration | None, name: str, converter: Converter) -> float:
+    limit = optional_seconds(value, name) or 0.0
+    if limit > LONGEST_TASK_TIMEOUT:
         # A server makes 120 s of it without a word.
         raise UsageError(f"{name} must be at most {LONGEST_TASK_TIMEOUT:g} s, not {limit:g} s")
     return limit
@@ -157,8 +164,8 @@ def _memo(value: object, name: str, converter: Converter) -> dict[str, Payload]:
 
 _READERS: dict[str, Callable[[Any, str, Converter], Any]] = {
     "task_queue": _text,
-    "execution_timeout": _duration,
-    "run_timeout": _duration,
+    "execution_timeout": _timeout,
+    "run_timeout": _timeout,
     "task_timeout": _task_timeout,
     "start_delay": _duration,
     "rpc_timeout": _duration,

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 
 from hourglass._contract.ids import new_id
 from hourglass._contract.service import ResetWorkflow
 from hourglass._engine.options import INT64, Duration, optional_seconds, whole_number
+from hourglass._history import events as h
+from hourglass._history.codec import LOCAL_MARKER, PATCH_MARKER, read_event
 from hourglass.client._operations import Reference, fetch_history_events
-from hourglass.client._session import Operation, Session
+from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.errors import UsageError
-
-_STEPS: Mapping[str, tuple[str, str]] = {
-    "activityTaskScheduledEventAttributes": ("activityType", "activityId"),
-    "startChildWorkflowExecutionInitiatedEventAttributes": ("workflowType", "workflowId"),
-    "timerStartedEventAttributes": ("", "timerId"),
-    "markerRecordedEventAttributes": ("", "markerName"),
-}
 
 
 def reset(
@@ -31,7 +24,7 @@ def reset(
     reapply_signals: bool,
     reapply_updates: bool,
     rpc_timeout: Duration | None,
-) -> Operation[Reference]:
+) -> ClientOperation[Reference]:
     """Begin the run anew from an event, from before a step, or (with neither) from its last workflow task."""
     if event_id is not None and before is not None:
         raise UsageError("give event_id or before, not both")
@@ -40,11 +33,11 @@ def reset(
         whole_number(event_id, "event_id", 0, INT64)
     step = _named(before)
 
-    async def ask(session: Session) -> str:
+    async def ask(session: ClientSession) -> str:
         point = event_id
         if point is None:
-            events = [json.loads(event) for event in await fetch_history_events(reference).ask(session)]
-            point = reset_point(events, step)
+            events = await fetch_history_events(reference).ask(session)
+            point = reset_point([read_event(msgspec.json.decode(event)) for event in events], step)
         answer = await session.call(
             ResetWorkflow(
                 workflow_id=reference.workflow_id,
@@ -63,37 +56,44 @@ def reset(
     def parse(run_id: str) -> Reference:
         return msgspec.structs.replace(reference, run_id=run_id, pinned=False, first_execution_run_id="")
 
-    return Operation(ask, parse)
+    return ClientOperation(ask, parse)
 
 
-def reset_point(events: Sequence[Mapping[str, Any]], step: str) -> int:
+def reset_point(events: Sequence[h.HistoryEvent], step: str) -> int:
     """The id of the workflow task's end to reset to: the one that asked for a step, the last one for no step."""
-    tasks = [int(event["eventId"]) for event in events if _kind(event) == "WORKFLOW_TASK_COMPLETED"]
+    tasks = [event.id for event in events if isinstance(event.attributes, h.WorkflowTaskCompleted)]
     if not tasks:
         raise UsageError("the run has completed no workflow task yet: there is nothing to reset to")
     if not step:
         return tasks[-1]
+    known: set[str] = set()
     for event in events:
-        for key, (kind, name) in _STEPS.items():
-            attributes = event.get(key)
-            if attributes is not None and step in (
-                attributes.get(kind, {}).get("name") if kind else None,
-                attributes.get(name),
-            ):
-                return int(attributes["workflowTaskCompletedEventId"])
-    known = sorted(
-        {
-            attributes[kind]["name"]
-            for event in events
-            for key, (kind, _) in _STEPS.items()
-            if kind and (attributes := event.get(key)) is not None
-        }
+        names, task = _step(event.attributes)
+        if step in names:
+            return task
+        known.update(names[:1] if len(names) > 1 else ())
+    raise UsageError(
+        f"the run's history has no step {step!r}; its steps are {', '.join(sorted(known)) or 'none'}"
     )
-    raise UsageError(f"the run's history has no step {step!r}; its steps are {', '.join(known) or 'none'}")
 
 
-def _kind(event: Mapping[str, Any]) -> str:
-    return str(event.get("eventType", "")).removeprefix("EVENT_TYPE_")
+def _step(attributes: h.Attributes) -> tuple[tuple[str, ...], int]:
+    """The names of what an event says that the run asked for, its type first, and the end of the task that did."""
+    match attributes:
+        case h.ActivityTaskScheduled() as a:
+            return (a.activity_type, a.activity_id), a.task_completed_event_id
+        case h.StartChildWorkflowExecutionInitiated() as a:
+            return (a.workflow_type, a.workflow_id), a.task_completed_event_id
+        case h.TimerStarted() as a:
+            return (a.timer_id,), a.task_completed_event_id
+        case h.ForeignMarkerRecorded() as a:
+            return (a.marker_name,), a.task_completed_event_id
+        case h.MarkerRecorded() as a:
+            return (PATCH_MARKER,), a.task_completed_event_id
+        case h.LocalActivityMarkerRecorded() as a:
+            return (LOCAL_MARKER,), a.task_completed_event_id
+        case _:
+            return (), 0
 
 
 def _named(before: object) -> str:

@@ -23,10 +23,10 @@ from hourglass._contract.schedules import (
     CreateSchedule,
     DeleteSchedule,
     DescribeSchedule,
+    EngineSchedule,
     ListSchedules,
     OverlapPolicy,
     PatchSchedule,
-    Schedule,
     ScheduleDescription,
     SchedulePage,
     UpdateSchedule,
@@ -34,7 +34,6 @@ from hourglass._contract.schedules import (
     is_empty,
 )
 from hourglass._contract.service import StartWorkflow
-from hourglass._engine.events import RetryRule
 from hourglass._engine.options import (
     INT32,
     INT64,
@@ -48,9 +47,10 @@ from hourglass._engine.options import (
     several,
     whole_number,
 )
+from hourglass._engine.specs import RetryRule
 from hourglass.client import _schedule_data as data
 from hourglass.client._options import start_request
-from hourglass.client._session import Operation, Session, asking, nothing
+from hourglass.client._session import ClientOperation, ClientSession, asking, nothing
 from hourglass.client._values import attributes_from, memo_from, time_from
 from hourglass.converter import Converter, Payload, SearchAttributes, encode_search_attributes
 from hourglass.errors import ServiceError, UsageError
@@ -68,7 +68,7 @@ _KNOWN = tuple(data.ScheduleStartOptions.__annotations__)
 
 def schedule_form(
     schedule: data.Schedule, schedule_id: str, converter: Converter, identity: str
-) -> sc.Schedule:
+) -> sc.EngineSchedule:
     """A schedule as it travels. Raises `UsageError` and `ArgumentError` where it makes no sense."""
     if not isinstance(schedule, data.Schedule):
         raise UsageError(f"a schedule is a Schedule(action=…, spec=…), not a {type(schedule).__name__}")
@@ -83,16 +83,16 @@ def schedule_form(
     whole_number(state.remaining_actions, "remaining_actions", -INT64, INT64)
     if state.remaining_actions < 0 or (state.remaining_actions and not state.limited_actions):
         raise UsageError("remaining_actions counts actions from 0 on, and only with limited_actions=True")
-    return sc.Schedule(
+    return sc.EngineSchedule(
         action=action,
         spec=spec,
-        policy=sc.SchedulePolicy(
+        policy=sc.EngineSchedulePolicy(
             overlap=choice(sc.OverlapPolicy, policy.overlap, "overlap"),
             catchup_window=_seconds(policy.catchup_window, "catchup_window"),
             pause_on_failure=policy.pause_on_failure,
             keep_original_workflow_id=policy.keep_original_workflow_id,
         ),
-        state=sc.ScheduleState(
+        state=sc.EngineScheduleState(
             note=state.note,
             paused=state.paused,
             limited_actions=state.limited_actions,
@@ -102,7 +102,7 @@ def schedule_form(
     )
 
 
-def refuse_empty(spec: sc.ScheduleSpec) -> None:
+def refuse_empty(spec: sc.EngineScheduleSpec) -> None:
     """Refuse a new spec that names no time at all. Those that exist may: other SDKs let them pass."""
     if is_empty(spec):
         raise UsageError(
@@ -114,13 +114,13 @@ def refuse_empty(spec: sc.ScheduleSpec) -> None:
                 raise UsageError(f"{field.name} of a calendar is empty: it would never match")
 
 
-def spec_form(spec: data.ScheduleSpec) -> sc.ScheduleSpec:
+def spec_form(spec: data.ScheduleSpec) -> sc.EngineScheduleSpec:
     """When a schedule acts, as it travels."""
     if not isinstance(spec, data.ScheduleSpec):
         raise UsageError(f"spec is a ScheduleSpec, not a {type(spec).__name__}")
     if isinstance(spec.cron_expressions, str):
         raise UsageError("cron_expressions is a list of texts, not one text: put it in brackets")
-    return sc.ScheduleSpec(
+    return sc.EngineScheduleSpec(
         calendars=tuple(_calendar_form(each) for each in several(spec.calendars, "calendars")),
         intervals=tuple(_interval_form(each) for each in several(spec.intervals, "intervals")),
         cron_expressions=tuple(
@@ -233,7 +233,7 @@ def listed_from(summary: sc.ScheduleSummary, converter: Converter) -> data.Sched
     )
 
 
-def spec_from(spec: sc.ScheduleSpec) -> data.ScheduleSpec:
+def spec_from(spec: sc.EngineScheduleSpec) -> data.ScheduleSpec:
     """When a schedule acts."""
     return data.ScheduleSpec(
         calendars=tuple(_calendar_from(each) for each in spec.calendars),
@@ -251,7 +251,7 @@ def spec_from(spec: sc.ScheduleSpec) -> data.ScheduleSpec:
     )
 
 
-def _schedule_from(schedule: sc.Schedule, converter: Converter) -> data.Schedule:
+def _schedule_from(schedule: sc.EngineSchedule, converter: Converter) -> data.Schedule:
     policy, state = schedule.policy, schedule.state
     return data.Schedule(
         action=_action_from(schedule.action, schedule.foreign, converter),
@@ -274,16 +274,16 @@ def _schedule_from(schedule: sc.Schedule, converter: Converter) -> data.Schedule
 def _action_from(
     action: StartWorkflow, foreign: bytes, converter: Converter
 ) -> data.ScheduleActionStartWorkflow:
-    options: dict[str, Any] = {"id": action.workflow_id, "task_queue": action.task_queue}
+    options: dict[str, Any] = {"id": action.workflow_id, "task_queue": action.spec.task_queue}
     for name in ("execution_timeout", "run_timeout", "task_timeout"):
-        if getattr(action, name) is not None:
-            options[name] = timedelta(seconds=getattr(action, name))
-    if action.retry_policy is not None and (policy := _policy_from(action.retry_policy)):
+        if limit := getattr(action.spec, name):
+            options[name] = timedelta(seconds=limit)
+    if action.spec.retry_policy is not None and (policy := _policy_from(action.spec.retry_policy)):
         options["retry_policy"] = policy
-    if action.memo:
-        options["memo"] = memo_from(action.memo, converter)
-    if action.search_attributes:
-        options["search_attributes"] = attributes_from(action.search_attributes)
+    if action.spec.memo:
+        options["memo"] = memo_from(action.spec.memo, converter)
+    if action.spec.search_attributes:
+        options["search_attributes"] = attributes_from(action.spec.search_attributes)
     args = memo_from({str(at): each for at, each in enumerate(action.arguments)}, converter)
     return data.ScheduleActionStartWorkflow._from_service(action, foreign, tuple(args.values()), options)
 
@@ -311,7 +311,7 @@ def _calendar_from(calendar: sc.CalendarSpec) -> data.ScheduleCalendarSpec:
     return data.ScheduleCalendarSpec(**ranges, comment=calendar.comment)
 
 
-def _info_from(info: sc.ScheduleInfo) -> data.ScheduleInfo:
+def _info_from(info: sc.EngineScheduleInfo) -> data.ScheduleInfo:
     return data.ScheduleInfo(
         num_actions=info.action_count,
         num_actions_missed_catchup_window=info.missed_catchup,
@@ -353,7 +353,7 @@ _TRIES = 5
 Change: TypeAlias = Callable[[data.ScheduleDescription], data.Schedule | None]
 """What the author of an update gives: from how a schedule is to how it shall be, or None to leave it."""
 
-Steps: TypeAlias = Generator[Operation[Any], Any, None]
+Steps: TypeAlias = Generator[ClientOperation[Any], Any, None]
 """Operations, one after the other; each result is sent back in before the next is asked for."""
 
 
@@ -373,7 +373,7 @@ def refer_schedule(schedule_id: str) -> str:
 
 
 def create(
-    session: Session,
+    session: ClientSession,
     schedule_id: str,
     schedule: data.Schedule,
     *,
@@ -382,7 +382,7 @@ def create(
     memo: Mapping[str, Any] | None,
     search_attributes: SearchAttributes | None,
     rpc_timeout: Duration | None,
-) -> Operation[str]:
+) -> ClientOperation[str]:
     """Create a schedule; gives its id."""
     form = schedule_form(schedule, refer_schedule(schedule_id), session.converter, session.identity)
     session.meet(schedule.action.workflow)
@@ -405,7 +405,9 @@ def create(
     return asking(request, lambda _answer: schedule_id)
 
 
-def list_page(session: Session, query: str, page_size: int, token: bytes) -> Operation[ListedSchedules]:
+def list_page(
+    session: ClientSession, query: str, page_size: int, token: bytes
+) -> ClientOperation[ListedSchedules]:
     """One page of the schedules that match."""
 
     def parse(page: SchedulePage) -> ListedSchedules:
@@ -417,8 +419,8 @@ def list_page(session: Session, query: str, page_size: int, token: bytes) -> Ope
 
 
 def describe(
-    session: Session, schedule_id: str, rpc_timeout: Duration | None
-) -> Operation[data.ScheduleDescription]:
+    session: ClientSession, schedule_id: str, rpc_timeout: Duration | None
+) -> ClientOperation[data.ScheduleDescription]:
     """Look at a schedule."""
     request = DescribeSchedule(
         schedule_id=schedule_id, rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout")
@@ -427,7 +429,7 @@ def describe(
 
 
 def patch(
-    session: Session,
+    session: ClientSession,
     schedule_id: str,
     rpc_timeout: Duration | None,
     *,
@@ -435,7 +437,7 @@ def patch(
     unpause: str | None = None,
     trigger: OverlapPolicy | None = None,
     backfill: Sequence[data.ScheduleBackfill] = (),
-) -> Operation[None]:
+) -> ClientOperation[None]:
     """Pause, unpause, trigger or backfill."""
     request = PatchSchedule(
         schedule_id=schedule_id,
@@ -451,26 +453,26 @@ def patch(
 
 
 def trigger(
-    session: Session, schedule_id: str, overlap: OverlapPolicy | None, rpc_timeout: Duration | None
-) -> Operation[None]:
+    session: ClientSession, schedule_id: str, overlap: OverlapPolicy | None, rpc_timeout: Duration | None
+) -> ClientOperation[None]:
     """Act now."""
     policy = OverlapPolicy(OverlapPolicy.UNSPECIFIED if overlap is None else overlap)
     return patch(session, schedule_id, rpc_timeout, trigger=policy)
 
 
 def backfill(
-    session: Session,
+    session: ClientSession,
     schedule_id: str,
     backfills: Sequence[data.ScheduleBackfill],
     rpc_timeout: Duration | None,
-) -> Operation[None]:
+) -> ClientOperation[None]:
     """Act for times of the past."""
     if not backfills:
         raise UsageError("backfill needs at least one ScheduleBackfill")
     return patch(session, schedule_id, rpc_timeout, backfill=backfills)
 
 
-def delete(session: Session, schedule_id: str, rpc_timeout: Duration | None) -> Operation[None]:
+def delete(session: ClientSession, schedule_id: str, rpc_timeout: Duration | None) -> ClientOperation[None]:
     """Delete a schedule."""
     request = DeleteSchedule(
         schedule_id=schedule_id,
@@ -483,10 +485,10 @@ def delete(session: Session, schedule_id: str, rpc_timeout: Duration | None) -> 
 # --- updating -----------------------------------------------------------------------------------------------
 
 
-def update(session: Session, schedule_id: str, change: Change, rpc_timeout: Duration | None) -> Steps:
+def update(session: ClientSession, schedule_id: str, change: Change, rpc_timeout: Duration | None) -> Steps:
     """Change a schedule: look, ask the author, send, and look whether it came to be."""
     limit = optional_seconds(rpc_timeout, "rpc_timeout")
-    look: Operation[ScheduleDescription] = asking(
+    look: ClientOperation[ScheduleDescription] = asking(
         DescribeSchedule(schedule_id=schedule_id, rpc_timeout=limit), lambda answer: answer
     )
     seen: ScheduleDescription = yield look
@@ -517,22 +519,26 @@ def update(session: Session, schedule_id: str, change: Change, rpc_timeout: Dura
     )
 
 
-def _same(sent: Schedule, found: Schedule) -> bool:
+def _same(sent: EngineSchedule, found: EngineSchedule) -> bool:
     try:
         return _plain(sent) == _plain(found)
     except UsageError:  # what we would refuse is not what was sent
         return False
 
 
-def _plain(schedule: Schedule) -> Schedule:
+def _plain(schedule: EngineSchedule) -> EngineSchedule:
     """A schedule without what a service adds to it or leaves out."""
     action, policy = schedule.action, schedule.policy
-    attributes = {name: Payload(each.data) for name, each in action.search_attributes.items()}
+    attributes = {name: Payload(each.data) for name, each in action.spec.search_attributes.items()}
     return msgspec.structs.replace(
         schedule,
         spec=canonical(schedule.spec),
         action=msgspec.structs.replace(
-            action, request_id="", identity="", search_attributes=attributes, rpc_timeout=None
+            action,
+            request_id="",
+            identity="",
+            spec=msgspec.structs.replace(action.spec, search_attributes=attributes),
+            rpc_timeout=None,
         ),
         policy=msgspec.structs.replace(
             policy,

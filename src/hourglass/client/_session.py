@@ -1,6 +1,6 @@
 """A session: a link and how values travel over it; it runs operations for both faces of the client.
 
-An `Operation` is written once and runs in three steps: it is built by the caller (arguments bound and
+An `ClientOperation` is written once and runs in three steps: it is built by the caller (arguments bound and
 encoded), asked on the control loop, and its answer parsed by the caller again. So converters, which may be
 the user's code, run in the caller's thread, a codec in a worker thread (it is the user's code and may be slow), and
 only our own code on the control loop. The two faces differ in how they wait: `run` blocks, `arun` is awaited.
@@ -28,6 +28,7 @@ from hourglass._bridge.calls import within
 from hourglass._contract.schedules import SchedulePage
 from hourglass._contract.service import Connection, Page, Request
 from hourglass._contract.well_formed import check_request
+from hourglass._forks import ForkStage, at_fork, leak
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import Target, open_connection
 from hourglass.client._interception import (
@@ -127,7 +128,7 @@ class Link:
     def forget(self) -> None:
         """In a forked child: let the parent's connection be, without freeing it."""
         # Held for ever: freeing them here would close sockets and files that the parent goes on using.
-        _inherited.append((self._portal, self._connection))
+        leak(self._portal, self._connection)
         self._portal = None
         self._connection = None
         self._opening = asyncio.Lock()
@@ -144,7 +145,6 @@ def _nothing() -> None:
 
 
 _links: weakref.WeakSet[Link] = weakref.WeakSet()
-_inherited: list[object] = []
 
 
 def _after_fork() -> None:
@@ -152,8 +152,7 @@ def _after_fork() -> None:
         link.forget()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(ForkStage.CLIENTS, in_child=_after_fork)
 
 
 # --- the codec at the client's edge ---------------------------------------------------------------
@@ -195,31 +194,31 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class Operation(msgspec.Struct, Generic[T], frozen=True):
+class ClientOperation(msgspec.Struct, Generic[T], frozen=True):
     """Something that a client can do: what to ask on the control loop, and how to read the answer."""
 
-    ask: Callable[[Session], Coroutine[Any, Any, Any]]
+    ask: Callable[[ClientSession], Coroutine[Any, Any, Any]]
     parse: Callable[[Any], T]
     call: ClientCall | None = None
     """The call that this is, where interceptors are to see it first; it can be built again from that."""
 
-    def then(self, more: Callable[[T], U]) -> Operation[U]:
+    def then(self, more: Callable[[T], U]) -> ClientOperation[U]:
         """The same, and something made of its answer."""
         call, parse = self.call, self.parse
         if call is not None:
             proceed = call._proceed
             call = replace(call, _proceed=lambda changed: proceed(changed).then(more))
-        return Operation(self.ask, lambda answer: more(parse(answer)), call)
+        return ClientOperation(self.ask, lambda answer: more(parse(answer)), call)
 
 
-def asking(request: Request[A], parse: Callable[[A], T]) -> Operation[T]:
+def asking(request: Request[A], parse: Callable[[A], T]) -> ClientOperation[T]:
     """The operation of one request."""
-    return Operation(lambda session: session.call(request), parse)
+    return ClientOperation(lambda session: session.call(request), parse)
 
 
-def through(session: Session, call: ClientCall) -> Operation[Any]:
+def through(session: ClientSession, call: ClientCall) -> ClientOperation[Any]:
     """The operation that a call is, to be seen by the session's interceptors if it has any."""
-    operation: Operation[Any] = call._proceed(call)
+    operation: ClientOperation[Any] = call._proceed(call)
     return msgspec.structs.replace(operation, call=call) if session.interceptors else operation
 
 
@@ -228,7 +227,7 @@ def nothing(_answer: object) -> None:
 
 
 @dataclass(frozen=True)
-class Session:
+class ClientSession:
     """A link, and how values travel over it. Safe to use from any thread or loop."""
 
     link: Link
@@ -251,25 +250,25 @@ class Session:
         """Who we say we are."""
         return self.link.identity
 
-    def run(self, operation: Operation[T]) -> T:
+    def run(self, operation: ClientOperation[T]) -> T:
         """Run an operation and block this thread until it is done; interceptors see it first."""
         if operation.call is None:
             return self.perform(operation)
         answer: T = getattr(self.outbound, operation.call._method)(operation.call)
         return answer
 
-    def arun(self, operation: Operation[T]) -> Coroutine[Any, Any, T]:
+    def arun(self, operation: ClientOperation[T]) -> Coroutine[Any, Any, T]:
         """Run an operation and await it, on any event loop; interceptors see it first."""
         if operation.call is None:
             return self.aperform(operation)
         answer: Coroutine[Any, Any, T] = getattr(self.async_outbound, operation.call._method)(operation.call)
         return answer
 
-    def perform(self, operation: Operation[T]) -> T:
+    def perform(self, operation: ClientOperation[T]) -> T:
         """Run an operation itself, and block."""
         return operation.parse(self.link.portal.call(operation.ask(self)))
 
-    async def aperform(self, operation: Operation[T]) -> T:
+    async def aperform(self, operation: ClientOperation[T]) -> T:
         """Run an operation itself, and await it."""
         return operation.parse(await self.link.portal.acall(operation.ask(self)))
 

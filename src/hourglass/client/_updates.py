@@ -32,7 +32,7 @@ from hourglass.client._interception import (
     StartWorkflowUpdateInput,
 )
 from hourglass.client._operations import Reference
-from hourglass.client._session import Operation, Session, through
+from hourglass.client._session import ClientOperation, ClientSession, through
 from hourglass.converter import Converter
 from hourglass.errors import ServiceTimeoutError, UpdateFailedError, UsageError
 from hourglass.workflow._references import given_message, given_workflow
@@ -52,7 +52,7 @@ class UpdateReference:
 
 
 def build_update_request(
-    session: Session,
+    session: ClientSession,
     reference: Reference,
     message: object,
     arguments: Sequence[Any],
@@ -95,22 +95,22 @@ def build_update_request(
 
 
 def start(
-    session: Session,
+    session: ClientSession,
     reference: Reference,
     message: object,
     arguments: Sequence[Any],
     options: Mapping[str, Any],
     stage: UpdateStage,
-) -> Operation[UpdateReference]:
+) -> ClientOperation[UpdateReference]:
     """Ask for an update and wait until it has come to a stage; gives what its handle refers to."""
     update, requested, return_type = build_update_request(
         session, reference, message, arguments, options, stage
     )
 
-    def asked(call: StartWorkflowUpdateInput) -> Operation[UpdateReference]:
+    def asked(call: StartWorkflowUpdateInput) -> ClientOperation[UpdateReference]:
         request = requested(call)
 
-        async def ask(session: Session) -> UpdateState:
+        async def ask(session: ClientSession) -> UpdateState:
             async with _patience(session, request):
                 state = await session.call(request)
                 while state.stage < min(stage, UpdateStage.ACCEPTED):
@@ -119,18 +119,18 @@ def start(
                     state = await session.call(request)
                 return await _to_stage(session, state, stage)
 
-        return Operation(ask, lambda state: _referred(state, return_type))
+        return ClientOperation(ask, lambda state: _referred(state, return_type))
 
     return through(session, replace(update, _proceed=asked))
 
 
 def start_with_start(
-    session: Session, first: StartWorkflow, update: UpdateWorkflow, return_type: Any, stage: UpdateStage
-) -> Operation[tuple[UpdateStarted, UpdateReference]]:
+    session: ClientSession, first: StartWorkflow, update: UpdateWorkflow, return_type: Any, stage: UpdateStage
+) -> ClientOperation[tuple[UpdateStarted, UpdateReference]]:
     """Start a workflow, or use the one that runs, and ask it for an update."""
     request = UpdateWithStart(start=first, update=update, rpc_timeout=update.rpc_timeout)
 
-    async def ask(session: Session) -> UpdateStarted:
+    async def ask(session: ClientSession) -> UpdateStarted:
         async with _patience(session, update):
             answer = await session.call(request)
             while answer.update.stage < min(stage, UpdateStage.ACCEPTED):
@@ -138,14 +138,16 @@ def start_with_start(
             state = replace_run(answer.update, answer.start.run_id)
             return UpdateStarted(answer.start, await _to_stage(session, state, stage))
 
-    return Operation(ask, lambda answer: (answer, _referred(answer.update, return_type)))
+    return ClientOperation(ask, lambda answer: (answer, _referred(answer.update, return_type)))
 
 
-def result(session: Session, reference: UpdateReference, timeout: Duration | None) -> Operation[Any]:
+def result(
+    session: ClientSession, reference: UpdateReference, timeout: Duration | None
+) -> ClientOperation[Any]:
     """Wait for an update's result."""
     limit = optional_seconds(timeout, "timeout")
 
-    async def ask(session: Session) -> UpdateState:
+    async def ask(session: ClientSession) -> UpdateState:
         known = reference.known
         if known is not None and known.stage is UpdateStage.COMPLETED:
             return known
@@ -160,7 +162,7 @@ def result(session: Session, reference: UpdateReference, timeout: Duration | Non
                 f"update {reference.update_id!r} of workflow {reference.workflow_id!r} is not done after {limit:g} s"
             ) from None
 
-    return Operation(ask, lambda state: outcome(state, reference.return_type, session.converter))
+    return ClientOperation(ask, lambda state: outcome(state, reference.return_type, session.converter))
 
 
 def outcome(state: UpdateState, return_type: Any, converter: Converter) -> Any:
@@ -188,7 +190,7 @@ def replace_run(state: UpdateState, run_id: str) -> UpdateState:
 
 
 @asynccontextmanager
-async def _patience(session: Session, request: UpdateWorkflow) -> AsyncIterator[None]:
+async def _patience(session: ClientSession, request: UpdateWorkflow) -> AsyncIterator[None]:
     """The caller's time limit for an update, over however many requests it takes."""
     try:
         async with session.within(request.rpc_timeout):
@@ -201,7 +203,7 @@ async def _patience(session: Session, request: UpdateWorkflow) -> AsyncIterator[
         ) from None
 
 
-async def _to_stage(session: Session, state: UpdateState, stage: UpdateStage) -> UpdateState:
+async def _to_stage(session: ClientSession, state: UpdateState, stage: UpdateStage) -> UpdateState:
     """Ask again until the update has come so far: the service ends its long polls."""
     while state.stage < stage:
         answer = await session.call(
@@ -238,7 +240,7 @@ class Planned:
 
     def __init__(
         self,
-        session: Session,
+        session: ClientSession,
         workflow: object,
         arguments: Sequence[Any],
         options: Mapping[str, Any],
@@ -280,7 +282,7 @@ class Planned:
         return reference
 
 
-def signal(planned: Planned, message: object, arguments: Sequence[Any]) -> Operation[Reference]:
+def signal(planned: Planned, message: object, arguments: Sequence[Any]) -> ClientOperation[Reference]:
     """Start and signal."""
     options = {**planned.options, "start_signal": message, "start_signal_args": arguments}
     operation = _operations.start(
@@ -295,7 +297,7 @@ def update(
     arguments: Sequence[Any],
     options: Mapping[str, Any],
     stage: UpdateStage,
-) -> Operation[tuple[UpdateStarted, UpdateReference]]:
+) -> ClientOperation[tuple[UpdateStarted, UpdateReference]]:
     """Start and update."""
     session = planned._session
     start, build_start, reference = planned.call()
@@ -303,7 +305,7 @@ def update(
         session, reference, message, arguments, options, stage
     )
 
-    def build(call: StartUpdateWithStartInput) -> Operation[tuple[UpdateStarted, UpdateReference]]:
+    def build(call: StartUpdateWithStartInput) -> ClientOperation[tuple[UpdateStarted, UpdateReference]]:
         first = build_start(call.start)
         if first.id_conflict_policy is IdConflictPolicy.UNSPECIFIED:
             first = replace_policy(first)

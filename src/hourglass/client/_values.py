@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hourglass._contract.service import Count, Description, PendingActivity, WorkflowStatus, WorkflowSummary
-from hourglass._engine.commands import ParentClosePolicy
+from hourglass._engine.specs import ParentClosePolicy
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
 from hourglass.converter import Converter, Payload, decode_search_attribute
 from hourglass.errors import PayloadError

@@ -1,18 +1,13 @@
 """Values and failures to the wire and back.
 
-_codec              the codec seam
-_converter          `Converter`
+_codec              the codec seam: what stands between encoded payloads and the outside
+_converter          `Converter`: values as JSON and in Temporal's other encodings, and back; `RawPayload`
 _data               Temporal's payload and failure messages as frozen data, without protobuf
 _failures           exceptions to failures and back, as Temporal's Python SDK does it, so that both read each
                     other's
-_foreign            values of libraries that we support but never load
-_hints              what a type hint is, seen from JSON
-_json               JSON, typed and fast
-_mismatch           how decoding says no, before it is known which payload it was
-_plain              values as builtins of JSON, the slow and thorough way
-_raw                `RawPayload`
+_hints              what a type hint is, seen from JSON; what does not fit one; pydantic's and protobuf's types
 _search_attributes  search attributes
-_signature          `Signature`
+_signature          `Signature`: how a function's arguments travel
 _typed              decoded JSON to typed values, the slow and thorough way
 """
 
@@ -27,7 +22,7 @@ from hourglass.converter._codec import (
     seal,
     unseal,
 )
-from hourglass.converter._converter import Converter, default_converter
+from hourglass.converter._converter import Converter, RawPayload, default_converter
 from hourglass.converter._data import (
     ActivityFailure,
     ApplicationFailure,
@@ -41,7 +36,6 @@ from hourglass.converter._data import (
     TerminatedFailure,
     TimeoutFailure,
 )
-from hourglass.converter._raw import RawPayload, check_dynamic, raw_payloads
 from hourglass.converter._search_attributes import (
     SearchAttributeKey,
     SearchAttributes,
@@ -49,7 +43,7 @@ from hourglass.converter._search_attributes import (
     decode_search_attribute,
     encode_search_attributes,
 )
-from hourglass.converter._signature import Signature
+from hourglass.converter._signature import Signature, check_dynamic, raw_payloads
 
 __all__ = [
     "ActivityFailure",

@@ -1,6 +1,9 @@
-"""What a type hint is, seen from JSON: its name, what it wraps, and which kind of JSON it expects.
+"""What a type hint is, seen from JSON: its name, what it wraps, and which kind of JSON it expects; what does not fit one.
 
-Pure questions about types. Knows nothing of payloads, encodings or values that are to be converted.
+Pure questions about types. Knows nothing of payloads and encodings. The values of libraries that we support but never load,
+protobuf messages and pydantic models, are converted here: a value or type of theirs at hand means that its author has
+imported the library, so we look in `sys.modules` and at the classes themselves. Nothing is found by a name that came over
+the wire.
 """
 
 from __future__ import annotations
@@ -9,12 +12,69 @@ import collections.abc
 import dataclasses
 import enum
 import functools
+import json
 import operator
+import sys
 import types
 import typing
 from typing import Annotated, Any, Final, Literal, NewType, TypeVar, Union
 
 import msgspec
+
+# --- mismatch: what does not fit, and where -------------------------------------------------------
+
+
+_LONGEST_PATH = 200
+
+
+class ValuePath:
+    """Where in a value a conversion is: `$.items[0].price`. The text is made only when a message needs it.
+
+    All places of one conversion share `refused`: the values that fitted no member of a union. Without it, unions within
+    unions would try every combination of members on a bad value, which takes for ever from 40 levels on.
+    """
+
+    __slots__ = ("_above", "_step", "refused")
+
+    def __init__(self, above: ValuePath | None = None, step: str = "$") -> None:
+        self._above = above
+        self._step = step
+        self.refused: dict[tuple[int, str] | None, Mismatch] = {} if above is None else above.refused
+
+    def field(self, name: str) -> ValuePath:
+        """The place of a field."""
+        return ValuePath(self, f".{name}")
+
+    def item(self, index: object) -> ValuePath:
+        """The place of an item; keys of dicts are contents and not shown, so theirs is `...`."""
+        return ValuePath(self, f"[{index}]")
+
+    def __str__(self) -> str:
+        steps: list[str] = []
+        place: ValuePath | None = self
+        while place is not None:
+            steps.append(place._step)
+            place = place._above
+        return "".join(reversed(steps))
+
+
+class Mismatch(ValueError):
+    """A value does not fit its type. `problem` speaks of types and shapes only, `path` of the place.
+
+    A ValueError, so that msgspec hands it on from its hooks.
+    """
+
+    def __init__(self, problem: str, path: ValuePath | str = "$") -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.path = str(path)
+
+    def __str__(self) -> str:
+        return self.problem if self.path == "$" else f"{self.problem} at {self.path[:_LONGEST_PATH]}"
+
+
+# --- hints ----------------------------------------------------------------------------------------
+
 
 KINDS: dict[type, str] = {
     type(None): "null",
@@ -145,3 +205,110 @@ def _fill(hint: Any, filled: dict[Any, Any]) -> Any:
     if not wanted or isinstance(hint, type):
         return hint
     return hint[tuple(filled.get(parameter, parameter) for parameter in wanted)]
+
+
+# --- protobuf -------------------------------------------------------------------------------------
+
+
+def is_message(value: object) -> bool:
+    """Whether this is a protobuf message."""
+    module = sys.modules.get("google.protobuf.message")
+    return module is not None and isinstance(value, module.Message)
+
+
+def message_class(hint: Any) -> Any:
+    """The protobuf message class that a hint asks for, also through Optional; else None."""
+    module = sys.modules.get("google.protobuf.message")
+    if module is None:
+        return None
+    hint = bare(hint)
+    if is_union(hint):
+        found = [cls for member in hint.__args__ if (cls := message_class(member)) is not None]
+        return found[0] if len(found) == 1 else None
+    return hint if isinstance(hint, type) and issubclass(hint, module.Message) else None
+
+
+def message_name(message: Any) -> str:
+    """The full name of a message's type, or of a message class."""
+    return str(message.DESCRIPTOR.full_name)
+
+
+def message_to_plain(message: Any) -> Any:
+    """A message in protobuf's JSON mapping, as builtin values."""
+    from google.protobuf import json_format
+
+    return json_format.MessageToDict(message)
+
+
+def message_from_plain(value: Any, cls: Any, path: ValuePath | str) -> Any:
+    """A message out of protobuf's JSON mapping."""
+    from google.protobuf import json_format
+
+    try:
+        return json_format.ParseDict(value, cls())
+    except Exception:  # ParseError quotes the content, and other kinds of errors leak through
+        raise Mismatch(f"not a {message_name(cls)} in protobuf's JSON form", path) from None
+
+
+def message_from_binary(data: bytes, cls: Any) -> Any:
+    """A message out of protobuf's binary form."""
+    try:
+        return cls.FromString(data)
+    except Exception:
+        raise Mismatch(f"not a {message_name(cls)} in protobuf's binary form") from None
+
+
+# --- pydantic -------------------------------------------------------------------------------------
+
+
+def is_model(cls: Any) -> bool:
+    """Whether this class is a pydantic model, or one of pydantic's dataclasses."""
+    return "pydantic" in sys.modules and isinstance(cls, type) and hasattr(cls, "__pydantic_validator__")
+
+
+def is_pydantic_type(cls: Any) -> bool:
+    """Whether this is a model, or a type that pydantic itself brings, such as `SecretStr` or `AnyUrl`."""
+    if "pydantic" not in sys.modules or not isinstance(cls, type):
+        return False
+    return hasattr(cls, "__pydantic_validator__") or cls.__module__.partition(".")[0] in (
+        "pydantic",
+        "pydantic_core",
+    )
+
+
+def model_to_json(model: Any) -> bytes:
+    """A model as JSON, under its aliases: these are the names that validation wants back."""
+    return bytes(type(model).__pydantic_serializer__.to_json(model, by_alias=True))
+
+
+def pydantic_to_plain(value: Any) -> Any:
+    """A model, or a value of a type that pydantic brings, as builtin values."""
+    cls = type(value)
+    if hasattr(cls, "__pydantic_serializer__"):
+        return cls.__pydantic_serializer__.to_python(value, mode="json", by_alias=True)
+    return sys.modules["pydantic"].TypeAdapter(cls).dump_python(value, mode="json", by_alias=True)
+
+
+def model_from_json(data: bytes, cls: Any, path: ValuePath | str = "$") -> Any:
+    """A value of a pydantic type out of JSON, in pydantic's JSON mode."""
+    errors: tuple[type[Exception], ...] = (sys.modules["pydantic_core"].ValidationError,)
+    try:
+        if hasattr(cls, "__pydantic_validator__"):
+            return cls.__pydantic_validator__.validate_json(data)
+        return sys.modules["pydantic"].TypeAdapter(cls).validate_json(data)
+    except errors as error:
+        # From None: the error's own text quotes the input.
+        raise Mismatch(*_summary(error, cls, path)) from None
+
+
+def model_from_plain(value: Any, cls: Any, path: ValuePath | str) -> Any:
+    """A value of a pydantic type out of decoded JSON; through text, from which strict models accept more."""
+    return model_from_json(json.dumps(value).encode(), cls, path)
+
+
+def _summary(error: Any, cls: type, path: ValuePath | str) -> tuple[str, str]:
+    """The first complaint without the input that caused it, and its place."""
+    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+    more = "" if error.error_count() == 1 else f" (and {error.error_count() - 1} more)"
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+    return f"not a valid {type_name(cls)}: {first['msg']}{more}", f"{path}{place}"

@@ -21,11 +21,11 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Optional
+from typing import Any, Optional, get_args, get_origin
 
-from hourglass.converter._converter import Converter
+from hourglass.converter._converter import Converter, RawPayload
 from hourglass.converter._data import Payload
 from hourglass.errors import ArgumentError, DecodeError, DefinitionError, EncodeError
 
@@ -255,7 +255,8 @@ class Signature:
         self, converter: Converter, args: Sequence[Any], kwargs: Mapping[str, Any] = _NO_KWARGS
     ) -> tuple[Payload, ...]:
         """The arguments of a call as payloads. Raises ArgumentError or EncodeError."""
-        values = self.bind(args, kwargs)
+        fits = not kwargs and self.required <= len(args) <= self._most
+        values = args if fits else self.bind(args, kwargs)
         payloads: list[Payload] = []
         try:
             for value in values:
@@ -274,8 +275,8 @@ class Signature:
             hints = hints + (self.rest_type,) * (count - len(hints))
         values: list[Any] = []
         try:
-            for payload, hint in zip(payloads, hints, strict=False):
-                values.append(converter.decode(payload, hint))
+            for value in map(converter.decode, payloads, hints):
+                values.append(value)
         except DecodeError as error:
             raise ArgumentError(f"{self._name(len(values))}: {error}") from error
         return values
@@ -298,3 +299,28 @@ def _refuse_what_cannot_travel(what: str, parameters: Sequence[inspect.Parameter
                 f"{what}: {parameter.name!r} is keyword-only without a default, "
                 "and arguments travel by position: move it before the *"
             )
+
+
+# --- all arguments as one -------------------------------------------------------------------------
+
+
+_TAKES_ALL = (list, Sequence, Collection, Iterable)
+
+
+def raw_payloads(payloads: Sequence[Payload], converter: Converter) -> list[RawPayload]:
+    """Arguments, not decoded."""
+    return [RawPayload(payload, converter) for payload in payloads]
+
+
+def check_dynamic(signature: Signature, what: str) -> None:
+    """Refuse a function that cannot be dynamic: it takes all arguments as one, a sequence of `RawPayload`."""
+    wanted = f"{what} is dynamic: it takes one parameter, a Sequence[RawPayload] of all arguments"
+    if len(signature.parameters) != 1 or not signature.takes_exactly_one:
+        given = ", ".join(signature.parameters) or "none"
+        raise DefinitionError(f"{wanted}; its parameters are: {given}")
+    (hint,) = signature.types
+    of = get_args(hint)
+    if hint is not Any and (
+        (get_origin(hint) or hint) not in _TAKES_ALL or of not in ((), (Any,), (RawPayload,))
+    ):
+        raise DefinitionError(f"{wanted}; {signature.parameters[0]!r} is annotated with something else")

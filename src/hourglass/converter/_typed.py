@@ -24,38 +24,42 @@ from uuid import UUID
 
 import msgspec
 
-from hourglass.converter._foreign import is_pydantic_type, message_class, message_from_plain, model_from_plain
 from hourglass.converter._hints import (
+    Mismatch,
+    ValuePath,
     bare,
     expected_kinds,
     field_hints,
     field_names,
+    is_pydantic_type,
     is_record,
     is_union,
     kind_of,
+    message_class,
+    message_from_plain,
+    model_from_plain,
     type_name,
 )
-from hourglass.converter._mismatch import Mismatch, Place
 
 # --- scalars --------------------------------------------------------------------------------------
 
 
-def _no(value: Any, wanted: type, path: Place) -> Mismatch:
+def _no(value: Any, wanted: type, path: ValuePath) -> Mismatch:
     return Mismatch(f"expected {type_name(wanted)}, got {kind_of(value)}", path)
 
 
-def _none(value: Any, path: Place) -> None:
+def _none(value: Any, path: ValuePath) -> None:
     if value is not None:
         raise _no(value, type(None), path)
 
 
-def _bool(value: Any, path: Place) -> bool:
+def _bool(value: Any, path: ValuePath) -> bool:
     if value is True or value is False:
         return bool(value)
     raise _no(value, bool, path)
 
 
-def _int(value: Any, path: Place) -> int:
+def _int(value: Any, path: ValuePath) -> int:
     """An int, also one that was written as 1.0; never one that would lose its fraction."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
@@ -64,7 +68,7 @@ def _int(value: Any, path: Place) -> int:
     raise _no(value, int, path)
 
 
-def _float(value: Any, path: Place) -> float:
+def _float(value: Any, path: ValuePath) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         try:
             return float(value)
@@ -73,13 +77,13 @@ def _float(value: Any, path: Place) -> float:
     raise _no(value, float, path)
 
 
-def _str(value: Any, path: Place) -> str:
+def _str(value: Any, path: ValuePath) -> str:
     if isinstance(value, str):
         return value
     raise _no(value, str, path)
 
 
-def _bytes(value: Any, path: Place) -> bytes:
+def _bytes(value: Any, path: ValuePath) -> bytes:
     """Bytes as they are, base64 as most languages write them, or numbers as Temporal's Python SDK does."""
     try:
         if isinstance(value, bytes):
@@ -91,7 +95,7 @@ def _bytes(value: Any, path: Place) -> bytes:
         raise _no(value, bytes, path) from None
 
 
-def _datetime(value: Any, path: Place) -> datetime:
+def _datetime(value: Any, path: ValuePath) -> datetime:
     if not isinstance(value, str):
         raise _no(value, datetime, path)
     try:
@@ -105,8 +109,8 @@ def _datetime(value: Any, path: Place) -> datetime:
         raise Mismatch("expected datetime, got another str", path) from None
 
 
-def _by_msgspec(wanted: type) -> Callable[[Any, Place], Any]:
-    def read(value: Any, path: Place) -> Any:
+def _by_msgspec(wanted: type) -> Callable[[Any, ValuePath], Any]:
+    def read(value: Any, path: ValuePath) -> Any:
         try:
             return msgspec.convert(value, wanted)
         except (msgspec.ValidationError, ValueError, TypeError, OverflowError):
@@ -116,7 +120,7 @@ def _by_msgspec(wanted: type) -> Callable[[Any, Place], Any]:
     return read
 
 
-SCALARS: dict[type, Callable[[Any, Place], Any]] = {
+SCALARS: dict[type, Callable[[Any, ValuePath], Any]] = {
     type(None): _none,
     bool: _bool,
     int: _int,
@@ -134,17 +138,17 @@ SCALARS: dict[type, Callable[[Any, Place], Any]] = {
 # --- the table of handlers ------------------------------------------------------------------------
 
 
-Handler: TypeAlias = Callable[[Any, Any, Any, Place], Any]
+Handler: TypeAlias = Callable[[Any, Any, Any, ValuePath], Any]
 
 
-def unexpected(value: Any, hint: Any, path: Place) -> Mismatch:
+def unexpected(value: Any, hint: Any, path: ValuePath) -> Mismatch:
     """The commonest complaint."""
     return Mismatch(f"expected {type_name(hint)}, got {kind_of(value)}", path)
 
 
-def convert(value: Any, hint: Any, path: Place | None = None) -> Any:
+def convert(value: Any, hint: Any, path: ValuePath | None = None) -> Any:
     """A value of type `hint` out of decoded JSON. Raises Mismatch."""
-    path = Place() if path is None else path
+    path = ValuePath() if path is None else path
     hint = bare(hint)
     if hint is Any:
         return value
@@ -166,7 +170,7 @@ def convert(value: Any, hint: Any, path: Place | None = None) -> Any:
 # --- choices --------------------------------------------------------------------------------------
 
 
-def _literal(value: Any, hint: Any, path: Place) -> Any:
+def _literal(value: Any, hint: Any, path: ValuePath) -> Any:
     for choice in typing.get_args(hint):
         wire = choice.value if isinstance(choice, enum.Enum) else choice
         if type(wire) is type(value) and wire == value:
@@ -174,7 +178,7 @@ def _literal(value: Any, hint: Any, path: Place) -> Any:
     raise Mismatch(f"expected {type_name(hint)}, got another {kind_of(value)}", path)
 
 
-def _union(value: Any, hint: Any, path: Place) -> Any:
+def _union(value: Any, hint: Any, path: ValuePath) -> Any:
     """The first member that fits; those written as this kind of JSON come first, closest fields first."""
     key = (id(value), str(hint)) if isinstance(value, (dict, list)) else None
     if key in path.refused:
@@ -204,7 +208,7 @@ def _distance(value: Any, member: Any) -> tuple[int, int, int]:
     return (off, len(value.keys() - names), len(names - value.keys()))
 
 
-def _enum(value: Any, hint: Any, origin: Any, path: Place) -> Any:
+def _enum(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
     for member in origin:
         if member.value == value and type(member.value) is type(value):
             return member
@@ -218,14 +222,14 @@ def _enum(value: Any, hint: Any, origin: Any, path: Place) -> Any:
 # --- records --------------------------------------------------------------------------------------
 
 
-def _hints_of(hint: Any, path: Place) -> dict[str, Any]:
+def _hints_of(hint: Any, path: ValuePath) -> dict[str, Any]:
     try:
         return field_hints(hint)
     except (NameError, AttributeError) as error:
         raise Mismatch(f"an annotation of {type_name(hint)} cannot be resolved ({error})", path) from None
 
 
-def _dataclass(value: Any, hint: Any, origin: Any, path: Place) -> Any:
+def _dataclass(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
     if not isinstance(value, dict):
         raise unexpected(value, hint, path)
     hints = _hints_of(hint, path)
@@ -246,7 +250,7 @@ def _dataclass(value: Any, hint: Any, origin: Any, path: Place) -> Any:
     return made
 
 
-def _typed_dict(value: Any, hint: Any, origin: Any, path: Place) -> Any:
+def _typed_dict(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
     if not isinstance(value, dict):
         raise unexpected(value, hint, path)
     hints = _hints_of(hint, path)
@@ -255,7 +259,7 @@ def _typed_dict(value: Any, hint: Any, origin: Any, path: Place) -> Any:
     return {name: convert(value[name], hints[name], path.field(name)) for name in hints if name in value}
 
 
-def _named_tuple(value: Any, hint: Any, origin: Any, path: Place) -> Any:
+def _named_tuple(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
     if not isinstance(value, list):
         raise unexpected(value, hint, path)
     names = origin._fields
@@ -266,7 +270,7 @@ def _named_tuple(value: Any, hint: Any, origin: Any, path: Place) -> Any:
     return origin(*(convert(item, hints.get(name, Any), path.item(index)) for index, (name, item) in pairs))
 
 
-def _struct(value: Any, hint: Any, origin: Any, path: Place) -> Any:
+def _struct(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
     """A struct is msgspec's own affair: renamed fields, tags and arrays included."""
     try:
         return msgspec.convert(value, hint, str_keys=True, dec_hook=lambda inner, item: convert(item, inner))
@@ -279,18 +283,18 @@ def _struct(value: Any, hint: Any, origin: Any, path: Place) -> Any:
         raise Mismatch(f"{type_name(hint)} cannot be decoded: {error}", path) from None
 
 
-def _model(value: Any, hint: Any, origin: Any, path: Place) -> Any:
+def _model(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
     return model_from_plain(value, origin, path)
 
 
-def _message(value: Any, hint: Any, origin: Any, path: Place) -> Any:
+def _message(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
     return message_from_plain(value, origin, path)
 
 
 # --- collections ----------------------------------------------------------------------------------
 
 
-def _mapping(value: Any, hint: Any, origin: Any, path: Place) -> Any:
+def _mapping(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
     if not isinstance(value, dict):
         raise unexpected(value, hint, path)
     key_hint, item_hint = (*typing.get_args(hint), Any, Any)[:2]
@@ -303,7 +307,7 @@ def _mapping(value: Any, hint: Any, origin: Any, path: Place) -> Any:
     return origin(made) if issubclass(origin, dict) and origin is not dict else made
 
 
-def _key(text: str, hint: Any, path: Place) -> Any:
+def _key(text: str, hint: Any, path: ValuePath) -> Any:
     """A key of a JSON object, which is text, as the type that it was: numbers, true, false and null."""
     hint = bare(hint)
     try:
@@ -319,7 +323,7 @@ def _key(text: str, hint: Any, path: Place) -> Any:
         return convert(value, hint, path)
 
 
-def _tuple(value: Any, hint: Any, origin: Any, path: Place) -> Any:
+def _tuple(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
     if not isinstance(value, list):
         raise unexpected(value, hint, path)
     hints = typing.get_args(hint)
@@ -332,14 +336,14 @@ def _tuple(value: Any, hint: Any, origin: Any, path: Place) -> Any:
     return tuple(convert(item, item_hint, path.item(index)) for index, (item, item_hint) in pairs)
 
 
-def _items(value: Any, hint: Any, path: Place) -> list[Any]:
+def _items(value: Any, hint: Any, path: ValuePath) -> list[Any]:
     if not isinstance(value, list):
         raise unexpected(value, hint, path)
     item_hint = (*typing.get_args(hint), Any)[0]
     return [convert(item, item_hint, path.item(index)) for index, item in enumerate(value)]
 
 
-def _set(value: Any, hint: Any, origin: Any, path: Place) -> Any:
+def _set(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
     items = _items(value, hint, path)
     try:
         return frozenset(items) if issubclass(origin, frozenset) else set(items)
@@ -347,12 +351,12 @@ def _set(value: Any, hint: Any, origin: Any, path: Place) -> Any:
         raise Mismatch(f"expected {type_name(hint)}, got items that cannot be hashed", path) from None
 
 
-def _sequence(value: Any, hint: Any, origin: Any, path: Place) -> Any:
+def _sequence(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
     items = _items(value, hint, path)
     return collections.deque(items) if issubclass(origin, collections.deque) else items
 
 
-def _subclass(value: Any, hint: Any, origin: Any, path: Place) -> Any:
+def _subclass(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
     """A class of an author's own that is also a str, an int or a float."""
     base = next(cls for cls in (str, int, float) if issubclass(origin, cls))
     return origin(SCALARS[base](value, path))

@@ -20,14 +20,22 @@ same target, in any process.
     _throttles  `throttle`, and the workflow that gives out the turns of one key
     _debouncer  `debounce`, and the workflow that collects the calls of one key
     _once       `once`
-    _served     the workflows behind the limits, by their type names
 """
 
 from __future__ import annotations
 
 from hourglass.limits._debouncer import AsyncDebounced, Debounced, DebounceOptions, debounce
-from hourglass.limits._once import once
+from hourglass.limits._once import OnceOptions, once
 from hourglass.limits._slots import slot
 from hourglass.limits._throttles import throttle
 
-__all__ = ["AsyncDebounced", "DebounceOptions", "Debounced", "debounce", "once", "slot", "throttle"]
+__all__ = [
+    "AsyncDebounced",
+    "DebounceOptions",
+    "Debounced",
+    "OnceOptions",
+    "debounce",
+    "once",
+    "slot",
+    "throttle",
+]

@@ -11,14 +11,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
+from typing import Any, Generic, Required, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass import workflow
 from hourglass._engine.options import Duration, optional_seconds, seconds
 from hourglass._engine.versions import VersioningBehavior
 from hourglass.client import AsyncClient, AsyncWorkflowHandle, Client, WorkflowHandle
 from hourglass.client._operations import Reference, start
-from hourglass.client._session import Operation, Session
+from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.converter import Payload
 from hourglass.errors import Cancelled, UsageError, WorkflowFailedError
 from hourglass.limits._keepers import is_long, keeper_id
@@ -33,7 +33,7 @@ _MANY_CALLS = 10_000
 
 
 @dataclass(frozen=True)
-class Call:
+class DebounceCall:
     """One call: what to run, and how long to wait for further calls. Durations are seconds."""
 
     ticket: str
@@ -51,7 +51,7 @@ class Call:
 class Burst:
     """Calls that will be one run: the last of them, when they came (in seconds), and the tickets of all."""
 
-    call: Call
+    call: DebounceCall
     first: float
     last: float
     tickets: tuple[str, ...]
@@ -76,7 +76,7 @@ class Fired:
 fired = Progress("fired", Fired)
 
 
-def joined(burst: Burst | None, call: Call, now: float) -> Burst:
+def joined(burst: Burst | None, call: DebounceCall, now: float) -> Burst:
     """The burst with one call more."""
     if burst is None:
         return Burst(call, now, now, (call.ticket,))
@@ -95,7 +95,7 @@ class Debouncer:
         self.is_long = False
 
     @workflow.signal
-    def call(self, call: Call, *arguments: Payload) -> None:
+    def call(self, call: DebounceCall, *arguments: Payload) -> None:
         """A client calls `debounce` for this key."""
         self.burst = joined(self.burst, call, workflow.time())
         self.arguments = arguments
@@ -166,10 +166,19 @@ class DebounceOptions(TypedDict, total=False):
     """How long a worker may take for one workflow task."""
 
 
+class _DebounceOptions(DebounceOptions, total=False):
+    key: Required[str]
+    """Calls of the same key are one burst."""
+    wait: Required[Duration]
+    """How long no call must have come."""
+    max_wait: Duration | None
+    """How long a steady stream of calls can put the run off; for ever by default."""
+
+
 class _Burst(Generic[R]):
     """A call, and the burst that it is part of."""
 
-    def __init__(self, session: Session, keeper: Reference, ticket: str, return_type: Any) -> None:
+    def __init__(self, session: ClientSession, keeper: Reference, ticket: str, return_type: Any) -> None:
         self._session = session
         self._keeper = keeper
         self._ticket = ticket
@@ -185,20 +194,7 @@ class _Burst(Generic[R]):
         return f"<{type(self).__name__} of {self._keeper.workflow_id}>"
 
 
-class Debounced(_Burst[R], Generic[R]):
-    """A call that will be run with others, or in the place of others. Made by `debounce`."""
-
-    def started(self, timeout: Duration | None = None) -> WorkflowHandle[R]:
-        """Wait until the burst has become a run; gives its handle, the same to all calls of the burst."""
-        keeper: WorkflowHandle[None] = WorkflowHandle(self._session, self._keeper)
-        for each in fired.follow(keeper, timeout=timeout):
-            if self._ticket in each.tickets:
-                return WorkflowHandle(self._session, self._refer(each.workflow_id))
-        raise self._never()
-
-    def result(self) -> R:
-        """Wait until the burst has become a run and that has ended; gives its result."""
-        return self.started().result()
+# --- faces: awaited, the source of what follows ---
 
 
 class AsyncDebounced(_Burst[R], Generic[R]):
@@ -214,52 +210,48 @@ class AsyncDebounced(_Burst[R], Generic[R]):
 
     async def result(self) -> R:
         """Wait until the burst has become a run and that has ended; gives its result."""
-        return await (await self.started()).result()
+        handle = await self.started()
+        return await handle.result()
+
+
+# --- faces: blocking, made by `make faces` from the lines above: edit those ---
+
+
+class Debounced(_Burst[R], Generic[R]):
+    """A call that will be run with others, or in the place of others. Made by `debounce`."""
+
+    def started(self, timeout: Duration | None = None) -> WorkflowHandle[R]:
+        """Wait until the burst has become a run; gives its handle, the same to all calls of the burst."""
+        keeper: WorkflowHandle[None] = WorkflowHandle(self._session, self._keeper)
+        for each in fired.follow(keeper, timeout=timeout):
+            if self._ticket in each.tickets:
+                return WorkflowHandle(self._session, self._refer(each.workflow_id))
+        raise self._never()
+
+    def result(self) -> R:
+        """Wait until the burst has become a run and that has ended; gives its result."""
+        handle = self.started()
+        return handle.result()
+
+
+# --- faces: end ---
 
 
 @overload
 def debounce(
-    client: Client,
-    workflow: Callable[[*Ts], R],
-    /,
-    *args: *Ts,
-    key: str,
-    wait: Duration,
-    max_wait: Duration | None = None,
-    **options: Unpack[DebounceOptions],
+    client: Client, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[_DebounceOptions]
 ) -> Debounced[R]: ...
 @overload
 def debounce(
-    client: Client,
-    workflow: str,
-    /,
-    *args: Any,
-    key: str,
-    wait: Duration,
-    max_wait: Duration | None = None,
-    **options: Unpack[DebounceOptions],
+    client: Client, workflow: str, /, *args: Any, **options: Unpack[_DebounceOptions]
 ) -> Debounced[Any]: ...
 @overload
 def debounce(
-    client: AsyncClient,
-    workflow: Callable[[*Ts], R],
-    /,
-    *args: *Ts,
-    key: str,
-    wait: Duration,
-    max_wait: Duration | None = None,
-    **options: Unpack[DebounceOptions],
+    client: AsyncClient, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[_DebounceOptions]
 ) -> Coroutine[Any, Any, AsyncDebounced[R]]: ...
 @overload
 def debounce(
-    client: AsyncClient,
-    workflow: str,
-    /,
-    *args: Any,
-    key: str,
-    wait: Duration,
-    max_wait: Duration | None = None,
-    **options: Unpack[DebounceOptions],
+    client: AsyncClient, workflow: str, /, *args: Any, **options: Unpack[_DebounceOptions]
 ) -> Coroutine[Any, Any, AsyncDebounced[Any]]: ...
 def debounce(  # type: ignore[misc]
     client: Client | AsyncClient,
@@ -294,7 +286,7 @@ def debounce(  # type: ignore[misc]
 
 def _call(
     workflow: Any, key: str, wait: Duration, max_wait: Duration | None, options: Mapping[str, Any]
-) -> Call:
+) -> DebounceCall:
     known = DebounceOptions.__annotations__
     for name in options:
         if name not in known:
@@ -303,7 +295,7 @@ def _call(
     if longest is not None and longest < seconds(wait, "wait"):
         raise UsageError("max_wait must not be shorter than wait")
     timeouts = {name: optional_seconds(options.get(name), name) for name in _OWN}
-    return Call(
+    return DebounceCall(
         ticket=uuid.uuid4().hex[:12],
         workflow=given_workflow(workflow).name,
         wait=seconds(wait, "wait"),
@@ -314,7 +306,9 @@ def _call(
     )
 
 
-def _send(session: Session, workflow: Any, args: Sequence[Any], call: Call) -> Operation[Reference]:
+def _send(
+    session: ClientSession, workflow: Any, args: Sequence[Any], call: DebounceCall
+) -> ClientOperation[Reference]:
     session.meet(workflow)
     # Encoded here by the workflow's own signature; the workflow that collects them hands them on as they are.
     arguments = given_workflow(workflow).encode(session.converter, args)

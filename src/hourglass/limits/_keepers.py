@@ -1,12 +1,12 @@
 """Between a run and the workflow that keeps a limit (its keeper): the slots of a key as data, the signal by which a
 run hears from keepers, and how a keeper is asked, or started where there is none.
 
-`Places`, the slots of a key and its queue, is pure data and must not know workflows, signals, time. Its invariants:
+`SlotTable`, the slots of a key and its queue, is pure data and must not know workflows, signals, time. Its invariants:
 
 - No more slots are held than the limit allows, but for runs that held theirs when the limit was lowered.
 - The run that asks first gets first; a ticket stands in one place at most, however often it is told.
 
-`Desk`, what a run has asked for and heard, must not know what the answers mean. Its invariants:
+`Replies`, what a run has asked for and heard, must not know what the answers mean. Its invariants:
 
 - One signal serves all tickets of a run, and its handler is there before the first question leaves.
 - An answer to a ticket that the run no longer waits for is dropped, and one that is repeated changes nothing.
@@ -34,7 +34,7 @@ from hourglass.workflow import ChildCancellationType, ParentClosePolicy
 
 
 @dataclass(frozen=True)
-class Place:
+class SlotClaim:
     """A run that holds a slot or waits for one: its ticket, and where to send the answer."""
 
     ticket: str
@@ -43,12 +43,12 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Places:
+class SlotTable:
     """The slots of one key: the runs that hold one, and the queue."""
 
     limit: int = 1
-    held: tuple[Place, ...] = ()
-    waiting: tuple[Place, ...] = ()
+    held: tuple[SlotClaim, ...] = ()
+    waiting: tuple[SlotClaim, ...] = ()
 
     @property
     def is_idle(self) -> bool:
@@ -56,14 +56,14 @@ class Places:
         return not (self.held or self.waiting)
 
 
-def asked(places: Places, place: Place, limit: int) -> Places:
+def asked(places: SlotTable, place: SlotClaim, limit: int) -> SlotTable:
     """A run asks for a slot. The limit that was named last holds, so that a deploy can change it."""
     known = any(each.ticket == place.ticket for each in (*places.held, *places.waiting))
     waiting = places.waiting if known else (*places.waiting, place)
     return replace(places, limit=limit, waiting=waiting)
 
 
-def given_back(places: Places, tickets: Collection[str]) -> Places:
+def given_back(places: SlotTable, tickets: Collection[str]) -> SlotTable:
     """Slots, or places in the queue, are free again."""
     return replace(
         places,
@@ -72,7 +72,7 @@ def given_back(places: Places, tickets: Collection[str]) -> Places:
     )
 
 
-def granted(places: Places) -> tuple[Places, tuple[Place, ...]]:
+def granted(places: SlotTable) -> tuple[SlotTable, tuple[SlotClaim, ...]]:
     """Fill what is free from the head of the queue; gives the runs that have a slot now."""
     free = max(0, places.limit - len(places.held))
     lucky, waiting = places.waiting[:free], places.waiting[free:]
@@ -85,7 +85,7 @@ def granted(places: Places) -> tuple[Places, tuple[Place, ...]]:
 ANSWER = "hourglass.limits.answer"
 
 
-class Desk:
+class Replies:
     """What one run has asked for and heard."""
 
     def __init__(self) -> None:
@@ -110,19 +110,19 @@ class Desk:
         self.answers.pop(ticket, None)
 
 
-def desk_of_run(what: str) -> Desk:
-    """The desk of the current run; set up when it is first asked for."""
+def replies_of_run(what: str) -> Replies:
+    """What the current run has asked keepers and heard from them; set up when it is first asked for."""
     known = require_run(what).handlers.known.get(("signal", ANSWER))
     if known is not None:
-        found: Desk = vars(known[0].fn)["desk"]
+        found: Replies = vars(known[0].fn)["replies"]
         return found
-    made = Desk()
+    made = Replies()
 
     def hear(ticket: str, value: int | None = None) -> None:
         """Hear from a workflow that keeps a limit."""
         made.hear(ticket, value)
 
-    vars(hear)["desk"] = made
+    vars(hear)["replies"] = made
     workflow.signal(name=ANSWER)(hear)
     return made
 
@@ -187,7 +187,7 @@ def tell(keeper: str, signal: Any, message: Any) -> None:
 
 
 def wait_for_answer(
-    desk: Desk, ticket: str, deadline: float | None, remind: Callable[[], None], what: str
+    replies: Replies, ticket: str, deadline: float | None, remind: Callable[[], None], what: str
 ) -> bool:
     """Wait until a ticket is answered; False if the deadline passes. Now and then `remind` asks again: a keeper that
     was terminated has forgotten the ticket. `what` names the wait, for readers of the history.
@@ -197,7 +197,7 @@ def wait_for_answer(
         left = pause if deadline is None else min(pause, max(0.0, deadline - workflow.time()))
         try:
             workflow.wait_condition(
-                lambda: ticket in desk.answers, timeout=left, timeout_summary=f"waits for {what}"
+                lambda: ticket in replies.answers, timeout=left, timeout_summary=f"waits for {what}"
             )
             return True
         except TimeoutError:
@@ -207,7 +207,7 @@ def wait_for_answer(
         pause = min(2 * pause, _LAST_REMINDER)
 
 
-def unreachable(answers: Sequence[tuple[Place, int | None]]) -> list[Place]:
+def unreachable(answers: Sequence[tuple[SlotClaim, int | None]]) -> list[SlotClaim]:
     """Tell runs, all at once, what their tickets came to; gives the places of runs that have closed."""
     with workflow.shield():
         tasks = [workflow.spawn(_reaches, place, value) for place, value in answers]
@@ -215,7 +215,7 @@ def unreachable(answers: Sequence[tuple[Place, int | None]]) -> list[Place]:
     return [place for (place, _), there in zip(answers, reached, strict=True) if not there]
 
 
-def _reaches(place: Place, value: int | None) -> bool:
+def _reaches(place: SlotClaim, value: int | None) -> bool:
     try:
         handle = workflow.get_external_workflow_handle(place.workflow_id, run_id=place.run_id)
         handle.signal(ANSWER, place.ticket, value)

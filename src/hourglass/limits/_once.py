@@ -8,17 +8,17 @@ follow in their request id.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
+from typing import Any, Required, TypeVar, TypeVarTuple, Unpack, overload
 
 import msgspec
 
 from hourglass._contract.service import DescribeWorkflow, IdConflictPolicy
-from hourglass._engine.commands import IdReusePolicy
 from hourglass._engine.options import Duration, optional_seconds
+from hourglass._engine.specs import IdReusePolicy
 from hourglass.client import AsyncClient, AsyncWorkflowHandle, Client, StartOptions, WorkflowHandle
 from hourglass.client._operations import Reference
 from hourglass.client._options import start_request
-from hourglass.client._session import Operation, Session
+from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.errors import UsageError, WorkflowAlreadyStartedError
 from hourglass.workflow._references import given_workflow
 
@@ -28,49 +28,32 @@ Ts = TypeVarTuple("Ts")
 _OURS = ("id", "id_reuse_policy", "id_conflict_policy", "request_id")
 
 
+class OnceOptions(StartOptions, total=False):
+    """What `once` takes beside the workflow and its arguments; of `StartOptions` all but the id and its policies."""
+
+    key: Required[str]
+    """The workflow's id: the same key is the same run."""
+    window: Duration | None
+    """For how long, from its start, a run that has closed counts; as long as the engine keeps it by default."""
+    retry_failed: bool
+    """Whether a run that did not complete does not count."""
+
+
 @overload
 def once(
-    client: Client,
-    workflow: Callable[[*Ts], R],
-    /,
-    *args: *Ts,
-    key: str,
-    window: Duration | None = None,
-    retry_failed: bool = False,
-    **options: Unpack[StartOptions],
+    client: Client, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[OnceOptions]
 ) -> WorkflowHandle[R]: ...
 @overload
 def once(
-    client: Client,
-    workflow: str,
-    /,
-    *args: Any,
-    key: str,
-    window: Duration | None = None,
-    retry_failed: bool = False,
-    **options: Unpack[StartOptions],
+    client: Client, workflow: str, /, *args: Any, **options: Unpack[OnceOptions]
 ) -> WorkflowHandle[Any]: ...
 @overload
 def once(
-    client: AsyncClient,
-    workflow: Callable[[*Ts], R],
-    /,
-    *args: *Ts,
-    key: str,
-    window: Duration | None = None,
-    retry_failed: bool = False,
-    **options: Unpack[StartOptions],
+    client: AsyncClient, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[OnceOptions]
 ) -> Coroutine[Any, Any, AsyncWorkflowHandle[R]]: ...
 @overload
 def once(
-    client: AsyncClient,
-    workflow: str,
-    /,
-    *args: Any,
-    key: str,
-    window: Duration | None = None,
-    retry_failed: bool = False,
-    **options: Unpack[StartOptions],
+    client: AsyncClient, workflow: str, /, *args: Any, **options: Unpack[OnceOptions]
 ) -> Coroutine[Any, Any, AsyncWorkflowHandle[Any]]: ...
 def once(  # type: ignore[misc]
     client: Client | AsyncClient,
@@ -110,18 +93,18 @@ def once(  # type: ignore[misc]
 
 
 def _start(
-    session: Session,
+    session: ClientSession,
     workflow: Any,
     args: Sequence[Any],
     options: Mapping[str, Any],
     window: Duration | None,
-) -> Operation[Reference]:
+) -> ClientOperation[Reference]:
     given = given_workflow(workflow)
     policies = {"id_conflict_policy": IdConflictPolicy.USE_EXISTING}
     request = start_request(given, args, {**options, **policies}, session.converter, session.identity)
     limit = optional_seconds(window, "window")
 
-    async def ask(session: Session) -> str:
+    async def ask(session: ClientSession) -> str:
         try:
             return (await session.call(request)).run_id
         except WorkflowAlreadyStartedError as error:
@@ -134,6 +117,6 @@ def _start(
         )
         return (await session.call(again)).run_id
 
-    return Operation(
+    return ClientOperation(
         ask, lambda run_id: Reference(request.workflow_id, run_id, return_type=given.return_type)
     )

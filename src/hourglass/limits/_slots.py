@@ -18,15 +18,15 @@ from hourglass._engine.options import Duration, seconds
 from hourglass._engine.versions import VersioningBehavior
 from hourglass.errors import Cancelled, UsageError
 from hourglass.limits._keepers import (
-    Place,
-    Places,
+    SlotClaim,
+    SlotTable,
     ask,
     asked,
-    desk_of_run,
     given_back,
     granted,
     is_long,
     keeper_id,
+    replies_of_run,
     tell,
     unreachable,
     wait_for_answer,
@@ -44,7 +44,7 @@ _HOUSEKEEPING = 86_400.0
 class Ask:
     """A run wants a slot; `notice` is how soon a holder that is gone shall be noticed, in seconds."""
 
-    place: Place
+    place: SlotClaim
     limit: int
     notice: float
 
@@ -53,13 +53,13 @@ class Ask:
 class Slots:
     """What a run of the keeper begins with."""
 
-    places: Places = field(default_factory=Places)
+    places: SlotTable = field(default_factory=SlotTable)
     notice: float = 10.0
 
 
 def first_slots(ask: Ask) -> Slots:
     """What a keeper begins with that is started by the first run that asks."""
-    return Slots(asked(Places(), ask.place, ask.limit), ask.notice)
+    return Slots(asked(SlotTable(), ask.place, ask.limit), ask.notice)
 
 
 @workflow.defn(name="hourglass.slots", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
@@ -89,7 +89,7 @@ class SlotKeeper:
         self._heard()
 
     @workflow.query
-    def slots(self) -> Places:
+    def slots(self) -> SlotTable:
         """Which runs hold a slot, and which wait."""
         return self.places
 
@@ -143,7 +143,7 @@ class SlotKeeper:
         self.look_at = workflow.time() + self.pause
         self._drop(unreachable([(place, None) for place in self.places.held]))
 
-    def _drop(self, gone: list[Place]) -> None:
+    def _drop(self, gone: list[SlotClaim]) -> None:
         if gone:
             self.places = given_back(self.places, {place.ticket for place in gone})
             self.changed = True
@@ -174,29 +174,29 @@ def slot(
     keeper = keeper_id("slots", key)
     if not isinstance(limit, int) or limit < 1:
         raise UsageError(f"the limit of a slot must be a number of at least 1, not {limit!r:.40}")
-    desk, fiber = desk_of_run("limits.slot"), require_fiber("limits.slot")
+    replies, fiber = replies_of_run("limits.slot"), require_fiber("limits.slot")
     mine = (fiber.path, key)
-    if mine in desk.inside:
+    if mine in replies.inside:
         raise UsageError(
             f"a slot of {key!r} is asked for inside a block that holds one: with limit={limit} it may wait for itself for ever"
         )
     deadline = None if timeout is None else workflow.time() + _positive(timeout, "timeout")
-    info, ticket = workflow.info(), desk.draw()
-    question = Ask(Place(ticket, info.workflow_id, info.run_id), limit, _positive(notice, "notice"))
-    desk.inside.add(mine)
+    info, ticket = workflow.info(), replies.draw()
+    question = Ask(SlotClaim(ticket, info.workflow_id, info.run_id), limit, _positive(notice, "notice"))
+    replies.inside.add(mine)
 
     def ask_for_it() -> None:
         ask(keeper, SlotKeeper.run, SlotKeeper.ask, question, first_slots(question), task_queue)
 
     try:
         ask_for_it()
-        if not wait_for_answer(desk, ticket, deadline, ask_for_it, f"a slot of {key!r}"):
+        if not wait_for_answer(replies, ticket, deadline, ask_for_it, f"a slot of {key!r}"):
             raise TimeoutError(f"there was no free slot of {key!r} in time; {limit} at a time are allowed")
         yield
     finally:
-        desk.inside.discard(mine)
+        replies.inside.discard(mine)
         tell(keeper, SlotKeeper.give_back, ticket)
-        desk.forget(ticket)
+        replies.forget(ticket)
 
 
 def _positive(duration: Duration, name: str) -> float:

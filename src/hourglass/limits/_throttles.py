@@ -18,11 +18,11 @@ from hourglass._engine.options import Duration, seconds
 from hourglass._engine.versions import VersioningBehavior
 from hourglass.errors import Cancelled, UsageError
 from hourglass.limits._keepers import (
-    Place,
+    SlotClaim,
     ask,
-    desk_of_run,
     is_long,
     keeper_id,
+    replies_of_run,
     unreachable,
     wait_for_answer,
 )
@@ -40,7 +40,7 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Turn:
+class GivenTurn:
     """A moment, and the ticket that has it."""
 
     ticket: str
@@ -51,7 +51,7 @@ class Turn:
 class Turns:
     """The turns that still matter, in order."""
 
-    given: tuple[Turn, ...] = ()
+    given: tuple[GivenTurn, ...] = ()
 
 
 def next_turn(
@@ -65,10 +65,10 @@ def next_turn(
     if latest is not None and at > latest:
         return turns, None
     kept = 1 if rate.smooth else rate.limit
-    return replace(turns, given=(*turns.given, Turn(ticket, at))[-kept:]), at
+    return replace(turns, given=(*turns.given, GivenTurn(ticket, at))[-kept:]), at
 
 
-def _earliest(given: tuple[Turn, ...], rate: Rate) -> int:
+def _earliest(given: tuple[GivenTurn, ...], rate: Rate) -> int:
     if not given:
         return 0
     if rate.smooth:
@@ -93,7 +93,7 @@ MICROSECONDS = 1_000_000
 class TurnAsk:
     """A run wants a turn, not after `latest` (in microseconds)."""
 
-    place: Place
+    place: SlotClaim
     rate: Rate
     latest: int | None
 
@@ -190,10 +190,10 @@ def throttle(
     """
     keeper = keeper_id("throttle", key)
     rate = _checked(limit, per, smooth)
-    desk = desk_of_run("limits.throttle")
+    replies = replies_of_run("limits.throttle")
     latest = None if timeout is None else microseconds() + _whole(timeout, "timeout")
-    info, ticket = workflow.info(), desk.draw()
-    question = TurnAsk(Place(ticket, info.workflow_id, info.run_id), rate, latest)
+    info, ticket = workflow.info(), replies.draw()
+    question = TurnAsk(SlotClaim(ticket, info.workflow_id, info.run_id), rate, latest)
 
     def ask_for_it() -> None:
         first = Throttle(open=(question,), period=rate.period)
@@ -201,10 +201,10 @@ def throttle(
 
     try:
         ask_for_it()
-        wait_for_answer(desk, ticket, None, ask_for_it, f"a turn of {key!r}")
-        at = desk.answers[ticket]
+        wait_for_answer(replies, ticket, None, ask_for_it, f"a turn of {key!r}")
+        at = replies.answers[ticket]
     finally:
-        desk.forget(ticket)
+        replies.forget(ticket)
     if at is None:
         raise TimeoutError(
             f"the next turn of {key!r} comes too late; {limit} in {seconds(per):g} s are allowed"

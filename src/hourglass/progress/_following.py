@@ -11,13 +11,13 @@ must not know threads, nor loops other than the one it is asked on.
 
 from __future__ import annotations
 
-import asyncio
-import json
 import sys
 from collections import deque
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from hourglass import workflow
 from hourglass._contract.service import (
@@ -30,8 +30,9 @@ from hourglass._contract.service import (
 )
 from hourglass._engine.fibers import require_fiber
 from hourglass._engine.options import Duration, optional_seconds
-from hourglass.client._operations import Reference
-from hourglass.client._session import Operation, Session
+from hourglass._history.codec import read_event
+from hourglass.client._operations import Reference, ask_through_outage
+from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.errors import QueryFailedError, ServiceError, UsageError
 
 # --- the buffer, in the run -----------------------------------------------------------------------
@@ -109,9 +110,6 @@ NEW_ONES = sys.maxsize
 """The offset of a follower that only wants what is still to come."""
 
 _TASK_DONE = b"EVENT_TYPE_WORKFLOW_TASK_COMPLETED"
-_TRANSIENT = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"})
-_LONGEST_OUTAGE = 60.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
 
 @dataclass(frozen=True)
@@ -150,21 +148,21 @@ class Follower(Generic[T]):
         """Where the next item will be looked for: after those that were taken."""
         return f"{self._run_id}/{self._offset - len(self.pending)}"
 
-    def more(self) -> Operation[None]:
+    def more(self) -> ClientOperation[None]:
         """Wait until the workflow has something to say. To be repeated until there is something `pending`, or it has
         `ended`.
         """
-        session_used: list[Session] = []
+        session_used: list[ClientSession] = []
 
-        async def ask(session: Session) -> Heard:
+        async def ask(session: ClientSession) -> Heard:
             session_used.append(session)
             return await self._ask_in_time(session)
 
-        return Operation(ask, lambda heard: self._take(heard, session_used[0]))
+        return ClientOperation(ask, lambda heard: self._take(heard, session_used[0]))
 
     # --- on the control loop: nothing is decoded here ---------------------------------------------------------
 
-    async def _ask_in_time(self, session: Session) -> Heard:
+    async def _ask_in_time(self, session: ClientSession) -> Heard:
         try:
             async with session.within(self._limit):
                 return await self._ask(session)
@@ -175,7 +173,7 @@ class Follower(Generic[T]):
                 f"workflow {self._workflow_id!r} has published nothing more of {self._name!r} within {self._limit:g} s"
             ) from None
 
-    async def _ask(self, session: Session) -> Heard:
+    async def _ask(self, session: ClientSession) -> Heard:
         """Ask until there is another answer than the last one: at once if a question is due, else whenever something has
         happened.
         """
@@ -194,7 +192,7 @@ class Follower(Generic[T]):
                 return Heard(answer, closed)
             self._due = False
 
-    async def _query(self, session: Session) -> QueryAnswer | None:
+    async def _query(self, session: ClientSession) -> QueryAnswer | None:
         request = QueryWorkflow(
             workflow_id=self._workflow_id,
             run_id=self._run_id,
@@ -208,7 +206,7 @@ class Follower(Generic[T]):
                 raise  # it has published before: its code cannot tell any more what came last
             return None  # it has published nothing yet, or cannot answer now
 
-    async def _something_happens(self, session: Session) -> None:
+    async def _something_happens(self, session: ClientSession) -> None:
         while not self._closed:
             request = GetHistory(
                 workflow_id=self._workflow_id, run_id=self._run_id, next_page_token=self._token, wait_new=True
@@ -222,7 +220,7 @@ class Follower(Generic[T]):
 
     # --- in the caller's thread -------------------------------------------------------------------------------
 
-    def _take(self, heard: Heard, session: Session) -> None:
+    def _take(self, heard: Heard, session: ClientSession) -> None:
         self._last_answer = heard.answer
         self._due = False
         if heard.answer is not None and heard.answer.result:
@@ -254,30 +252,23 @@ def read_position(position: str) -> tuple[str, int]:
 
 def _successor(page: HistoryPage) -> str:
     """The run that follows the one whose last events these are; empty if none does."""
-    last = json.loads(page.events[-1]) if page.events else {}
-    named = [value for key, value in last.items() if key.endswith("EventAttributes")]
-    return str(named[0].get("newExecutionRunId", "")) if named else ""
+    last = read_event(msgspec.json.decode(page.events[-1])).attributes if page.events else None
+    return str(getattr(last, "new_run_id", ""))
 
 
-async def _through_outages(session: Session, request: Request[A]) -> A:
-    """Ask, and while the service is away ask again, as long as an outage may last: both requests change nothing."""
-    clock = asyncio.get_running_loop().time
-    began, pause = clock(), _FIRST_PAUSE
-    while True:
-        try:
-            return await session.call(request)
-        except ServiceError as error:
-            if error.status not in _TRANSIENT or clock() - began > _LONGEST_OUTAGE:
-                raise
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE)
+async def _through_outages(session: ClientSession, request: Request[A]) -> A:
+    """Ask, and while the service is away ask again: both requests change nothing."""
+    try:
+        return await session.call(request)
+    except ServiceError as error:
+        return await ask_through_outage(session, request, error)
 
 
 # --- the two faces: an iterator that blocks, and one that is awaited ------------------------------
 
 
 class _StreamFacts(Generic[T]):
-    def __init__(self, session: Session, follower: Follower[T]) -> None:
+    def __init__(self, session: ClientSession, follower: Follower[T]) -> None:
         self._session = session
         self._follower = follower
 
@@ -295,20 +286,7 @@ class _StreamFacts(Generic[T]):
         return f"<{type(self).__name__} at {self.position}{', ended' if self._follower.ended else ''}>"
 
 
-class ProgressStream(_StreamFacts[T], Generic[T]):
-    """What a workflow publishes, item by item, until it has closed: `for item in stream`. Made by `Progress.follow`."""
-
-    def __iter__(self) -> ProgressStream[T]:
-        return self
-
-    def __next__(self) -> T:
-        """The next item; waits for it. Raises `TimeoutError` where `follow` was given a time limit."""
-        follower = self._follower
-        while not follower.pending:
-            if follower.ended:
-                raise StopIteration
-            self._session.run(follower.more())
-        return follower.pending.popleft()
+# --- faces: awaited, the source of what follows ---
 
 
 class AsyncProgressStream(_StreamFacts[T], Generic[T]):
@@ -325,3 +303,25 @@ class AsyncProgressStream(_StreamFacts[T], Generic[T]):
                 raise StopAsyncIteration
             await self._session.arun(follower.more())
         return follower.pending.popleft()
+
+
+# --- faces: blocking, made by `make faces` from the lines above: edit those ---
+
+
+class ProgressStream(_StreamFacts[T], Generic[T]):
+    """What a workflow publishes, item by item, until it has closed: `for item in stream`."""
+
+    def __iter__(self) -> ProgressStream[T]:
+        return self
+
+    def __next__(self) -> T:
+        """The next item; waits for it. Raises `TimeoutError` where `follow` was given a time limit."""
+        follower = self._follower
+        while not follower.pending:
+            if follower.ended:
+                raise StopIteration
+            self._session.run(follower.more())
+        return follower.pending.popleft()
+
+
+# --- faces: end ---

@@ -4,14 +4,11 @@ Core checks that the code asks for the same things in the same order. On top of 
 results, and names the file and line where the code went another way.
 
     _comparison        what a replay asked for against what the history says
-    _foreign_events    events of a history, as Temporal's messages, as the data that the embedded engine's rules
-                       work on
-    _foreign_markers   the markers of SDKs that are not built on Core, and Core's own, as data
+    _foreign_markers   the markers of SDKs that are not built on Core, and Core's own, as data; tasks with them
     _foreign_matching  what a run asked for in one workflow task, against what its history says that it asked for
                        there
     _foreign_order     in which order a run is told what happened at once, and the search for the one that another
                        SDK had
-    _foreign_tasks     a history, cut into its workflow tasks
     _foreign_walk      replays a history of another SDK, task by task, without Core
     _history           a recorded history, in Temporal's JSON form
     _moments           a run's history, step by step, with what its code knew at each

@@ -8,32 +8,12 @@ does not (kinds, names, ids).
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
-from hourglass._engine.commands import (
-    AcceptUpdate,
-    CancelRun,
-    Command,
-    CompleteRun,
-    CompleteUpdate,
-    ContinueAsNew,
-    FailRun,
-    RejectUpdate,
-    RequestCancelExternal,
-    ScheduleActivity,
-    ScheduleLocalActivity,
-    SignalExternalWorkflow,
-    StartChildWorkflow,
-    StartTimer,
-    UpsertMemo,
-    UpsertSearchAttributes,
-)
 from hourglass._engine.context import Place, Site
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
+from hourglass._engine.words import AskedCommand, describe, is_made_up
 from hourglass.converter import (
     ActivityFailure,
     ApplicationFailure,
@@ -49,91 +29,11 @@ _NOTHING = Payload(b"", "binary/null")
 _NO_TYPE = (
     "ApplicationError"  # what Hourglass calls an application's failure to which its author gave no type
 )
-_MADE_UP = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}([_-].*)?", re.IGNORECASE)
 _OF_SERVERS = frozenset({"TemporalChangeVersion", "BuildIds"})
 """Search attributes that SDKs and servers keep by themselves."""
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """One thing that the replayed code asked for, and where."""
-
-    kind: str
-    key: str
-    name: str
-    payloads: Payloads
-    duration_ns: int | None
-    site: Site
-    failure: Failure | None = None
-    memo: dict[str, Payload] = {}
-    search_attributes: dict[str, Payload] = {}
-    is_default: bool = False
-    """Whether its key is one that the author did not choose."""
-
-
-def asked(command: Command, site: Site) -> Asked | None:
-    """A command in the terms of a history; None where a history has no trace of it, or not a reliable one."""
-
-    def found(kind: str, key: str = "", name: str = "", payloads: Payloads = (), **more: Any) -> Asked:
-        return Asked(kind, key, name, payloads, more.pop("duration_ns", None), site, **more)
-
-    match command:
-        case ScheduleActivity() | ScheduleLocalActivity():
-            kind = "activity" if isinstance(command, ScheduleActivity) else "local activity"
-            default = command.activity_id == str(command.seq)
-            return found(
-                kind, command.activity_id, command.activity_type, command.arguments, is_default=default
-            )
-        case StartTimer():
-            return found("timer", str(command.seq), duration_ns=command.duration_ns, is_default=True)
-        case StartChildWorkflow():
-            return found(
-                "child workflow",
-                command.workflow_id,
-                command.workflow_type,
-                command.arguments,
-                memo=command.memo,
-                search_attributes=command.search_attributes,
-                is_default=is_made_up(command.workflow_id),
-            )
-        case SignalExternalWorkflow():
-            kind = "signal to another workflow"
-            return found(kind, command.workflow_id, command.signal_name, command.arguments)
-        case RequestCancelExternal():
-            return found("cancel request to another workflow", command.workflow_id)
-        case CompleteRun():
-            return found("completion", payloads=(command.result,))
-        case FailRun():
-            return found("failure", failure=command.failure)
-        case CancelRun():
-            return found("cancellation")
-        case ContinueAsNew():
-            return found(
-                "continue-as-new",
-                name=command.workflow_type,
-                payloads=command.arguments,
-                memo=command.memo,
-                search_attributes=command.search_attributes,
-            )
-        case UpsertSearchAttributes():
-            return found("change of search attributes", search_attributes=command.search_attributes)
-        case UpsertMemo():
-            return found("change of the memo", memo=command.memo)
-        case AcceptUpdate():
-            return found("acceptance of update", command.protocol_instance_id)
-        case CompleteUpdate():
-            return found("result of update", command.protocol_instance_id, payloads=(command.result,))
-        case RejectUpdate():
-            return found("failure of update", command.protocol_instance_id, failure=command.failure)
-        case _:
-            return None
-
-
-def is_made_up(key: str) -> bool:
-    """Whether an id looks like one that an SDK has drawn."""
-    return bool(_MADE_UP.fullmatch(key))
-
-
-def same_thing(was: Any, now: Asked, names: Mapping[str, str], *, foreign: bool) -> bool:
+def same_thing(was: AskedCommand, now: AskedCommand, names: Mapping[str, str], *, foreign: bool) -> bool:
     """Whether what is asked for now goes by the name and the id of what is on record."""
     if now.kind in ("continue-as-new", "acceptance of update"):
         return True
@@ -152,32 +52,16 @@ def same_thing(was: Any, now: Asked, names: Mapping[str, str], *, foreign: bool)
             return True
 
 
-def same_id(key: str, now: Asked, *, foreign: bool) -> bool:
+def same_id(key: str, now: AskedCommand, *, foreign: bool) -> bool:
     """Whether an activity's id is the one on record: chosen here as there, or chosen neither here nor there."""
     if key == now.key:
         return True
     return foreign and now.is_default and (key.isdigit() or is_made_up(key))
 
 
-def describe(item: Any, nothing: str = "nothing more") -> str:
-    """An expected or produced thing in a few words, without payloads."""
-    if item is None:
-        return nothing
-    text: str = item.kind
-    if item.name:
-        text += f" {item.name}"
-    if item.key and item.kind in ("activity", "timer", "local activity"):
-        text += f" number {item.key}" if item.key.isdigit() else f" {item.key!r}"
-    elif item.key and item.key.isdigit():
-        text += f" {item.key}"
-    elif item.key:
-        text += f" with id {item.key!r}"
-    if item.duration_ns is not None:
-        text += f" of {item.duration_ns / 1e9:g} s"
-    return text
-
-
-def differs(was: Any, now: Asked | None, site: Site, reason: str) -> NondeterminismError:
+def differs(
+    was: AskedCommand | None, now: AskedCommand | None, site: Site, reason: str
+) -> NondeterminismError:
     """The report for code that went another way than its history: what was expected, what came, and where."""
     expected = describe(was) + (f" (event {was.event_id})" if was is not None else "")
     produced = describe(now)
@@ -207,7 +91,7 @@ def _place(site: Site) -> str:
     )
 
 
-def compared(was: Any, now: Asked, *, foreign: bool = False) -> NondeterminismError | None:
+def compared(was: AskedCommand, now: AskedCommand, *, foreign: bool = False) -> NondeterminismError | None:
     """What changed between a thing on record and the same thing as it is asked for now, if anything did.
 
     `foreign`: the history is of another language, whose failures are worded otherwise.
@@ -227,7 +111,7 @@ def compared(was: Any, now: Asked, *, foreign: bool = False) -> NondeterminismEr
     )
 
 
-def _changed(was: Any, now: Asked, foreign: bool) -> str:
+def _changed(was: AskedCommand, now: AskedCommand, foreign: bool) -> str:
     if now.kind == "continue-as-new":
         if now.name and was.name != now.name:
             return "type"

@@ -1,4 +1,4 @@
-"""The markers of SDKs that are not built on Core, and Core's own, as data. Pure.
+"""The markers of SDKs that are not built on Core, and Core's own, as data; and workflow tasks with them. Pure.
 
 Must not know: what is done with them. A marker that is none of these is a `HistoryError` that names it: running a workflow past
 something that its SDK wrote down for it would be a replay of something else.
@@ -15,14 +15,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Any, TypeAlias
 
 import msgspec
 
-from hourglass._engine.events import Payloads
-from hourglass._temporal.expectations import payloads_from_bytes, payloads_from_json
-from hourglass._temporal.payloads import failure_from, payloads_from
+from hourglass._engine.specs import Payloads
+from hourglass._history import events as h
+from hourglass._history import times
+from hourglass._history.codec import (
+    LOCAL_MARKER,
+    PATCH_MARKER,
+    load_json,
+    read_duration,
+    read_moment,
+    read_payloads,
+)
+from hourglass._history.walk import WorkflowTask, tasks_of
 from hourglass.converter import Failure, Payload
 from hourglass.errors import HistoryError, HourglassError
 
@@ -84,19 +92,19 @@ Decode: TypeAlias = Callable[[Sequence[Payload]], Sequence[Payload]]
 class _Details:
     """The details of a marker, by name. What describes it may have gone through a codec; what it holds is left as it is."""
 
-    def __init__(self, event_id: int, attributes: Any, decode: Decode | None) -> None:
+    def __init__(self, event_id: int, marker: h.ForeignMarkerRecorded, decode: Decode | None) -> None:
         self.event_id = event_id
-        self.attributes = attributes
+        self._marker = marker
         self._decode = decode
 
     def __contains__(self, key: str) -> bool:
-        return key in self.attributes.details
+        return key in self._marker.details
 
     def payloads(self, *keys: str) -> Payloads:
         """The payloads of the first of these that is there."""
         for key in keys:
             if key in self:
-                return payloads_from(self.attributes.details[key].payloads)
+                return self._marker.details[key]
         return ()
 
     def decoded(self, key: str) -> Payloads:
@@ -122,25 +130,66 @@ class _Details:
     def end(self, *keys: str) -> dict[str, Any]:
         """How what the marker tells of ended."""
         result = self.payloads(*keys)
-        there = self.attributes.HasField("failure")
-        failure = failure_from(self.attributes.failure) if there else None
+        failure = self._marker.failure
         return {"result": result[0] if result and failure is None else None, "failure": failure}
 
 
-def read_marker(event: Any, decode: Decode | None = None) -> Mark:
+class MarkedTask(WorkflowTask, frozen=True, kw_only=True):
+    """One workflow task, with what its markers say."""
+
+    marks: tuple[Mark, ...] = ()
+
+
+def marked_tasks(events: Sequence[h.HistoryEvent], decode: Decode | None = None) -> list[MarkedTask]:
+    """The tasks of a history, in order. Raises `HistoryError`."""
+    return [
+        MarkedTask(
+            **msgspec.structs.asdict(task), marks=tuple(read_marker(each, decode) for each in task.markers)
+        )
+        for task in tasks_of(events)
+    ]
+
+
+def read_marker(event: h.HistoryEvent, decode: Decode | None = None) -> Mark:
     """A marker as data. Raises `HistoryError` where it is of no known kind or cannot be read."""
-    attributes = event.marker_recorded_event_attributes
-    name = attributes.marker_name
+    match event.attributes:
+        case h.MarkerRecorded(patch_id=patch_id, deprecated=deprecated):
+            return VersionMark(event.id, patch_id, 0, deprecated)
+        case h.LocalActivityMarkerRecorded() as local:
+            return _own_local(event.id, local)
+        case h.ForeignMarkerRecorded() as marker:
+            return _read_foreign(event.id, marker, decode)
+        case other:
+            raise TypeError(other)
+
+
+def _own_local(event_id: int, marker: h.LocalActivityMarkerRecorded) -> Mark:
+    return LocalMark(
+        event_id=event_id,
+        activity_type=marker.activity_type,
+        activity_id=marker.activity_id,
+        seq=marker.seq,
+        time_ns=marker.complete_ns,
+        attempt=marker.attempt or 1,
+        backoff=marker.backoff_ns / _SECOND,
+        original_schedule_ns=marker.original_schedule_ns,
+        result=marker.result if marker.failure is None else None,
+        failure=marker.failure,
+    )
+
+
+def _read_foreign(event_id: int, marker: h.ForeignMarkerRecorded, decode: Decode | None) -> Mark:
+    name = marker.marker_name
     read = _READ.get(name)
     if read is None:
         raise HistoryError(
-            f"event {event.event_id} is a marker {name!r}, which Hourglass cannot replay: known are "
+            f"event {event_id} is a marker {name!r}, which Hourglass cannot replay: known are "
             + ", ".join(sorted(_READ))
         )
     try:
-        return read(_Details(event.event_id, attributes, decode))
+        return read(_Details(event_id, marker, decode))
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError, HourglassError):
-        raise HistoryError(f"event {event.event_id}: the marker {name!r} cannot be read") from None
+        raise HistoryError(f"event {event_id}: the marker {name!r} cannot be read") from None
 
 
 def _version(details: _Details) -> Mark:
@@ -169,7 +218,7 @@ def _go_local(details: _Details, data: dict[str, Any]) -> Mark:
         event_id=details.event_id,
         activity_type=data.get("ActivityType") or "",
         activity_id=data["ActivityID"],
-        time_ns=_time_ns(data.get("ReplayTime") or ""),
+        time_ns=max(times.moment(data.get("ReplayTime") or "") or 0, 0),  # year 1: not known
         attempt=int(data.get("Attempt") or 1),
         backoff=max(int(data.get("Backoff") or 0), 0) / _SECOND,  # -1: never again
         **details.end("result"),
@@ -201,21 +250,12 @@ def _core_local(details: _Details) -> Mark:
         activity_type=data.get("activity_type") or "",
         activity_id=data.get("activity_id") or "",
         seq=int(data.get("seq") or 0),
-        time_ns=_core_ns(data.get("complete_time")),
+        time_ns=read_moment(data.get("complete_time")),
         attempt=int(data.get("attempt") or 1),
-        backoff=_core_ns(data.get("backoff")) / _SECOND,
-        original_schedule_ns=_core_ns(data.get("original_schedule_time")),
+        backoff=read_duration(data.get("backoff")) / _SECOND,
+        original_schedule_ns=read_moment(data.get("original_schedule_time")),
         **details.end("result"),
     )
-
-
-def _core_ns(value: Any) -> int:
-    """Core writes times and durations as seconds and nanoseconds, or as text."""
-    if isinstance(value, dict):
-        return int(value.get("seconds") or 0) * _SECOND + int(value.get("nanos") or 0)
-    if isinstance(value, str) and value.endswith("s"):
-        return round(float(value[:-1]) * _SECOND)
-    return _time_ns(value) if isinstance(value, str) else 0
 
 
 def _effect(details: _Details) -> Mark:
@@ -227,8 +267,7 @@ def _mutable_effect(details: _Details) -> Mark:
     data = details.payloads("data")
     if len(data) == 2:  # Go: the name, and the payloads of the value, encoded once more
         name, value = details.plain(data[0]), details.plain(data[1])
-        read = payloads_from_bytes if value.encoding == "binary/protobuf" else payloads_from_json
-        inner = read(value.data)
+        inner = _encoded_once_more(value)
         call = details.json("mutable-side-effect-call-counter")
         return EffectMark(
             details.event_id, inner[0] if inner else None, json.loads(name.data), int(call or 0)
@@ -237,18 +276,12 @@ def _mutable_effect(details: _Details) -> Mark:
     return EffectMark(details.event_id, data[0] if data else None, named if isinstance(named, str) else "")
 
 
-def _time_ns(text: str) -> int:
-    if not text or text.startswith("0001-"):
-        return 0
-    whole, _, fraction = text.rstrip("Z").partition(".")
-    if "+" in fraction or "-" in fraction:  # Go writes the local zone
-        sign = "+" if "+" in fraction else "-"
-        fraction, _, zone = fraction.partition(sign)
-        zone = sign + zone
-    else:
-        zone = "+00:00" if text.endswith("Z") else ""
-    seconds = datetime.fromisoformat(whole + zone).timestamp()
-    return int(seconds) * _SECOND + int((fraction + "000000000")[:9])
+def _encoded_once_more(value: Payload) -> Payloads:
+    if value.encoding != "binary/protobuf":
+        return read_payloads(load_json(value.data))
+    from hourglass._temporal.payloads import payloads_from_bytes
+
+    return payloads_from_bytes(value.data)
 
 
 _READ = {
@@ -256,6 +289,6 @@ _READ = {
     "LocalActivity": _local,
     "SideEffect": _effect,
     "MutableSideEffect": _mutable_effect,
-    "core_patch": _core_patch,
-    "core_local_activity": _core_local,
+    PATCH_MARKER: _core_patch,
+    LOCAL_MARKER: _core_local,
 }

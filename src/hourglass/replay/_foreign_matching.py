@@ -7,7 +7,7 @@ chosen, and (reported apart) arguments, durations and results.
 What fits without its counterpart: the end of a timer, which no SDK of the first years asked for where a wait with a
 limit was over; and a timer that was taken back in the task in which it was asked for.
 
-Local activities are held against the markers in which the history says how they ended (`LocalActivities`, which must
+Local activities are held against the markers in which the history says how they ended (`ForeignLocalActivities`, which must
 not know activations, tasks, other commands). SDKs number local activities each in its own way, but all in the order
 in which they are asked for: of those of one type the lowest number that has not ended is that of the oldest. A
 workflow's `SideEffect` has no counterpart in Hourglass; where it was written down, a local activity that has no
@@ -28,18 +28,19 @@ from hourglass._embedded.workers.matching import COMMAND_OF
 from hourglass._embedded.workers.outcomes import Outcomes
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
+from hourglass._engine.words import is_made_up
 from hourglass._history import events as h
 from hourglass.converter import ActivityFailure, CanceledFailure, Failure, Payload
 from hourglass.errors import RetryState
-from hourglass.replay._comparison import is_made_up, same_payloads
+from hourglass.replay._comparison import same_payloads
 from hourglass.replay._foreign_markers import EffectMark, LocalMark, Mark
 
 # --- local activities -----------------------------------------------------------------------------
 
 
 @dataclass
-class LocalActivities:
+class ForeignLocalActivities:
     """The local activities that a run waits for, and the marks of the task in hand that have not been told."""
 
     waiting: list[c.ScheduleLocalActivity] = field(default_factory=list)

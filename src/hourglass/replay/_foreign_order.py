@@ -5,7 +5,7 @@ handler runs before the body, and which of two timers that fired in the same tas
 history is replayed in its own order first. Where that does not fit, the last task with a choice, up to the one that
 did not fit, is told in another, and so on, a bounded number of times.
 
-`Naps`: for `workflow.sleep(0)` TypeScript's and .NET's SDKs start a timer of a millisecond. Python's gives way for a
+`ShortSleeps`: for `workflow.sleep(0)` TypeScript's and .NET's SDKs start a timer of a millisecond. Python's gives way for a
 turn and starts none, and so does Hourglass. Where a history of such an SDK has timers of a millisecond, a sleep of
 nothing is replayed as one of them.
 """
@@ -19,7 +19,7 @@ import msgspec
 
 from hourglass._embedded.workers.cursor import rank
 from hourglass._engine import events as e
-from hourglass._engine.context import HOURGLASS, SINGLE_BATCH
+from hourglass._engine.behaviour import Flag
 from hourglass._engine.interception import (
     SleepInput,
     WorkflowInboundInterceptor,
@@ -38,7 +38,7 @@ def has_naps(recorded: Iterable[Any]) -> bool:
     return any(item.duration_ns == _NAP_NS for item in recorded)
 
 
-class Naps(WorkflowInboundInterceptor):
+class ShortSleeps(WorkflowInboundInterceptor):
     """Stands next to a run's code, and lets sleeps of nothing take a millisecond."""
 
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
@@ -84,7 +84,10 @@ class Order(msgspec.Struct, frozen=True):
     def of(self, place: int, due: list[e.AnyEvent]) -> tuple[tuple[int, ...], list[list[e.AnyEvent]]]:
         """The flags, and the batches, in which a task is told."""
         way = self.ways.get(place, 0) % self.choices(due)
-        flags = (*((SINGLE_BATCH,) if way != 1 else ()), *((HOURGLASS,) if self.late_updates else ()))
+        flags = (
+            *((Flag.SINGLE_BATCH,) if way != 1 else ()),
+            *((Flag.HOURGLASS,) if self.late_updates else ()),
+        )
         if way > 3:
             due = [*_others(due), *reversed(_timers(due))]
         if way in (0, 1, 4):
@@ -112,7 +115,7 @@ def _meets_start(due: Sequence[e.AnyEvent]) -> bool:
     return len(due) > 1 and isinstance(due[0], e.RunStarted)
 
 
-class Search:
+class TurnSearch:
     """Orders to try, one after another; after each that did not fit it is to be `missed`."""
 
     def __init__(self, events: int, *, has_updates: bool, eager: bool = False) -> None:

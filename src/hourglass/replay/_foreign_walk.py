@@ -25,6 +25,7 @@ from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.context import Site
 from hourglass._engine.state import CommandId, PathStep
+from hourglass._engine.words import AskedCommand
 from hourglass._history.events import (
     ActivityTaskCancelRequested,
     ActivityTaskScheduled,
@@ -34,15 +35,13 @@ from hourglass._history.events import (
     WorkflowExecutionUpdateAccepted,
     WorkflowExecutionUpdateAdmitted,
 )
-from hourglass._temporal.expectations import Expected
 from hourglass.errors import HistoryError, NondeterminismError
-from hourglass.replay._comparison import Asked, compared, differs
-from hourglass.replay._foreign_markers import Decode, VersionMark
-from hourglass.replay._foreign_matching import LocalActivities, pair_up
+from hourglass.replay._comparison import compared, differs
+from hourglass.replay._foreign_markers import Decode, MarkedTask, VersionMark, marked_tasks
+from hourglass.replay._foreign_matching import ForeignLocalActivities, pair_up
 from hourglass.replay._foreign_order import Order
-from hourglass.replay._foreign_tasks import WorkflowTask, tasks_of
-from hourglass.replay._session import Execution
-from hourglass.replay._trace import Unread, asked_of
+from hourglass.replay._session import HistoryExecution
+from hourglass.replay._trace import asked_of, local_of, unread
 
 # --- where commands come from ---------------------------------------------------------------------
 
@@ -125,8 +124,8 @@ class Walk:
     def __init__(
         self,
         run_id: str,
-        execution: Execution,
-        recorded: Mapping[int, Any],
+        execution: HistoryExecution,
+        recorded: Mapping[int, AskedCommand],
         *,
         compare: bool = True,
         order: Order = Order(),
@@ -142,8 +141,8 @@ class Walk:
         self._admitted: dict[str, UpdateRequest] = {}
         self._names: dict[str, str] = {}
         self._origins = Origins()
-        self._locals = LocalActivities()
-        self._task = WorkflowTask(told=())
+        self._locals = ForeignLocalActivities()
+        self._task = MarkedTask(told=())
         self.at = 0
         self.choices: list[int] = []
         self._time_ns = 0
@@ -152,9 +151,9 @@ class Walk:
         self._given_up: list[c.ScheduleActivity] = []
         self._patches: set[str] = set()
 
-    def run(self, events: Sequence[Any]) -> None:
-        """Replay these events (Temporal's messages). Raises `NondeterminismError` or `HistoryError`."""
-        tasks = tasks_of(events, self._decode)
+    def run(self, events: Sequence[HistoryEvent]) -> None:
+        """Replay these events. Raises `NondeterminismError` or `HistoryError`."""
+        tasks = marked_tasks(events, self._decode)
         self._locals.foresee(mark for task in tasks for mark in task.marks)
         for at, task in enumerate(tasks):
             self.at, self._task = at, task
@@ -165,7 +164,7 @@ class Walk:
 
     # --- telling ----------------------------------------------------------------------------------------------------
 
-    def _begin(self, task: WorkflowTask) -> None:
+    def _begin(self, task: MarkedTask) -> None:
         self._locals.begin_task(task.marks)
         self._timers.clear()
         self._taken_back.clear()
@@ -273,7 +272,7 @@ class Walk:
 
     # --- comparing --------------------------------------------------------------------------------------------------
 
-    def _compare_task(self, task: WorkflowTask) -> None:
+    def _compare_task(self, task: MarkedTask) -> None:
         issued = list(self._outcomes.issued)
         terminal = [each for each in issued if isinstance(each, c.TERMINAL)]
         ordinary = [each for each in issued if not isinstance(each, c.TERMINAL)]
@@ -344,7 +343,7 @@ class Walk:
                 raise changed
 
     def _refuse(self, missing: tuple[HistoryEvent, ...], surplus: tuple[c.Command, ...]) -> None:
-        was = [self._recorded.get(event.id) or Unread(event.id, event.attributes) for event in missing]
+        was = [self._recorded.get(event.id) or unread(event) for event in missing]
         now = [self._asked(each) for each in surplus]
         now += [_local(command, self._origins.site(command)) for command in self._locals.waiting]
         site = now[0].site if now else self._execution.waiting_at()
@@ -353,7 +352,7 @@ class Walk:
     def _check_marks(self) -> None:
         untold = self._locals.untold()
         if untold is not None:
-            expected = Unread(untold.event_id, None, f"local activity {untold.activity_type}".rstrip())
+            expected = local_of(untold)
             waits = self._locals.waiting
             now = _local(waits[0], self._origins.site(waits[0])) if waits else None
             site = now.site if now is not None else self._execution.waiting_at()
@@ -361,13 +360,14 @@ class Walk:
         for mark, command in self._locals.changed:
             if not self._compare or self._has_drawn():
                 break
-            was = Expected(mark.event_id, "local activity", "", mark.activity_type, mark.arguments or ())
+            arguments = mark.arguments or ()
+            was = AskedCommand("local activity", "", mark.activity_type, arguments, event_id=mark.event_id)
             changed = compared(was, _local(command, self._origins.site(command)), foreign=True)
             if changed is not None:
                 raise changed
         self._locals.changed.clear()
 
-    def _check_patches(self, task: WorkflowTask) -> None:
+    def _check_patches(self, task: MarkedTask) -> None:
         """A patch on record is one that the code still asks for, unless it was given up. Go and Java let code forget it."""
         if not self._order.eager:
             return
@@ -375,15 +375,15 @@ class Walk:
             if not isinstance(mark, VersionMark) or not mark.patches or mark.is_deprecated:
                 continue
             if not self._patches.intersection(mark.patches):
-                was = Unread(mark.event_id, None, f"patch {mark.change_id!r}")
+                was = AskedCommand(f"patch {mark.change_id!r}", event_id=mark.event_id)
                 raise differs(was, None, self._execution.waiting_at(), self._where())
 
     def _where(self) -> str:
         return f"in the workflow task that started with event {self._task.history_length}"
 
-    def _asked(self, command: c.Command) -> Asked:
+    def _asked(self, command: c.Command) -> AskedCommand:
         return asked_of(command, self._origins.site(command), self._outcomes)
 
 
-def _local(command: c.ScheduleLocalActivity, site: Site) -> Asked:
-    return Asked("local activity", "", command.activity_type, command.arguments, None, site)
+def _local(command: c.ScheduleLocalActivity, site: Site) -> AskedCommand:
+    return AskedCommand("local activity", "", command.activity_type, command.arguments, site=site)

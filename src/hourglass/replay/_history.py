@@ -10,9 +10,47 @@ import os
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from hourglass._history.codec import events_from_text
+from hourglass._history.dialect import Dialect, dialect_of, sdk_name
+from hourglass._history.events import HistoryEvent, WorkflowExecutionStarted
+from hourglass._history.words import all_recorded
 from hourglass.errors import HistoryError
+
+if TYPE_CHECKING:
+    from hourglass._engine.words import AskedCommand
+    from hourglass._temporal.histories import Recorded
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What a replay needs to know of a history before it begins."""
+
+    workflow_type: str
+    workflow_id: str
+    run_id: str
+    task_queue: str
+    expected: tuple[AskedCommand, ...]
+    dialect: Dialect
+    may_be_python: bool
+    """Whether Python's SDK may have written it: histories that name no SDK do not say."""
+
+
+def read_facts(events: tuple[HistoryEvent, ...]) -> Facts:
+    """The facts of a history that has been checked."""
+    first = events[0].attributes
+    assert isinstance(first, WorkflowExecutionStarted)
+    return Facts(
+        workflow_type=first.workflow_type,
+        workflow_id=first.workflow_id,
+        run_id=first.original_run_id,
+        task_queue=first.spec.task_queue,
+        expected=all_recorded(events),
+        dialect=dialect_of(events),
+        may_be_python=sdk_name(events) in ("", "temporal-python"),
+    )
 
 
 class History:
@@ -50,12 +88,12 @@ class History:
     @property
     def run_id(self) -> str:
         """The run's id."""
-        return str(self._facts.run_id)
+        return self._facts.run_id
 
     @property
     def workflow_type(self) -> str:
         """The workflow's type."""
-        return str(self._facts.workflow_type)
+        return self._facts.workflow_type
 
     @cached_property
     def events(self) -> list[dict[str, Any]]:
@@ -74,35 +112,38 @@ class History:
         Path(path).write_text(self.to_json(indent=2), encoding="utf-8")
 
     @cached_property
+    def _recorded(self) -> Recorded:
+        """The history, read and checked."""
+        from hourglass._temporal.histories import read_history
+
+        return read_history(self._text)
+
+    @property
     def encoded(self) -> bytes:
         """The history as Temporal's message. Raises `HistoryError` if it is malformed."""
-        from hourglass._temporal.histories import history_from_json
+        return self._recorded.encoded
 
-        return history_from_json(self._text)
-
-    @cached_property
+    @property
     def replayable(self) -> bytes:
-        """The same, checked to be fit for a replay: once, because it takes as long as a good part of the replay."""
-        from hourglass._temporal.histories import check_history
+        """The same, where there is something to replay."""
+        from hourglass._temporal.histories import check_replayable
 
-        check_history(self.encoded)
+        check_replayable(self._recorded.events)
         return self.encoded
 
     @cached_property
-    def _messages(self) -> Any:
-        """The events as Temporal's messages, checked."""
-        from hourglass._temporal.histories import events_of
-
-        return events_of(self.replayable)
+    def _told(self) -> tuple[HistoryEvent, ...]:
+        """The events as data, as far as they can be understood. Raises `HistoryError` where this is no history."""
+        if isinstance(self._text, bytes) and not self._text.lstrip().startswith((b"{", b"[")):
+            return self._recorded.events  # Temporal's binary form
+        return events_from_text(self._text)
 
     @cached_property
-    def _facts(self) -> Any:
-        from hourglass._temporal.expectations import read_facts
-
-        return read_facts(self.encoded)
+    def _facts(self) -> Facts:
+        return read_facts(self._recorded.events)
 
     def __len__(self) -> int:
-        return int(self._facts.events)
+        return len(self._recorded.events)
 
     def __repr__(self) -> str:
         return f"<History of {self._workflow_id or 'a workflow'}>"

@@ -115,7 +115,7 @@ def changes(before: Moment | None, after: Moment) -> tuple[Change, ...]:
     return tuple(found)
 
 
-class Recorder:
+class MomentRecorder:
     """Takes down moments while a run is replayed; `wanted` are those of which the fibers are kept."""
 
     def __init__(self, wanted: range | None) -> None:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hourglass._built_in import BUILT_IN
 from hourglass._engine.context import RunSettings, Site, is_library
+from hourglass._history.dialect import Dialect
+from hourglass._history.events import WorkflowExecutionUpdateAccepted
 from hourglass._runtime.resolver import Resolver
-from hourglass._temporal.dialect import Dialect
 from hourglass.client._interception import Interceptor, checked, workflow_interceptors
 from hourglass.converter import (
     Codec,
@@ -26,16 +28,15 @@ from hourglass.converter import (
 from hourglass.errors import HistoryError, HourglassError, NondeterminismError, WorkflowParked
 from hourglass.metrics import Registry
 from hourglass.replay._comparison import differs
-from hourglass.replay._foreign_order import Naps, has_naps
+from hourglass.replay._foreign_order import ShortSleeps, TurnSearch, has_naps
 from hourglass.replay._history import History
-from hourglass.replay._moments import Moment, Recorder
-from hourglass.replay._session import Execution, Session
+from hourglass.replay._moments import Moment, MomentRecorder
+from hourglass.replay._session import HistoryExecution, ReplaySession
 
 if TYPE_CHECKING:
     from hourglass.replay._foreign_order import Order
     from hourglass.replay._foreign_walk import Walk
 
-_ACCEPTED = "workflow_execution_update_accepted_event_attributes"
 _DIFFERENCES = (NondeterminismError, WorkflowParked)
 _BENIGN = {"CACHE_FULL", "LANG_REQUESTED", "WORKFLOW_EXECUTION_ENDING"}
 
@@ -87,7 +88,7 @@ class Replayer:
         namespace: str = "default",
         timeout: float = 60.0,
     ) -> None:
-        self._resolver = Resolver(workflows=workflows, modules=modules)
+        self._resolver = Resolver(workflows=workflows, modules=modules, built_in=BUILT_IN)
         self._settings = RunSettings(
             namespace=namespace,
             converter=converter,
@@ -99,7 +100,7 @@ class Replayer:
         self._codec = codec
         self._compare = compare_arguments
         self._timeout = timeout
-        self._session: Session | None = None
+        self._session: ReplaySession | None = None
         self._lock = threading.Lock()
         self._looks = False
         self._wanted: range | None = None
@@ -138,8 +139,8 @@ class Replayer:
             recorder = None if execution is None else execution.recorder
             return () if recorder is None else tuple(recorder.moments), result
 
-    def _try_replay(self, history: History) -> tuple[ReplayResult, Execution | None]:
-        execution: Execution | None = None
+    def _try_replay(self, history: History) -> tuple[ReplayResult, HistoryExecution | None]:
+        execution: HistoryExecution | None = None
         error: HourglassError | TimeoutError | None
         difference: HourglassError | TimeoutError | None
         try:
@@ -162,7 +163,7 @@ class Replayer:
 
     def _second_look(self, history: History, settings: RunSettings) -> HourglassError | TimeoutError | None:
         """What the code does otherwise than a history of another SDK on Core, in whatever order that had."""
-        naps = (Naps,) if has_naps(history._facts.expected) else ()
+        naps = (ShortSleeps,) if has_naps(history._facts.expected) else ()
         forgiving = msgspec.structs.replace(settings, interceptors=(*settings.interceptors, *naps))
         self._leave_session()
         try:
@@ -170,11 +171,13 @@ class Replayer:
         except (HourglassError, TimeoutError) as raised:
             return raised
 
-    def _cores(self, history: History, settings: RunSettings) -> tuple[Execution, HourglassError | None]:
+    def _cores(
+        self, history: History, settings: RunSettings
+    ) -> tuple[HistoryExecution, HourglassError | None]:
         """Replay a history through Core, in the turns of each Python that may have written it. The first error counts."""
         execution = self._execution(settings)
         error = self._core(history, execution)
-        is_theirs = execution.run is not None and not execution.run.is_ours
+        is_theirs = execution.run is not None and execution.run.behaviour.python_is_unknown
         if not (is_theirs and history._facts.may_be_python and isinstance(error, _DIFFERENCES)):
             return execution, error
         self._leave_session()
@@ -185,24 +188,28 @@ class Replayer:
             fits = False
         return (again, None) if fits else (execution, error)
 
-    def _core(self, history: History, execution: Execution) -> HourglassError | None:
+    def _core(self, history: History, execution: HistoryExecution) -> HourglassError | None:
         """Replay a history through Core."""
         waiting_at = self._open_session().execute(
             history.workflow_id, history.replayable, execution, self._timeout
         )
         return self._judge(history, execution, waiting_at)
 
-    def _walks(self, history: History, settings: RunSettings) -> tuple[Execution, HourglassError | None]:
+    def _walks(
+        self, history: History, settings: RunSettings
+    ) -> tuple[HistoryExecution, HourglassError | None]:
         """Replay a history whose order is not ours, in each order that its SDK may have had. The error that comes last in the
         history counts: that order went furthest.
         """
-        from hourglass.replay._foreign_order import Search
 
         execution = self._execution(settings)
-        has_updates = any(event.HasField(_ACCEPTED) for event in history._messages)
+        has_updates = any(
+            isinstance(event.attributes, WorkflowExecutionUpdateAccepted)
+            for event in history._recorded.events
+        )
         # TypeScript's and .NET's SDKs let a function that is spawned begin at once.
         eager = history._facts.dialect is Dialect.CORE
-        search = Search(len(history), has_updates=has_updates, eager=eager)
+        search = TurnSearch(len(history), has_updates=has_updates, eager=eager)
         error: HourglassError | None = None
         furthest = -1
         for order in search.orders():
@@ -216,7 +223,7 @@ class Replayer:
             search.missed(walk.at, walk.choices)
         return execution, error
 
-    def _new_walk(self, history: History, execution: Execution, order: Order) -> Walk:
+    def _new_walk(self, history: History, execution: HistoryExecution, order: Order) -> Walk:
         from hourglass.replay._foreign_walk import Walk
 
         facts = history._facts
@@ -224,11 +231,11 @@ class Replayer:
         decode = self._codec.decode if self._codec is not None else None
         return Walk(facts.run_id, execution, recorded, compare=self._compare, order=order, decode=decode)
 
-    def _walk(self, walk: Walk, history: History, execution: Execution) -> HourglassError | None:
+    def _walk(self, walk: Walk, history: History, execution: HistoryExecution) -> HourglassError | None:
         """Replay a history without Core."""
         try:
             self._open_session().walk(
-                history.workflow_id, lambda: walk.run(history._messages), execution, self._timeout
+                history.workflow_id, lambda: walk.run(history._recorded.events), execution, self._timeout
             )
         except (HistoryError, NondeterminismError) as error:
             return error
@@ -237,14 +244,14 @@ class Replayer:
             return raised
         return raised if isinstance(raised, HourglassError) and execution.run is None else _parked(raised)
 
-    def _open_session(self) -> Session:
+    def _open_session(self) -> ReplaySession:
         if self._session is None:
-            self._session = Session()
+            self._session = ReplaySession()
         return self._session
 
-    def _execution(self, settings: RunSettings) -> Execution:
-        recorder = Recorder(self._wanted) if self._looks else None
-        execution = Execution(self._resolver.workflow, settings, recorder)
+    def _execution(self, settings: RunSettings) -> HistoryExecution:
+        recorder = MomentRecorder(self._wanted) if self._looks else None
+        execution = HistoryExecution(self._resolver.workflow, settings, recorder)
         if self._codec is not None:
             plain, codec = execution.activate, self._codec
             # Here the codec may run on the session's own thread: nothing else waits for it.
@@ -260,7 +267,9 @@ class Replayer:
             for item in expected
         )
 
-    def _judge(self, history: History, execution: Execution, waiting_at: Site) -> HourglassError | None:
+    def _judge(
+        self, history: History, execution: HistoryExecution, waiting_at: Site
+    ) -> HourglassError | None:
         """Core's verdict, and what it does not look at."""
         eviction = execution.eviction
         assert eviction is not None
@@ -276,9 +285,9 @@ class Replayer:
         return found
 
     def _traced(
-        self, history: History, execution: Execution, waiting_at: Site, reason: str
+        self, history: History, execution: HistoryExecution, waiting_at: Site, reason: str
     ) -> NondeterminismError | None:
-        from hourglass.replay._foreign_tasks import tasks_of
+        from hourglass.replay._foreign_markers import marked_tasks
         from hourglass.replay._trace import Trace
 
         facts = history._facts
@@ -292,7 +301,7 @@ class Replayer:
             waiting_at=waiting_at,
         )
         decode = self._codec.decode if self._codec is not None else None
-        return trace.difference(tasks_of(history._messages, decode), execution.steps)
+        return trace.difference(marked_tasks(history._recorded.events, decode), execution.steps)
 
     def _leave_session(self) -> None:
         # After a failure Core may still have something to say about that run: the next history gets a new worker.

@@ -24,7 +24,7 @@ from hourglass._engine.evaluator import Run
 from hourglass._engine.events import Activation, RunEvicted, RunStarted
 from hourglass._engine.state import CommandId, PathStep
 from hourglass.errors import HistoryError
-from hourglass.replay._moments import Recorder
+from hourglass.replay._moments import MomentRecorder
 
 _TICK = 0.05
 _SILENT_TICKS = (
@@ -33,7 +33,7 @@ _SILENT_TICKS = (
 _BYTES_A_TICK = 20_000  # of the encoded history; an event has about a hundred
 
 
-class Step(msgspec.Struct, frozen=True):
+class ReplayStep(msgspec.Struct, frozen=True):
     """What a run asked for in answer to one activation, and where."""
 
     history_length: int
@@ -43,21 +43,21 @@ class Step(msgspec.Struct, frozen=True):
     """Whether the author's code has asked for randomness by then."""
 
 
-class Execution:
+class HistoryExecution:
     """One history on its way through Core: the run, and all that it asked for."""
 
     def __init__(
         self,
         resolve: Callable[[str], WorkflowDefinition],
         settings: RunSettings,
-        recorder: Recorder | None = None,
+        recorder: MomentRecorder | None = None,
     ) -> None:
         self._resolve = resolve
         self.recorder = recorder
         self._settings = settings
         self.run: Run | None = None
         self.commands: list[tuple[Command, Site]] = []
-        self.steps: list[Step] = []
+        self.steps: list[ReplayStep] = []
         self.error: BaseException | None = None
         self.eviction: RunEvicted | None = None
         self.activations = 0
@@ -84,7 +84,7 @@ class Execution:
             )
             self.commands += found
             drawn = run.live is not None and run.live.has_drawn
-            self.steps.append(Step(activation.history_length, found, drawn))
+            self.steps.append(ReplayStep(activation.history_length, found, drawn))
         else:
             self.error = run.error
         if self.recorder is not None:
@@ -118,7 +118,7 @@ class Execution:
         return place_of(live.main.frame() if live is not None and live.main is not None else None)
 
 
-class Session:
+class ReplaySession:
     """Core's replay worker and the thread that drives it."""
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class Session:
         self._loop.run_forever()
         self._loop.close()
 
-    def execute(self, workflow_id: str, history: bytes, execution: Execution, limit: float) -> Site:
+    def execute(self, workflow_id: str, history: bytes, execution: HistoryExecution, limit: float) -> Site:
         """Replay one history and return where its body waits at the end; `execution` holds what happened."""
         return self._within(workflow_id, self._execute(workflow_id, history, execution, limit), limit)
 
@@ -146,7 +146,9 @@ class Session:
                 f"the replay of {workflow_id!r} did not end within {limit:g} s; it stands at:\n{self._stack()}"
             ) from None
 
-    def walk(self, workflow_id: str, step: Callable[[], None], execution: Execution, limit: float) -> Site:
+    def walk(
+        self, workflow_id: str, step: Callable[[], None], execution: HistoryExecution, limit: float
+    ) -> Site:
         """Run a replay that needs no Core, on the session's thread, and return where its body waits at the end."""
 
         async def run() -> Site:
@@ -159,7 +161,9 @@ class Session:
 
         return self._within(workflow_id, run(), limit)
 
-    async def _execute(self, workflow_id: str, history: bytes, execution: Execution, limit: float) -> Site:
+    async def _execute(
+        self, workflow_id: str, history: bytes, execution: HistoryExecution, limit: float
+    ) -> Site:
         from hourglass._temporal.activations import UnsupportedEvent
         from hourglass._temporal.replayer import ReplayHandle
 

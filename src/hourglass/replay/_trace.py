@@ -14,33 +14,20 @@ all arguments, are not looked at. Here everything is held together once more. In
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from hourglass._embedded.rules.run import RequestCancelChild
 from hourglass._embedded.workers.matching import COMMAND_OF
 from hourglass._embedded.workers.outcomes import BadCommand, Outcomes
 from hourglass._engine import commands as c
 from hourglass._engine.context import Site
+from hourglass._engine.words import NOWHERE, AskedCommand, asked, spaced
 from hourglass._history import events as h
 from hourglass._history.events import UpdateRequest, WorkflowExecutionUpdateAdmitted
 from hourglass.errors import NondeterminismError
-from hourglass.replay._comparison import Asked, asked, compared, differs, same_thing
-from hourglass.replay._foreign_markers import LocalMark
+from hourglass.replay._comparison import compared, differs, same_thing
+from hourglass.replay._foreign_markers import LocalMark, MarkedTask
 from hourglass.replay._foreign_matching import pair_up
-from hourglass.replay._foreign_tasks import WorkflowTask
-from hourglass.replay._session import Step
-
-_NOWHERE: Site = ("", 0)
-
-
-class Unread:
-    """Something that a history says and that has no name among what is compared."""
-
-    def __init__(self, event_id: int, attributes: Any, kind: str = "") -> None:
-        self.event_id = event_id
-        self.kind = kind or type(attributes).__name__
-        self.key = self.name = ""
-        self.duration_ns: int | None = None
+from hourglass.replay._session import ReplayStep
 
 
 class Trace:
@@ -52,13 +39,13 @@ class Trace:
     def __init__(
         self,
         run_id: str,
-        recorded: Mapping[int, Any],
+        recorded: Mapping[int, AskedCommand],
         *,
         foreign: bool,
         compare: bool,
         accepted: bool,
         reason: str = "",
-        waiting_at: Site = _NOWHERE,
+        waiting_at: Site = NOWHERE,
     ) -> None:
         self._recorded = recorded
         self._foreign = foreign
@@ -75,9 +62,11 @@ class Trace:
         self._locals: dict[int, c.ScheduleLocalActivity] = {}
         self._cancelled_locals: set[int] = set()
 
-    def difference(self, tasks: Sequence[WorkflowTask], steps: Sequence[Step]) -> NondeterminismError | None:
+    def difference(
+        self, tasks: Sequence[MarkedTask], steps: Sequence[ReplayStep]
+    ) -> NondeterminismError | None:
         """The first thing that differs, if anything does."""
-        by_task: dict[int, list[Step]] = {}
+        by_task: dict[int, list[ReplayStep]] = {}
         for step in steps:
             by_task.setdefault(step.history_length, []).append(step)
         last = max(by_task, default=0)
@@ -97,7 +86,7 @@ class Trace:
 
     # --- following --------------------------------------------------------------------------------------------------
 
-    def _take(self, group: Sequence[WorkflowTask], steps: Sequence[Step]) -> None:
+    def _take(self, group: Sequence[MarkedTask], steps: Sequence[ReplayStep]) -> None:
         for task in group:
             for event in task.told:
                 if isinstance(event.attributes, WorkflowExecutionUpdateAdmitted):
@@ -130,14 +119,14 @@ class Trace:
         found = self._by_identity.get(id(command))
         if found is not None and found[0] is command:
             return found[1]
-        return self._sites.get((type(command), getattr(command, "seq", 0)), _NOWHERE)
+        return self._sites.get((type(command), getattr(command, "seq", 0)), NOWHERE)
 
-    def _asked(self, command: c.Command) -> Asked:
+    def _asked(self, command: c.Command) -> AskedCommand:
         return asked_of(command, self._site(command), self._outcomes)
 
     # --- comparing --------------------------------------------------------------------------------------------------
 
-    def _compare_group(self, group: Sequence[WorkflowTask]) -> None:
+    def _compare_group(self, group: Sequence[MarkedTask]) -> None:
         issued = list(self._outcomes.issued)
         terminal = [each for each in issued if isinstance(each, c.TERMINAL)]
         ordinary = [each for each in issued if not isinstance(each, c.TERMINAL)]
@@ -156,7 +145,7 @@ class Trace:
         events: list[h.HistoryEvent],
         commands: list[c.Command],
         late: list[c.Command],
-        task: WorkflowTask,
+        task: MarkedTask,
     ) -> list[tuple[h.HistoryEvent, c.Command]]:
         kept = [each for each in commands if not any(each is one for one in late)]
         for candidates in (commands, kept) if late else (commands,):
@@ -185,7 +174,7 @@ class Trace:
         return was is None or same_thing(was, now, self._names, foreign=self._foreign)
 
     def _refuse(
-        self, events: Sequence[h.HistoryEvent], commands: Sequence[c.Command], task: WorkflowTask
+        self, events: Sequence[h.HistoryEvent], commands: Sequence[c.Command], task: MarkedTask
     ) -> None:
         for position in range(max(len(events), len(commands))):
             event = events[position] if position < len(events) else None
@@ -194,12 +183,12 @@ class Trace:
                 continue
             was = None
             if event is not None:
-                was = self._recorded.get(event.id) or Unread(event.id, event.attributes)
+                was = self._recorded.get(event.id) or unread(event)
             now = self._asked(command) if command is not None else None
             site = now.site if now is not None else self._waiting_at
             raise differs(was, now, site, self._where(task))
 
-    def _compare_pair(self, event: h.HistoryEvent, command: c.Command, task: WorkflowTask) -> None:
+    def _compare_pair(self, event: h.HistoryEvent, command: c.Command, task: MarkedTask) -> None:
         was, now = self._recorded.get(event.id), self._asked(command)
         if was is None:
             return
@@ -210,14 +199,14 @@ class Trace:
             if changed is not None:
                 raise changed
 
-    def _compare_locals(self, tasks: Sequence[WorkflowTask], marked: set[int]) -> None:
+    def _compare_locals(self, tasks: Sequence[MarkedTask], marked: set[int]) -> None:
         for task in tasks:
             for mark in task.marks:
                 command = self._locals.get(mark.seq) if isinstance(mark, LocalMark) else None
                 if command is None or not isinstance(mark, LocalMark) or not mark.activity_type:
                     continue
                 now = asked(command, self._site(command))
-                if now is not None and mark.activity_type != command.activity_type:
+                if mark.activity_type != command.activity_type:
                     raise differs(local_of(mark), now, now.site, self._where(task))
         if not self._accepted or not tasks or not tasks[-1].is_completed or self._has_closed():
             return
@@ -231,39 +220,39 @@ class Trace:
     def _has_closed(self) -> bool:
         return any(isinstance(command, c.TERMINAL) for command, _ in self._by_identity.values())
 
-    def _where(self, task: WorkflowTask) -> str:
+    def _where(self, task: MarkedTask) -> str:
         where = f"in the workflow task that started with event {task.history_length}"
         return f"{where}\n  {self._reason}" if self._reason else where
 
 
-def local_of(mark: LocalMark) -> Unread:
+def local_of(mark: LocalMark) -> AskedCommand:
     """A local activity of which a marker tells."""
-    return Unread(mark.event_id, None, f"local activity {mark.activity_type}".rstrip())
+    return AskedCommand(f"local activity {mark.activity_type}".rstrip(), event_id=mark.event_id)
 
 
-def asked_of(command: c.Command, site: Site, outcomes: Outcomes) -> Asked:
+def unread(event: h.HistoryEvent) -> AskedCommand:
+    """Something that a history says and that has no name among what is compared."""
+    return AskedCommand(spaced(h.kind_of(event.attributes)), event_id=event.id)
+
+
+def asked_of(command: c.Command, site: Site, outcomes: Outcomes) -> AskedCommand:
     """Whatever a run asked for, in the terms of a history."""
     match command:
         case RequestCancelChild():
-            plain = c.RequestCancelExternal(seq=0, workflow_id=command.workflow_id)
-            return asked(plain, site) or _unnamed(command, site)
+            return asked(c.RequestCancelExternal(seq=0, workflow_id=command.workflow_id), site)
         case c.CancelTimer():
             key = str(outcomes.link_of(command))
-            return Asked("cancellation of the timer of event", key, "", (), None, site)
+            return AskedCommand("cancellation of the timer of event", key, site=site)
         case c.RequestCancelActivity():
             key = str(outcomes.link_of(command))
-            return Asked("cancellation of the activity of event", key, "", (), None, site)
+            return AskedCommand("cancellation of the activity of event", key, site=site)
         case _:
-            return asked(command, site) or _unnamed(command, site)
+            return asked(command, site)
 
 
-def _unnamed(command: c.Command, site: Site) -> Asked:
-    return Asked(type(command).__name__, "", "", (), None, site)
-
-
-def _groups(tasks: Sequence[WorkflowTask]) -> list[list[WorkflowTask]]:
+def _groups(tasks: Sequence[MarkedTask]) -> list[list[MarkedTask]]:
     """Tasks, those that were completed only to be given more time (by a local activity) with the next."""
-    groups: list[list[WorkflowTask]] = []
+    groups: list[list[MarkedTask]] = []
     for task in tasks:
         if groups and not task.told:
             before = groups[-1][-1]

@@ -8,23 +8,17 @@ with dev_server() as server, Client.connect(server.target) as client:
     ...
 
 _activity_environment  `ActivityEnvironment`
-_async_environment     the asynchronous face of an environment
-_attempts              runs attempts of activities in an environment
-_calls                 what was called; virtual times and durations
-_cast                  the registry of an environment: workflows, activities and fakes by name
-_choosing              what happens next, where several things can
+_async_environment     `AsyncEnvironment`
+_attempts              runs attempts of activities, and records what was called
 _dev_server            a real Temporal dev server for tests and for trying things out
-_driver                the driver: does one step after another, and lets virtual time pass
-_engine_bound          the public names of `hourglass.testing` that need an engine of ours, gathered to be
-                       loaded together
+_driver                the driver: does one step after another, and lets virtual time pass; its task queues, and
+                       the choice of what happens next
 _environment           `Environment`
-_fakes                 what a test says about an activity that is not run
-_bench                 loops and threads that all environments of a process share
-_faces                 what the blocking and the asynchronous environment share; scheduled actions
+_fixture               what an environment is made of, put together; what both environments share; scheduled actions
 _guard                 notices and interrupts workflow code that never comes back
-_queues                one task queue of an environment
+_registry              workflows and activities by name, with the fakes and mishaps that a test has given them
 _session               a client's session over an environment
-_stage                 the fixture: what an environment is made of, put together
+_threads               loops and threads that all environments of a process share
 _trouble               what a test must hear of: parked runs, and why nothing happens any more
 plugin                 pytest fixtures, there wherever Hourglass and pytest are installed
 _explore               `env.explore`
@@ -32,25 +26,20 @@ _explore               `env.explore`
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hourglass.testing._dev_server import DevServer, dev_server
 
 if TYPE_CHECKING:
-    from hourglass.testing._engine_bound import (
-        ActivityEnvironment,
-        Arrival,
-        AsyncEnvironment,
-        Call,
-        Chooser,
-        Environment,
-        Exploration,
-        Later,
-        Shuffled,
-        Step,
-        call,
-        sometime,
-    )
+    from hourglass.testing._activity_environment import ActivityEnvironment
+    from hourglass.testing._async_environment import AsyncEnvironment
+    from hourglass.testing._attempts import Call, call
+    from hourglass.testing._driver import Chooser, Shuffled, Step
+    from hourglass.testing._environment import Environment
+    from hourglass.testing._explore.explorer import Exploration
+    from hourglass.testing._explore.possible import Arrival, sometime
+    from hourglass.testing._fixture import Later
 
 __all__ = [
     "ActivityEnvironment",
@@ -69,16 +58,28 @@ __all__ = [
     "sometime",
 ]
 
-_LATER = frozenset(__all__) - {"DevServer", "dev_server"}
+# Where the names are that need an engine of ours: it is loaded when one of them is first used.
+_MODULES = {
+    "ActivityEnvironment": "_activity_environment",
+    "Arrival": "_explore.possible",
+    "AsyncEnvironment": "_async_environment",
+    "Call": "_attempts",
+    "Chooser": "_driver",
+    "Environment": "_environment",
+    "Exploration": "_explore.explorer",
+    "Later": "_fixture",
+    "Shuffled": "_driver",
+    "Step": "_driver",
+    "call": "_attempts",
+    "sometime": "_explore.possible",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Load what needs an engine when it is first used."""
-    if name not in _LATER:
+    if name not in _MODULES:
         raise AttributeError(f"module 'hourglass.testing' has no attribute {name!r}")
-    from hourglass.testing import _engine_bound
-
-    found = globals()[name] = getattr(_engine_bound, name)
+    found = globals()[name] = getattr(import_module(f"hourglass.testing.{_MODULES[name]}"), name)
     return found
 
 

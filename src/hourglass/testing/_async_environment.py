@@ -6,7 +6,6 @@ one has closed, because the fibers of its runs cannot leave it.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -14,14 +13,14 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._engine.options import Duration
+from hourglass._forks import ForkStage, at_fork
 from hourglass.client import AsyncClient, AsyncWorkflowHandle
 from hourglass.client._options import StartOptions
 from hourglass.errors import UsageError
-from hourglass.testing._calls import span
+from hourglass.testing._attempts import span
 from hourglass.testing._explore.explorer import Exploration
 from hourglass.testing._explore.possible import Arrival
-from hourglass.testing._faces import EnvironmentFacts
-from hourglass.testing._stage import Setting, Stage
+from hourglass.testing._fixture import EnvironmentBase, Fixture, FixtureSettings
 
 if TYPE_CHECKING:
     from hourglass.testing._environment import Environment
@@ -93,14 +92,13 @@ def _after_fork() -> None:
     _idle.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(ForkStage.TESTING, in_child=_after_fork)
 
 
-class AsyncEnvironment(EnvironmentFacts):
+class AsyncEnvironment(EnvironmentBase):
     """Workflows on virtual time, for an `async def` test. Made by `async with Environment(…) as env:`."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: FixtureSettings) -> None:
         self._setting = setting
         self._opened = None
         self._runner: RunnerThread | None = None
@@ -110,7 +108,7 @@ class AsyncEnvironment(EnvironmentFacts):
         if self._opened is not None:
             raise UsageError("this Environment was opened before: make another")
         self._runner = runner = _borrow()
-        self._opened = runner.submit(lambda: Stage(self._setting, runner)).result()
+        self._opened = runner.submit(lambda: Fixture(self._setting, runner)).result()
         return self
 
     def close(self) -> None:
@@ -125,7 +123,7 @@ class AsyncEnvironment(EnvironmentFacts):
     @property
     def client(self) -> AsyncClient:
         """A client of the environment, for everything else that a client can do."""
-        return AsyncClient(self._stage.session)
+        return AsyncClient(self._fixture.session)
 
     # --- workflows ------------------------------------------------------------------------------------------
 
@@ -140,7 +138,7 @@ class AsyncEnvironment(EnvironmentFacts):
     async def start_workflow(self, workflow: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
         """Start a workflow and get a handle to it, as from a client. All happens that takes no time."""
         self._check_open()
-        self._stage.driver.cast.meet_workflow(workflow)
+        self._fixture.driver.registry.meet_workflow(workflow)
         return await self.client.start_workflow(workflow, *args, **options)
 
     @overload
@@ -169,8 +167,8 @@ class AsyncEnvironment(EnvironmentFacts):
         from hourglass.testing._environment import face
 
         self._check_open()
-        blocking = face(self._setting, self._stage)
-        return await self._stage.session.in_thread(lambda: blocking.explore(workflow, *args, **options))
+        blocking = face(self._setting, self._fixture)
+        return await self._fixture.session.in_thread(lambda: blocking.explore(workflow, *args, **options))
 
     # --- time -----------------------------------------------------------------------------------------------
 
@@ -187,15 +185,15 @@ class AsyncEnvironment(EnvironmentFacts):
     ) -> None:
         """Let so much virtual time pass, and all happen that is due on the way."""
         self._check_open()
-        driver = self._stage.driver
+        driver = self._fixture.driver
         length = span(duration, weeks, days, hours, minutes, seconds)
-        await self._stage.session.in_thread(lambda: driver.skip_to(driver.clock.now_ns() + length))
+        await self._fixture.session.in_thread(lambda: driver.skip_to(driver.clock.now_ns() + length))
 
     async def crash(self) -> None:
         """Lose what a worker holds, as if its process had been killed: runs are rebuilt from their histories."""
         self._check_open()
-        await self._stage.session.in_thread(self._stage.driver.crash)
+        await self._fixture.session.in_thread(self._fixture.driver.crash)
 
     def _check_open(self) -> None:
-        if self._stage.driver.closed:
+        if self._fixture.driver.closed:
             raise UsageError("this Environment is closed: what happens in it happens inside its `with` block")

@@ -14,14 +14,17 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
 from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityOk, ActivityResult, ActivityTask
-from hourglass._embedded.clock import Cancel, to_ns
-from hourglass._engine.events import Payloads
+from hourglass._embedded.clock import SECOND, Cancel, to_ns
+from hourglass._engine.options import Duration, seconds
+from hourglass._engine.specs import Payloads
 from hourglass._runtime import activity_calls
 from hourglass._runtime.activity_calls import call_on_loop, call_plainly
 from hourglass._runtime.attempts import info_of
@@ -35,15 +38,147 @@ from hourglass.activity._context import (
 )
 from hourglass.activity._options import LIVENESS_TIMEOUT
 from hourglass.converter import Converter
-from hourglass.errors import HourglassError, WorkflowStuck
+from hourglass.errors import HourglassError, UsageError, WorkflowStuck
 from hourglass.metrics import Registry, default_registry
-from hourglass.testing._bench import activity_loop, activity_threads
-from hourglass.testing._calls import Call, Recorded
-from hourglass.testing._choosing import Step, StepKind
-from hourglass.testing._driver import Driver
-from hourglass.testing._fakes import Fake, Raisable, raised
-from hourglass.testing._queues import Queue
+from hourglass.testing._driver import EnvironmentDriver, ServedQueue, Step, StepKind
+from hourglass.testing._registry import Fake, Raisable, raised
+from hourglass.testing._threads import activity_loop, activity_threads
 from hourglass.testing._trouble import is_to_be_let_out
+
+# --- virtual time ---------------------------------------------------------------------------------
+#
+# Times and durations are `datetime`, `timedelta`, `days=3` where a test writes them, and nanoseconds inside.
+
+
+def span(
+    duration: Duration | None, weeks: float, days: float, hours: float, minutes: float, seconds_: float
+) -> int:
+    """A duration, given as one or in parts, as nanoseconds."""
+    parts = timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds_)
+    if duration is not None and parts:
+        raise UsageError("give a duration, or its parts by name (days=3, hours=12), not both")
+    if duration is None and not parts:
+        raise UsageError("give a duration: a timedelta, seconds, or its parts by name (days=3, hours=12)")
+    chosen = parts if duration is None else duration
+    if isinstance(chosen, timedelta):
+        seconds(chosen)
+        return (chosen // timedelta(microseconds=1)) * 1000
+    return round(seconds(chosen) * SECOND)
+
+
+def as_datetime(ns: int) -> datetime:
+    """A virtual time as a `datetime` in UTC, to the microsecond."""
+    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=ns // 1000)
+
+
+def as_ns(time: datetime) -> int:
+    """A `datetime` as nanoseconds since the epoch; it must know its time zone."""
+    if not isinstance(time, datetime) or time.tzinfo is None:
+        raise UsageError("a time must be a datetime with a time zone")
+    return ((time - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1)) * 1000
+
+
+# --- calls: `env.calls(charge) == [call("o-1", 1200)]` --------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One attempt of an activity: with what it was called, the how-manieth attempt it was, and when.
+
+    Equal to another, or to `call(…)`, if the arguments are, however they were given: by position, by name or by
+    default.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    activity: str = ""
+    attempt: int = 0
+    time_ns: int = field(default=0, repr=False)
+    workflow_id: str = ""
+    function: Callable[..., Any] | None = field(default=None, repr=False)
+    outcome: list[str] = field(default_factory=list, repr=False)
+
+    @property
+    def returned(self) -> bool:
+        """Whether it did its work and returned, be it that its answer was lost."""
+        return "returned" in self.outcome
+
+    @property
+    def time(self) -> datetime:
+        """When, in virtual time."""
+        return as_datetime(self.time_ns)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Call):
+            return NotImplemented
+        signature = _signature(self.function or other.function)
+        return self._bound(signature) == other._bound(signature)
+
+    __hash__ = None  # type: ignore[assignment]  # arguments may be anything
+
+    def __repr__(self) -> str:
+        given = [repr(each) for each in self.args] + [
+            f"{key}={value!r}" for key, value in self.kwargs.items()
+        ]
+        again = f" (attempt {self.attempt})" if self.attempt > 1 else ""
+        return f"call({', '.join(given)}){again}"
+
+    def _bound(self, signature: inspect.Signature | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if signature is None:
+            return self.args, self.kwargs
+        try:
+            bound = signature.bind(*self.args, **self.kwargs)
+        except TypeError:  # not a call of this function: equal to none that is
+            return self.args, self.kwargs
+        bound.apply_defaults()
+        return bound.args, bound.kwargs
+
+
+@dataclass(slots=True, eq=False)
+class Recorded:
+    """An attempt that was begun, as it came. What it was called with is decoded when the test asks: few do."""
+
+    task: ActivityTask
+    fake: Fake
+    time_ns: int
+    outcome: list[str] = field(default_factory=list)
+    _call: Call | None = None
+    _is_decoded: bool = False
+
+    def call(self, converter: Converter) -> Call | None:
+        """The call; None where its arguments cannot be decoded: the attempt has failed with that."""
+        if not self._is_decoded:
+            self._is_decoded = True
+            try:
+                arguments = self.fake.definition.arguments(converter, self.task.arguments)
+            except HourglassError:
+                return None
+            self._call = Call(
+                tuple(arguments),
+                activity=self.task.activity_type,
+                attempt=self.task.attempt,
+                time_ns=self.time_ns,
+                workflow_id=self.task.workflow_id,
+                function=self.fake.shown,
+                outcome=self.outcome,
+            )
+        return self._call
+
+
+def _signature(function: Callable[..., Any] | None) -> inspect.Signature | None:
+    try:
+        return None if function is None else inspect.signature(function)
+    except (TypeError, ValueError):
+        return None  # some callables of C do not say what they take
+
+
+def call(*args: Any, **kwargs: Any) -> Call:
+    """What a call is compared with."""
+    return Call(args, kwargs)
+
+
+# --- attempts -------------------------------------------------------------------------------------
+
 
 # Often enough for the timeout of automatic heartbeats, and seldom enough for hours to pass quickly.
 _BEAT = 0.8 * LIVENESS_TIMEOUT
@@ -60,10 +195,10 @@ class Mishap:
 
 
 @dataclass(eq=False, slots=True)
-class Attempt:
+class EnvironmentAttempt:
     """One attempt that is in hand."""
 
-    queue: Queue
+    queue: ServedQueue
     task: ActivityTask
     fake: Fake
     context: ActivityContext
@@ -84,7 +219,7 @@ class Attempts:
 
     def __init__(
         self,
-        driver: Driver,
+        driver: EnvironmentDriver,
         converter: Converter,
         client: Callable[[], Any],
         *,
@@ -102,7 +237,7 @@ class Attempts:
         )
         self._recorded: dict[str, list[Recorded]] = {}
         self._watched: dict[str, tuple[Fake, ActivityDefinition]] = {}
-        self._held: dict[bytes, Attempt] = {}
+        self._held: dict[bytes, EnvironmentAttempt] = {}
         self._asleep: set[bytes] = set()
         self._running: set[bytes] = set()
         self.inline = False
@@ -118,7 +253,7 @@ class Attempts:
         """How many wait for virtual time."""
         return len(self._asleep)
 
-    def step(self, queue: Queue, item: ActivityItem) -> tuple[StepKind, str, Callable[[], None]]:
+    def step(self, queue: ServedQueue, item: ActivityItem) -> tuple[StepKind, str, Callable[[], None]]:
         """What a polled item means."""
         if isinstance(item, ActivityCancel):
             held = self._held.get(item.token)
@@ -140,7 +275,7 @@ class Attempts:
 
     # --- beginning ----------------------------------------------------------------------------------------
 
-    def begin(self, queue: Queue, task: ActivityTask, mishap: Mishap | None = None) -> None:
+    def begin(self, queue: ServedQueue, task: ActivityTask, mishap: Mishap | None = None) -> None:
         """Begin an attempt, which a mishap may befall."""
         if task.attempt > _MOST_ATTEMPTS:
             self._driver.troubles.add(
@@ -150,7 +285,7 @@ class Attempts:
                 )
             )
         try:
-            fake = self._driver.cast.activity(task.activity_type)
+            fake = self._driver.registry.activity(task.activity_type)
         except HourglassError as error:
             self._driver.troubles.add(error)
             queue.report(activity_calls.failed(task, type(error).__name__, str(error), non_retryable=True))
@@ -161,14 +296,14 @@ class Attempts:
         if planned is not None:  # most attempts of tests that retry: over before the test could ask for them
             queue.report(activity_calls.ended_by(task, planned, None, self._converter, PAYLOAD_LIMIT))
             return
-        attempt = Attempt(queue, task, fake, self._context(queue, task), recorded, mishap=mishap)
+        attempt = EnvironmentAttempt(queue, task, fake, self._context(queue, task), recorded, mishap=mishap)
         self._held[task.token] = attempt
         if fake.takes:
             self._sleep(attempt)
         else:
             self._perform(attempt)
 
-    def _context(self, queue: Queue, task: ActivityTask) -> ActivityContext:
+    def _context(self, queue: ServedQueue, task: ActivityTask) -> ActivityContext:
         def send(details: Payloads) -> None:
             if self._driver.at_home:
                 self._driver.loop.call(queue.handle.heartbeat, task.token, details)
@@ -180,18 +315,18 @@ class Attempts:
 
     # --- virtual durations --------------------------------------------------------------------------------
 
-    def _sleep(self, attempt: Attempt) -> None:
+    def _sleep(self, attempt: EnvironmentAttempt) -> None:
         clock, fake = self._driver.clock, attempt.fake
         self._asleep.add(attempt.task.token)
         wake = Step("woke", attempt.name, partial(self._wake, attempt))
         attempt.alarms = (clock.call_at(clock.now_ns() + to_ns(fake.takes), lambda: self._driver.add(wake)),)
         interval = fake.beats
-        if interval is None and attempt.task.heartbeat_timeout == LIVENESS_TIMEOUT:
+        if interval is None and attempt.task.spec.heartbeat_timeout == LIVENESS_TIMEOUT:
             interval = _BEAT
         if interval is not None:
             self._beat_every(attempt, interval)
 
-    def _beat_every(self, attempt: Attempt, interval: float) -> None:
+    def _beat_every(self, attempt: EnvironmentAttempt, interval: float) -> None:
         clock = self._driver.clock
 
         def beat() -> None:
@@ -202,14 +337,14 @@ class Attempts:
         last = attempt.alarms[0]
         attempt.alarms = (last, clock.call_at(clock.now_ns() + to_ns(interval), beat))
 
-    def _wake(self, attempt: Attempt) -> None:
+    def _wake(self, attempt: EnvironmentAttempt) -> None:
         if not attempt.over:
             self._asleep.discard(attempt.task.token)
             self._perform(attempt)
 
     # --- the call -----------------------------------------------------------------------------------------
 
-    def _perform(self, attempt: Attempt) -> None:
+    def _perform(self, attempt: EnvironmentAttempt) -> None:
         definition, task = attempt.fake.definition, attempt.task
         planned = self._planned(attempt)
         if planned is not None:
@@ -224,11 +359,11 @@ class Attempts:
             self._running.add(attempt.task.token)
             activity_threads().submit(partial(self._in_thread, attempt))
 
-    def _planned(self, attempt: Attempt) -> BaseException | None:
+    def _planned(self, attempt: EnvironmentAttempt) -> BaseException | None:
         error = None if attempt.mishap is None else attempt.mishap.error
         return attempt.fake.planned(attempt.task.attempt) if error is None else raised(error)
 
-    def _call_here(self, attempt: Attempt) -> ActivityResult:
+    def _call_here(self, attempt: EnvironmentAttempt) -> ActivityResult:
         fake, name = attempt.fake, attempt.task.activity_type
         watched = self._watched.get(name)
         if watched is None or watched[0] is not fake:
@@ -248,26 +383,26 @@ class Attempts:
 
         return replace(definition, fn=watched)
 
-    def _in_thread(self, attempt: Attempt) -> None:
+    def _in_thread(self, attempt: EnvironmentAttempt) -> None:
         result: ActivityResult | None = None
         try:
             result = call_plainly(attempt.task, attempt.context, attempt.fake.definition)
         finally:
             self._ended_elsewhere(attempt, result)
 
-    async def _on_loop(self, attempt: Attempt) -> None:
+    async def _on_loop(self, attempt: EnvironmentAttempt) -> None:
         result: ActivityResult | None = None
         try:
             result = await call_on_loop(attempt.task, attempt.context, attempt.fake.definition)
         finally:
             self._ended_elsewhere(attempt, result)
 
-    def _began(self, attempt: Attempt, coroutine: asyncio.Task[None]) -> None:
+    def _began(self, attempt: EnvironmentAttempt, coroutine: asyncio.Task[None]) -> None:
         attempt.coroutine = coroutine
         if attempt.context.cancelled:
             coroutine.cancel()
 
-    def _ended_elsewhere(self, attempt: Attempt, result: ActivityResult | None) -> None:
+    def _ended_elsewhere(self, attempt: EnvironmentAttempt, result: ActivityResult | None) -> None:
         final = result or activity_calls.died_thread(attempt.task)
         self._driver.from_outside(Step("ended", attempt.name, partial(self._end, attempt, final)))
 
@@ -283,11 +418,11 @@ class Attempts:
         else:
             self._cancel_coroutine(attempt)
 
-    def _cancel_coroutine(self, attempt: Attempt) -> None:
+    def _cancel_coroutine(self, attempt: EnvironmentAttempt) -> None:
         if attempt.fake.definition.is_async:
             activity_loop().call_soon(lambda: attempt.coroutine is not None and attempt.coroutine.cancel())
 
-    def _end(self, attempt: Attempt, result: ActivityResult) -> None:
+    def _end(self, attempt: EnvironmentAttempt, result: ActivityResult) -> None:
         if attempt.over:
             return
         self._let_go(attempt)
@@ -296,7 +431,7 @@ class Attempts:
         if attempt.mishap is None or not attempt.mishap.answer_lost:
             attempt.queue.report(result)
 
-    def _let_go(self, attempt: Attempt) -> None:
+    def _let_go(self, attempt: EnvironmentAttempt) -> None:
         token = attempt.task.token
         attempt.over = True
         for cancel in attempt.alarms:

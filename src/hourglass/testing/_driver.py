@@ -16,25 +16,194 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
+
+import msgspec
 
 from hourglass._bridge.handles import is_eviction
-from hourglass._contract.handle import ActivityItem
+from hourglass._contract.handle import ActivityItem, ActivityResult, Handle, HandleConfig, Shutdown
+from hourglass._contract.ids import new_id
 from hourglass._contract.service import Connection, WaitForClose
 from hourglass._embedded import EngineConnection, VirtualClock
+from hourglass._embedded.engine.task_queues import DispatchPolicy
+from hourglass._engine.commands import Completion, Succeeded
 from hourglass._engine.events import Activation, RunEvicted
-from hourglass._runtime.evaluation import Evaluations
-from hourglass.activity._seen import listening
+from hourglass._runtime.evaluation import Evaluations, Verdict
+from hourglass._runtime.parked import task_failed
 from hourglass.errors import InternalError, UsageError
-from hourglass.testing._bench import QuietLoop
-from hourglass.testing._cast import Cast
-from hourglass.testing._choosing import Chooser, Step, StepKind
 from hourglass.testing._guard import Guard
-from hourglass.testing._queues import Queue, queues_of
+from hourglass.testing._registry import EnvironmentRegistry
+from hourglass.testing._threads import ManualPoll, QuietLoop
 from hourglass.testing._trouble import Troubles, explain
+
+# --- steps, and the choice of the next one --------------------------------------------------------
+#
+# At any instant an environment knows the steps that are possible. One is chosen, done, and the possible ones are
+# looked at again; time moves when there is none. The same choices give the same story.
+
+
+StepKind = Literal["activation", "attempt", "cancel", "ended", "woke", "action"]
+
+
+class Step(msgspec.Struct, frozen=True, eq=False):
+    """Something that can happen now.
+
+    activation: a workflow gets to know what happened. attempt: an attempt of an activity begins. cancel: one is
+    told to stop. ended: one that ran elsewhere is done. woke: the virtual duration of a fake is over. action:
+    something that the test put down for this time.
+    """
+
+    kind: StepKind
+    name: str
+    do: Callable[[], None]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+class Chooser(Protocol):
+    """Decides what happens next."""
+
+    def choose(self, steps: Sequence[Step]) -> int:
+        """The place of the step that is done next; there is at least one."""
+        ...
+
+
+class InOrder:
+    """What came first happens first."""
+
+    def choose(self, steps: Sequence[Step]) -> int:
+        """The first."""
+        return 0
+
+
+class Shuffled:
+    """Any order, the same for the same seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def choose(self, steps: Sequence[Step]) -> int:
+        """One of them."""
+        return self._random.randrange(len(steps))
+
+
+# --- task queues: a handle, its runs, and its two polls -------------------------------------------
+#
+# What its polls bring becomes a step.
+# A crash drops all that a worker would lose with its process.
+
+
+IDENTITY = "test-worker"
+
+_MANY = 1_000_000  # nothing is to wait for a slot
+
+
+class ServedQueue:
+    """What serves one task queue. In the environment's thread."""
+
+    def __init__(
+        self, name: str, connection: Connection, loop: QuietLoop, evaluations: Callable[[str], Evaluations]
+    ) -> None:
+        self.name = name
+        self._connection = connection
+        self._loop = loop
+        self._make = evaluations
+
+    async def open(self) -> None:
+        """Begin to serve; on the loop."""
+        self.evaluations = self._make(self.name)
+        config = HandleConfig(
+            task_queue=self.name,
+            identity=IDENTITY,
+            max_cached_workflows=_MANY,
+            max_concurrent_workflow_tasks=_MANY,
+            max_concurrent_activities=_MANY,
+            max_concurrent_local_activities=_MANY,
+        )
+        self.handle: Handle = await self._connection.open_handle(config)
+        door = self.handle.in_process
+        assert door is not None  # an environment's engine is in this thread
+        self._door = door
+        self._activations = ManualPoll(self.handle.poll_activation)
+        self._activities = ManualPoll(self.handle.poll_activity)
+
+    def polled(self) -> list[Activation | ActivityItem]:
+        """All that the polls bring now."""
+        task, attempt = self._activations.waits, self._activities.waits
+        tasks, attempts = task is None or task.done(), attempt is None or attempt.done()
+        return self._loop.call(self._take, tasks, attempts) if tasks or attempts else []
+
+    def _take(self, tasks: bool, attempts: bool) -> list[Activation | ActivityItem]:
+        found: list[Activation | ActivityItem] = []
+        try:
+            # What is there is taken first: a poll that was woken then only waits on, which is cheaper than a new one.
+            if tasks:
+                found += self._door.take_activations()
+                while (activation := self._activations.take()) is not None:
+                    found.append(activation)
+            if attempts:
+                found += self._door.take_activities()
+                while (item := self._activities.take()) is not None:
+                    found.append(item)
+        except Shutdown:
+            pass
+        return found
+
+    def waits(self) -> set[asyncio.Future[Any]]:
+        """What the polls wait for."""
+        polls = (self._activations.waits, self._activities.waits)
+        return {each for each in polls if each is not None}
+
+    def refuse(self, activation: Activation, why: str) -> None:
+        """Fail the task of an activation without executing anything."""
+        self._loop.call(self._door.answer_activation, task_failed(activation.run_id, "WorkflowParked", why))
+
+    def judge(self, activation: Activation) -> Verdict:
+        """Have an activation evaluated; the driver sees to the answer."""
+        return self.evaluations.evaluate(activation)
+
+    def answer(self, verdict: Verdict) -> None:
+        """Answer the activation of a verdict."""
+        self._loop.call(self._door.answer_activation, verdict.completion)
+        for run_id in verdict.evict:
+            self.handle.request_eviction(run_id)
+
+    def report(self, result: ActivityResult) -> None:
+        """Answer for an attempt."""
+        self._loop.call(self._door.answer_activity, result)
+
+    def crash(self) -> None:
+        """Lose everything that a worker knows, as if its process had died, and begin anew."""
+        self.close()
+        self._loop.do(self.open())
+
+    def close(self) -> None:
+        """Drop all fibers, in their own thread, and let go of the handle."""
+        self.evaluations.close()
+        self._activations.close()
+        self._activities.close()
+        self._loop.do(self.handle.finalize_shutdown())
+
+
+def queues_of(completion: Completion) -> list[str]:
+    """The task queues that the commands of a completion name."""
+    if not isinstance(completion, Succeeded):
+        return []
+    named: list[str] = []
+    for command in completion.commands:
+        name = getattr(getattr(command, "spec", None), "task_queue", "")
+        if name and isinstance(name, str):
+            named.append(name)
+    return named
+
+
+# --- the driver -----------------------------------------------------------------------------------
+
 
 T = TypeVar("T")
 
@@ -54,7 +223,7 @@ class Performer(Protocol):
         """How many wait for virtual time."""
         ...
 
-    def step(self, queue: Queue, item: ActivityItem) -> tuple[StepKind, str, Callable[[], None]]:
+    def step(self, queue: ServedQueue, item: ActivityItem) -> tuple[StepKind, str, Callable[[], None]]:
         """What a polled item means."""
         ...
 
@@ -67,10 +236,28 @@ class Interrupted(BaseException):
     """The caller that waited has given up: its asynchronous call was cancelled, or its environment is closed."""
 
 
-class Driver:
+class DriverPolicy(DispatchPolicy):
+    """The policy of an environment's engine: the driver decides."""
+
+    driver: EnvironmentDriver
+
+    def may_take(self, run_id: str, scheduled_event_id: int) -> bool:
+        """See `DispatchPolicy`."""
+        return self.driver.may_take(run_id, scheduled_event_id)
+
+    def due_now(self, due: list[int]) -> list[int]:
+        """See `DispatchPolicy`."""
+        return self.driver.due_now(due)
+
+    def new_run_id(self) -> str:
+        """See `DispatchPolicy`."""
+        return self.driver.new_run_id()
+
+
+class EnvironmentDriver:
     """Drives one environment. All but what is said to be for any thread belongs to the environment's thread."""
 
-    make_queue: Callable[..., Queue] = Queue
+    make_queue: Callable[..., ServedQueue] = ServedQueue
     make_troubles: Callable[[], Troubles] = Troubles
     gates = False
     """Whether the engine asks before it gives anything out; else it does so once a run is parked."""
@@ -80,19 +267,20 @@ class Driver:
         connection: EngineConnection,
         clock: VirtualClock,
         loop: QuietLoop,
-        cast: Cast,
+        registry: EnvironmentRegistry,
         chooser: Chooser,
         evaluations: Callable[[str, Troubles], Evaluations],
         horizon_ns: int,
         guard: Guard,
+        policy: DriverPolicy,
     ) -> None:
         self.connection: Connection = connection
         self.engine = connection.engine
-        if self.gates:
-            self.engine.offers.gate = self.may_take
+        self.policy = policy
+        policy.driver, policy.is_selective = self, self.gates
         self.clock = clock
         self.loop = loop
-        self.cast = cast
+        self.registry = registry
         self.troubles = self.make_troubles()
         self.chooser = chooser
         self.guard = guard
@@ -107,7 +295,7 @@ class Driver:
         self.horizon_ns = clock.now_ns() + horizon_ns
         self._evaluations = evaluations
         self._thread = threading.get_ident()
-        self._queues: dict[str, Queue] = {}
+        self._queues: dict[str, ServedQueue] = {}
         self._bell: asyncio.Future[None] | None = None
         self._interrupted = False
 
@@ -116,6 +304,14 @@ class Driver:
         change while the test runs: executed once more, it would raise once more.
         """
         return scheduled_event_id != 0 or not self.troubles.is_parked(run_id)
+
+    def due_now(self, due: list[int]) -> list[int]:
+        """Which of a run's timers that are due at the same moment happen now."""
+        return due
+
+    def new_run_id(self) -> str:
+        """The id of a new run."""
+        return new_id()
 
     # --- from any thread ----------------------------------------------------------------------------------
 
@@ -154,8 +350,7 @@ class Driver:
         task = self.loop.create_task(coro)
         task.add_done_callback(lambda _: self.ring())
         try:
-            with listening(self.cast.meet_activity):
-                self._drive(task.done, may_move)
+            self._drive(task.done, may_move)
         except BaseException:
             task.cancel()
             self.loop.do(_ended(task))
@@ -169,8 +364,7 @@ class Driver:
         reached: list[bool] = []
         cancel = self.clock.call_at(when_ns, lambda: reached.append(True))
         try:
-            with listening(self.cast.meet_activity):
-                self._drive(lambda: bool(reached), lambda: True)
+            self._drive(lambda: bool(reached), lambda: True)
         finally:
             cancel()
         self._raise_parked()
@@ -303,13 +497,13 @@ class Driver:
         self._bell = None
         return bool(done)
 
-    def _step(self, queue: Queue, item: Activation | ActivityItem) -> Step:
+    def _step(self, queue: ServedQueue, item: Activation | ActivityItem) -> Step:
         if isinstance(item, Activation):
             return Step("activation", item.run_id, partial(self._evaluate, queue, item))
         assert self.performer is not None
         return Step(*self.performer.step(queue, item))
 
-    def _evaluate(self, queue: Queue, activation: Activation) -> None:
+    def _evaluate(self, queue: ServedQueue, activation: Activation) -> None:
         for event in activation.events:
             if isinstance(event, RunEvicted):
                 self.troubles.evicted(activation.run_id, event)
@@ -319,7 +513,7 @@ class Driver:
         with self.guard:
             verdict = queue.judge(activation)
         if self.troubles.any_parked:
-            self.engine.offers.gate = self.may_take
+            self.policy.is_selective = True
         queue.answer(verdict)
         for name in queues_of(verdict.completion):
             self.loop.do(self.serve(name))

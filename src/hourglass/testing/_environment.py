@@ -20,20 +20,18 @@ from hourglass.client import Client, WorkflowHandle
 from hourglass.client._options import StartOptions
 from hourglass.errors import UsageError
 from hourglass.testing._async_environment import AsyncEnvironment
-from hourglass.testing._calls import span
+from hourglass.testing._attempts import span
 from hourglass.testing._explore.choices import chosen_sorts
-from hourglass.testing._explore.explorer import Exploration, explore, replay
-from hourglass.testing._explore.order import Plan, start_options
+from hourglass.testing._explore.explorer import Exploration, ExplorationPlan, explore, replay, start_options
 from hourglass.testing._explore.possible import Arrival, checked_arrivals
 from hourglass.testing._explore.properties import Properties, checked_allowed
-from hourglass.testing._faces import EnvironmentFacts
-from hourglass.testing._stage import Setting, Stage
+from hourglass.testing._fixture import EnvironmentBase, Fixture, FixtureSettings
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 
 
-class Environment(EnvironmentFacts):
+class Environment(EnvironmentBase):
     """Workflows on virtual time, for a test: `with Environment() as env:`, or `async with`.
 
     Workflows and activities need no list: what is called as a decorated object is found. `workflows`, `activities`
@@ -49,15 +47,15 @@ class Environment(EnvironmentFacts):
         """Begin; `with` does it."""
         if self._opened is not None or self._asynchronous is not None:
             raise UsageError("this Environment was opened before: make another")
-        self._opened = Stage(self._setting)
+        self._opened = Fixture(self._setting)
         return self
 
     def close(self) -> None:
         """End. Runs that are still open are left as they are. Can be repeated."""
-        stage = self._stage
-        if not stage.driver.closed:
-            stage.driver.check()
-            stage.close()
+        fixture = self._fixture
+        if not fixture.driver.closed:
+            fixture.driver.check()
+            fixture.close()
 
     def __enter__(self) -> Environment:
         return self.open()
@@ -86,7 +84,7 @@ class Environment(EnvironmentFacts):
     @property
     def client(self) -> Client:
         """A client of the environment, for everything else that a client can do."""
-        return self._stage.client
+        return self._fixture.client
 
     # --- workflows ------------------------------------------------------------------------------------------
 
@@ -100,8 +98,8 @@ class Environment(EnvironmentFacts):
     ) -> WorkflowHandle[R]: ...
     def start_workflow(self, workflow: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
         """Start a workflow and get a handle to it, as from a client. All happens that takes no time."""
-        self._stage.driver.check()
-        self._stage.driver.cast.meet_workflow(workflow)
+        self._fixture.driver.check()
+        self._fixture.driver.registry.meet_workflow(workflow)
         return self.client.start_workflow(workflow, *args, **options)
 
     @overload
@@ -148,13 +146,13 @@ class Environment(EnvironmentFacts):
         A run may fail only as `allowed` says or, where that is not given, if something went wrong before. `story` runs
         one order again that a failure has named.
         """
-        self._stage.driver.check()
-        plan = Plan(
+        self._fixture.driver.check()
+        plan = ExplorationPlan(
             workflow=workflow,
             arguments=args,
             options=start_options(options),
             setting=self._setting,
-            cast=self._stage.driver.cast,
+            registry=self._fixture.driver.registry,
             sorts=chosen_sorts(
                 crashes=crashes, failures=failures, timeouts=timeouts, redeliveries=redeliveries
             ),
@@ -179,16 +177,16 @@ class Environment(EnvironmentFacts):
         seconds: float = 0,
     ) -> None:
         """Let so much virtual time pass, and all happen that is due on the way."""
-        driver = self._stage.driver
+        driver = self._fixture.driver
         driver.skip_to(driver.clock.now_ns() + span(duration, weeks, days, hours, minutes, seconds))
 
     def crash(self) -> None:
         """Lose what a worker holds, as if its process had been killed: runs are rebuilt from their histories."""
-        self._stage.driver.crash()
+        self._fixture.driver.crash()
 
 
-def face(setting: Setting, stage: Stage) -> Environment:
-    """An environment around a stage that its caller has opened."""
+def face(setting: FixtureSettings, fixture: Fixture) -> Environment:
+    """An environment around a fixture that its caller has opened."""
     env = object.__new__(Environment)
-    env._setting, env._opened = setting, stage
+    env._setting, env._opened = setting, fixture
     return env

@@ -9,12 +9,12 @@ does not count. Going in and out costs nothing that could be noticed.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
 from types import TracebackType
 
+from hourglass._forks import ForkStage, at_fork
 from hourglass._runtime.hung import (
     HungStack,
     LaneStopped,
@@ -49,7 +49,7 @@ class Guard:
         self._attempts = 0
         self._stack: HungStack | None = None
         if self._timeout:
-            _watchman.watch(self)
+            _guard_thread.watch(self)
 
     def __enter__(self) -> None:
         self._entered += 1
@@ -64,7 +64,7 @@ class Guard:
 
     def _end_interrupted(self) -> None:
         try:
-            with _watchman.looking:  # an exception for the workflow must not arrive behind it
+            with _guard_thread.looking:  # an exception for the workflow must not arrive behind it
                 pass
         except LaneStopped:
             pass
@@ -76,7 +76,7 @@ class Guard:
         ) from None
 
     def look(self) -> None:
-        """From the watchman: has it been in work for too long?"""
+        """From the guard's thread: has it been in work for too long?"""
         if not self._busy:
             return
         if self._seen != self._entered:
@@ -97,7 +97,7 @@ class Guard:
             raise_briefly(self._thread_id, moment(self._attempts))
 
 
-class _Watchman:
+class _GuardThread:
     """Looks at all guards that there are."""
 
     def __init__(self) -> None:
@@ -131,10 +131,9 @@ class _Watchman:
 
 
 def _after_fork() -> None:
-    global _watchman
-    _watchman = _Watchman()  # the thread is not inherited, and its locks may be held
+    global _guard_thread
+    _guard_thread = _GuardThread()  # the thread is not inherited, and its locks may be held
 
 
-_watchman = _Watchman()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+_guard_thread = _GuardThread()
+at_fork(ForkStage.TESTING, in_child=_after_fork)

@@ -28,9 +28,9 @@ from hourglass._contract.well_formed import check_request
 from hourglass._embedded.clock import to_ns
 from hourglass._runtime.portal import Portal
 from hourglass.activity._context import in_activity
-from hourglass.client._session import Link, Operation, Session
+from hourglass.client._session import ClientOperation, ClientSession, Link
 from hourglass.errors import UsageError
-from hourglass.testing._driver import Driver
+from hourglass.testing._driver import EnvironmentDriver
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -69,13 +69,13 @@ class EnvironmentLink(Link):
 
 
 @dataclass(frozen=True)
-class EnvironmentSession(Session):
+class EnvironmentSession(ClientSession):
     """Runs operations and, while it waits, the environment."""
 
-    driver: Driver = field(kw_only=True)
+    driver: EnvironmentDriver = field(kw_only=True)
     runner: Runner | None = field(kw_only=True, default=None)
 
-    def perform(self, operation: Operation[T]) -> T:
+    def perform(self, operation: ClientOperation[T]) -> T:
         """Run an operation to its end."""
         driver = self.driver
         if driver.at_home or not in_activity():
@@ -88,7 +88,7 @@ class EnvironmentSession(Session):
         except concurrent.futures.CancelledError:
             raise UsageError("the Environment was closed while an activity waited in it") from None
 
-    async def aperform(self, operation: Operation[T]) -> T:
+    async def aperform(self, operation: ClientOperation[T]) -> T:
         """Run an operation in the environment's thread, and await it."""
         return operation.parse(await self.in_thread(lambda: self.driver.run(operation.ask(self))))
 
@@ -111,16 +111,16 @@ class EnvironmentSession(Session):
 
     def meet(self, workflow: object) -> None:
         """A workflow that a schedule will start."""
-        self.driver.cast.meet_workflow(workflow)
+        self.driver.registry.meet_workflow(workflow)
 
     async def call(self, request: Request[A]) -> A:
         """Ask the engine, on the environment's loop."""
         check_request(request)
         driver, asked = self.driver, cast(object, request)
         if isinstance(asked, StartWorkflow):
-            await driver.serve(asked.task_queue)
+            await driver.serve(asked.spec.task_queue)
         elif isinstance(asked, (CreateSchedule, UpdateSchedule)):
-            await driver.serve(asked.schedule.action.task_queue)
+            await driver.serve(asked.schedule.action.spec.task_queue)
         if isinstance(asked, (WaitForClose, QueryWorkflow)):
             await self._refuse_parked(asked.workflow_id, asked.run_id)
         if not isinstance(asked, WaitForClose):

@@ -24,9 +24,9 @@ world is an activity.
 
 from __future__ import annotations
 
-from hourglass._engine.commands import ActivityCancellationType, ChildCancellationType, ParentClosePolicy
 from hourglass._engine.definition import HandlerUnfinishedPolicy
 from hourglass._engine.fibers import Task
+from hourglass._engine.specs import ActivityCancellationType, ChildCancellationType, ParentClosePolicy
 from hourglass._engine.versions import (
     ContinueAsNewVersioningBehavior,
     VersioningBehavior,

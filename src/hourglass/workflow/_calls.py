@@ -10,14 +10,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, NoReturn, TypedDict, TypeVar, TypeVarTuple, Unpack, cast, overload
 
-from hourglass._engine.commands import (
-    ChildCancellationType,
-    ContinueAsNew,
-    IdReusePolicy,
-    ParentClosePolicy,
-    SignalExternalWorkflow,
-    StartChildWorkflow,
-)
+from hourglass._engine.commands import ContinueAsNew, SignalExternalWorkflow, StartChildWorkflow
 from hourglass._engine.context import LiveRun
 from hourglass._engine.fibers import Task, require_fiber
 from hourglass._engine.interception import (
@@ -45,6 +38,13 @@ from hourglass._engine.options import (
     optional_seconds,
     priority,
     retry_rule,
+)
+from hourglass._engine.specs import (
+    ChildCancellationType,
+    ChildWorkflowSpec,
+    IdReusePolicy,
+    ParentClosePolicy,
+    StartSpec,
 )
 from hourglass._engine.versions import ContinueAsNewVersioningBehavior
 from hourglass.activity import Activity, ActivityOptions
@@ -257,14 +257,16 @@ def _continue(converter: Converter, given: Given, call: ContinueAsNewInput) -> N
     raise ContinueAsNewRequest(
         ContinueAsNew(
             workflow_type=call.workflow,
-            task_queue=check_text(options["task_queue"], "task_queue"),
             arguments=given.encode(converter, call.args),
-            run_timeout=optional_seconds(options["run_timeout"], "run_timeout"),
-            task_timeout=optional_seconds(options["task_timeout"], "task_timeout"),
-            retry_policy=retry_rule(options["retry_policy"]),
-            memo={key: converter.encode(value) for key, value in memo.items()},
-            search_attributes=encode_search_attributes(options["search_attributes"] or {}),
             headers=call.headers,
+            spec=StartSpec(
+                task_queue=check_text(options["task_queue"], "task_queue"),
+                run_timeout=optional_seconds(options["run_timeout"], "run_timeout") or 0.0,
+                task_timeout=optional_seconds(options["task_timeout"], "task_timeout") or 0.0,
+                retry_policy=retry_rule(options["retry_policy"]),
+                memo={key: converter.encode(value) for key, value in memo.items()},
+                search_attributes=encode_search_attributes(options["search_attributes"] or {}),
+            ),
             versioning=ContinueAsNewVersioningBehavior(options["initial_versioning_behavior"]),
         )
     )
@@ -309,6 +311,12 @@ class ChildOptions(TypedDict, total=False):
 
 
 _KNOWN = tuple(ChildOptions.__annotations__)
+_CHOICES: dict[str, Any] = {
+    "parent_close_policy": ParentClosePolicy,
+    "id_reuse_policy": IdReusePolicy,
+    "cancellation_type": ChildCancellationType,
+}
+"""The fields of a `ChildWorkflowSpec`, and what each is one of."""
 
 
 class ChildWorkflowHandle(ChildOperation[R], Generic[R]):
@@ -437,36 +445,28 @@ def _start(
     check_options(options, f"workflow {workflow_type}")
     converter = run.converter
     memo = named_values(options.get("memo", {}), "memo")
+    spec = StartSpec(
+        task_queue=check_text(options.get("task_queue", ""), "task_queue"),
+        execution_timeout=optional_seconds(options.get("execution_timeout"), "execution_timeout") or 0.0,
+        run_timeout=optional_seconds(options.get("run_timeout"), "run_timeout") or 0.0,
+        task_timeout=optional_seconds(options.get("task_timeout"), "task_timeout") or 0.0,
+        retry_policy=retry_rule(options.get("retry_policy")),
+        cron_schedule=check_text(options.get("cron_schedule", ""), "cron_schedule"),
+        memo={key: converter.encode(value) for key, value in memo.items()},
+        search_attributes=encode_search_attributes(options.get("search_attributes", {})),
+        priority_key=priority(options.get("priority_key", 0)),
+        static_summary=_note(run, options.get("static_summary")),
+        static_details=_note(run, options.get("static_details")),
+    )
+    said = {name: choice(kind, options[name], name) for name, kind in _CHOICES.items() if name in options}
     command = StartChildWorkflow(
         seq=0,
         workflow_id=_id(options),
         workflow_type=workflow_type,
         arguments=arguments,
-        task_queue=check_text(options.get("task_queue", ""), "task_queue"),
-        execution_timeout=optional_seconds(options.get("execution_timeout"), "execution_timeout"),
-        run_timeout=optional_seconds(options.get("run_timeout"), "run_timeout"),
-        task_timeout=optional_seconds(options.get("task_timeout"), "task_timeout"),
-        parent_close_policy=choice(
-            ParentClosePolicy,
-            options.get("parent_close_policy", ParentClosePolicy.TERMINATE),
-            "parent_close_policy",
-        ),
-        id_reuse_policy=choice(
-            IdReusePolicy, options.get("id_reuse_policy", IdReusePolicy.ALLOW_DUPLICATE), "id_reuse_policy"
-        ),
-        retry_policy=retry_rule(options.get("retry_policy")),
-        cron_schedule=check_text(options.get("cron_schedule", ""), "cron_schedule"),
-        cancellation_type=choice(
-            ChildCancellationType,
-            options.get("cancellation_type", ChildCancellationType.WAIT_CANCELLATION_COMPLETED),
-            "cancellation_type",
-        ),
         headers=headers or {},
-        memo={key: converter.encode(value) for key, value in memo.items()},
-        search_attributes=encode_search_attributes(options.get("search_attributes", {})),
-        summary=_note(run, options.get("static_summary")),
-        details=_note(run, options.get("static_details")),
-        priority_key=priority(options.get("priority_key", 0)),
+        spec=spec,
+        child=ChildWorkflowSpec(**said),
     )
     return cast(ChildWorkflowHandle[Any], start_child(command, return_type, ChildWorkflowHandle))
 

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from hourglass._engine.context import LIMITS_IN_CLEAN_UP, LIMITS_OF_NOTHING
 from hourglass._engine.fibers import FiberTask, Task, depth_of, require_fiber
 from hourglass._engine.operations import Timer
 from hourglass._engine.options import Duration, seconds
@@ -38,7 +37,7 @@ class Timeout:
         if self._fiber is not None:
             raise UsageError("a timeout can be entered only once")
         fiber = self._fiber = require_fiber("workflow.timeout")
-        if self._limit > 0 or (fiber.run.is_ours and not fiber.run.has_flag(LIMITS_OF_NOTHING)):
+        if self._limit > 0 or not fiber.run.holds(fiber.run.behaviour.limits_of_nothing_need_no_timer):
             self._timer = Timer(fiber, self._limit, self._expire, self._summary)
         else:  # as `asyncio.timeout` does it
             fiber.scheduler.soon(self._expire)
@@ -71,7 +70,7 @@ class Timeout:
             forget_undelivered(self._fiber, self)
             if isinstance(error, Cancelled) and self._is_to_blame(error):
                 interrupted = outermost(self._fiber, error, handled_before)
-                if interrupted is not error and self._fiber.run.is_ours:
+                if interrupted is not error and self._fiber.run.behaviour.outer_cancellation_goes_on:
                     raise interrupted
                 raise TimeoutError(f"the block took longer than {self._limit:g} s") from error
 
@@ -79,7 +78,7 @@ class Timeout:
         # In runs that other SDKs began any other request, even one that was dealt with, outweighs the timeout, as it does
         # in `asyncio.timeout`.
         assert self._fiber is not None
-        if self._fiber.run.is_ours:
+        if self._fiber.run.behaviour.limits_know_their_cancellation:
             return getattr(error, "source", None) is self
         return self._fiber.cancel_count <= self._requests_before
 
@@ -94,7 +93,9 @@ def outermost(fiber: FiberTask[Any], error: Cancelled, handled_before: BaseExcep
     Not those that were being cleaned up after when the block began, `handled_before`: they go on by themselves.
     """
     found, within = _furthest(error, None), _furthest(error, handled_before)
-    return found if found is within or not fiber.run.has_flag(LIMITS_IN_CLEAN_UP) else within
+    if found is within or not fiber.run.holds(fiber.run.behaviour.limits_end_in_clean_up):
+        return found
+    return within
 
 
 def _furthest(error: Cancelled, end: BaseException | None) -> Cancelled:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar, overload
 
-from hourglass._engine.context import NO_VALUE_NO_MESSAGE, LiveRun
+from hourglass._engine.context import LiveRun
 from hourglass._engine.definition import check_name, message_definition, workflow_definition
 from hourglass._engine.fibers import require_fiber, wait_for
 from hourglass._engine.options import Duration, check_text, optional_seconds
@@ -107,7 +107,7 @@ class Channel(Generic[T]):
         try:
             return live.converter.decode(_NOTHING, self.type)
         except PayloadError as error:
-            if not live.has_flag(NO_VALUE_NO_MESSAGE):
+            if not live.holds(live.behaviour.signals_need_their_value):
                 return None  # as in 0.1.0, for runs that have gone that way
             raise PayloadError(f"it came without a value ({error})") from error
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from hourglass._engine import operations
-from hourglass._engine.context import SINGLE_BATCH, call_site, current_run
+from hourglass._engine.context import call_site, current_run
 from hourglass._engine.fibers import FiberTask, Task, error_of, require_fiber, was_cancelled
 from hourglass._engine.fibers import wait_for as wait_until
 from hourglass._engine.operations import Timer, sleep_intercepted
@@ -81,8 +81,7 @@ def gather(*tasks: Task[Any], return_exceptions: bool = False) -> Any:
         return []
     for child in children:
         child.looked_at = True
-    run = fiber.run
-    at_once = run.settings.newer_turns and not run.is_ours
+    at_once = fiber.run.behaviour.gathering_done_takes_no_turn
     wait_until(
         Gathered(fiber.scheduler, list(children), return_exceptions=return_exceptions, at_once=at_once)
     )
@@ -225,12 +224,11 @@ def wait_condition(
             wait_with_timeout(fiber, future, limit, timeout_summary)
     finally:
         if (
-            SINGLE_BATCH in live.facts.flags
+            live.behaviour.cancellation_beats_condition
             and not was_cancelled
             and live.cancel_reason is not None
             and not live.dead
         ):
-            # temporalio's rule under this flag: a request to cancel the workflow outweighs what came together with it.
             raise Cancelled
 
 
@@ -249,7 +247,7 @@ def wait_with_timeout(fiber: FiberTask[Any], future: Future, limit: float, summa
 
     In runs that temporalio began on a later Python, as that one has it: a time limit around an ordinary wait.
     """
-    if limit > 0 and fiber.run.settings.newer_turns and not fiber.run.is_ours:
+    if limit > 0 and fiber.run.behaviour.limited_waits_are_blocks:
         return _wait_within(future, Timeout(limit, summary))
     if limit <= 0:
         if future.state == PENDING:
@@ -267,7 +265,7 @@ def wait_with_timeout(fiber: FiberTask[Any], future: Future, limit: float, summa
             if future.state != PENDING:
                 # asyncio forgets the cancellation here, unless what was waited for is cancelled itself; in our own runs it is
                 # never lost.
-                if fiber.run.is_ours or was_cancelled(future):
+                if fiber.run.behaviour.cancellation_beats_limited_wait or was_cancelled(future):
                     raise
                 return wait_until(future)
             future.remove_callback(waiter.release)

@@ -7,11 +7,12 @@ from typing import Any
 from hourglass import workflow
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
-from hourglass._temporal.dialect import Dialect
+from hourglass._engine.specs import ActivitySpec
+from hourglass._history.dialect import Dialect
 from hourglass.converter import CanceledFailure, Failure
 from hourglass.replay import History
 from hourglass.replay._foreign_markers import LocalMark
-from hourglass.replay._foreign_matching import LocalActivities
+from hourglass.replay._foreign_matching import ForeignLocalActivities
 from hourglass.replay._foreign_order import Order
 from hourglass.replay._foreign_walk import ORDERS, Origins
 
@@ -216,7 +217,9 @@ def test_a_sleep_of_nothing_that_was_none() -> None:
 
 def local(seq: int) -> c.ScheduleLocalActivity:
     """A local activity like all others."""
-    return c.ScheduleLocalActivity(seq=seq, activity_id=str(seq), activity_type="echo", arguments=())
+    return c.ScheduleLocalActivity(
+        seq=seq, activity_id=str(seq), activity_type="echo", arguments=(), spec=ActivitySpec()
+    )
 
 
 def mark(number: int, **more: Any) -> LocalMark:
@@ -226,7 +229,7 @@ def mark(number: int, **more: Any) -> LocalMark:
 
 def told(waiting: list[int], marks: list[LocalMark], later: list[LocalMark], *cancelled: int) -> list[Any]:
     """Whose ends are told, in order; some are cancelled first."""
-    found = LocalActivities()
+    found = ForeignLocalActivities()
     found.foresee([*marks, *later])
     for seq in waiting:
         found.schedule(local(seq), seq)

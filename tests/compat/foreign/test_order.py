@@ -8,7 +8,7 @@ import pytest
 
 from hourglass._engine import events as e
 from hourglass.replay import History, Replayer, _foreign_order
-from hourglass.replay._foreign_order import Order, Search
+from hourglass.replay._foreign_order import Order, TurnSearch
 
 from .typescript_random import TWINS
 
@@ -45,7 +45,7 @@ def test_there_is_no_choice_with_one_thing() -> None:
 
 def test_the_search_goes_back_from_where_it_missed() -> None:
     """The last task with a choice is told otherwise first, then the one before; tasks beyond the miss are left alone."""
-    search = Search(10, has_updates=False)
+    search = TurnSearch(10, has_updates=False)
     seen = []
     for order in search.orders():
         seen.append(dict(order.ways))
@@ -58,7 +58,7 @@ def test_the_search_ends() -> None:
     """Where there is no choice it ends at once; a long history is tried less often; updates double the tries."""
 
     def tries(events: int, *, has_updates: bool, choices: list[int]) -> int:
-        search = Search(events, has_updates=has_updates)
+        search = TurnSearch(events, has_updates=has_updates)
         count = 0
         for _ in search.orders():
             count += 1

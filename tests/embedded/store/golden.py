@@ -11,13 +11,15 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from tests.specs import made
+
 from hourglass._contract.schedules import (
     CreateSchedule,
+    EngineSchedule,
+    EngineSchedulePolicy,
+    EngineScheduleSpec,
     IntervalSpec,
     OverlapPolicy,
-    Schedule,
-    SchedulePolicy,
-    ScheduleSpec,
 )
 from hourglass._contract.service import StartWorkflow
 from hourglass._embedded.rules import schedules as schedules
@@ -37,17 +39,18 @@ def told() -> dict[str, Story]:
 
 def acted() -> ScheduleChange:
     """A schedule that has acted twice: one workflow runs, another waits for its end."""
-    action = StartWorkflow(
+    action = made(
+        StartWorkflow,
         workflow_id="report",
         workflow_type="Report",
         task_queue="default",
         request_id="",
         arguments=(Payload(b'"daily"'),),
     )
-    schedule = Schedule(
+    schedule = EngineSchedule(
         action=action,
-        spec=ScheduleSpec(intervals=(IntervalSpec(60.0),), time_zone="Europe/Berlin"),
-        policy=SchedulePolicy(overlap=OverlapPolicy.BUFFER_ALL),
+        spec=EngineScheduleSpec(intervals=(IntervalSpec(60.0),), time_zone="Europe/Berlin"),
+        policy=EngineSchedulePolicy(overlap=OverlapPolicy.BUFFER_ALL),
     )
     request = CreateSchedule(schedule_id="reports", schedule=schedule, request_id="create-1")
     step = schedules.advance(schedules.create(request, 1_000), 120_000_000_000)

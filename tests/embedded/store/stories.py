@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+from tests.specs import made
 
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.rules.run import Activity, Run, Task, Timer
@@ -21,7 +22,8 @@ class Story:
     def __init__(self, run_id: str, workflow_id: str = "", now_ns: int = 1_000) -> None:
         self.events: list[h.HistoryEvent] = []
         self.now_ns = now_ns
-        started = h.WorkflowExecutionStarted(
+        started = made(
+            h.WorkflowExecutionStarted,
             workflow_id=workflow_id or f"workflow-{run_id}",
             workflow_type="checkout",
             task_queue="default",
@@ -47,7 +49,8 @@ class Story:
     def schedule(self, count: int = 1) -> Change:
         first = self.run.length + 1
         specs = [
-            h.ActivityTaskScheduled(
+            made(
+                h.ActivityTaskScheduled,
                 activity_id=str(first + place),
                 activity_type="charge",
                 task_queue="default",
@@ -59,11 +62,12 @@ class Story:
         new = {
             first + place: Activity(
                 scheduled_event_id=first + place,
-                spec=spec,
+                scheduled=scheduled,
+                spec=scheduled.spec,
                 scheduled_ns=self.now_ns,
                 available_ns=self.now_ns,
             )
-            for place, spec in enumerate(specs)
+            for place, scheduled in enumerate(specs)
         }
         return self.step(specs, frozenset(new), activities=self.run.activities | new)
 

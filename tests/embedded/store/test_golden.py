@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hourglass._embedded.rules.schedules import Record as Schedule
+from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store import database, fork_safety
 from hourglass._embedded.store.records import FIND_REQUEST
 from hourglass._embedded.store.sqlite import SqliteStore
@@ -31,8 +31,8 @@ def described(stored: Stored) -> dict[str, Any]:
     run = stored.run
     described: dict[str, Any] = {
         "workflow_id": run.started.workflow_id,
-        "task_queue": run.started.task_queue,
-        "task_timeout": run.started.task_timeout,
+        "task_queue": run.started.spec.task_queue,
+        "task_timeout": run.started.spec.task_timeout,
         "attempt": run.started.attempt,
         "status": run.status.value,
         "length": run.length,
@@ -49,20 +49,20 @@ def described(stored: Stored) -> dict[str, Any]:
         failure = begun.last_failure
         assert failure is not None
         assert failure.cause is not None
-        described["arguments"] = begun.spec.arguments[0].data
+        described["arguments"] = begun.scheduled.arguments[0].data
         described["heartbeat"] = begun.heartbeat_details[0].data
         described["last_failure"] = (failure.message, failure.info.type, failure.cause.message)  # type: ignore[union-attr]
     return described
 
 
-def described_schedule(record: Schedule) -> dict[str, Any]:
+def described_schedule(record: ScheduleRecord) -> dict[str, Any]:
     """What a schedule is, in plain values."""
     action = record.schedule.action
     return {
         "action": (
             action.workflow_id,
             action.workflow_type,
-            action.task_queue,
+            action.spec.task_queue,
             action.arguments[0].data,
         ),
         "intervals": [each.every for each in record.schedule.spec.intervals],
@@ -97,7 +97,7 @@ def test_old_files_open(open_store: Open, path: Path, file: Path) -> None:
             assert described(stored) == expected
             assert store.current(expected["workflow_id"]) == run_id
             assert store.find_request(expected["workflow_id"], f"{run_id}-request-1") == run_id
-        assert await store.count("ExecutionStatus = 'Running'") == 1
+        assert (await store.count("ExecutionStatus = 'Running'")).count == 1
         assert store.latest_ns == 5_000
         assert list(store.due(5_000, 10)) == ["waiting"]
         assert store.schedules() == [

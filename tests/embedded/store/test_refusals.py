@@ -13,9 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from hourglass._embedded.store.disk_faults import Unwritable
 from hourglass._embedded.store.sqlite import SqliteStore
-from hourglass._embedded.store.store import Change, Refusal
+from hourglass._embedded.store.store import Change, Refusal, Unwritable
 from hourglass.errors import StorageError
 
 from .stories import Story
@@ -47,7 +46,7 @@ def too_large(change: Change) -> Change:
     event = change.events[0]
     signal = msgspec.structs.replace(event.attributes, signal_name="x" * 200_000)  # type: ignore[type-var]
     return msgspec.structs.replace(
-        change, events=(msgspec.structs.replace(event, attributes=signal),), encoded=()
+        change, events=(msgspec.structs.replace(event, attributes=signal),), encoded=b""
     )
 
 
@@ -252,6 +251,6 @@ def test_a_lost_epoch_stops_every_kind_of_commit(open_store: Open, path: Path, m
         else:
             assert first.forget_closed(1 << 60, 10) == 1
             first.close()
-        assert await open_store().count("") == len(stories)
+        assert (await open_store().count("")).count == len(stories)
 
     go(work())

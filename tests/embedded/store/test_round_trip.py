@@ -17,7 +17,7 @@ from hourglass._embedded.store.sqlite import SqliteStore
 from hourglass._embedded.store.writer import coalesce, events_as_bytes
 from hourglass._engine.versions import PinnedVersioningOverride, WorkerDeploymentVersion
 from hourglass._history import events as h
-from hourglass._history.encoding import array
+from hourglass._history.encoding import array, encode_events
 from hourglass._history.events import UpdateRequest
 from hourglass.converter import Payload
 
@@ -84,7 +84,7 @@ def test_coalescing_loses_nothing(seed: int) -> None:
         assert found.events == tuple(story.events)
         assert found.request_ids == tuple(each for change in mine for each in change.request_ids)
         assert found.touched == frozenset(each for change in mine for each in change.touched)
-        assert records.decode_events(bytes(array(events_as_bytes(found)))) == story.events
+        assert records.decode_events(bytes(array(len(found.events), events_as_bytes(found)))) == story.events
 
 
 def test_changes_that_come_along_are_written() -> None:
@@ -101,7 +101,7 @@ def test_every_kind_of_event_comes_back(kind: type[h.Attributes]) -> None:
     fields = msgspec.structs.fields(kind)
     attributes = kind(**{field.name: _example(field.type) for field in fields})
     event = h.HistoryEvent(7, 123, attributes)
-    assert records.decode_events(records.encode_events([event])) == [event]
+    assert records.decode_events(bytes(array(1, encode_events([event])))) == [event]
 
 
 def _example(kind: object) -> object:
@@ -139,6 +139,7 @@ _PLAIN: dict[str, object] = {
     "StartChildFailedCause": 2,
     "ExternalFailedCause": 2,
     "RetryState": 3,
+    "TimeoutType": 2,
     "RetryRule": {"initial_interval": 2.5},
     "Failure": {"message": "m"},
 }
@@ -160,7 +161,7 @@ def test_nothing_is_stored_twice() -> None:
 def test_fields_that_are_stored_are_these() -> None:
     """The names in the file are fixed: one may be added here with a default, none may go."""
     assert set(records._RUN_FIELDS) | records.IN_EVENTS | records.PENDING == set(Run.__struct_fields__)
-    assert set(records._ACTIVITY_FIELDS) | {"spec"} == set(Activity.__struct_fields__)
+    assert set(records._ACTIVITY_FIELDS) | {"scheduled", "spec"} == set(Activity.__struct_fields__)
     assert set(records._TIMER_FIELDS) == set(Timer.__struct_fields__)
     assert set(records._RUN_FIELDS) >= {
         "run_id", "start_ns", "status", "close_ns", "length", "task", "task_count", "held", "memo",
@@ -191,7 +192,7 @@ async def _write_and_load(path: Path, story: Story) -> object:
     await store.durable(store.append(story.start()))
     stored = store.load(story.run_id)
     current = store.current(story.run.started.workflow_id)
-    listed = await store.count("")
+    listed = (await store.count("")).count
     store.close()
     assert listed == 1
     assert current

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.specs import made
 
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.rules.run import Run
@@ -94,8 +95,13 @@ def test_the_file_has_no_trace_of_it(connection: sqlite3.Connection, path: Path)
 
 def test_what_lists_show_goes_along(connection: sqlite3.Connection) -> None:
     """A run that lists must show as it is now is entered by the same statement, and entered anew by a later one."""
-    asked = WorkflowExecutionStarted(
-        workflow_id="w", workflow_type="T", task_queue="q", original_run_id="r", first_run_id="r"
+    asked = made(
+        WorkflowExecutionStarted,
+        workflow_id="w",
+        workflow_type="T",
+        task_queue="q",
+        original_run_id="r",
+        first_run_id="r",
     )
     run = Run(run_id="r", started=asked, start_ns=5_000_000)
     closed = msgspec.structs.replace(run, status=WorkflowStatus.COMPLETED, close_ns=9_000_000, length=3)

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from hourglass._contract.service import QueryWorkflow, Request
 from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.run import Record
+from hourglass._embedded.engine.run import LoadedRun
 from hourglass._embedded.store.store import Stored
 from hourglass._embedded.waiting import Bell
-from hourglass.errors import ServiceTimeoutError, StorageError, WorkflowNotFoundError
+from hourglass.errors import ServiceError, ServiceTimeoutError, StorageError, WorkflowNotFoundError
 
 LONG_POLL = 20.0
 ROOM = 10.0
@@ -30,24 +30,18 @@ READ_PATIENCE = 2.0
 MOST_LISTED = 1000
 """So many are on a page of a list at most, as on a server."""
 
-QUERY_TIMEOUT = 30.0
-"""How long a query waits for a worker where its client set no limit, in seconds: as long as on a server."""
-
 A = TypeVar("A")
 
 
-class Answer(NamedTuple, Generic[A]):
+class PendingAnswer(NamedTuple, Generic[A]):
     """An answer, and the number of the change that it rests on."""
 
     value: A
     rests_on: int
 
 
-def limit_of(request: Request[Any]) -> float | None:
-    """How long the client waits for an answer, in seconds; None: as long as it takes."""
-    if request.rpc_timeout is None and isinstance(request, QueryWorkflow):
-        return QUERY_TIMEOUT
-    return request.rpc_timeout
+Handlers: TypeAlias = dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[PendingAnswer[Any]]]]
+"""The handler of each request."""
 
 
 def too_late(request: Request[Any], limit: float) -> ServiceTimeoutError:
@@ -60,7 +54,7 @@ def too_late(request: Request[Any], limit: float) -> ServiceTimeoutError:
     )
 
 
-def find(engine: Engine, workflow_id: str, run_id: str = "", first_run_id: str = "") -> Record:
+def find(engine: Engine, workflow_id: str, run_id: str = "", first_run_id: str = "") -> LoadedRun:
     """The run that a request names; raises `WorkflowNotFoundError`."""
     record = engine.record(run_id) if run_id else engine.current(workflow_id)
     if record is None or record.run.started.workflow_id != workflow_id:
@@ -83,13 +77,13 @@ def refusal_rests_on(engine: Engine, request: Request[Any]) -> int:
     return engine.runs.newest_of(workflow_id, getattr(about, "run_id", ""))
 
 
-def check_open(record: Record) -> None:
+def check_open(record: LoadedRun) -> None:
     """Raise `WorkflowNotFoundError` for a run that has closed."""
     if not record.run.is_open:
         raise WorkflowNotFoundError("workflow execution already completed", status="NOT_FOUND")
 
 
-def check_moves(engine: Engine, record: Record) -> None:
+def check_moves(engine: Engine, record: LoadedRun) -> None:
     """Raise `StorageError` for a run that is parked: when it goes on is not known."""
     run_id = record.run.run_id
     why = engine.runs.parked.get(run_id)
@@ -97,11 +91,11 @@ def check_moves(engine: Engine, record: Record) -> None:
         raise StorageError(f"this run is parked until the file is opened anew: {why}", status=why.status)
 
 
-async def answered(engine: Engine, number: int, value: A, from_disk: Callable[[], A]) -> Answer[A]:
+async def answered(engine: Engine, number: int, value: A, from_disk: Callable[[], A]) -> PendingAnswer[A]:
     """What was read in memory, if the change that it rests on is durable, or will soon be; else what the disk has."""
     if await is_written(engine, number):
-        return Answer(value, number)
-    return Answer(from_disk(), 0)
+        return PendingAnswer(value, number)
+    return PendingAnswer(from_disk(), 0)
 
 
 async def is_written(engine: Engine, number: int) -> bool:
@@ -120,7 +114,7 @@ async def is_written(engine: Engine, number: int) -> bool:
     return True
 
 
-def stored(engine: Engine, record: Record) -> Stored:
+def stored(engine: Engine, record: LoadedRun) -> Stored:
     """A run as the disk has it; raises `StorageError` if it has not got there yet."""
     found = engine.store.load(record.run.run_id)
     if found is None:
@@ -133,7 +127,7 @@ def stored(engine: Engine, record: Record) -> Stored:
 
 
 @contextlib.contextmanager
-def holding(engine: Engine, record: Record) -> Iterator[None]:
+def holding(engine: Engine, record: LoadedRun) -> Iterator[None]:
     """Hold on to a record."""
     engine.runs.hold(record)
     try:
@@ -143,7 +137,7 @@ def holding(engine: Engine, record: Record) -> Iterator[None]:
 
 
 async def wait(
-    engine: Engine, record: Record, bell: Bell, done: Callable[[], bool], limit: float | None
+    engine: Engine, record: LoadedRun, bell: Bell, done: Callable[[], bool], limit: float | None
 ) -> None:
     """Wait until it is done, or until patience ends. Of an engine that has failed meanwhile the connection tells,
     when it waits for the answer to be durable.
@@ -151,28 +145,19 @@ async def wait(
     if done() or engine.is_over:
         return
     check_moves(engine, record)
-    loop, patience = asyncio.get_running_loop(), _Patience(bell)
-    timer = loop.call_later(LONG_POLL if limit is None else min(limit, LONG_POLL), patience.end)
+    loop = asyncio.get_running_loop()
+    until = loop.time() + (LONG_POLL if limit is None else min(limit, LONG_POLL))
     engine.runs.hold(record)
     try:
-        while not done() and not engine.is_over and not patience.is_over:
-            await bell.wait()
+        while not done() and not engine.is_over and (left := until - loop.time()) > 0:
+            await bell.wait(left)
     finally:
         engine.runs.let_go(record)
-        timer.cancel()
     check_moves(engine, record)
 
 
-class _Patience:
-    """Ends by a ring of the bell that is waited for, which costs less than a time limit around the wait: other
-    waiters of the bell look, and wait on.
-    """
-
-    def __init__(self, bell: Bell) -> None:
-        self.is_over = False
-        self._bell = bell
-
-    def end(self) -> None:
-        """Wait no more."""
-        self.is_over = True
-        self._bell.ring()
+async def wait_for_room(engine: Engine, record: LoadedRun, is_room: Callable[[], bool], refusal: str) -> None:
+    """Hold a caller back while a run has too much in flight; raises the refusal if that does not end."""
+    await wait(engine, record, record.changed, is_room, ROOM)
+    if not is_room() or engine.is_over:
+        raise ServiceError(refusal, status="RESOURCE_EXHAUSTED")

@@ -1,38 +1,43 @@
 """A connection to an engine in this process: the engine's door for clients and workers.
 
-Must not know: how anything is done. Dispatch is a table; time limits of calls, what is too large, and the
-closed state are kept here. Invariant: an answer is given only when all that it rests on is durable, a refusal too.
+Must not know: how a request is answered (see `requests.answer`). Time limits of calls and the closed state are kept
+here.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, TypeVar, cast
-
-import msgspec
+from typing import Any, TypeVar
 
 from hourglass._contract.handle import HandleConfig
 from hourglass._contract.service import Request
-from hourglass._embedded.clients.answering import Answer, limit_of, refusal_rests_on, too_late
-from hourglass._embedded.clients.requests import HANDLERS, LOOKS, PATIENT
+from hourglass._embedded.clients.answering import too_late
+from hourglass._embedded.clients.requests import answer
 from hourglass._embedded.clock import Clock
 from hourglass._embedded.engine.engine import Engine
+from hourglass._embedded.engine.task_queues import DispatchPolicy
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.workers.handle import EngineHandle
-from hourglass.errors import ConnectionFailedError, HourglassError, ServiceError, StorageError
+from hourglass.errors import ConnectionFailedError, ServiceError
 
 A = TypeVar("A")
 
 
 async def connect_memory(
-    *, namespace: str = "default", identity: str = "", clock: Clock | None = None
+    *,
+    namespace: str = "default",
+    identity: str = "",
+    clock: Clock | None = None,
+    policy: DispatchPolicy | None = None,
 ) -> EngineConnection:
     """Open a new engine in memory; it lives as long as its connection, on the running loop.
 
     On a clock of the caller's nothing happens by itself but what is due: no run is ever dropped or forgotten.
     """
-    engine = Engine(store=MemoryStore(real_time=clock is None), namespace=namespace, clock=clock)
+    engine = Engine(
+        store=MemoryStore(real_time=clock is None), namespace=namespace, clock=clock, policy=policy
+    )
     if clock is None:
         await engine.open_existing()
     else:
@@ -70,8 +75,8 @@ class EngineConnection:
 
     def call(self, request: Request[A]) -> Coroutine[Any, Any, A]:
         """Ask, and wait for the answer."""
-        limit = limit_of(request)
-        if limit is None or isinstance(request, PATIENT):
+        limit = request.time_limit
+        if limit is None or request.waits:
             return self._answer(request)
         return self._answer_within(limit, request)
 
@@ -86,40 +91,7 @@ class EngineConnection:
 
     async def _answer(self, request: Request[A]) -> A:
         self._check_open()
-        handler = HANDLERS.get(type(request))
-        if handler is None:
-            raise ServiceError(
-                f"{type(request).__name__} is not supported by the embedded engine yet",
-                status="UNIMPLEMENTED",
-            )
-        engine = self.engine
-        engine.limits.check(request)
-        try:
-            answer: Answer[A] = await handler(engine, request)
-        except StorageError as error:
-            engine.doubt(error)
-            raise
-        except OverflowError:
-            raise ServiceError(
-                f"a number of this {type(request).__name__} is larger than 64 bits", status="INVALID_ARGUMENT"
-            ) from None
-        except HourglassError:
-            # A refusal says how things are, as an answer does: it waits for the disk, too.
-            engine.offers.stir()
-            await self._may_leave(refusal_rests_on(engine, request))
-            raise
-        engine.offers.stir()  # before the wait: what handles take of it may be in the same commit
-        await self._may_leave(answer.rests_on)
-        if type(request) in LOOKS and (trouble := engine.trouble):
-            notice = f"{trouble}; what is told is what the file has" if engine.held else trouble
-            return cast(A, msgspec.structs.replace(cast(msgspec.Struct, answer.value), notice=notice))
-        return answer.value
-
-    async def _may_leave(self, rests_on: int) -> None:
-        """Wait until what rests on this change may leave the engine. Raises `StorageError` if it never may."""
-        engine = self.engine
-        if engine.is_over or not engine.is_durable(rests_on):
-            await engine.durable(rests_on)
+        return await answer(self.engine, request)
 
     async def open_handle(self, config: HandleConfig) -> EngineHandle:
         """Open a handle for a task queue."""

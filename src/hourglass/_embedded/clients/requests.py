@@ -9,36 +9,38 @@ runs ends in one change of the store; the same request again is the same reset.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TypeVar, cast
 
-from hourglass._contract import service as d
+import msgspec
+
 from hourglass._contract import service as s
-from hourglass._contract import service as watch
 from hourglass._contract.ids import new_id
-from hourglass._contract.schedules import DescribeSchedule, ListSchedules
-from hourglass._contract.service import PollUpdate, Request, ResetWorkflow, Started, UpdateWorkflow
+from hourglass._contract.service import Effect, Request, ResetWorkflow, Started
 from hourglass._embedded.clients.answering import (
     MOST_LISTED,
-    ROOM,
-    Answer,
+    Handlers,
+    PendingAnswer,
     answered,
     check_moves,
     check_open,
     find,
     holding,
     is_written,
+    refusal_rests_on,
     stored,
     wait,
+    wait_for_room,
 )
 from hourglass._embedded.clients.schedule_requests import SCHEDULE_HANDLERS
 from hourglass._embedded.clients.update_requests import UPDATE_HANDLERS
 from hourglass._embedded.engine.deployments import Build
 from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.run import Query, Record, Token
+from hourglass._embedded.engine.run import AttemptToken, LoadedRun, WaitingQuery
 from hourglass._embedded.engine.starting import check_signals, check_start, start_workflow
 from hourglass._embedded.rules import children, resetting, transitions
+from hourglass._embedded.rules.activities import retry_rule
 from hourglass._embedded.rules.run import Activity, Child, Run, Step
 from hourglass._embedded.rules.updates import request_id
 from hourglass._embedded.rules.versioning import behavior, external_name, pinned_version
@@ -46,26 +48,30 @@ from hourglass._embedded.store.visibility import summary
 from hourglass._engine.events import QueryReceived
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._history import events as h
+from hourglass._history.codec import event_json
 from hourglass._history.events import WorkflowExecutionUpdateAccepted
-from hourglass._history.json import event_json
-from hourglass.errors import ServiceError
+from hourglass.errors import HourglassError, ServiceError, StorageError
+
+A = TypeVar("A")
 
 # --- versions of workers --------------------------------------------------------------------------------------
 
 
-async def set_current(engine: Engine, request: d.SetCurrentVersion) -> Answer[d.CurrentVersionSet]:
+async def set_current(engine: Engine, request: s.SetCurrentVersion) -> PendingAnswer[s.CurrentVersionSet]:
     """Make a version current."""
     previous = engine.deployments.set_current(request.deployment_name, request.build_id)
-    return Answer(d.CurrentVersionSet(previous), engine.runs.newest)
+    return PendingAnswer(s.CurrentVersionSet(previous), engine.runs.newest)
 
 
-async def describe_deployment(engine: Engine, request: d.DescribeDeployment) -> Answer[d.DeploymentInfo]:
+async def describe_deployment(
+    engine: Engine, request: s.DescribeDeployment
+) -> PendingAnswer[s.DeploymentInfo]:
     """Look at a deployment."""
     name = request.deployment_name
     found = engine.deployments.find(name)
     await is_written(engine, engine.runs.newest)  # the store counts what is durable
     versions = [
-        d.KnownVersion(
+        s.KnownVersion(
             version=WorkerDeploymentVersion(name, build_id),
             status="CURRENT" if build_id == found.current else await _status(engine, name, build_id, build),
             create_time_ns=build.created_ns,
@@ -73,10 +79,10 @@ async def describe_deployment(engine: Engine, request: d.DescribeDeployment) -> 
         for build_id, build in found.builds.items()
     ]
     current = WorkerDeploymentVersion(name, found.current) if found.current else None
-    info = d.DeploymentInfo(
+    info = s.DeploymentInfo(
         name=name, current=current, changed_ns=found.changed_ns, versions=tuple(reversed(versions))
     )
-    return Answer(info, engine.runs.newest)
+    return PendingAnswer(info, engine.runs.newest)
 
 
 async def _status(engine: Engine, name: str, build_id: str, build: Build) -> str:
@@ -84,39 +90,33 @@ async def _status(engine: Engine, name: str, build_id: str, build: Build) -> str
     if not build.current_ns:
         return "INACTIVE"
     version = external_name(WorkerDeploymentVersion(name, build_id)).replace("'", "''")
-    open_runs = await engine.store.count(
+    pinned = await engine.store.count(
         f"ExecutionStatus = 'Running' AND TemporalWorkerDeploymentVersion = '{version}' "
         "AND TemporalWorkflowVersioningBehavior = 'Pinned'"
     )
-    return "DRAINING" if open_runs else "DRAINED"
-
-
-DEPLOYMENT_HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {
-    d.SetCurrentVersion: set_current,
-    d.DescribeDeployment: describe_deployment,
-}
+    return "DRAINING" if pinned.count else "DRAINED"
 
 
 # --- resets ---------------------------------------------------------------------------------------------------
 
 
-async def reset(engine: Engine, request: ResetWorkflow) -> Answer[Started]:
+async def reset(engine: Engine, request: ResetWorkflow) -> PendingAnswer[Started]:
     """Begin a run anew from one of its workflow tasks."""
     base = find(engine, request.workflow_id, request.run_id)
     current = find(engine, request.workflow_id)
     if request.request_id and (made := engine.runs.find_request(current, request.request_id)):
-        return Answer(Started(made), engine.runs.newest)
+        return PendingAnswer(Started(made), engine.runs.newest)
     later = [each for run in _following(engine, base) for each in run]
     of_base = [event.attributes for event in (*base.events, *(() if current is base else current.events))]
     new_run_id = engine.runs.new_run_id()
     now_ns = engine.clock.now_ns()
     step = resetting.reset(base.run, base.events, request, later, new_run_id, now_ns)
     carried_out = tuple(_carried_out(request, step.run, [*of_base, *later]))
-    with engine.runs.as_one():
+    with engine.runs.transaction():
         _give_way(engine, base, current, request, new_run_id)
         record = engine.runs.begin_anew(step, carried_out)
     _tell_of_ended_children(engine, record)
-    return Answer(Started(new_run_id), record.number)
+    return PendingAnswer(Started(new_run_id), engine.runs.number_of(record))
 
 
 def _carried_out(request: ResetWorkflow, run: Run, before: Iterable[h.Attributes]) -> Iterator[str]:
@@ -130,7 +130,9 @@ def _carried_out(request: ResetWorkflow, run: Run, before: Iterable[h.Attributes
             yield request_id(run, attributes.update_id)
 
 
-def _give_way(engine: Engine, base: Record, current: Record, request: ResetWorkflow, new_run_id: str) -> None:
+def _give_way(
+    engine: Engine, base: LoadedRun, current: LoadedRun, request: ResetWorkflow, new_run_id: str
+) -> None:
     if current.run.is_open:
         reason = request.reason
         engine.runs.change(current, lambda run, now: resetting.give_way(run, reason, new_run_id, now))
@@ -138,19 +140,19 @@ def _give_way(engine: Engine, base: Record, current: Record, request: ResetWorkf
         engine.runs.change(base, lambda run, now: resetting.note_reset(run, new_run_id, now))
 
 
-def _following(engine: Engine, base: Record) -> Iterator[list[h.Attributes]]:
+def _following(engine: Engine, base: LoadedRun) -> Iterator[list[h.Attributes]]:
     """What happened to the runs by which the base was continued as new."""
-    record: Record | None = base
+    record: LoadedRun | None = base
     while record is not None and isinstance(record.run.final, h.WorkflowExecutionContinuedAsNew):
         record = engine.record(record.run.final.new_run_id)
         if record is not None:
             yield [*(event.attributes for event in record.events), *record.run.held]
 
 
-def _tell_of_ended_children(engine: Engine, record: Record) -> None:
+def _tell_of_ended_children(engine: Engine, record: LoadedRun) -> None:
     """Tell the new run of children that ended while no run could hear of it: the old one had closed."""
     for child in tuple(record.run.children.values()):
-        last = engine.current(child.spec.workflow_id)
+        last = engine.current(child.initiated.workflow_id)
         if last is None or last.run.is_open or last.run.started.first_run_id != child.run_id:
             continue
         engine.runs.change(record, partial(_child_ended, child.initiated_event_id, last.run))
@@ -160,32 +162,21 @@ def _child_ended(initiated: int, last: Run, run: Run, now_ns: int) -> Step:
     return children.child_ended(run, initiated, last, now_ns)
 
 
-RESET_HANDLERS: dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {
-    ResetWorkflow: reset
-}
-"""The handler of each request."""
-
-
 # --- pollers --------------------------------------------------------------------------------------------------
 
 
-async def pollers(engine: Engine, request: watch.GetPollers) -> Answer[watch.Pollers]:
+async def pollers(engine: Engine, request: s.GetPollers) -> PendingAnswer[s.Pollers]:
     """The workers that take workflow tasks, or attempts of activities, from a queue. A handle is in this process, so
     each was last seen now.
     """
     now = engine.clock.now_ns()
     found = tuple(
-        watch.Poller(taker.identity, now, taker.version)
-        for taker in engine.offers.takers(request.task_queue)
+        s.Poller(taker.identity, now, taker.version)
+        for taker in engine.queues.takers(request.task_queue)
         if (taker.takes_activities if request.activities else taker.takes_workflows)
     )
     current = engine.deployments.current(request.task_queue)
-    return Answer(watch.Pollers(found, engine.offers.served(), current), engine.runs.newest)
-
-
-WATCH_HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {
-    watch.GetPollers: pollers,
-}
+    return PendingAnswer(s.Pollers(found, engine.queues.served(), current), engine.runs.newest)
 
 
 # --- workflows and activities ---------------------------------------------------------------------------------
@@ -201,34 +192,42 @@ _REJECTED = {
 }
 
 
-async def start(engine: Engine, request: s.StartWorkflow) -> Answer[s.Started]:
+async def start(engine: Engine, request: s.StartWorkflow) -> PendingAnswer[s.Started]:
     """Start a workflow."""
-    engine.deployments.check(request.versioning_override, request.task_queue)
+    if request.versioning_override is not None:
+        engine.deployments.check(request.versioning_override, request.spec.task_queue)
     check_start(engine.runs, request)
     started, record = start_workflow(engine.runs, request)
-    return Answer(started, record.number)
+    return PendingAnswer(started, engine.runs.number_of(record))
 
 
-async def signal(engine: Engine, request: s.SignalWorkflow) -> Answer[s.Nothing]:
+async def signal(engine: Engine, request: s.SignalWorkflow) -> PendingAnswer[s.Nothing]:
     """Send a signal."""
+    limit = engine.limits.held_events
     while not _was_carried_out(engine, request):
         record = find(engine, request.workflow_id, request.run_id)
         check_open(record)
         check_signals(engine.runs, record)
-        if len(record.run.held) < engine.limits.held_events:
+        if len(record.run.held) < limit:
             _change(
                 engine, record, lambda run, now: transitions.signal(run, request, now), request.request_id
             )
-            return _done(record)
-        await _wait_for_room(engine, record)
+            return _done(engine, record)
+        # So much has come during the run's task that the task would have to be failed.
+        await wait_for_room(
+            engine,
+            record,
+            partial(_has_room, record, limit),
+            f"{limit} events have come during the workflow's task, which does not end: try again later",
+        )
     return _done_before(engine)
 
 
-async def query(engine: Engine, request: s.QueryWorkflow) -> Answer[s.QueryAnswer]:
+async def query(engine: Engine, request: s.QueryWorkflow) -> PendingAnswer[s.QueryAnswer]:
     """Ask a question."""
     record = find(engine, request.workflow_id, request.run_id)
     if record.run.status in _REJECTED[request.reject_condition]:
-        return Answer(s.QueryAnswer(rejected=record.run.status), record.number)
+        return PendingAnswer(s.QueryAnswer(rejected=record.run.status), engine.runs.number_of(record))
     check_moves(engine, record)
     await _first_task(engine, record)
     if record.run.task is not None and record.run.task.attempt > 2:
@@ -236,18 +235,18 @@ async def query(engine: Engine, request: s.QueryWorkflow) -> Answer[s.QueryAnswe
             "Cannot query workflow: its workflow task keeps failing", status="FAILED_PRECONDITION"
         )
     event = QueryReceived(new_id(), request.query_name, request.arguments, request.headers)
-    asked = Query(event, asyncio.get_running_loop().create_future())
+    asked = WaitingQuery(event, asyncio.get_running_loop().create_future())
     with holding(engine, record):
         engine.tasks.ask(record, asked)
-        engine.offers.stir()
+        engine.queues.dispatch()
         try:
             result = await asked.answer
         finally:
             engine.tasks.withdraw(record, asked)
-    return Answer(s.QueryAnswer(() if result is None else (result,)), record.number)
+    return PendingAnswer(s.QueryAnswer(() if result is None else (result,)), engine.runs.number_of(record))
 
 
-async def cancel(engine: Engine, request: s.CancelWorkflow) -> Answer[s.Nothing]:
+async def cancel(engine: Engine, request: s.CancelWorkflow) -> PendingAnswer[s.Nothing]:
     """Ask a workflow to cancel. One that has closed does not mind."""
     if _was_carried_out(engine, request):
         return _done_before(engine)
@@ -259,10 +258,10 @@ async def cancel(engine: Engine, request: s.CancelWorkflow) -> Answer[s.Nothing]
             lambda run, now: transitions.request_cancel(run, request, now),
             request.request_id,
         )
-    return _done(record)
+    return _done(engine, record)
 
 
-async def terminate(engine: Engine, request: s.TerminateWorkflow) -> Answer[s.Nothing]:
+async def terminate(engine: Engine, request: s.TerminateWorkflow) -> PendingAnswer[s.Nothing]:
     """End a workflow now."""
     if _was_carried_out(engine, request):
         return _done_before(engine)
@@ -273,14 +272,17 @@ async def terminate(engine: Engine, request: s.TerminateWorkflow) -> Answer[s.No
         lambda run, now: transitions.terminate(run, request, now),
         request_ids=(request.request_id,) if request.request_id else (),
     )
-    return _done(record)
+    return _done(engine, record)
 
 
-async def describe(engine: Engine, request: s.DescribeWorkflow) -> Answer[s.Description]:
+async def describe(engine: Engine, request: s.DescribeWorkflow) -> PendingAnswer[s.Description]:
     """Look at one run."""
     record = find(engine, request.workflow_id, request.run_id)
     return await answered(
-        engine, record.number, _described(record.run), lambda: _described(stored(engine, record).run)
+        engine,
+        engine.runs.number_of(record),
+        _described(record.run),
+        lambda: _described(stored(engine, record).run),
     )
 
 
@@ -290,8 +292,8 @@ def _described(run: Run) -> s.Description:
         pending_activities=tuple(_pending(activity) for activity in run.activities.values()),
         task_attempt=run.task.attempt if run.task else 0,
         first_execution_run_id=run.started.first_run_id,
-        static_summary=run.started.static_summary,
-        static_details=run.started.static_details,
+        static_summary=run.started.spec.static_summary,
+        static_details=run.started.spec.static_details,
         pending_children=tuple(_pending_child(child) for child in run.children.values()),
         next_task_time_ns=0 if run.task is None or run.task.started_event_id else run.task.available_ns,
         versioning_behavior=behavior(run),
@@ -299,29 +301,28 @@ def _described(run: Run) -> s.Description:
     )
 
 
-async def list_workflows(engine: Engine, request: s.ListWorkflows) -> Answer[s.Page]:
+async def list_workflows(engine: Engine, request: s.ListWorkflows) -> PendingAnswer[s.Page]:
     """List runs, newest first."""
     await is_written(engine, engine.runs.newest)  # the store answers from what is durable
     size = min(max(1, request.page_size), MOST_LISTED)
     page = await engine.store.page(request.query, request.next_page_token, size)
-    return Answer(page, 0)
+    return PendingAnswer(page, 0)
 
 
-async def count(engine: Engine, request: s.CountWorkflows) -> Answer[s.Count]:
+async def count(engine: Engine, request: s.CountWorkflows) -> PendingAnswer[s.Count]:
     """Count runs."""
     await is_written(engine, engine.runs.newest)
-    store = engine.store
-    return Answer(s.Count(await store.count(request.query), await store.groups(request.query)), 0)
+    return PendingAnswer(await engine.store.count(request.query), 0)
 
 
-async def wait_for_close(engine: Engine, request: s.WaitForClose) -> Answer[s.Outcome]:
+async def wait_for_close(engine: Engine, request: s.WaitForClose) -> PendingAnswer[s.Outcome]:
     """Wait until a run closes."""
     record = find(engine, request.workflow_id, request.run_id)
     await wait(engine, record, record.closed, lambda: not record.run.is_open, request.rpc_timeout)
-    return Answer(_outcome(record), record.number)
+    return PendingAnswer(_outcome(record), engine.runs.number_of(record))
 
 
-async def get_history(engine: Engine, request: s.GetHistory) -> Answer[s.HistoryPage]:
+async def get_history(engine: Engine, request: s.GetHistory) -> PendingAnswer[s.HistoryPage]:
     """A page of a history."""
     record = find(engine, request.workflow_id, request.run_id)
     begin = _offset(request.next_page_token)
@@ -335,10 +336,10 @@ async def get_history(engine: Engine, request: s.GetHistory) -> Answer[s.History
         )
     page = _history_page(record.events, begin, goes_on=request.wait_new and record.run.is_open)
     if request.wait_new:
-        return Answer(page, record.number)
+        return PendingAnswer(page, engine.runs.number_of(record))
     return await answered(
         engine,
-        record.number,
+        engine.runs.number_of(record),
         page,
         lambda: _history_page(stored(engine, record).events, begin, goes_on=False),
     )
@@ -351,7 +352,7 @@ def _history_page(events: Sequence[h.HistoryEvent], begin: int, *, goes_on: bool
     return s.HistoryPage(page, str(end).encode() if more else b"")
 
 
-async def complete_activity(engine: Engine, request: s.CompleteActivity) -> Answer[s.Nothing]:
+async def complete_activity(engine: Engine, request: s.CompleteActivity) -> PendingAnswer[s.Nothing]:
     """End an activity from outside."""
     token, record, activity = _attempt(
         engine, request.token, request.workflow_id, request.run_id, request.activity_id
@@ -361,32 +362,32 @@ async def complete_activity(engine: Engine, request: s.CompleteActivity) -> Answ
     if failure is None and request.cancelled and not activity.cancel_requested_event_id:
         raise ServiceError("the activity was not asked to cancel", status="INVALID_ARGUMENT")
     engine.attempts.release(token)
-    if failure is not None:
-        engine.runs.change(
-            record, lambda run, now: transitions.fail_activity(run, activity, failure, who, now)
-        )
-    elif request.cancelled:
-        details = request.cancelled_details
-        engine.runs.change(
-            record, lambda run, now: transitions.cancel_activity(run, activity, details, who, now)
-        )
-    else:
-        engine.runs.change(
-            record, lambda run, now: transitions.complete_activity(run, activity, request.result, who, now)
-        )
-    return _done(record)
+
+    def end(run: Run, now: int) -> Step:
+        if failure is not None:
+            return transitions.fail_activity(run, activity, failure, who, now)
+        if request.cancelled:
+            return transitions.cancel_activity(run, activity, request.cancelled_details, who, now)
+        return transitions.complete_activity(run, activity, request.result, who, now)
+
+    engine.runs.change(record, end)
+    return _done(engine, record)
 
 
-async def heartbeat_activity(engine: Engine, request: s.HeartbeatActivity) -> Answer[s.HeartbeatAnswer]:
+async def heartbeat_activity(
+    engine: Engine, request: s.HeartbeatActivity
+) -> PendingAnswer[s.HeartbeatAnswer]:
     """Report that an activity lives."""
     _, record, activity = _attempt(
         engine, request.token, request.workflow_id, request.run_id, request.activity_id
     )
     engine.runs.change(record, lambda run, now: transitions.heartbeat(run, activity, request.details, now))
-    return Answer(s.HeartbeatAnswer(bool(activity.cancel_requested_event_id)), record.number)
+    return PendingAnswer(
+        s.HeartbeatAnswer(bool(activity.cancel_requested_event_id)), engine.runs.number_of(record)
+    )
 
 
-HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {
+HANDLERS: Handlers = {
     s.StartWorkflow: start,
     s.SignalWorkflow: signal,
     s.QueryWorkflow: query,
@@ -399,37 +400,52 @@ HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[Answer[An
     s.GetHistory: get_history,
     s.CompleteActivity: complete_activity,
     s.HeartbeatActivity: heartbeat_activity,
+    ResetWorkflow: reset,
+    s.GetPollers: pollers,
+    s.SetCurrentVersion: set_current,
+    s.DescribeDeployment: describe_deployment,
     **UPDATE_HANDLERS,
-    **RESET_HANDLERS,
-    **WATCH_HANDLERS,
     **SCHEDULE_HANDLERS,
-    **DEPLOYMENT_HANDLERS,
 }
-"""The handler of each request; one that is not here is one that this engine does not know yet."""
-
-LOOKS: frozenset[type[s.Request[Any]]] = frozenset(
-    {
-        s.DescribeWorkflow,
-        s.ListWorkflows,
-        s.CountWorkflows,
-        s.GetHistory,
-        DescribeSchedule,
-        ListSchedules,
-    }
-)
-"""Requests that only look: they are answered by what the disk has, and say so (`notice`), while it cannot be written.
-"""
-
-PATIENT: tuple[type[s.Request[Any]], ...] = (
-    s.WaitForClose,
-    s.GetHistory,
-    UpdateWorkflow,
-    PollUpdate,
-)
-"""Requests whose time limit ends the wait with an answer, not with an error."""
+"""All that this engine can be asked, with the handler of each."""
 
 
-async def _first_task(engine: Engine, record: Record) -> None:
+async def answer(engine: Engine, request: Request[A]) -> A:
+    """The way of a request through an engine: it is checked, carried out in memory, and answered when all that the
+    answer rests on is durable. Raises the refusal, or `StorageError` if the engine has failed.
+    """
+    if engine.failed is not None:
+        raise engine.failed
+    handler = HANDLERS.get(type(request))
+    if handler is None:
+        name = type(request).__name__
+        raise ServiceError(f"{name} is not supported by the embedded engine yet", status="UNIMPLEMENTED")
+    engine.limits.check(request)
+    try:
+        found: PendingAnswer[A] = await handler(engine, request)
+    except StorageError as error:
+        engine.doubt(error)
+        raise
+    except OverflowError:
+        name = type(request).__name__
+        raise ServiceError(
+            f"a number of this {name} is larger than 64 bits", status="INVALID_ARGUMENT"
+        ) from None
+    except HourglassError:
+        # A refusal says how things are, as an answer does: it waits for the disk, too.
+        engine.queues.dispatch()
+        await engine.durable(refusal_rests_on(engine, request))
+        raise
+    engine.queues.dispatch()  # before the wait: what handles take of it may be in the same commit
+    if engine.is_over or not engine.is_durable(found.rests_on):
+        await engine.durable(found.rests_on)
+    if request.effect is Effect.READ and hasattr(found.value, "notice") and (trouble := engine.trouble):
+        notice = f"{trouble}; what is told is what the file has" if engine.held else trouble
+        return cast(A, msgspec.structs.replace(cast(msgspec.Struct, found.value), notice=notice))
+    return found.value
+
+
+async def _first_task(engine: Engine, record: LoadedRun) -> None:
     """Wait until a worker has taken the run's first task: before that no worker can know it."""
 
     def has_begun() -> bool:
@@ -454,44 +470,35 @@ def _was_carried_out(
     return latest is not None and bool(engine.runs.find_request(latest, request.request_id))
 
 
-def _done_before(engine: Engine) -> Answer[s.Nothing]:
-    return Answer(s.Nothing(), engine.runs.newest)
+def _done_before(engine: Engine) -> PendingAnswer[s.Nothing]:
+    return PendingAnswer(s.Nothing(), engine.runs.newest)
 
 
-async def _wait_for_room(engine: Engine, record: Record) -> None:
-    """Hold a sender back while so much has come during the run's task that the task would have to be failed."""
-    limit = engine.limits.held_events
-
-    def is_full() -> bool:
-        return record.run.is_open and len(record.run.held) >= limit
-
-    await wait(engine, record, record.changed, lambda: not is_full(), ROOM)
-    if is_full() or engine.is_over:
-        raise ServiceError(
-            f"{limit} events have come during the workflow's task, which does not end: try again later",
-            status="RESOURCE_EXHAUSTED",
-        )
+def _has_room(record: LoadedRun, limit: int) -> bool:
+    return not record.run.is_open or len(record.run.held) < limit
 
 
-def _change(engine: Engine, record: Record, transition: Callable[[Run, int], Step], request_id: str) -> None:
+def _change(
+    engine: Engine, record: LoadedRun, transition: Callable[[Run, int], Step], request_id: str
+) -> None:
     """Apply what was asked for; raises if the run was ended instead, for it has outgrown its limits."""
     reason = engine.runs.change(record, transition, request_ids=(request_id,) if request_id else ())
     if reason:
         raise ServiceError(reason, status="INVALID_ARGUMENT")
 
 
-def _done(record: Record) -> Answer[s.Nothing]:
-    return Answer(s.Nothing(), record.number)
+def _done(engine: Engine, record: LoadedRun) -> PendingAnswer[s.Nothing]:
+    return PendingAnswer(s.Nothing(), engine.runs.number_of(record))
 
 
 def _attempt(
     engine: Engine, token: bytes, workflow_id: str, run_id: str, activity_id: str
-) -> tuple[Token, Record, Activity]:
+) -> tuple[AttemptToken, LoadedRun, Activity]:
     """The running attempt that a request names, by token or by ids."""
-    found: tuple[Record, Activity] | None = None
+    found: tuple[LoadedRun, Activity] | None = None
     if token:
         try:
-            name = Token.decode(token)
+            name = AttemptToken.decode(token)
         except ValueError:
             raise ServiceError("the task token is malformed", status="INVALID_ARGUMENT") from None
         found = engine.attempts.find(name)
@@ -500,8 +507,8 @@ def _attempt(
     else:
         record = find(engine, workflow_id, run_id)
         for activity in record.run.activities.values():
-            if activity.spec.activity_id == activity_id and activity.started_ns:
-                name = Token(record.run.run_id, activity.scheduled_event_id, activity.attempt)
+            if activity.scheduled.activity_id == activity_id and activity.started_ns:
+                name = AttemptToken(record.run.run_id, activity.scheduled_event_id, activity.attempt)
                 return name, record, activity
     raise ServiceError(
         "invalid activityID or activity already timed out or invoking workflow is completed",
@@ -517,7 +524,7 @@ def _offset(token: bytes) -> int:
     return int(token)
 
 
-def _outcome(record: Record) -> s.Outcome:
+def _outcome(record: LoadedRun) -> s.Outcome:
     match record.run.final:
         case h.WorkflowExecutionCompleted() as final:
             return s.RunCompleted((final.result,), final.new_run_id)
@@ -540,11 +547,11 @@ def _pending(activity: Activity) -> s.PendingActivity:
     if activity.started_ns:
         state = "CANCEL_REQUESTED" if activity.cancel_requested_event_id else "STARTED"
     return s.PendingActivity(
-        activity_id=activity.spec.activity_id,
-        activity_type=activity.spec.activity_type,
+        activity_id=activity.scheduled.activity_id,
+        activity_type=activity.scheduled.activity_type,
         state=state,
         attempt=activity.attempt,
-        maximum_attempts=activity.spec.retry_policy.maximum_attempts,
+        maximum_attempts=retry_rule(activity).maximum_attempts,
         last_failure=activity.last_failure,
         next_attempt_time_ns=0 if activity.started_ns else activity.available_ns,
         last_started_time_ns=activity.last_started_ns,
@@ -554,8 +561,8 @@ def _pending(activity: Activity) -> s.PendingActivity:
 
 def _pending_child(child: Child) -> s.PendingChild:
     return s.PendingChild(
-        workflow_id=child.spec.workflow_id,
+        workflow_id=child.initiated.workflow_id,
         run_id=child.run_id,
-        workflow_type=child.spec.workflow_type,
-        parent_close_policy=child.spec.parent_close_policy,
+        workflow_type=child.initiated.workflow_type,
+        parent_close_policy=child.initiated.child.parent_close_policy,
     )

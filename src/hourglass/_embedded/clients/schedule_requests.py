@@ -8,21 +8,20 @@ server. Invariant: a request that is sent again, because its answer was lost, is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from hourglass._contract import schedules as sc
 from hourglass._contract.schedules import SchedulePage
-from hourglass._contract.service import Nothing, Request
-from hourglass._embedded.clients.answering import MOST_LISTED, Answer, is_written
+from hourglass._contract.service import Nothing
+from hourglass._embedded.clients.answering import MOST_LISTED, Handlers, PendingAnswer, is_written
 from hourglass._embedded.clock import RealClock
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.starting import check_start
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.schedules import (
-    Record,
+    ScheduleRecord,
     create,
     describe,
     may_act,
@@ -33,6 +32,7 @@ from hourglass._embedded.rules.schedules import (
     update,
 )
 from hourglass._embedded.store.memory import MemoryListing
+from hourglass._engine.specs import StartSpec
 from hourglass._history import events as h
 from hourglass.converter import SearchAttributeKey, encode_search_attributes
 from hourglass.errors import (
@@ -54,7 +54,7 @@ SLICE = 200
 
 
 async def page(
-    records: Sequence[Record], text: str, token: bytes, limit: int, *, real_time: bool
+    records: Sequence[ScheduleRecord], text: str, token: bytes, limit: int, *, real_time: bool
 ) -> SchedulePage:
     """Schedules that pass a filter, the newest first, from where another page ended.
 
@@ -80,16 +80,16 @@ async def page(
     )
 
 
-def _as_run(record: Record) -> Run:
+def _as_run(record: ScheduleRecord) -> Run:
     own = encode_search_attributes(
         [_ID.value_set(record.schedule_id), _PAUSED.value_set(record.schedule.state.paused)]
     )
     started = h.WorkflowExecutionStarted(
         workflow_id=f"temporal-sys-scheduler:{record.schedule_id}",
         workflow_type="temporal-sys-scheduler-workflow",
-        task_queue="temporal-sys-per-ns-tq",
         original_run_id=record.schedule_id,
         first_run_id=record.schedule_id,
+        spec=StartSpec(task_queue="temporal-sys-per-ns-tq"),
     )
     return Run(
         run_id=record.schedule_id,
@@ -102,7 +102,7 @@ def _as_run(record: Record) -> Run:
 # --- requests -------------------------------------------------------------------------------------------------
 
 
-async def create_schedule(engine: Engine, request: sc.CreateSchedule) -> Answer[Nothing]:
+async def create_schedule(engine: Engine, request: sc.CreateSchedule) -> PendingAnswer[Nothing]:
     """Create a schedule."""
     existing = engine.schedules.get(request.schedule_id)
     if existing is not None:
@@ -124,21 +124,23 @@ async def create_schedule(engine: Engine, request: sc.CreateSchedule) -> Answer[
     return _done(engine)
 
 
-async def describe_schedule(engine: Engine, request: sc.DescribeSchedule) -> Answer[sc.ScheduleDescription]:
+async def describe_schedule(
+    engine: Engine, request: sc.DescribeSchedule
+) -> PendingAnswer[sc.ScheduleDescription]:
     """Look at a schedule."""
     found = describe(_as_of_now(engine, _find(engine, request.schedule_id)))
     if await is_written(engine, engine.runs.newest):
-        return Answer(found, engine.runs.newest)
+        return PendingAnswer(found, engine.runs.newest)
     on_disk = engine.store.schedule(request.schedule_id)
     if on_disk is None:
         why = engine.trouble or "the commit takes long"
         raise StorageError(
             f"the schedule {request.schedule_id!r} is not on the disk yet: {why}", status="UNAVAILABLE"
         )
-    return Answer(describe(_as_of_now(engine, on_disk)), 0)
+    return PendingAnswer(describe(_as_of_now(engine, on_disk)), 0)
 
 
-async def update_schedule(engine: Engine, request: sc.UpdateSchedule) -> Answer[Nothing]:
+async def update_schedule(engine: Engine, request: sc.UpdateSchedule) -> PendingAnswer[Nothing]:
     """Replace a schedule. An update of a version that is no longer the present one is dropped, as a server does it."""
     record = _find(engine, request.schedule_id)
     _check(engine, request.schedule)
@@ -148,7 +150,7 @@ async def update_schedule(engine: Engine, request: sc.UpdateSchedule) -> Answer[
     return _done(engine)
 
 
-async def patch_schedule(engine: Engine, request: sc.PatchSchedule) -> Answer[Nothing]:
+async def patch_schedule(engine: Engine, request: sc.PatchSchedule) -> PendingAnswer[Nothing]:
     """Trigger, backfill, pause or unpause a schedule."""
     record = _find(engine, request.schedule_id)
     if request.request_id not in record.requests:
@@ -156,14 +158,14 @@ async def patch_schedule(engine: Engine, request: sc.PatchSchedule) -> Answer[No
     return _done(engine)
 
 
-async def delete_schedule(engine: Engine, request: sc.DeleteSchedule) -> Answer[Nothing]:
+async def delete_schedule(engine: Engine, request: sc.DeleteSchedule) -> PendingAnswer[Nothing]:
     """Delete a schedule."""
     _find(engine, request.schedule_id)
     engine.schedules.delete(request.schedule_id)
     return _done(engine)
 
 
-async def list_schedules(engine: Engine, request: sc.ListSchedules) -> Answer[sc.SchedulePage]:
+async def list_schedules(engine: Engine, request: sc.ListSchedules) -> PendingAnswer[sc.SchedulePage]:
     """List schedules, the newest first."""
     written = await is_written(engine, engine.runs.newest)
     known, number = (engine.schedules.all(), engine.runs.newest) if written else (_on_disk(engine), 0)
@@ -171,17 +173,17 @@ async def list_schedules(engine: Engine, request: sc.ListSchedules) -> Answer[sc
     size = min(max(1, request.page_size), MOST_LISTED)
     real_time = isinstance(engine.clock, RealClock)
     found = await page(records, request.query, request.next_page_token, size, real_time=real_time)
-    return Answer(found, number)
+    return PendingAnswer(found, number)
 
 
-def _on_disk(engine: Engine) -> Iterator[Record]:
+def _on_disk(engine: Engine) -> Iterator[ScheduleRecord]:
     for entry in engine.store.schedules():
         record = engine.store.schedule(entry.schedule_id)
         if record is not None:
             yield record
 
 
-SCHEDULE_HANDLERS: dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {
+SCHEDULE_HANDLERS: Handlers = {
     sc.CreateSchedule: create_schedule,
     sc.DescribeSchedule: describe_schedule,
     sc.UpdateSchedule: update_schedule,
@@ -189,7 +191,6 @@ SCHEDULE_HANDLERS: dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[An
     sc.DeleteSchedule: delete_schedule,
     sc.ListSchedules: list_schedules,
 }
-"""The handler of each request."""
 
 
 _TIME = "-2006-01-02T15:04:05Z"
@@ -198,7 +199,7 @@ _SCHEDULER = "temporal-sys-scheduler:"
 """What a server puts before the id of a schedule: so much shorter must that be."""
 
 
-def _find(engine: Engine, schedule_id: str) -> Record:
+def _find(engine: Engine, schedule_id: str) -> ScheduleRecord:
     record = engine.schedules.get(schedule_id)
     if record is None:
         raise ScheduleNotFoundError(
@@ -207,11 +208,11 @@ def _find(engine: Engine, schedule_id: str) -> Record:
     return record
 
 
-def _check(engine: Engine, schedule: sc.Schedule) -> None:
+def _check(engine: Engine, schedule: sc.EngineSchedule) -> None:
     """Refuse what could never be started."""
     action = schedule.action
     engine.limits.check(action)
-    if not action.workflow_id or not action.workflow_type or not action.task_queue:
+    if not action.workflow_id or not action.workflow_type or not action.spec.task_queue:
         raise ServiceError(
             "the workflow of a schedule needs an id, a type and a task queue", status="INVALID_ARGUMENT"
         )
@@ -220,19 +221,19 @@ def _check(engine: Engine, schedule: sc.Schedule) -> None:
     check_start(engine.runs, action)
 
 
-def _put(engine: Engine, made: Callable[[], Record], request_id: str) -> None:
+def _put(engine: Engine, made: Callable[[], ScheduleRecord], request_id: str) -> None:
     try:
         engine.schedules.put(remembering(made(), request_id))
     except UsageError as error:
         raise ServiceError(str(error), status="INVALID_ARGUMENT") from error
 
 
-def _as_of_now(engine: Engine, record: Record) -> Record:
+def _as_of_now(engine: Engine, record: ScheduleRecord) -> ScheduleRecord:
     """A schedule that may not act is not woken; its next times are those from now on all the same."""
     if may_act(record):
         return record
     return msgspec.structs.replace(record, seen_ns=max(record.seen_ns, engine.clock.now_ns()))
 
 
-def _done(engine: Engine) -> Answer[Nothing]:
-    return Answer(Nothing(), engine.runs.newest)
+def _done(engine: Engine) -> PendingAnswer[Nothing]:
+    return PendingAnswer(Nothing(), engine.runs.newest)

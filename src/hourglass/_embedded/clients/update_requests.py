@@ -8,12 +8,10 @@ an update that no run has accepted follows its workflow from run to run.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from hourglass._contract.service import (
     PollUpdate,
-    Request,
     Started,
     UpdateStage,
     UpdateStarted,
@@ -21,9 +19,16 @@ from hourglass._contract.service import (
     UpdateWithStart,
     UpdateWorkflow,
 )
-from hourglass._embedded.clients.answering import ROOM, Answer, check_open, find, wait
+from hourglass._embedded.clients.answering import (
+    Handlers,
+    PendingAnswer,
+    check_open,
+    find,
+    wait,
+    wait_for_room,
+)
 from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.run import Record
+from hourglass._embedded.engine.run import LoadedRun
 from hourglass._embedded.engine.starting import check_start, start_workflow
 from hourglass._embedded.rules.resetting import RESETTER
 from hourglass._embedded.rules.updates import ABANDONED, Waiting, call_id, request_id
@@ -36,7 +41,7 @@ class _WentOn(Exception):
     """The run that was asked has gone on as another before it accepted the update."""
 
 
-async def update(engine: Engine, request: UpdateWorkflow) -> Answer[UpdateState]:
+async def update(engine: Engine, request: UpdateWorkflow) -> PendingAnswer[UpdateState]:
     """Ask for an update and wait until it has come so far."""
     while True:
         record = _accepted_for(engine, request)
@@ -49,7 +54,7 @@ async def update(engine: Engine, request: UpdateWorkflow) -> Answer[UpdateState]
             continue
 
 
-async def poll_update(engine: Engine, request: PollUpdate) -> Answer[UpdateState]:
+async def poll_update(engine: Engine, request: PollUpdate) -> PendingAnswer[UpdateState]:
     """Wait on for an update."""
     record = _asked(engine, find(engine, request.workflow_id, request.run_id), request.update_id)
     updates, not_found = engine.updates.of(record), f'update "{request.update_id}" not found'
@@ -61,25 +66,26 @@ async def poll_update(engine: Engine, request: PollUpdate) -> Answer[UpdateState
         raise WorkflowNotFoundError(not_found, status="NOT_FOUND") from None
 
 
-async def update_with_start(engine: Engine, request: UpdateWithStart) -> Answer[UpdateStarted]:
+async def update_with_start(engine: Engine, request: UpdateWithStart) -> PendingAnswer[UpdateStarted]:
     """Start a workflow, or use the one that runs, and ask for an update, with nothing in between."""
-    if request.start.cron_schedule:
+    if request.start.spec.cron_schedule:
         raise ServiceError("CronSchedule is not allowed.", status="INVALID_ARGUMENT")
     if request.start.start_delay:
         raise ServiceError("WorkflowStartDelay is not supported.", status="INVALID_ARGUMENT")
     record, started = _asked_already(engine, request)
     if record is None:
-        engine.deployments.check(request.start.versioning_override, request.start.task_queue)
+        if request.start.versioning_override is not None:
+            engine.deployments.check(request.start.versioning_override, request.start.spec.task_queue)
         check_start(engine.runs, request.start)
         started, record = start_workflow(engine.runs, request.start)
     try:
         answer = await _updated(engine, record, request.update)
     except _WentOn:
         answer = await update(engine, request.update)
-    return Answer(UpdateStarted(started, answer.value), answer.rests_on)
+    return PendingAnswer(UpdateStarted(started, answer.value), answer.rests_on)
 
 
-def _asked_already(engine: Engine, request: UpdateWithStart) -> tuple[Record | None, Started]:
+def _asked_already(engine: Engine, request: UpdateWithStart) -> tuple[LoadedRun | None, Started]:
     """The run that was asked for this very update before, whatever the policies say of its id: of an open chain, or
     of a closed one if it has completed it. If it was this very call that began a chain, it is that one, whichever
     there is now.
@@ -100,7 +106,7 @@ def _asked_already(engine: Engine, request: UpdateWithStart) -> tuple[Record | N
     return record, Started(began) if began else Started(record.run.run_id, started=False)
 
 
-def _accepted_for(engine: Engine, request: UpdateWorkflow) -> Record | None:
+def _accepted_for(engine: Engine, request: UpdateWorkflow) -> LoadedRun | None:
     """The run that accepted the update that this very call, which is sent again, asked for; whichever workflow has
     its id now, and whatever became of the update.
     """
@@ -109,14 +115,14 @@ def _accepted_for(engine: Engine, request: UpdateWorkflow) -> Record | None:
     return engine.record(run_id) if run_id else None
 
 
-def _last_of_chain(engine: Engine, record: Record) -> Record:
+def _last_of_chain(engine: Engine, record: LoadedRun) -> LoadedRun:
     """The latest run of the workflow, if it is of the same chain; else the run itself, which has closed."""
     latest = engine.current(record.run.started.workflow_id)
     same = latest is not None and latest.run.started.first_run_id == record.run.started.first_run_id
     return latest if same and latest is not None else record
 
 
-def _asked(engine: Engine, record: Record, update_id: str) -> Record:
+def _asked(engine: Engine, record: LoadedRun, update_id: str) -> LoadedRun:
     """The run that was asked for an update: this one, unless another of its chain has it, done or under way."""
     if engine.updates.of(record).knows(update_id):
         return record
@@ -132,14 +138,19 @@ def _asked(engine: Engine, record: Record, update_id: str) -> Record:
     return other if found else record
 
 
-async def _updated(engine: Engine, record: Record, request: UpdateWorkflow) -> Answer[UpdateState]:
+async def _updated(engine: Engine, record: LoadedRun, request: UpdateWorkflow) -> PendingAnswer[UpdateState]:
     """Ask a run for an update, unless it was asked before, and wait until it has come so far. Raises `_WentOn`."""
     waiting = await _admitted(engine, record, request)
     return await _follow(engine, record, waiting, request)
 
 
-async def _admitted(engine: Engine, record: Record, request: UpdateWorkflow) -> Waiting | None:
+async def _admitted(engine: Engine, record: LoadedRun, request: UpdateWorkflow) -> Waiting | None:
     """The update, admitted unless it is known; None if it is accepted already."""
+    limit = engine.limits.updates_in_flight
+
+    def is_room() -> bool:
+        return engine.updates.of(record).in_flight < limit or not record.run.is_open
+
     while True:
         updates = engine.updates.of(record)
         if updates.knows(request.update_id):
@@ -153,9 +164,10 @@ async def _admitted(engine: Engine, record: Record, request: UpdateWorkflow) -> 
                 f"({engine.limits.updates}); the same update asked for again should have the same id",
                 status="FAILED_PRECONDITION",
             )
-        if updates.in_flight < engine.limits.updates_in_flight:
+        if updates.in_flight < limit:
             return _joined(engine.updates.admit(record, _request(request)), request)
-        await _wait_for_room(engine, record)
+        refusal = f"the limit on the number of concurrent in-flight updates has been reached ({limit})"
+        await wait_for_room(engine, record, is_room, refusal)
 
 
 def _joined(waiting: Waiting | None, request: UpdateWorkflow) -> Waiting | None:
@@ -165,23 +177,9 @@ def _joined(waiting: Waiting | None, request: UpdateWorkflow) -> Waiting | None:
     return waiting
 
 
-async def _wait_for_room(engine: Engine, record: Record) -> None:
-    limit = engine.limits.updates_in_flight
-
-    def is_room() -> bool:
-        return engine.updates.of(record).in_flight < limit or not record.run.is_open
-
-    await wait(engine, record, record.changed, is_room, ROOM)
-    if not is_room():
-        raise ServiceError(
-            f"the limit on the number of concurrent in-flight updates has been reached ({limit})",
-            status="RESOURCE_EXHAUSTED",
-        )
-
-
 async def _follow(
-    engine: Engine, record: Record, waiting: Waiting | None, request: UpdateWorkflow | PollUpdate
-) -> Answer[UpdateState]:
+    engine: Engine, record: LoadedRun, waiting: Waiting | None, request: UpdateWorkflow | PollUpdate
+) -> PendingAnswer[UpdateState]:
     """Wait until the update has come so far. Raises `_WentOn` if its run went on as another before it was accepted."""
     update_id = request.update_id
 
@@ -199,10 +197,10 @@ async def _follow(
         raise WorkflowNotFoundError("workflow update was aborted by closing workflow", status="NOT_FOUND")
     if found.stage is UpdateStage.ACCEPTED and request.wait_stage > found.stage and not record.run.is_open:
         found = _reached(record, update_id, UpdateStage.COMPLETED, failure=ABANDONED)
-    return Answer(found, record.number)
+    return PendingAnswer(found, engine.runs.number_of(record))
 
 
-def _state(engine: Engine, record: Record, waiting: Waiting | None, update_id: str) -> UpdateState:
+def _state(engine: Engine, record: LoadedRun, waiting: Waiting | None, update_id: str) -> UpdateState:
     updates = engine.updates.of(record)
     completed = updates.completed.get(update_id)
     if completed is not None:
@@ -216,7 +214,7 @@ def _state(engine: Engine, record: Record, waiting: Waiting | None, update_id: s
     return _reached(record, update_id, UpdateStage.ADMITTED)
 
 
-def _reached(record: Record, update_id: str, stage: UpdateStage, **outcome: Any) -> UpdateState:
+def _reached(record: LoadedRun, update_id: str, stage: UpdateStage, **outcome: Any) -> UpdateState:
     run = record.run
     return UpdateState(
         update_id=update_id,
@@ -227,7 +225,7 @@ def _reached(record: Record, update_id: str, stage: UpdateStage, **outcome: Any)
     )
 
 
-def _goes_on(engine: Engine, record: Record) -> bool:
+def _goes_on(engine: Engine, record: LoadedRun) -> bool:
     """Whether another run has taken the place of this one, which has closed."""
     if record.run.is_open or engine.current(record.run.started.workflow_id) is record:
         return False
@@ -248,9 +246,8 @@ def _request(request: UpdateWorkflow) -> UpdateRequest:
     )
 
 
-UPDATE_HANDLERS: dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {
+UPDATE_HANDLERS: Handlers = {
     UpdateWorkflow: update,
     PollUpdate: poll_update,
     UpdateWithStart: update_with_start,
 }
-"""The handler of each request."""

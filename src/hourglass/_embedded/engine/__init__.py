@@ -2,7 +2,6 @@
 
 task_queues   what waits to be taken, and which handles could take it
 run           a run in memory
-attributes    search attributes as the engine takes them
 transactions  several runs changed as one, and what runs ask of others
 runs          all runs in memory, over a store
 starting      starting a workflow: the policies for ids that are taken or were used

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import msgspec
 
-from hourglass._embedded.engine.runs import Ledger
-from hourglass._embedded.engine.task_queues import Taker
+from hourglass._embedded.engine.runs import RunTable
+from hourglass._embedded.engine.task_queues import QueuePoller
 from hourglass._embedded.rules.run import Activity, Run
 from hourglass._embedded.rules.versioning import external_name, pinned_version
 from hourglass._embedded.store.store import NoteChange
@@ -52,9 +52,9 @@ _decoder = msgspec.msgpack.Decoder(dict[str, Deployment])
 class Deployments:
     """See the module."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, runs: RunTable) -> None:
         self.in_use = False
-        self._ledger = ledger
+        self._runs = runs
         self._loaded = False
         self._table: dict[str, Deployment] = {}
         self._current: dict[str, WorkerDeploymentVersion | None] = {}
@@ -64,7 +64,7 @@ class Deployments:
         """Read what the store remembers, once: a transaction on a file without an owner does so only if it must."""
         if self._loaded:
             return
-        data = self._ledger.store.note(NOTE)
+        data = self._runs.store.note(NOTE)
         try:
             table = _decoder.decode(data) if data else {}
         except msgspec.MsgspecError:
@@ -74,14 +74,14 @@ class Deployments:
         self._loaded = True
         self._take_up(table)
 
-    def joined(self, taker: Taker) -> None:
+    def joined(self, taker: QueuePoller) -> None:
         """A worker begins to serve its queue."""
         version, queue = taker.version, taker.task_queue
         if version is None:
             return
         self.load()
         deployment = self._table.get(version.deployment_name, Deployment())
-        build = deployment.builds.get(version.build_id) or Build(self._ledger.clock.now_ns())
+        build = deployment.builds.get(version.build_id) or Build(self._runs.clock.now_ns())
         if queue in build.queues:
             return
         build = msgspec.structs.replace(build, queues=(*build.queues, queue))
@@ -103,7 +103,7 @@ class Deployments:
         return WorkerDeploymentVersion(name, previous) if previous else None
 
     def _make_current(self, name: str, deployment: Deployment, build_id: str) -> None:
-        now, builds = self._ledger.clock.now_ns(), deployment.builds
+        now, builds = self._runs.clock.now_ns(), deployment.builds
         if build_id:
             builds = builds | {build_id: msgspec.structs.replace(builds[build_id], current_ns=now)}
         self._keep(name, Deployment(builds, build_id, now))
@@ -119,7 +119,7 @@ class Deployments:
             )
         return found
 
-    def check(self, override: VersioningOverride | None, task_queue: str) -> None:
+    def check(self, override: VersioningOverride, task_queue: str) -> None:
         """Refuse to pin a run to a version that no worker of its queue ever had."""
         if not isinstance(override, PinnedVersioningOverride):
             return
@@ -140,11 +140,11 @@ class Deployments:
             self._current[task_queue] = self._find_current(task_queue)
         return self._current[task_queue]
 
-    def takes_task(self, taker: Taker, run: Run) -> bool:
+    def takes_task(self, taker: QueuePoller, run: Run) -> bool:
         """Whether a worker is of the version that a run's next task is for."""
-        return taker.version == (pinned_version(run) or self.current(run.started.task_queue))
+        return taker.version == (pinned_version(run) or self.current(run.started.spec.task_queue))
 
-    def takes_attempt(self, taker: Taker, run: Run, activity: Activity) -> bool:
+    def takes_attempt(self, taker: QueuePoller, run: Run, activity: Activity) -> bool:
         """Whether a worker is of the version that an activity is for: that of a pinned run, where it serves the
         queue.
         """
@@ -157,7 +157,7 @@ class Deployments:
         """The version that a run would go to if its own code had not pinned it to another, and it has not declined."""
         if run.started.versioning_override is not None or pinned_version(run) is None:
             return None
-        current = self.current(run.started.task_queue)
+        current = self.current(run.started.spec.task_queue)
         return None if current in (run.version, run.started.declined_version) else current
 
     def _serves(self, version: WorkerDeploymentVersion, task_queue: str) -> bool:
@@ -177,11 +177,11 @@ class Deployments:
 
     def _keep(self, name: str, deployment: Deployment) -> None:
         table = self._table | {name: deployment}
-        self._ledger.keep_schedule(NoteChange(schedule_id=NOTE, data=msgspec.msgpack.encode(table)))
+        self._runs.keep_schedule(NoteChange(schedule_id=NOTE, data=msgspec.msgpack.encode(table)))
         self._take_up(table)
-        self._ledger.offers.wake_all()
+        self._runs.queues.wake_all()
 
     def _take_up(self, table: dict[str, Deployment]) -> None:
         self._table = table
         self._current = {}
-        self.in_use = self._ledger.offers.versioned = bool(table)
+        self.in_use = self._runs.queues.versioned = bool(table)

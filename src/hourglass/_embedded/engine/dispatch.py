@@ -1,5 +1,5 @@
-"""Dispatch: workflow tasks and queries (`TaskDesk`), attempts of activities (`AttemptDesk`), and updates
-(`UpdateDesk`), from the runs that want them to the handles that take them, and back.
+"""Dispatch: workflow tasks and queries (`TaskDispatch`), attempts of activities (`ActivityDispatch`), and updates
+(`UpdateDispatch`), from the runs that want them to the handles that take them, and back.
 
 Must not know: activations (see `workers`), how runs change (see `rules`), which clients wait for an answer.
 
@@ -10,7 +10,9 @@ handle knows goes to no other; while an update waits, its run has a task.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+
+import msgspec
 
 from hourglass._contract.handle import (
     ActivityCancelled,
@@ -20,21 +22,21 @@ from hourglass._contract.handle import (
     ActivityResult,
     ActivityTask,
 )
-from hourglass._embedded.clock import to_ns
+from hourglass._embedded.clock import SECOND
 from hourglass._embedded.engine.deployments import Deployments
-from hourglass._embedded.engine.run import InHand, Query, Record, Token
-from hourglass._embedded.engine.runs import Ledger
-from hourglass._embedded.engine.task_queues import Taker
+from hourglass._embedded.engine.run import AttemptToken, LoadedRun, TakenAttempt, WaitingQuery
+from hourglass._embedded.engine.runs import RunTable
+from hourglass._embedded.engine.task_queues import QueuePoller
 from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import narrowest_timeout
 from hourglass._embedded.rules.draft import Draft, Eager, key_of
 from hourglass._embedded.rules.run import Activity, Run, Step
-from hourglass._embedded.rules.tasks import Answer
+from hourglass._embedded.rules.tasks import TaskAnswer
 from hourglass._embedded.rules.updates import Updates, Waiting, call_id, request_id
 from hourglass._engine import commands as c
 from hourglass._engine.commands import AcceptUpdate, TaskFailureCause
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
 from hourglass._history import events as h
 from hourglass._history.events import UpdateRequest, WorkflowTaskCompleted
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure, Payload, ServerFailure
@@ -45,28 +47,26 @@ from hourglass.errors import HourglassError, ServiceError
 
 def activity_task(namespace: str, run: Run, activity: Activity, token: bytes) -> ActivityTask:
     """An attempt that has started, as a worker gets it. Pure."""
-    spec = activity.spec
+    scheduled, spec = activity.scheduled, activity.spec
+    key = key_of(run, activity)
+    if key != spec.priority_key:  # the run's own, where nothing is said of the activity's
+        spec = msgspec.structs.replace(spec, priority_key=key)
     return ActivityTask(
         token=token,
-        activity_id=spec.activity_id,
-        activity_type=spec.activity_type,
-        arguments=spec.arguments,
+        activity_id=scheduled.activity_id,
+        activity_type=scheduled.activity_type,
+        spec=spec,
+        arguments=scheduled.arguments,
         attempt=activity.attempt,
         namespace=namespace,
-        task_queue=spec.task_queue,
         workflow_id=run.started.workflow_id,
         run_id=run.run_id,
         workflow_type=run.started.workflow_type,
-        headers=spec.headers,
+        headers=scheduled.headers,
         heartbeat_details=activity.heartbeat_details,
         scheduled_time_ns=activity.scheduled_ns,
         current_attempt_scheduled_time_ns=activity.available_ns,
         started_time_ns=activity.started_ns,
-        schedule_to_close_timeout=spec.schedule_to_close_timeout,
-        start_to_close_timeout=spec.start_to_close_timeout,
-        heartbeat_timeout=spec.heartbeat_timeout,
-        retry_policy=spec.retry_policy,
-        priority_key=key_of(run, activity),
     )
 
 
@@ -85,101 +85,108 @@ NEGLIGIBLE = 100
 """A wait of less than one part in so many of an attempt's shortest timeout is not made up for."""
 
 
-class AttemptDesk:
+class ActivityDispatch:
     """Gives out attempts of activities to handles, and notes on the run which handle has which."""
 
-    def __init__(self, ledger: Ledger, namespace: str, deployments: Deployments) -> None:
-        self._ledger = ledger
+    def __init__(self, runs: RunTable, namespace: str, deployments: Deployments) -> None:
+        self._runs = runs
         self._namespace = namespace
         self._deployments = deployments
 
-    def take(self, taker: Taker) -> tuple[ActivityTask, Token, int] | None:
-        """Give a handle an attempt of an activity, if one waits on its queue, its name and the change it rests on."""
-        ledger = self._ledger
-        now = ledger.clock.now_ns()
-        for run_id, scheduled in () if ledger.stopped else ledger.offers.attempts(taker.task_queue):
-            record = ledger.in_memory(run_id)
+    def take(self, taker: QueuePoller) -> tuple[ActivityTask, TakenAttempt, int] | None:
+        """Give a handle an attempt of an activity, if one waits on its queue, and the change that it rests on."""
+        runs = self._runs
+        now = runs.clock.now_ns()
+        for run_id, scheduled in () if runs.stopped else runs.queues.attempts(taker.task_queue):
+            record = runs.in_memory(run_id)
             activity = None if record is None else record.run.activities.get(scheduled)
             if record is None or activity is None or activity.started_ns or activity.available_ns > now:
                 continue
             versions = self._deployments
             if versions.in_use and not versions.takes_attempt(taker, record.run, activity):
                 continue
-            token = Token(run_id, scheduled, activity.attempt)
-            record.attempts[scheduled] = InHand(token, taker)
+            token = AttemptToken(run_id, scheduled, activity.attempt)
+            in_hand = record.attempts[scheduled] = TakenAttempt(token, taker, record)
             if self._start(record, activity, taker.identity):
-                return self.take(taker)  # the run was ended: the offers have changed under us
+                return self.take(taker)  # the run was ended: the queues have changed under us
             started = record.run.activities[scheduled]
-            return activity_task(self._namespace, record.run, started, token.encode()), token, record.number
+            return activity_task(self._namespace, record.run, started, token.encode()), in_hand, record.number
         return None
 
-    def hand_out(self, task: ActivityTask, token: Token) -> ActivityTask:
+    def hand_out(self, task: ActivityTask, in_hand: TakenAttempt) -> ActivityTask:
         """An attempt that was taken reaches its worker, and its clocks begin. The wait for a commit before that
         counts for no timeout; where it was too short to matter for any, nothing is written.
         """
-        record = self._ledger.in_memory(token.run_id)
-        in_hand = None if record is None else record.attempts.get(token.scheduled_event_id)
-        if record is None or in_hand is None or in_hand.token != token:
+        record, scheduled = in_hand.record, in_hand.token.scheduled_event_id
+        activity = record.run.activities.get(scheduled)
+        if activity is None or record.attempts.get(scheduled) is not in_hand:
             return task
         in_hand.handed_out = True
-        activity = record.run.activities[token.scheduled_event_id]
-        late = self._ledger.clock.now_ns() - activity.started_ns
-        if late <= to_ns(narrowest_timeout(activity)) // NEGLIGIBLE:
+        late = self._runs.clock.now_ns() - activity.started_ns
+        if late * NEGLIGIBLE <= narrowest_timeout(activity) * SECOND:
             return task
-        self._ledger.change(record, lambda run, now: transitions.hand_out_attempt(run, activity, now))
-        started = record.run.activities.get(token.scheduled_event_id)
+        self._runs.change(record, lambda run, now: transitions.hand_out_attempt(run, activity, now))
+        started = record.run.activities.get(scheduled)
         return task if started is None else activity_task(self._namespace, record.run, started, task.token)
 
-    def begun(self, record: Record, since: int, taker: Taker) -> list[tuple[ActivityTask, Token]]:
-        """The attempts that a handle took at once, by the change that wrote the events from this index on, and their
-        names.
-        """
+    def begun(
+        self, record: LoadedRun, since: int, taker: QueuePoller
+    ) -> list[tuple[ActivityTask, TakenAttempt]]:
+        """The attempts that a handle took at once, by the change that wrote the events from this index on."""
         run = record.run
-        tasks: list[tuple[ActivityTask, Token]] = []
+        tasks: list[tuple[ActivityTask, TakenAttempt]] = []
         for event in record.events[since:] if run.activities else ():
             activity = run.activities.get(event.id)
             if activity is not None and activity.started_ns:
-                token = Token(run.run_id, event.id, activity.attempt)
-                record.attempts[event.id] = InHand(token, taker)
-                tasks.append((activity_task(self._namespace, run, activity, token.encode()), token))
+                token = AttemptToken(run.run_id, event.id, activity.attempt)
+                in_hand = record.attempts[event.id] = TakenAttempt(token, taker, record)
+                tasks.append((activity_task(self._namespace, run, activity, token.encode()), in_hand))
         if tasks:
-            self._ledger.in_hand.add(run.run_id)
+            self._runs.in_hand.add(run.run_id)
         return tasks
 
-    def _start(self, record: Record, activity: Activity, identity: str) -> str:
-        return self._ledger.change(
+    def _start(self, record: LoadedRun, activity: Activity, identity: str) -> str:
+        return self._runs.change(
             record, lambda run, now: transitions.start_attempt(run, activity, identity, now)
         )
 
-    def find(self, token: Token) -> tuple[Record, Activity] | None:
+    def find(self, token: AttemptToken) -> tuple[LoadedRun, Activity] | None:
         """The attempt that a token names, if it is still the one that counts."""
-        record = self._ledger.record(token.run_id)
+        record = self._runs.record(token.run_id)
         activity = record.run.activities.get(token.scheduled_event_id) if record else None
         if record is None or activity is None or activity.attempt != token.attempt or not activity.started_ns:
             return None
         return record, activity
 
-    def end(
-        self, token: Token, result: ActivityResult, who: str, wants_task: Callable[[Record], Eager | None]
-    ) -> Record | None:
-        """An attempt ended. The end of one that no longer counts is dropped, as a server does. If the worker that
-        ended it wants the task that this leads to at once, gives the run whose task it has now.
+    def complete(self, taken: TakenAttempt, result: ActivityOk, who: str, eager: Eager | None) -> bool:
+        """An attempt that a handle has returned. If its worker wants the task that this leads to at once, says whether
+        it has the task now.
         """
+        record, scheduled, value = taken.record, taken.token.scheduled_event_id, result.result
+        activity = record.run.activities.get(scheduled)
+        if activity is None or activity.attempt != taken.token.attempt or not activity.started_ns:
+            self.end(taken.token, result, who)  # it counts no more, or its run was parked and loaded anew
+            return False
+        record.attempts.pop(scheduled, None)
+        self._runs.change(
+            record,
+            lambda run, now: transitions.complete_activity(run, activity, value, who, now, eager),
+            to_worker=eager is not None,
+        )
+        return eager is not None and record.run.task_is_started
+
+    def end(self, token: AttemptToken, result: ActivityResult, who: str) -> None:
+        """An attempt ended. The end of one that no longer counts is dropped, as a server does."""
         found = self.find(token)
         if found is None:
             self.release(token)
-            return None
+            return
         record, activity = found
         record.attempts.pop(token.scheduled_event_id, None)
-        change = self._ledger.change
+        change = self._runs.change
         match result:
             case ActivityOk(result=value):
-                eager = wants_task(record)
-                change(
-                    record,
-                    lambda run, now: transitions.complete_activity(run, activity, value, who, now, eager),
-                )
-                return record if eager is not None and record.run.task_is_started else None
+                change(record, lambda run, now: transitions.complete_activity(run, activity, value, who, now))
             case ActivityDeferred():
                 change(record, lambda run, now: transitions.defer_activity(run, activity, now))
             case ActivityCancelled() if activity.cancel_requested_event_id:
@@ -189,62 +196,61 @@ class AttemptDesk:
             case ActivityFailed() | ActivityCancelled():
                 failure = result.failure if isinstance(result, ActivityFailed) else unasked(result.failure)
                 change(record, lambda run, now: transitions.fail_activity(run, activity, failure, who, now))
-        return None
 
     def record_heartbeat(self, token: bytes, details: Payloads) -> None:
         """An attempt lives; so much is written down."""
-        found = self.find(Token.decode(token))
+        found = self.find(AttemptToken.decode(token))
         if found is not None:
             record, activity = found
-            self._ledger.change(record, lambda run, now: transitions.heartbeat(run, activity, details, now))
+            self._runs.change(record, lambda run, now: transitions.heartbeat(run, activity, details, now))
 
-    def release(self, token: Token) -> None:
+    def release(self, token: AttemptToken) -> None:
         """A handle has let go of an attempt: it is no longer told of timeouts and cancellations."""
-        record = self._ledger.in_memory(token.run_id)
+        record = self._runs.in_memory(token.run_id)
         in_hand = record.attempts.get(token.scheduled_event_id) if record is not None else None
         if record is not None and in_hand is not None and in_hand.token == token:
             del record.attempts[token.scheduled_event_id]
-            self._ledger.note_hands(record)
+            self._runs.note_hands(record)
 
-    def give_back(self, token: Token) -> None:
+    def give_back(self, token: AttemptToken) -> None:
         """An attempt that was taken did not reach a worker: it waits again."""
         self.release(token)
         found = self.find(token)
         if found is not None:
             record, activity = found
-            self._ledger.change(record, lambda run, now: transitions.give_back_attempt(run, activity, now))
+            self._runs.change(record, lambda run, now: transitions.give_back_attempt(run, activity, now))
 
 
 # --- updates --------------------------------------------------------------------------------------------------
 
 
-class UpdateDesk:
+class UpdateDispatch:
     """Takes updates in, gives them out with tasks, and takes what became of them."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, runs: RunTable) -> None:
+        self._runs = runs
 
-    def of(self, record: Record) -> Updates:
+    def of(self, record: LoadedRun) -> Updates:
         """The updates of a run, as its history and this process know them."""
         if record.updates is None:
             record.updates = Updates()
         record.updates.read(record.events)
         return record.updates
 
-    def admit(self, record: Record, request: UpdateRequest) -> Waiting:
+    def admit(self, record: LoadedRun, request: UpdateRequest) -> Waiting:
         """A client asks for an update of a new id."""
         waiting = self.of(record).admit(request)
         self._want_task(record)
         return waiting
 
-    def give(self, record: Record) -> tuple[UpdateRequest, ...]:
+    def give(self, record: LoadedRun) -> tuple[UpdateRequest, ...]:
         """What a worker is given together with the task that it has just taken."""
         task = record.run.task
         if record.updates is None or task is None:
             return ()
         return self.of(record).give(task.number)
 
-    def settle(self, record: Record, number: int, answer: Answer) -> None:
+    def settle(self, record: LoadedRun, number: int, answer: TaskAnswer) -> None:
         """A task was answered, and the answer was taken."""
         if record.updates is None and not answer.refused_updates:
             return
@@ -257,11 +263,11 @@ class UpdateDesk:
         updates.answered(number)
         self._want_task(record)
 
-    def _want_task(self, record: Record) -> None:
+    def _want_task(self, record: LoadedRun) -> None:
         waits = record.updates is not None and record.updates.waiting
         if waits and record.run.is_open and record.run.task is None:
             silent = isinstance(record.events[-1].attributes, WorkflowTaskCompleted)
-            self._ledger.change(record, lambda run, now: _want_task(run, silent, now))
+            self._runs.change(record, lambda run, now: _want_task(run, silent, now))
 
 
 def _want_task(run: Run, silent: bool, now_ns: int) -> Step:
@@ -281,40 +287,42 @@ def _want_task(run: Run, silent: bool, now_ns: int) -> Step:
 logger = logging.getLogger("hourglass.embedded")
 
 
-class TaskDesk:
+class TaskDispatch:
     """Gives out workflow tasks and queries to handles, and takes the answers to tasks."""
 
-    def __init__(self, ledger: Ledger, deployments: Deployments) -> None:
-        self._ledger = ledger
+    def __init__(self, runs: RunTable, deployments: Deployments) -> None:
+        self._runs = runs
         self._deployments = deployments
-        self._asked: dict[str, Record] = {}
+        self._asked: dict[str, LoadedRun] = {}
 
-    def take(self, taker: Taker) -> Record | None:
+    def take(self, taker: QueuePoller) -> LoadedRun | None:
         """Give a handle a run's task, if one waits on its queue that it may have."""
-        for run_id in () if self._ledger.stopped else self._ledger.offers.tasks(taker.task_queue):
-            record = self._ledger.in_memory(run_id)
+        for run_id in () if self._runs.stopped else self._runs.queues.tasks(taker.task_queue):
+            record = self._runs.in_memory(run_id)
             if record is not None and self._may_take(record, taker):
                 self._start(record, taker)
                 # A run that has outgrown its limits was ended instead. Begin anew: the queue changed under the loop.
                 return record if record.run.task_is_started else self.take(taker)
         return None
 
-    def _start(self, record: Record, taker: Taker) -> None:
+    def _start(self, record: LoadedRun, taker: QueuePoller) -> None:
         self._stick(record, taker)
-        who, limits = taker.identity, self._ledger.limits
+        who, limits = taker.identity, self._runs.limits
         target = self._deployments.elsewhere(record.run) if self._deployments.in_use else None
-        self._ledger.change(record, lambda run, now: tasks.start_task(run, who, limits, now, target))
+        self._runs.change(
+            record, lambda run, now: tasks.start_task(run, who, limits, now, target), to_worker=True
+        )
 
     @property
     def has_questions(self) -> bool:
         """Whether a query waits for an answer."""
         return bool(self._asked)
 
-    def all_asked(self) -> Mapping[str, Record]:
+    def all_asked(self) -> Mapping[str, LoadedRun]:
         """The runs that have queries to answer, now and later."""
         return self._asked
 
-    def take_queries(self, taker: Taker) -> Record | None:
+    def take_queries(self, taker: QueuePoller) -> LoadedRun | None:
         """Give a handle a run that has queries to answer and no task to be done before."""
         for record in self._asked.values():
             if record.run.task is None and self._is_for(record, taker):
@@ -323,79 +331,85 @@ class TaskDesk:
                 return record
         return None
 
-    def ask(self, record: Record, query: Query) -> None:
+    def ask(self, record: LoadedRun, query: WaitingQuery) -> None:
         """A query waits for an answer."""
         record.queries.append(query)
         self._asked[record.run.run_id] = record
-        self._ledger.note_hands(record)
-        self._ledger.offers.wake(record.run.started.task_queue)
+        self._runs.note_hands(record)
+        self._runs.queues.wake(record.run.started.spec.task_queue)
 
-    def withdraw(self, record: Record, query: Query) -> None:
+    def withdraw(self, record: LoadedRun, query: WaitingQuery) -> None:
         """The client waits no more for a query; if it has been answered there is nothing to do."""
         if query in record.queries:
             record.queries.remove(query)
             if not record.queries:
                 self._asked.pop(record.run.run_id, None)
-            self._ledger.note_hands(record)
+            self._runs.note_hands(record)
 
-    def take_questions(self, record: Record) -> list[Query]:
+    def take_questions(self, record: LoadedRun) -> list[WaitingQuery]:
         """The queries that wait, unless a task is to be done before them; they are the caller's to answer
         now.
         """
         return [] if record.run.task is not None or not record.queries else self._questions(record)
 
-    def take_questions_in_task(self, record: Record) -> list[Query]:
+    def take_questions_in_task(self, record: LoadedRun) -> list[WaitingQuery]:
         """The queries that wait, though the run has a task, in which nothing has happened yet."""
         return self._questions(record)
 
-    def rest(self, record: Record, resting: bool) -> None:
+    def rest(self, record: LoadedRun, resting: bool) -> None:
         """A run's task waits for a local activity, or no longer does."""
         record.resting = resting
-        self._ledger.note_hands(record)
+        self._runs.note_hands(record)
 
-    def refuse_hopeless_queries(self, record: Record) -> None:
+    def refuse_hopeless_queries(self, record: LoadedRun) -> None:
         """A task that fails again and again would keep queries waiting for ever."""
         task = record.run.task
         if task is not None and task.attempt > 2:
             message = "Cannot query workflow: its workflow task keeps failing"
             self.refuse_queries(record, ServiceError(message, status="FAILED_PRECONDITION"))
 
-    def unstick(self, record: Record, taker: Taker) -> None:
+    def unstick(self, record: LoadedRun, taker: QueuePoller) -> None:
         """If it was this handle that knew a run: others may take what waits of it now."""
         if record.sticky is taker:
             record.sticky = None
             if record.run.is_open:
-                self._ledger.offers.wake(record.run.started.task_queue)
+                self._runs.queues.wake(record.run.started.spec.task_queue)
 
-    def refuse_queries(self, record: Record, error: HourglassError) -> None:
+    def refuse_queries(self, record: LoadedRun, error: HourglassError) -> None:
         """The queries that wait cannot be answered."""
         for question in self._questions(record):
             question.refuse(error)
 
-    def _questions(self, record: Record) -> list[Query]:
+    def _questions(self, record: LoadedRun) -> list[WaitingQuery]:
         questions, record.queries = record.queries, []
         self._asked.pop(record.run.run_id, None)
-        self._ledger.note_hands(record)
+        self._runs.note_hands(record)
         return questions
 
-    def finish(self, record: Record, number: int, answer: tasks.Answer, eager: Eager | None = None) -> str:
+    def finish(
+        self, record: LoadedRun, number: int, answer: tasks.TaskAnswer, eager: Eager | None = None
+    ) -> str:
         """Take the answer to a task; `eager`: its worker takes attempts that the answer asks for at once. Gives why
         the run must be evicted, or "" if all is well.
         """
         if not _is_in_hand(record.run, number):
             return "TASK_NOT_FOUND"
-        follower = self._ledger.new_run_id() if tasks.may_be_followed(answer) else ""
+        follower = self._runs.new_run_id() if tasks.may_be_followed(answer) else ""
         accepted = tuple(_requests_of_updates(record, answer)) if record.updates is not None else ()
-        attributes = [found for each in answer.commands if (found := _attributes(each.command))]
+        attributes = [
+            found
+            for each in answer.commands
+            if type(each.command) in _ATTRIBUTES and (found := _attributes(each.command))
+        ]
         try:
             for command, values in attributes:
                 self._check_attributes(command, values)
-            ended = self._ledger.change(
+            ended = self._runs.change(
                 record,
-                lambda run, now: tasks.complete_task(run, answer, follower, self._ledger.limits, now, eager),
+                lambda run, now: tasks.complete_task(run, answer, follower, self._runs.limits, now, eager),
                 request_ids=accepted,
             )
-        except tasks.Refused as refusal:
+        except tasks.AnswerRefused as refusal:
             asked_again = refusal.cause == h.UNHANDLED_COMMAND
             failure = None if asked_again else Failure(str(refusal), ServerFailure())
             self.fail(record, number, refusal.cause, failure, answer.identity)
@@ -403,43 +417,41 @@ class TaskDesk:
                 logger.warning("run %s cannot go on: %s", record.run.run_id, refusal)
             if refusal.ends_run and record.run.is_open:
                 why = str(refusal)
-                self._ledger.change(record, lambda run, now: transitions.end_overgrown(run, why, now))
+                self._runs.change(record, lambda run, now: transitions.end_overgrown(run, why, now))
             return refusal.reason
         for _, values in attributes:
-            self._ledger.attributes.learn(values)
+            self._runs.attributes.learn(values)
         return "TASK_NOT_FOUND" if ended else ""
 
     def _check_attributes(self, command: c.Command, attributes: Mapping[str, Payload]) -> None:
         """Raise `Refused` for a command with search attributes that cannot be. A server ends a run whose attributes
         are too large.
         """
-        flaw = self._ledger.attributes.flaw(attributes)
+        flaw = self._runs.attributes.flaw(attributes)
         if flaw is None:
             return
         cause, reason, where = _ATTRIBUTES[type(command)]
         if flaw.too_large:
-            raise tasks.Refused(cause, "FATAL", f"{reason}: {flaw.message}", ends_run=True)
+            raise tasks.AnswerRefused(cause, "FATAL", f"{reason}: {flaw.message}", ends_run=True)
         what = f"BadSearchAttributes: {where}{flaw.message}"
-        raise tasks.Refused(h.BAD_SEARCH_ATTRIBUTES, "FATAL", what)
+        raise tasks.AnswerRefused(h.BAD_SEARCH_ATTRIBUTES, "FATAL", what)
 
     def fail(
-        self, record: Record, number: int, cause: int | TaskFailureCause, failure: Failure | None, who: str
+        self, record: LoadedRun, number: int, cause: int | TaskFailureCause, failure: Failure | None, who: str
     ) -> None:
         """A task could not be handled; it will be offered again."""
         if _is_in_hand(record.run, number):
-            self._ledger.change(record, lambda run, now: tasks.fail_task(run, int(cause), failure, who, now))
+            self._runs.change(record, lambda run, now: tasks.fail_task(run, int(cause), failure, who, now))
 
-    def _may_take(self, record: Record, taker: Taker) -> bool:
+    def _may_take(self, record: LoadedRun, taker: QueuePoller) -> bool:
         task = record.run.task
         ready = (
-            task is not None
-            and not task.started_event_id
-            and task.available_ns <= self._ledger.clock.now_ns()
+            task is not None and not task.started_event_id and task.available_ns <= self._runs.clock.now_ns()
         )
         return ready and self._is_for(record, taker)
 
-    def _is_for(self, record: Record, taker: Taker) -> bool:
-        if record.run.started.task_queue != taker.task_queue or taker.is_busy(record.run.run_id):
+    def _is_for(self, record: LoadedRun, taker: QueuePoller) -> bool:
+        if record.run.started.spec.task_queue != taker.task_queue or taker.is_busy(record.run.run_id):
             return False
         sticky, versions = record.sticky, self._deployments
         if not versions.in_use:
@@ -449,7 +461,7 @@ class TaskDesk:
         # A worker that knows the run, and is of a version that it has left, keeps no other from taking it.
         return sticky is None or sticky is taker or not versions.takes_task(sticky, record.run)
 
-    def _stick(self, record: Record, taker: Taker) -> None:
+    def _stick(self, record: LoadedRun, taker: QueuePoller) -> None:
         """From now on this handle knows the run, and no other."""
         before, record.sticky = record.sticky, taker
         if before is not None and before is not taker:
@@ -477,13 +489,13 @@ def _attributes(command: c.Command) -> tuple[c.Command, Mapping[str, Payload]] |
     match command:
         case c.UpsertSearchAttributes(changes):
             return (command, changes) if changes else None
-        case c.StartChildWorkflow() | c.ContinueAsNew() if command.search_attributes:
-            return command, command.search_attributes
+        case c.StartChildWorkflow() | c.ContinueAsNew() if command.spec.search_attributes:
+            return command, command.spec.search_attributes
         case _:
             return None
 
 
-def _requests_of_updates(record: Record, answer: tasks.Answer) -> Iterator[str]:
+def _requests_of_updates(record: LoadedRun, answer: tasks.TaskAnswer) -> Iterator[str]:
     """The requests that are carried out by an answer which accepts updates: by the updates' ids, and by those of the
     calls.
     """

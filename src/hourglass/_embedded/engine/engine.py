@@ -14,16 +14,14 @@ import logging
 
 from hourglass._embedded.clock import Clock, RealClock
 from hourglass._embedded.engine.deployments import Deployments
-from hourglass._embedded.engine.dispatch import AttemptDesk, TaskDesk, UpdateDesk
-from hourglass._embedded.engine.run import Record
-from hourglass._embedded.engine.runs import Ledger
-from hourglass._embedded.engine.schedules import ScheduleDesk
-from hourglass._embedded.engine.starting import why_no_more
-from hourglass._embedded.engine.task_queues import Offers
+from hourglass._embedded.engine.dispatch import ActivityDispatch, TaskDispatch, UpdateDispatch
+from hourglass._embedded.engine.run import LoadedRun
+from hourglass._embedded.engine.runs import RunTable
+from hourglass._embedded.engine.schedules import Schedules
+from hourglass._embedded.engine.task_queues import DispatchPolicy, TaskQueues
 from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION, Upkeep
 from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.store.disk_faults import Unwritable
-from hourglass._embedded.store.store import Refusal, Store
+from hourglass._embedded.store.store import Refusal, Store, Unwritable
 from hourglass.errors import ConnectionFailedError, HourglassError, StorageError
 
 logger = logging.getLogger("hourglass.embedded")
@@ -40,6 +38,7 @@ class Engine:
         clock: Clock | None = None,
         limits: Limits | None = None,
         retention: float = DEFAULT_RETENTION,
+        policy: DispatchPolicy | None = None,
     ) -> None:
         self.namespace = namespace
         self.store = store
@@ -47,21 +46,21 @@ class Engine:
         keep = Upkeep(retention)
         keep.resume_clock(self.clock, store)
         self.limits = Limits() if limits is None else limits
-        self.offers = Offers()
+        self.queues = TaskQueues(policy)
         self._upkeep = keep
-        self.runs = Ledger(
+        self.runs = RunTable(
             store=store,
             clock=self.clock,
             limits=self.limits,
-            offers=self.offers,
+            queues=self.queues,
             idle=self._upkeep.may_drop,
             namespace=namespace,
         )
         self.deployments = Deployments(self.runs)
-        self.tasks = TaskDesk(self.runs, self.deployments)
-        self.updates = UpdateDesk(self.runs)
-        self.attempts = AttemptDesk(self.runs, namespace, self.deployments)
-        self.schedules = ScheduleDesk(self.runs, self.doubt)
+        self.tasks = TaskDispatch(self.runs, self.deployments)
+        self.updates = UpdateDispatch(self.runs)
+        self.attempts = ActivityDispatch(self.runs, namespace, self.deployments)
+        self.schedules = Schedules(self.runs, self.doubt)
         self.runs.awaiting = self.schedules
         store.on_refusal(self._refused)
         self.is_durable = self.runs.is_durable
@@ -87,34 +86,28 @@ class Engine:
         if not self.closed:
             if self.failed is None:
                 self._upkeep.end()
+                self.runs.store_all()
             self.closed = self.is_over = True
             self._stop(ConnectionFailedError("the connection was closed", status="UNAVAILABLE"))
             self.store.close()
 
-    def record(self, run_id: str) -> Record | None:
+    def record(self, run_id: str) -> LoadedRun | None:
         """The run of this id."""
         return self.runs.record(run_id)
 
-    def current(self, workflow_id: str) -> Record | None:
+    def current(self, workflow_id: str) -> LoadedRun | None:
         """The latest run of a workflow."""
         return self.runs.current(workflow_id)
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nothing is in a worker's hands or could be taken by one that waits: only time can move
-        things on.
-        """
-        return not self.runs.in_hand and not self.offers.any_for_takers()
-
-    @property
     def held(self) -> str:
-        """Why the store cannot write at present; "" if it can, or is none that knows such times."""
-        return str(getattr(self.store, "held", ""))
+        """Why the store cannot write at present; "" if it can."""
+        return self.store.held
 
     @property
     def trouble(self) -> str:
         """Why the store takes no new workflows, for people; "" if it does."""
-        return why_no_more(self.runs)
+        return self.store.refuses_starts()
 
     async def durable(self, number: int) -> None:
         """Wait until what rests on this change may leave the engine. Raises `StorageError` if it never may."""
@@ -132,8 +125,8 @@ class Engine:
 
     def _refused(self, refusal: Refusal) -> None:
         """A change cannot be written: the runs that it is about are parked as they stand in the store, others go on."""
-        if self.runs.newest == refusal.number:
-            self.runs.newest -= 1  # a wait for all changes need not wait for this one
+        if self.runs.appended == refusal.number:
+            self.runs.forget_newest()
         for run_id in refusal.run_ids:
             record = self.runs.park(run_id, refusal)
             if record is not None:
@@ -163,4 +156,4 @@ class Engine:
             self.tasks.refuse_queries(record, error)
             record.changed.ring()
             record.closed.ring()
-        self.offers.wake_all()
+        self.queues.wake_all()

@@ -1,7 +1,7 @@
-"""A run in memory (`Record`): what the engine knows of it, which handle has what of it, and the queries that wait for
+"""A run in memory (`LoadedRun`): what the engine knows of it, which handle has what of it, and the queries that wait for
 it.
 
-Must not know: other runs, how runs change, stores. `Awaiting` is the seam through which runs tell schedules of their
+Must not know: other runs, how runs change, stores. `EndListener` is the seam through which runs tell schedules of their
 ends. Invariant: what a record has beside `run` and `events` follows from them or concerns this process alone, so that
 a record can be dropped and made again from the store.
 """
@@ -16,11 +16,11 @@ from typing import Protocol
 import msgspec
 
 from hourglass._embedded.clock import Cancel
-from hourglass._embedded.engine.task_queues import Taker
+from hourglass._embedded.engine.task_queues import QueuePoller
 from hourglass._embedded.rules.limits import Limits, encoded_size
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.updates import Updates
-from hourglass._embedded.rules.wakes import Wakes
+from hourglass._embedded.rules.wakes import Wakes, activity_wake_ns, timer_wake_ns
 from hourglass._embedded.store.store import AT_ONCE
 from hourglass._embedded.waiting import Bell
 from hourglass._engine.events import QueryReceived
@@ -30,7 +30,7 @@ from hourglass.errors import HourglassError, QueryFailedError
 
 
 @dataclass(eq=False)
-class Query:
+class WaitingQuery:
     """A query on its way to a worker, and the future that its client waits for. A client that has gone away is no
     harm.
     """
@@ -53,7 +53,7 @@ class Query:
             self.answer.set_exception(error)
 
 
-class Token(msgspec.Struct, frozen=True, array_like=True):
+class AttemptToken(msgspec.Struct, frozen=True, array_like=True):
     """Names one attempt of an activity."""
 
     run_id: str
@@ -65,31 +65,33 @@ class Token(msgspec.Struct, frozen=True, array_like=True):
         return _encode(self)
 
     @staticmethod
-    def decode(data: bytes) -> Token:
+    def decode(data: bytes) -> AttemptToken:
         """The attempt that a token names; raises ValueError for what is no token."""
         return _decoder.decode(data)
 
 
 _encode = msgspec.json.Encoder().encode
-_decoder = msgspec.json.Decoder(Token)
+_decoder = msgspec.json.Decoder(AttemptToken)
 
 
 @dataclass(eq=False, slots=True)
-class InHand:
-    """An attempt that a handle's worker has."""
+class TakenAttempt:
+    """An attempt that a handle's worker has, of this run."""
 
-    token: Token
-    taker: Taker
+    token: AttemptToken
+    taker: QueuePoller
+    record: LoadedRun
     told_to_cancel: bool = False
     handed_out: bool = False
     """Whether the worker has it: until then it waits here for a commit, and its clocks stand still."""
 
 
 @dataclass(eq=False, slots=True)
-class Record:
+class LoadedRun:
     """A run, its history, and which handles and requests use it now.
 
-    `number` is that of its last change in the store, `stored_wake_ns` the wake time that stands there; `seen`
+    `number` is that of its last change in the store, `stored_wake_ns` the wake time that stands there. What the store
+    has not got yet: the events from index `stored_events` on, as bytes in `unstored`, and what they `touched`; `seen`
     are the requests carried out since it is in memory (`has_past`: of its workflow there may be others, by this run
     before it came into memory or by earlier runs); `live` are
     the activities that a worker has or could take; `changed` rings at every change, `closed` at the last;
@@ -105,12 +107,15 @@ class Record:
     closed: Bell = field(default_factory=Bell)
     wakes: Wakes = field(default_factory=Wakes)
     stored_wake_ns: int = 0
+    stored_events: int = 0
+    unstored: bytes = b""
+    touched: frozenset[int] = frozenset()
     alarm: Cancel | None = None
     alarm_ns: int = 0
     live: set[int] = field(default_factory=set)
-    sticky: Taker | None = None
-    attempts: dict[int, InHand] = field(default_factory=dict)
-    queries: list[Query] = field(default_factory=list)
+    sticky: QueuePoller | None = None
+    attempts: dict[int, TakenAttempt] = field(default_factory=dict)
+    queries: list[WaitingQuery] = field(default_factory=list)
     updates: Updates | None = None
     users: int = 0
     signals: int = 0
@@ -126,16 +131,22 @@ class Record:
         """These of the things that are pending have changed, or their time has come; gives the earliest time that
         they need, 0 for none.
         """
-        pending = self.run.activities
+        pending, earliest = self.run.activities, 0
         for event_id in event_ids:
             activity = pending.get(event_id)
-            if activity is not None and (
-                not activity.deferred if activity.started_ns else activity.available_ns <= now_ns
-            ):
-                self.live.add(event_id)
-            else:
+            if activity is None:
                 self.live.discard(event_id)
-        return self.wakes.look(self.run, event_ids, now_ns)
+                when = timer_wake_ns(self.run, event_id) if self.run.timers else 0
+            else:
+                if not activity.deferred if activity.started_ns else activity.available_ns <= now_ns:
+                    self.live.add(event_id)
+                else:
+                    self.live.discard(event_id)
+                when = activity_wake_ns(activity, now_ns)
+            self.wakes.enter(event_id, when)
+            if when and (not earliest or when < earliest):
+                earliest = when
+        return earliest
 
     def has_signals(self, many: int) -> bool:
         """Whether the run has got so many signals, or more."""
@@ -199,7 +210,7 @@ class Record:
 # --- the seam between runs and schedules ----------------------------------------------------------------------
 
 
-class Awaiting(Protocol):
+class EndListener(Protocol):
     """What the runs know of schedules, which wait for the ends of workflows. An end is the end of a whole chain:
     retries, continuations and resets go on under the same id.
     """
@@ -208,7 +219,7 @@ class Awaiting(Protocol):
         """Whether a schedule waits for the end of this workflow."""
         ...
 
-    def ended(self, record: Record) -> None:
+    def ended(self, record: LoadedRun) -> None:
         """A run of a workflow that a schedule waits for has closed. What comes of it is part of the same change."""
         ...
 
@@ -217,14 +228,14 @@ class Awaiting(Protocol):
         ...
 
 
-class Nobody:
+class NoListener:
     """No schedule waits for any workflow."""
 
     def awaits(self, workflow_id: str) -> bool:
         """No."""
         return False
 
-    def ended(self, record: Record) -> None:
+    def ended(self, record: LoadedRun) -> None:
         """Never called."""
 
     def realign(self) -> None:

@@ -1,4 +1,4 @@
-"""The runs of an engine (`Ledger`): in memory, ahead of a store, each with an alarm on the clock (`Alarms`) at the
+"""The runs of an engine (`RunTable`): in memory, ahead of a store, each with an alarm on the clock (`Alarms`) at the
 earliest time that something of it needs.
 
 Must not know: handles, activations, requests, how a store remembers. It decides nothing: every change is a
@@ -14,6 +14,7 @@ pending.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections import deque
@@ -22,13 +23,11 @@ from functools import partial
 
 import msgspec
 
-from hourglass._contract.ids import new_id
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.clock import SECOND, Clock
-from hourglass._embedded.engine.attributes import AttributeTypes
-from hourglass._embedded.engine.run import Awaiting, Nobody, Record
-from hourglass._embedded.engine.task_queues import Offers
-from hourglass._embedded.engine.transactions import Others, Part, Together, as_one
+from hourglass._embedded.engine.run import EndListener, LoadedRun, NoListener
+from hourglass._embedded.engine.task_queues import TaskQueues
+from hourglass._embedded.engine.transactions import EffectsOnOthers, Part, Transaction, joined
 from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import deadline
@@ -36,6 +35,7 @@ from hourglass._embedded.rules.limits import Limits, Overgrown
 from hourglass._embedded.rules.run import RUNNING, Activity, Run, Step, TellSchedule
 from hourglass._embedded.rules.transitions import needs_recovery, recover
 from hourglass._embedded.rules.wakes import run_wake_ns
+from hourglass._embedded.store.search_attributes import SearchAttributes
 from hourglass._embedded.store.store import Change, Refusal, ScheduleChange, Store, Stored
 from hourglass._history import events as h
 from hourglass.errors import StorageError
@@ -46,17 +46,20 @@ from hourglass.errors import StorageError
 class Alarms:
     """The alarms on one clock; `elapse` is called for a run whose time has come."""
 
-    def __init__(self, clock: Clock, elapse: Callable[[Record], None]) -> None:
+    def __init__(self, clock: Clock, elapse: Callable[[LoadedRun], None]) -> None:
         self._clock = clock
         self._early_is_harmless = clock.early_is_harmless
         self._elapse = elapse
 
-    def set(self, record: Record, earliest: int, now: int) -> None:
+    def set(self, record: LoadedRun, earliest: int, now: int) -> None:
         """Let the run be looked at when it must be; `earliest` is what the things that changed need."""
-        if record.alarm is not None and self._early_is_harmless and record.run.status is RUNNING:
-            due = record.alarm_ns
-            if not 0 < earliest < due and not 0 < run_wake_ns(record.run, now) < due:
-                return  # where it is too early it will find nothing due and be set anew
+        run = record.run
+        if record.alarm is not None and self._early_is_harmless and run.status is RUNNING:
+            due, task = record.alarm_ns, run.task
+            # Where it is too early it will find nothing due and be set anew. Of the run as a whole, a task's times
+            # alone can be earlier than before.
+            if not 0 < earliest < due and (task is None or not 0 < run_wake_ns(run, now) < due):
+                return
         wake = record.wakes.next_ns(record.run, now)
         if record.alarm is not None:
             if wake == record.alarm_ns:
@@ -67,11 +70,77 @@ class Alarms:
             record.alarm_ns = wake
             record.alarm = self._clock.call_at(wake, partial(self._elapse, record))
 
-    def silence(self, record: Record) -> None:
+    def silence(self, record: LoadedRun) -> None:
         """Do not look at the run any more."""
         if record.alarm is not None:
             record.alarm()
             record.alarm = None
+
+
+# --- what the store has not written yet -----------------------------------------------------------------------
+
+
+STANDSTILL = SECOND // 4
+"""A store that has not written a change for so long stands still."""
+
+
+class CommitWatch:
+    """Watches for the commit of some change, so that a store that stands still is noticed."""
+
+    def __init__(self, is_durable: Callable[[int], bool], clock: Clock) -> None:
+        self._is_durable = is_durable
+        self._clock = clock
+        self._number = 0  # a change whose commit is watched for, and since when it is on its way
+        self._since_ns = 0
+        self.still_since = 0
+        """Since when the store stands still, as far as it was noticed; 0: it moves."""
+
+    def appended(self, number: int) -> None:
+        """The store was given this change: if no commit is watched for, this one is."""
+        if not self.still_since and self._is_durable(self._number) and not self._is_durable(number):
+            self._number, self._since_ns = number, self._clock.now_ns()
+
+    def look(self, newest: int) -> int:
+        """Look whether the store moves; if it stood still until now, gives since when."""
+        now = self._clock.now_ns()
+        since = 0
+        if self._is_durable(self._number):
+            since, self.still_since = self.still_since, 0
+            if not self._is_durable(newest):
+                self._number, self._since_ns = newest, now
+        elif not self.still_since and now - self._since_ns > STANDSTILL:
+            self.still_since = self._since_ns
+        return since
+
+
+class CarriedOut:
+    """The runs that carried out requests, by workflow id and request id, each with the number of the change: until
+    that is durable, and the store knows them.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._is_durable = store.is_durable
+        self._runs: dict[tuple[str, str], tuple[str, int]] = {}
+        self._unstored: deque[tuple[int, tuple[str, str]]] = deque()
+
+    def note(self, change: Change, number: int) -> None:
+        """A change carries out requests. Of earlier ones the store knows by now; they need not be kept here."""
+        unstored = self._unstored
+        for request_id in change.request_ids:
+            key = (change.run.started.workflow_id, request_id)
+            self._runs[key] = (change.run.run_id, number)
+            unstored.append((number, key))
+        while unstored and self._is_durable(unstored[0][0]):
+            earlier, key = unstored.popleft()
+            # Several runs of one change may carry out the same request: then it is gone already.
+            if self._runs.get(key, ("", 0))[1] == earlier:
+                del self._runs[key]
+
+    def find(self, workflow_id: str, request_id: str) -> str:
+        """The run id of the run that carried out a request; empty if none did."""
+        run_id, number = self._runs.get((workflow_id, request_id), ("", 0))
+        return self._store.find_request(workflow_id, request_id) if self._is_durable(number) else run_id
 
 
 # --- runs -----------------------------------------------------------------------------------------------------
@@ -79,16 +148,13 @@ class Alarms:
 
 logger = logging.getLogger("hourglass.embedded")
 
-STANDSTILL = SECOND // 4
-"""A store that has not written a change for so long stands still."""
-
 LOOK_AGAIN = 5 * SECOND
 """When something that is withheld and overdue comes up again, at the latest."""
 
 _NOTHING: frozenset[int] = frozenset()
 
 
-class Ledger:
+class RunTable:
     """The table of runs, by workflow id and run id, over a store. `idle` hears of records that may be dropped."""
 
     def __init__(
@@ -97,8 +163,8 @@ class Ledger:
         store: Store,
         clock: Clock,
         limits: Limits,
-        offers: Offers,
-        idle: Callable[[Record], None],
+        queues: TaskQueues,
+        idle: Callable[[LoadedRun], None],
         namespace: str = "default",
     ) -> None:
         self.store = store
@@ -106,36 +172,31 @@ class Ledger:
         """Whether what rests on this change may leave the engine."""
         self.clock = clock
         self.limits = limits
-        self.offers = offers
-        self.attributes = AttributeTypes(store, limits)
-        self.newest = 0
+        self.queues = queues
+        self.attributes = SearchAttributes(store.attribute_types, limits)
+        self.appended = 0
+        """The number of the newest change that the store was given."""
         self.stopped = False
         self.in_hand: set[str] = set()
-        self.new_run_id: Callable[[], str] = new_id
-        self.next_due: Callable[[list[int]], list[int]] = lambda due: due
-        """Which of a run's timers and timeouts that are due at the same moment are handled now, and in which order;
-        the others come next. `explore` replaces it.
-        """
-        self.awaiting: Awaiting = Nobody()
+        self.new_run_id: Callable[[], str] = queues.policy.new_run_id
+        self.awaiting: EndListener = NoListener()
         self._idle = idle
         self._alarms = Alarms(clock, self._elapse)
-        self._together = Together(Others(self, namespace).carry_out, self._settle)
-        self._records: dict[str, Record] = {}
+        self._transaction = Transaction(EffectsOnOthers(self, namespace).carry_out, self._settle)
+        self._records: dict[str, LoadedRun] = {}
         self._current: dict[str, str] = {}
         self._schedules: dict[str, ScheduleChange] = {}
+        self._patience = store.patience
+        self._kept_back: dict[str, LoadedRun] = {}
+        self._kept_long: list[LoadedRun] = []
+        self._timer_runs = False
         self.parked: dict[str, StorageError] = {}
         """Runs of which something could not be written, and why: nothing of them is given out until the store is
         opened anew; they can be looked at, and ended.
         """
         self._parked_at: dict[str, int] = {}
-        self._requests: dict[tuple[str, str], tuple[str, int]] = {}
-        """The runs that carried out requests, by workflow id and request id, each with the number of the change:
-        until that is durable, and the store knows them.
-        """
-        self._unstored: deque[tuple[int, tuple[str, str]]] = deque()
-        self._watched = 0  # a change whose commit is watched for, and since when it is on its way
-        self._watched_ns = 0
-        self._still_since = 0  # since when the store stands still, as far as it was noticed; 0: it moves
+        self._requests = CarriedOut(store)
+        self._commits = CommitWatch(store.is_durable, clock)
 
     def stop(self) -> None:
         """Time passes no more, and nothing changes any more."""
@@ -152,9 +213,11 @@ class Ledger:
             self._alarms.set(record, 0, now)
         self.awaiting.realign()
 
-    def _set_back(self, record: Record, now: int) -> None:
+    def _set_back(self, record: LoadedRun, now: int) -> None:
         if record.run.is_open and transitions.began_later(record.run, now):
             self.change(record, transitions.set_back)
+            self._alarms.silence(record)
+            self._alarms.set(record, 0, now)
 
     # --- a store that stands still --------------------------------------------------------------------------
 
@@ -162,19 +225,10 @@ class Ledger:
         """Whether the store has written nothing for a while though there is something to write: nothing new reaches a
         worker then. When it moves again, that time is given back to the activities that waited.
         """
-        now = self.clock.now_ns()
-        if self.is_durable(self._watched):
-            since, self._still_since = self._still_since, 0
-            self._watch_newest(now)
-            if since:
-                self._give_time_back(since)
-        elif not self._still_since and now - self._watched_ns > STANDSTILL:
-            self._still_since = self._watched_ns
-        return self._still_since != 0
-
-    def _watch_newest(self, now: int) -> None:
-        if not self.is_durable(self.newest):
-            self._watched, self._watched_ns = self.newest, now
+        since = self._commits.look(self.appended)
+        if since:
+            self._give_time_back(since)
+        return self._commits.still_since != 0
 
     def _give_time_back(self, since: int) -> None:
         now = self.clock.now_ns()
@@ -184,11 +238,11 @@ class Ledger:
             if ids:
                 self._put_off(record, ids, since)
 
-    def _put_off(self, record: Record, ids: list[int], since: int) -> None:
+    def _put_off(self, record: LoadedRun, ids: list[int], since: int) -> None:
         self.change(record, lambda run, now: transitions.put_off_activities(run, ids, since, now))
 
     @staticmethod
-    def _withheld(record: Record, due: frozenset[int], now: int, *, stands_still: bool) -> frozenset[int]:
+    def _withheld(record: LoadedRun, due: frozenset[int], now: int, *, stands_still: bool) -> frozenset[int]:
         """Which of these activities are overdue only because the engine did not give them to a worker."""
         found: list[int] = []
         for event_id in due:
@@ -202,15 +256,15 @@ class Ledger:
 
     # --- runs -----------------------------------------------------------------------------------------------
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[LoadedRun]:
         """The runs that are in memory, oldest first."""
         return iter(self._records.values())
 
-    def in_memory(self, run_id: str) -> Record | None:
+    def in_memory(self, run_id: str) -> LoadedRun | None:
         """The run of this id, if it is in memory."""
         return self._records.get(run_id)
 
-    def record(self, run_id: str) -> Record | None:
+    def record(self, run_id: str) -> LoadedRun | None:
         """The run of this id."""
         record = self._records.get(run_id)
         if record is None and run_id:
@@ -218,7 +272,7 @@ class Ledger:
             record = None if stored is None else self._brought_in(stored)
         return record
 
-    def current(self, workflow_id: str) -> Record | None:
+    def current(self, workflow_id: str) -> LoadedRun | None:
         """The latest run of a workflow."""
         record = self.record(self._current.get(workflow_id) or self.store.current(workflow_id))
         if record is not None:
@@ -231,74 +285,80 @@ class Ledger:
         started: h.WorkflowExecutionStarted,
         signal: h.WorkflowExecutionSignaled | None = None,
         request_ids: tuple[str, ...] = (),
-    ) -> Record:
+    ) -> LoadedRun:
         """Begin a run, by a signal or without; its id is `started.original_run_id`."""
         now = self.clock.now_ns()
         signals = () if signal is None else (signal,)
-        record, change, earliest = self._begin(started, signals, request_ids, now)
-        if self._together.gathers:
-            self._together.add(Part(record, change, _NOTHING, earliest))
+        record, earliest = self._begin(started, signals, request_ids, now)
+        if self._transaction.is_open:
+            self._transaction.add(Part(record, self._change_of(record, request_ids, now), _NOTHING, earliest))
         else:
-            self._append_one(change, record)
+            self._append_one(record, request_ids, now)
             self._announce(record, _NOTHING, earliest, now)
         return record
 
-    def begin_anew(self, step: Step, request_ids: tuple[str, ...]) -> Record:
+    def begin_anew(self, step: Step, request_ids: tuple[str, ...]) -> LoadedRun:
         """Begin a run that has a history already. The caller has seen to it that no other run of the workflow is
         open.
         """
         now = self.clock.now_ns()
-        record = Record(step.run, has_past=True)
+        record = LoadedRun(step.run, has_past=True)
         self._records[step.run.run_id] = record
         self._current[step.run.started.workflow_id] = step.run.run_id
-        change, earliest = self._take_in(record, step, step.touched, request_ids, now)
-        with self._together.whole(now):
-            self._together.add(Part(record, change, step.touched, earliest))
-            self._together.ask(record, step.asks)
+        earliest = self._take_in(record, step, step.touched, request_ids, now)
+        with self._transaction.begin(now) as changes:
+            changes.add(Part(record, self._change_of(record, request_ids, now), step.touched, earliest))
+            changes.ask(record, step.asks)
         return record
 
-    def as_one(self) -> contextlib.AbstractContextManager[None]:
+    def transaction(self) -> contextlib.AbstractContextManager[Transaction]:
         """What is done in here becomes durable as one change."""
-        return self._together.whole(self.clock.now_ns())
+        return self._transaction.begin(self.clock.now_ns())
 
     def keep_schedule(self, change: ScheduleChange) -> None:
-        """Store a schedule, together with what else happens in `as_one`."""
-        with self.as_one():
+        """Store a schedule, together with what else happens in the `transaction`."""
+        with self.transaction():
             self._schedules[change.schedule_id] = change
 
     def change(
         self,
-        record: Record,
+        record: LoadedRun,
         transition: Callable[[Run, int], Step],
         *,
         request_ids: tuple[str, ...] = (),
         looked: frozenset[int] = _NOTHING,
+        to_worker: bool = False,
     ) -> str:
-        """Apply a transition to a run, now; it carries out these requests.
+        """Apply a transition to a run, now; it carries out these requests. `to_worker`: a worker takes the run's task
+        by it, and what the worker answers may be stored together with it.
 
         A run that has outgrown its limits is ended instead: gives the reason then, else nothing. When the
         engine has stopped nothing happens.
         """
         if self.stopped:
             return ""
-        run, now = record.run, self.clock.now_ns()
-        reason = self.limits.overgrown(run) if run.status is RUNNING else ""
-        if reason:
+        run, now, limits = record.run, self.clock.now_ns(), self.limits
+        if run.status is RUNNING and (
+            run.length > limits.history_events or run.history_size > limits.history_bytes
+        ):
+            reason = limits.overgrown(run)
             self._apply(record, transitions.end_overgrown(run, reason, now), looked, now)
             return reason
         try:
             step = transition(run, now)
-            self.limits.check_step(run, step.run)
+            size = step.run.history_size - run.history_size
+            if size > limits.transaction_bytes:
+                limits.check_step(size)
         except Overgrown as error:
             self._apply(record, transitions.end_overgrown(run, str(error), now), looked, now)
             return str(error)
-        self._apply(record, step, looked, now, request_ids)
-        if record.run.held and record.held_too_much(self.limits):
+        self._apply(record, step, looked, now, request_ids, to_worker)
+        if record.run.held and record.held_too_much(limits):
             cause, run = h.FORCE_CLOSE_COMMAND, record.run
             self._apply(record, tasks.fail_task(run, cause, None, "history-service", now), _NOTHING, now)
         return ""
 
-    def find_request(self, latest: Record, request_id: str) -> str:
+    def find_request(self, latest: LoadedRun, request_id: str) -> str:
         """The run id of the run that carried out a request, among all runs of a workflow, whose latest is given;
         empty if none did.
         """
@@ -306,34 +366,75 @@ class Ledger:
             return latest.run.run_id
         if not latest.has_past:
             return ""
-        workflow_id = latest.run.started.workflow_id
-        run_id, number = self._requests.get((workflow_id, request_id), ("", 0))
-        return self.store.find_request(workflow_id, request_id) if self.is_durable(number) else run_id
+        return self._requests.find(latest.run.started.workflow_id, request_id)
 
     def newest_of(self, workflow_id: str, run_id: str) -> int:
         """The number of the newest change of a workflow's latest run, and of this run, that are in memory; 0 if none
         is.
         """
         found = (self._records.get(self._current.get(workflow_id, "")), self._records.get(run_id))
-        return max((record.number for record in found if record is not None), default=0)
+        return max((self.number_of(record) for record in found if record is not None), default=0)
+
+    # --- changes that are kept back -------------------------------------------------------------------------
+
+    def number_of(self, record: LoadedRun) -> int:
+        """The number of the newest change of a run: the store is given what was kept back of it."""
+        if record.run.run_id in self._kept_back:
+            self._append_one(record, (), self.clock.now_ns())
+        return record.number
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest change of all: the store is given all that was kept back."""
+        if self._kept_back:
+            self.store_all()
+        return self.appended
+
+    def store_all(self) -> None:
+        """Give the store all that was kept back."""
+        for record in tuple(self._kept_back.values()):
+            self._append_one(record, (), self.clock.now_ns())
+
+    def forget_newest(self) -> None:
+        """The newest change will never be written: a wait for all changes need not wait for it."""
+        self.appended -= 1
+
+    def _keep_back(self, record: LoadedRun) -> None:
+        """A worker has the run's task, and nothing else waits for what led to that: it is stored together with the
+        answer, as one change; or when a call asks for its number; or after a moment. A crash before that loses no
+        more than one before a commit does.
+        """
+        self._kept_back[record.run.run_id] = record
+        if not self._timer_runs:
+            self._timer_runs = True
+            asyncio.get_running_loop().call_later(self._patience, self._store_what_waits_long)
+
+    def _store_what_waits_long(self) -> None:
+        for record in self._kept_long:
+            if self._kept_back.get(record.run.run_id) is record and not self.stopped:
+                self._append_one(record, (), self.clock.now_ns())
+        self._kept_long = list(self._kept_back.values())
+        self._timer_runs = bool(self._kept_long)
+        if self._timer_runs:
+            asyncio.get_running_loop().call_later(self._patience, self._store_what_waits_long)
 
     # --- what is in memory ----------------------------------------------------------------------------------
 
-    def hold(self, record: Record) -> None:
+    def hold(self, record: LoadedRun) -> None:
         """A cache or a request uses a record: it stays in memory until `let_go`."""
         record.users += 1
 
-    def let_go(self, record: Record) -> None:
+    def let_go(self, record: LoadedRun) -> None:
         """A cache or a request no longer uses a record."""
         record.users -= 1
         if not record.users:
             self._idle(record)
 
-    def drop(self, record: Record) -> bool:
+    def drop(self, record: LoadedRun) -> bool:
         """Forget a run until it is asked for again, if nothing uses it and it is durable."""
         if self._records.get(record.run.run_id) is not record:
             return True  # it was parked, and another may be in its place
-        if not record.is_quiet(self.clock.now_ns()) or not self.is_durable(record.number):
+        if not record.is_quiet(self.clock.now_ns()) or not self.is_durable(self.number_of(record)):
             return False
         self._alarms.silence(record)
         del self._records[record.run.run_id]
@@ -342,17 +443,17 @@ class Ledger:
             del self._current[workflow_id]
         return True
 
-    def park(self, run_id: str, refusal: Refusal) -> Record | None:
+    def park(self, run_id: str, refusal: Refusal) -> LoadedRun | None:
         """What is in memory of a run cannot be stored: drop it, so that the run is again as it stands in the store,
         and give nothing of it out any more. Gives the record, which for caches and requests that still hold it is
         that of a closed run.
         """
         if refusal.number <= self._parked_at.get(run_id, 0):
             return None  # it rested on what was refused before: what is in memory now does not
-        self._parked_at[run_id] = max(
-            self.newest, refusal.number
-        )  # changes up to here may rest on the refused one
+        # Changes up to here may rest on the refused one.
+        self._parked_at[run_id] = max(self.appended, refusal.number)
         record = self._records.pop(run_id, None)
+        self._kept_back.pop(run_id, None)
         if run_id not in self.parked:
             self.parked[run_id] = refusal.error
             workflow_id = "" if record is None else record.run.started.workflow_id
@@ -379,7 +480,7 @@ class Ledger:
             children={},
         )
         record.look(pending, self.clock.now_ns())
-        self.offers.offer(record.run, pending, self.clock.now_ns())
+        self.queues.offer(record.run, pending, self.clock.now_ns())
         holders = {id(each.taker): each.taker for each in record.attempts.values()}
         if record.sticky is not None:
             holders[id(record.sticky)] = record.sticky
@@ -393,7 +494,7 @@ class Ledger:
 
     # --- storing and telling --------------------------------------------------------------------------------
 
-    def _brought_in(self, stored: Stored) -> Record:
+    def _brought_in(self, stored: Stored) -> LoadedRun:
         try:
             return self._bring_in(stored)
         except StorageError:
@@ -407,13 +508,13 @@ class Ledger:
                 status="DATA_LOSS",
             ) from error
 
-    def _bring_in(self, stored: Stored) -> Record:
+    def _bring_in(self, stored: Stored) -> LoadedRun:
         """A run comes into memory. What workers of an earlier owner had of it is lost (see `recover`)."""
         now = self.clock.now_ns()
         run = stored.run
         if not run.latest_ns:  # it was written before this was kept
             run = msgspec.structs.replace(run, latest_ns=max(event.time_ns for event in stored.events))
-        record = Record(run, list(stored.events), has_past=True)
+        record = LoadedRun(run, list(stored.events), has_past=True, stored_events=len(stored.events))
         self._records[stored.run.run_id] = record
         pending = frozenset((*stored.run.activities, *stored.run.timers))
         earliest = record.look(pending, now)
@@ -435,43 +536,47 @@ class Ledger:
         signals: tuple[h.WorkflowExecutionSignaled, ...],
         request_ids: tuple[str, ...],
         now: int,
-    ) -> tuple[Record, Change, int]:
+    ) -> tuple[LoadedRun, int]:
         workflow_id = started.workflow_id
         has_past = bool(
             started.continued_run_id or self._current.get(workflow_id) or self.store.current(workflow_id)
         )
         step = transitions.open_run(started.original_run_id, started, now, signals)
-        record = Record(step.run, has_past=has_past)
+        record = LoadedRun(step.run, has_past=has_past)
         self._records[step.run.run_id] = record
         self._current[started.workflow_id] = step.run.run_id
-        return record, *self._take_in(record, step, step.touched, request_ids, now)
+        return record, self._take_in(record, step, step.touched, request_ids, now)
 
     def _apply(
         self,
-        record: Record,
+        record: LoadedRun,
         step: Step,
         looked: frozenset[int],
         now: int,
         request_ids: tuple[str, ...] = (),
+        to_worker: bool = False,
     ) -> None:
         ids = step.touched | looked if looked else step.touched
-        changed = step.run is not record.run or bool(request_ids)
-        asks = step.asks
-        if step.run.status is not RUNNING and self.awaiting.awaits(step.run.started.workflow_id):
+        run, asks = step.run, step.asks
+        if run.status is not RUNNING and self.awaiting.awaits(run.started.workflow_id):
             asks = (*asks, TellSchedule())
-        change, earliest = self._take_in(record, step, ids, request_ids, now)
-        changed = changed or change.wake_ns != record.stored_wake_ns
-        if step.follower is None and not asks and not self._together.gathers:
-            if changed:
-                self._append_one(change, record)
+        changed = run is not record.run or bool(request_ids)
+        earliest = self._take_in(record, step, ids, request_ids, now)
+        if step.follower is None and not asks and not self._transaction.is_open:
+            if to_worker and self._patience and run.task is not None and run.task.started_event_id:
+                self._keep_back(record)
+            elif changed or record.wake_ns(now) != record.stored_wake_ns:
+                self._append_one(record, request_ids, now)
             self._announce(record, ids, earliest, now)
             return
-        with self._together.whole(now):
-            self._together.add(Part(record, change if changed else None, ids, earliest))
+        changed = changed or record.wake_ns(now) != record.stored_wake_ns
+        with self._transaction.begin(now) as changes:
+            change = self._change_of(record, request_ids, now) if changed else None
+            changes.add(Part(record, change, ids, earliest))
             if step.follower is not None:
-                following, begun, first = self._begin(step.follower, step.signals, (), now)
-                self._together.add(Part(following, begun, _NOTHING, first))
-            self._together.ask(record, asks)
+                following, first = self._begin(step.follower, step.signals, (), now)
+                changes.add(Part(following, self._change_of(following, (), now), _NOTHING, first))
+            changes.ask(record, asks)
 
     def _settle(self, parts: list[Part], now: int) -> None:
         """The parts of a transaction are in memory: store them as one change, then announce each. In this order, so
@@ -480,75 +585,69 @@ class Ledger:
         changes = [(part.change, part.record) for part in parts if part.change is not None]
         if changes or self._schedules:
             schedules, self._schedules = self._schedules, {}
-            whole = as_one((*(change for change, _ in changes), *schedules.values()))
+            whole = joined((*(change for change, _ in changes), *schedules.values()))
             self._append(whole, *(record for _, record in changes))
         for part in parts:
             self._announce(part.record, part.ids, part.earliest, now)
 
     def _take_in(
-        self, record: Record, step: Step, ids: Collection[int], request_ids: tuple[str, ...], now: int
-    ) -> tuple[Change, int]:
-        """Put a step into memory; gives what the store must know of it, and the earliest time that it needs."""
+        self, record: LoadedRun, step: Step, ids: Collection[int], request_ids: tuple[str, ...], now: int
+    ) -> int:
+        """Put a step into memory; gives the earliest time that it needs."""
         record.run = step.run
-        record.events += step.events
+        if step.events:
+            record.events += step.events
+            record.unstored = record.unstored + step.encoded if record.unstored else step.encoded
+        if step.touched:
+            record.touched = record.touched | step.touched if record.touched else step.touched
         if request_ids:
             record.seen.update(request_ids)
-        earliest = record.look(ids, now) if ids else 0
+        return record.look(ids, now) if ids else 0
+
+    def _change_of(self, record: LoadedRun, request_ids: tuple[str, ...], now: int) -> Change:
+        """What the store has not got yet of a run; from now on it has."""
+        if self._kept_back:
+            self._kept_back.pop(record.run.run_id, None)
+        events, begin = record.events, record.stored_events
         change = Change(
-            run=step.run,
-            events=step.events,
-            encoded=step.encoded,
-            touched=step.touched,
+            run=record.run,
+            events=tuple(events[begin:] if begin else events),
+            encoded=record.unstored,
+            touched=record.touched,
             wake_ns=record.wake_ns(now),
             request_ids=request_ids,
         )
-        return change, earliest
+        record.stored_events, record.unstored, record.touched = len(events), b"", _NOTHING
+        return change
 
-    def _append_one(self, change: Change, record: Record) -> None:
-        record.number = self.newest = self.store.append(change)
+    def _append_one(self, record: LoadedRun, request_ids: tuple[str, ...], now: int) -> None:
+        change = self._change_of(record, request_ids, now)
+        record.number = self.appended = self.store.append(change)
         record.stored_wake_ns = change.wake_ns
-        if change.request_ids:
-            self._note_requests(change)
-        self._watch()
+        if request_ids:
+            self._requests.note(change, self.appended)
+        self._commits.appended(self.appended)
 
-    def _append(self, change: Change | ScheduleChange, *records: Record) -> None:
-        self.newest = self.store.append(change)
-        self._watch()
+    def _append(self, change: Change | ScheduleChange, *records: LoadedRun) -> None:
+        self.appended = self.store.append(change)
+        self._commits.appended(self.appended)
         for record, each in zip(records, (change, *change.also), strict=False):  # schedules come last
-            record.number = self.newest
+            record.number = self.appended
             record.stored_wake_ns = each.wake_ns
             if isinstance(each, Change) and each.request_ids:
-                self._note_requests(each)
+                self._requests.note(each, self.appended)
 
-    def _note_requests(self, change: Change) -> None:
-        """The newest change carries out requests. Of earlier ones the store knows by now; they need not be kept here."""
-        unstored, number = self._unstored, self.newest
-        for request_id in change.request_ids:
-            key = (change.run.started.workflow_id, request_id)
-            self._requests[key] = (change.run.run_id, number)
-            unstored.append((number, key))
-        while unstored and self.is_durable(unstored[0][0]):
-            earlier, key = unstored.popleft()
-            if (
-                self._requests.get(key, ("", 0))[1] == earlier
-            ):  # runs of one change may carry out the same request
-                del self._requests[key]
-
-    def _watch(self) -> None:
-        """See to it that the commit of some change is watched for."""
-        if not self._still_since and self.is_durable(self._watched) and not self.is_durable(self.newest):
-            self._watched, self._watched_ns = self.newest, self.clock.now_ns()
-
-    def _announce(self, record: Record, ids: Collection[int], earliest: int, now: int) -> None:
+    def _announce(self, record: LoadedRun, ids: Collection[int], earliest: int, now: int) -> None:
         """Tell the clock, the task queues, the handles and the waiters that a change concerns."""
         run = record.run
         if run.run_id not in self.parked:
             self._alarms.set(record, earliest, now)
-            self.offers.offer(run, ids, now)
+            self.queues.offer(run, ids, now)
         if record.attempts:
             record.tell_holders(ids)
         self.note_hands(record)
-        record.changed.ring()
+        if record.changed.waiters:
+            record.changed.ring()
         if run.status is not RUNNING:
             if record.sticky is not None:
                 record.sticky.closed(run.run_id)
@@ -556,14 +655,20 @@ class Ledger:
         if not record.users:
             self._idle(record)
 
-    def note_hands(self, record: Record) -> None:
+    def note_hands(self, record: LoadedRun) -> None:
         """Which handles have something of a run may have changed."""
-        if record.is_in_hand:
-            self.in_hand.add(record.run.run_id)
+        run, task = record.run, record.run.task
+        # As `is_in_hand`, without a call: every step comes by.
+        if (
+            record.attempts
+            or record.queries
+            or (task is not None and task.started_event_id and not record.resting)
+        ):
+            self.in_hand.add(run.run_id)
         else:
-            self.in_hand.discard(record.run.run_id)
+            self.in_hand.discard(run.run_id)
 
-    def _elapse(self, record: Record) -> None:
+    def _elapse(self, record: LoadedRun) -> None:
         """A run's alarm: what is due happens, but for activities that are overdue only because the disk is slow."""
         self._alarms.silence(record)
         still = self.store_stands_still()
@@ -574,15 +679,15 @@ class Ledger:
             if withheld:
                 record.wakes.put_off(withheld, now + LOOK_AGAIN)
                 due -= withheld
-            ids = self.next_due(sorted(due))
+            ids = self.queues.policy.due_now(sorted(due))
             follower = self.new_run_id() if record.run.deadline_ns else ""
             self.change(
                 record,
                 lambda run, now: transitions.elapse(run, ids, follower, now, task_is_withheld=still),
                 looked=due,
             )
-            if not self._together.gathers:
-                self.offers.stir()
+            if not self._transaction.is_open:
+                self.queues.dispatch()
 
 
 def _waits_with_a_limit(activity: Activity, now_ns: int) -> bool:

@@ -18,17 +18,16 @@ from functools import partial
 
 from hourglass._contract.service import CancelWorkflow, TerminateWorkflow
 from hourglass._embedded.clock import SECOND, Cancel, later
-from hourglass._embedded.engine.run import Record as RunRecord
-from hourglass._embedded.engine.runs import Ledger
-from hourglass._embedded.engine.starting import start_workflow, why_no_more
+from hourglass._embedded.engine.run import LoadedRun
+from hourglass._embedded.engine.runs import RunTable
+from hourglass._embedded.engine.starting import start_workflow
 from hourglass._embedded.rules import transitions
-from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.run import Step as RunStep
 from hourglass._embedded.rules.schedules import (
-    Record,
     Running,
+    ScheduleRecord,
+    ScheduleStep,
     Start,
-    Step,
     advance,
     closed,
     identity,
@@ -36,7 +35,7 @@ from hourglass._embedded.rules.schedules import (
     started,
 )
 from hourglass._embedded.store.store import ScheduleChange, ScheduleEntry
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
 from hourglass._history import events as h
 from hourglass.converter import Failure
 from hourglass.errors import HourglassError, ServiceError, StorageError
@@ -51,17 +50,17 @@ PAUSE_NS = 5 * SECOND
 logger = logging.getLogger("hourglass.embedded")
 
 
-def _as_it_is(record: Record) -> Record:
+def _as_it_is(record: ScheduleRecord) -> ScheduleRecord:
     return record
 
 
-class ScheduleDesk:
-    """See the module. Implements `Awaiting`. Acts by itself from `begin` on."""
+class Schedules:
+    """See the module. Implements `EndListener`. Acts by itself from `begin` on."""
 
-    def __init__(self, runs: Ledger, doubt: Callable[[StorageError], None]) -> None:
+    def __init__(self, runs: RunTable, doubt: Callable[[StorageError], None]) -> None:
         self._runs = runs
         self._doubt = doubt
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, ScheduleRecord] = {}
         self._entries: dict[str, ScheduleEntry] = {}
         self._awaited: dict[str, set[str]] = {}
         self._heap: list[tuple[int, str]] = []
@@ -89,7 +88,7 @@ class ScheduleDesk:
 
     # --- records --------------------------------------------------------------------------------------------
 
-    def get(self, schedule_id: str) -> Record | None:
+    def get(self, schedule_id: str) -> ScheduleRecord | None:
         """A schedule."""
         self.load()
         if schedule_id not in self._entries:
@@ -99,10 +98,10 @@ class ScheduleDesk:
             self._records[schedule_id] = record
         return record
 
-    def all(self) -> Iterator[Record]:
+    def all(self) -> Iterator[ScheduleRecord]:
         """All schedules that can be read, the oldest first."""
         self.load()
-        found: list[Record] = []
+        found: list[ScheduleRecord] = []
         for schedule_id in tuple(self._entries):
             try:
                 record = self.get(schedule_id)
@@ -113,7 +112,7 @@ class ScheduleDesk:
                 found.append(record)
         return iter(sorted(found, key=lambda each: (each.create_time_ns, each.schedule_id)))
 
-    def put(self, record: Record) -> None:
+    def put(self, record: ScheduleRecord) -> None:
         """A schedule is new, or was changed by a request: it acts, if there is something to do."""
         self.load()
         self._act(record)
@@ -149,14 +148,14 @@ class ScheduleDesk:
             self.load()
         return workflow_id in self._awaited
 
-    def ended(self, record: RunRecord) -> None:
+    def ended(self, record: LoadedRun) -> None:
         """A run of a workflow that a schedule waits for has closed; if nothing follows it, the schedule goes on."""
         run = record.run
         workflow = (run.started.workflow_id, run.started.first_run_id)
         if self._open_run(workflow) is not None:
             return
 
-        def go_on(schedule: Record) -> Record:
+        def go_on(schedule: ScheduleRecord) -> ScheduleRecord:
             if workflow not in schedule.running:
                 return schedule
             return closed(schedule, workflow[0], run.status, *_outcome(record))
@@ -206,10 +205,10 @@ class ScheduleDesk:
             if self._counts(due):
                 self._entries[due[1]] = self._entries[due[1]]._replace(wake_ns=0)
                 self._look(due[1])
-        self._runs.offers.stir()
+        self._runs.queues.dispatch()
         self._set_alarm()
 
-    def _look(self, schedule_id: str, change: Callable[[Record], Record] = _as_it_is) -> None:
+    def _look(self, schedule_id: str, change: Callable[[ScheduleRecord], ScheduleRecord] = _as_it_is) -> None:
         """Let one schedule act, after a change; whatever is wrong with it concerns no other schedule."""
         try:
             record = self.get(schedule_id)
@@ -223,11 +222,11 @@ class ScheduleDesk:
 
     # --- acting -------------------------------------------------------------------------------------------------
 
-    def _act(self, record: Record) -> None:
+    def _act(self, record: ScheduleRecord) -> None:
         """Let a schedule do what it has to do now, and keep it: all in one change."""
         now = self._runs.clock.now_ns()
-        with self._runs.as_one():
-            if why_no_more(self._runs):  # nothing is missed: it is caught up with later
+        with self._runs.transaction():
+            if self._runs.store.refuses_starts():  # nothing is missed: it is caught up with later
                 self._keep(record, later(now, PAUSE_NS))
                 return
             step = advance(record, now)
@@ -236,7 +235,7 @@ class ScheduleDesk:
             self._keep(record, now if again else step.wake_ns or 0)
             self._end_others(step)
 
-    def _start_all(self, step: Step, now_ns: int) -> tuple[Record, bool]:
+    def _start_all(self, step: ScheduleStep, now_ns: int) -> tuple[ScheduleRecord, bool]:
         """Start what is to be started; says whether something could not be. That one is dropped, as on a server."""
         record, refused = step.record, False
         for start in step.starts:
@@ -254,7 +253,7 @@ class ScheduleDesk:
                 record = started(record, start, run_id, now_ns)
         return record, refused
 
-    def _start(self, record: Record, start: Start) -> str:
+    def _start(self, record: ScheduleRecord, start: Start) -> str:
         # The count tells two starts for the same time apart: a time may be backfilled, or triggered, twice.
         parts = (record.schedule_id, record.create_time_ns, record.action_count, start.due.nominal_ns)
         request = start_request(record, start, "/".join(("schedule", *map(str, parts))))
@@ -262,23 +261,23 @@ class ScheduleDesk:
         answer, _ = start_workflow(self._runs, request, last)
         return answer.run_id
 
-    def _end_others(self, step: Step) -> None:
+    def _end_others(self, step: ScheduleStep) -> None:
         who = identity(step.record)
         for workflow in step.cancel:
             reason = "cancelled by schedule overlap policy"
             cancel = CancelWorkflow(workflow_id=workflow[0], request_id="", reason=reason, identity=who)
-            self._change(workflow, partial(_cancel, cancel))
+            self._change(workflow, partial(transitions.request_cancel, request=cancel))
         for workflow in step.terminate:
             reason = "terminated by schedule overlap policy"
             end = TerminateWorkflow(workflow_id=workflow[0], reason=reason, identity=who)
-            self._change(workflow, partial(_terminate, end))
+            self._change(workflow, partial(transitions.terminate, request=end))
 
-    def _change(self, workflow: Running, transition: Callable[[Run, int], RunStep]) -> None:
+    def _change(self, workflow: Running, transition: Callable[..., RunStep]) -> None:
         record = self._open_run(workflow)
         if record is not None:
-            self._runs.change(record, transition)
+            self._runs.change(record, lambda run, now_ns: transition(run, now_ns=now_ns))
 
-    def _open_run(self, workflow: Running) -> RunRecord | None:
+    def _open_run(self, workflow: Running) -> LoadedRun | None:
         """The run at which a workflow is now, if it is still open."""
         workflow_id, first_run_id = workflow
         current = self._runs.current(workflow_id)
@@ -288,7 +287,7 @@ class ScheduleDesk:
 
     # --- keeping ------------------------------------------------------------------------------------------------
 
-    def _keep(self, record: Record, wake_ns: int) -> None:
+    def _keep(self, record: ScheduleRecord, wake_ns: int) -> None:
         schedule_id = record.schedule_id
         awaited = tuple(workflow_id for workflow_id, _ in record.running)
         self._enter(ScheduleEntry(schedule_id, wake_ns, awaited))
@@ -320,15 +319,7 @@ class ScheduleDesk:
                 self._awaited.pop(workflow_id, None)
 
 
-def _cancel(request: CancelWorkflow, run: Run, now_ns: int) -> RunStep:
-    return transitions.request_cancel(run, request, now_ns)
-
-
-def _terminate(request: TerminateWorkflow, run: Run, now_ns: int) -> RunStep:
-    return transitions.terminate(run, request, now_ns)
-
-
-def _outcome(record: RunRecord) -> tuple[Payloads, Failure | None]:
+def _outcome(record: LoadedRun) -> tuple[Payloads, Failure | None]:
     """The result or the failure of a run."""
     match record.run.final:
         case h.WorkflowExecutionCompleted(result=result):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from hourglass._contract.service import (
     IdConflictPolicy,
     SignalWorkflow,
@@ -12,28 +10,26 @@ from hourglass._contract.service import (
     TerminateWorkflow,
 )
 from hourglass._embedded.clock import later, to_ns
-from hourglass._embedded.engine.run import Record
-from hourglass._embedded.engine.runs import Ledger
+from hourglass._embedded.engine.run import LoadedRun
+from hourglass._embedded.engine.runs import RunTable
 from hourglass._embedded.rules import transitions
-from hourglass._embedded.rules.activities import complete_retry
-from hourglass._embedded.rules.children import LONGEST, may_reuse, timeouts
+from hourglass._embedded.rules.children import LONGEST, complete, may_reuse
 from hourglass._embedded.rules.limits import TOO_MANY_SIGNALS
 from hourglass._embedded.rules.schedule_times import backoff_until_next, check_cron
-from hourglass._engine.commands import IdReusePolicy
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import IdReusePolicy, Payloads
 from hourglass._history import events as h
 from hourglass.converter import Failure, Payload
 from hourglass.errors import ServiceError, StorageError, UsageError, WorkflowAlreadyStartedError
 
 
 def start_workflow(
-    runs: Ledger, request: StartWorkflow, last: tuple[Payloads, Failure | None] = ((), None)
-) -> tuple[Started, Record]:
+    runs: RunTable, request: StartWorkflow, last: tuple[Payloads, Failure | None] = ((), None)
+) -> tuple[Started, LoadedRun]:
     """Start a workflow, or do what the policies say if its id is taken; then send the signal, if there is
     one. Gives the answer and the run that it speaks of. `last` is the result, and the failure, of the workflow that
     was started in its place before, where there is such a thing.
     """
-    if not request.workflow_id or not request.workflow_type or not request.task_queue:
+    if not request.workflow_id or not request.workflow_type or not request.spec.task_queue:
         raise ServiceError(
             "a workflow needs an id, a type and a task queue to start", status="INVALID_ARGUMENT"
         )
@@ -60,19 +56,20 @@ def start_workflow(
     _check_room(runs)
     event = transitions.signaled(signal) if signal is not None else None
     ids = tuple(filter(None, (request.request_id, signal.request_id if signal is not None else "")))
-    runs.attributes.learn(request.search_attributes)
+    if request.spec.search_attributes:
+        runs.attributes.learn(request.spec.search_attributes)
     record = runs.open(_first_event(runs, request, run_id, last), event, ids)
     return Started(record.run.run_id), record
 
 
-def check_start(runs: Ledger, request: StartWorkflow) -> None:
+def check_start(runs: RunTable, request: StartWorkflow) -> None:
     """Raise `ServiceError` for a start that a server refuses whatever runs: of search attributes that cannot be."""
-    flaw = runs.attributes.flaw(request.search_attributes) if request.search_attributes else None
+    flaw = runs.attributes.flaw(request.spec.search_attributes) if request.spec.search_attributes else None
     if flaw is not None:
         raise ServiceError(flaw.message, status="INVALID_ARGUMENT")
 
 
-def check_signals(runs: Ledger, record: Record) -> None:
+def check_signals(runs: RunTable, record: LoadedRun) -> None:
     """Raise `ServiceError` where a run has got as many signals as one may."""
     if record.has_signals(runs.limits.signals):
         raise ServiceError(TOO_MANY_SIGNALS, status="INVALID_ARGUMENT")
@@ -99,31 +96,25 @@ def _check_policies(request: StartWorkflow) -> None:
 
 
 def _check_cron(request: StartWorkflow) -> None:
-    if not request.cron_schedule:
+    if not request.spec.cron_schedule:
         return
     if request.start_delay is not None:
         raise ServiceError(
             "a workflow cannot have both a cron schedule and a start delay", status="INVALID_ARGUMENT"
         )
     try:
-        check_cron(request.cron_schedule)
+        check_cron(request.spec.cron_schedule)
     except UsageError as error:
         raise ServiceError(str(error), status="INVALID_ARGUMENT") from error
 
 
-def why_no_more(runs: Ledger) -> str:
-    """Why the store, which need not know of such things, wants no more runs; "" if it does."""
-    ask: Callable[[], str] | None = getattr(runs.store, "refuses_starts", None)
-    return ask() if ask is not None else ""
-
-
-def _check_room(runs: Ledger) -> None:
-    refusal = why_no_more(runs)
+def _check_room(runs: RunTable) -> None:
+    refusal = runs.store.refuses_starts()
     if refusal:
         raise StorageError(f"no new workflow can be started: {refusal}", status="RESOURCE_EXHAUSTED")
 
 
-def _repeated(runs: Ledger, existing: Record, request: StartWorkflow) -> Started | None:
+def _repeated(runs: RunTable, existing: LoadedRun, request: StartWorkflow) -> Started | None:
     """The answer that was lost, if this very call was carried out before, by whichever run of the workflow."""
     request_id = request.request_id
     if not request_id:
@@ -135,7 +126,9 @@ def _repeated(runs: Ledger, existing: Record, request: StartWorkflow) -> Started
     return None
 
 
-def _use_existing(runs: Ledger, existing: Record, request: StartWorkflow, new_run_id: str) -> Started | None:
+def _use_existing(
+    runs: RunTable, existing: LoadedRun, request: StartWorkflow, new_run_id: str
+) -> Started | None:
     """The answer if the existing run is to be used; None if a new one may start; raises if neither."""
     run = existing.run
     if not run.is_open:
@@ -162,7 +155,7 @@ def _use_existing(runs: Ledger, existing: Record, request: StartWorkflow, new_ru
     raise _taken(existing, "Workflow execution is already running")
 
 
-def _taken(existing: Record, what: str) -> WorkflowAlreadyStartedError:
+def _taken(existing: LoadedRun, what: str) -> WorkflowAlreadyStartedError:
     run = existing.run
     return WorkflowAlreadyStartedError(
         f"{what}. WorkflowId: {run.started.workflow_id}, RunId: {run.run_id}.",
@@ -173,36 +166,27 @@ def _taken(existing: Record, what: str) -> WorkflowAlreadyStartedError:
 
 
 def _first_event(
-    runs: Ledger, request: StartWorkflow, run_id: str, last: tuple[Payloads, Failure | None]
+    runs: RunTable, request: StartWorkflow, run_id: str, last: tuple[Payloads, Failure | None]
 ) -> h.WorkflowExecutionStarted:
-    whole, one, task = timeouts(request.execution_timeout, request.run_timeout, request.task_timeout)
+    spec = complete(request.spec)
     delay, now = min(request.start_delay or 0.0, LONGEST), runs.clock.now_ns()
-    if request.cron_schedule:
-        delay = backoff_until_next(request.cron_schedule, now, now) or 0.0
+    if spec.cron_schedule:
+        delay = backoff_until_next(spec.cron_schedule, now, now) or 0.0
+    whole = spec.execution_timeout
     return h.WorkflowExecutionStarted(
         workflow_id=request.workflow_id,
         workflow_type=request.workflow_type,
-        task_queue=request.task_queue,
         original_run_id=run_id,
         first_run_id=run_id,
         arguments=request.arguments,
-        execution_timeout=whole,
-        run_timeout=one,
-        task_timeout=task,
+        headers=request.headers,
+        spec=spec,
         expiration_ns=later(now, to_ns(whole + delay)) if whole else 0,
         identity=request.identity,
-        retry_policy=None if request.retry_policy is None else complete_retry(request.retry_policy),
-        cron_schedule=request.cron_schedule,
-        initiator=h.Initiator.CRON_SCHEDULE if request.cron_schedule else h.Initiator.NONE,
+        initiator=h.Initiator.CRON_SCHEDULE if spec.cron_schedule else h.Initiator.NONE,
         last_completion_result=last[0],
         continued_failure=last[1],
-        memo=request.memo,
-        search_attributes=request.search_attributes,
-        headers=request.headers,
         first_task_backoff=delay,
-        priority_key=request.priority_key,
-        static_summary=request.static_summary,
-        static_details=request.static_details,
         versioning_override=request.versioning_override,
     )
 

@@ -1,7 +1,7 @@
-"""Task queues: what waits to be taken, and which handles (`Taker`) could take it.
+"""Task queues: what waits to be taken, and which handles (`QueuePoller`) could take it.
 
 Must not know: what a task is. An offer that has lapsed (taken, timed out, run closed) is withdrawn when what
-it is about is offered again; a taker checks what it takes. Takers are woken by `stir`, which is called where an
+it is about is offered again; a taker checks what it takes. Takers are woken by `dispatch`, which is called where an
 operation has ended: a taker that waits then takes at once, so that what was done and which taker took it can become
 durable together. Invariant: whenever something becomes takeable, the takers of its queue are woken, at the
 latest in the loop's next turn.
@@ -14,12 +14,13 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator
 from typing import Protocol, TypeVar
 
+from hourglass._contract.ids import new_id
 from hourglass._embedded.rules.draft import LEVELS, level_of
 from hourglass._embedded.rules.run import Run
 from hourglass._engine.versions import WorkerDeploymentVersion
 
 
-class Taker(Protocol):
+class QueuePoller(Protocol):
     """What the engine needs of a handle, the poller of one task queue for one worker."""
 
     @property
@@ -45,11 +46,6 @@ class Taker(Protocol):
     @property
     def takes_activities(self) -> bool:
         """Whether it takes attempts of activities now."""
-        ...
-
-    @property
-    def has_out(self) -> bool:
-        """Whether its worker has something in hand."""
         ...
 
     def is_busy(self, run_id: str) -> bool:
@@ -80,7 +76,7 @@ class Taker(Protocol):
 K = TypeVar("K", bound=Hashable)
 
 
-class Line(dict[K, int]):
+class PriorityQueue(dict[K, int]):
     """What waits on one queue, with its priority: the most urgent first, and of the same priority in order of arrival.
 
     A dict, because handles ask with every step whether something waits, and a dict answers that without a call of Python.
@@ -110,33 +106,51 @@ class Line(dict[K, int]):
             del self._by_level[level][key]
 
 
-class Offers:
+class DispatchPolicy:
+    """What an engine leaves open, as every engine but that of a test environment decides it: a worker may take all that waits
+    on its queue, all that is due at the same moment happens then, and ids of runs are random.
+    """
+
+    is_selective = False
+    """Whether `may_take` has to be asked."""
+
+    def may_take(self, run_id: str, scheduled_event_id: int) -> bool:
+        """Whether an activity's attempt, or a run's task (event id 0), may be taken now."""
+        return True
+
+    def due_now(self, due: list[int]) -> list[int]:
+        """Which of a run's timers and timeouts that are due at the same moment happen now, in this order; the others are next."""
+        return due
+
+    new_run_id: Callable[[], str] = staticmethod(new_id)
+
+
+class TaskQueues:
     """The task queues: tasks and attempts that wait on each, the most urgent first, and the handles that poll it."""
 
-    def __init__(self) -> None:
-        self._takers: dict[str, list[Taker]] = defaultdict(list)
-        self._tasks: dict[str, Line[str]] = defaultdict(Line)
-        self._attempts: dict[str, Line[tuple[str, int]]] = defaultdict(Line)
+    def __init__(self, policy: DispatchPolicy | None = None) -> None:
+        self.policy = DispatchPolicy() if policy is None else policy
+        self._takers: dict[str, list[QueuePoller]] = defaultdict(list)
+        self._tasks: dict[str, PriorityQueue[str]] = defaultdict(PriorityQueue)
+        self._attempts: dict[str, PriorityQueue[tuple[str, int]]] = defaultdict(PriorityQueue)
         self._offered: dict[tuple[str, int], str] = {}
-        self.stirred: dict[str, None] = {}
+        self.to_dispatch: dict[str, None] = {}
         """The queues whose takers are to look."""
-        self._stirring = False
-        self._will_stir = False
+        self._dispatching = False
+        self._will_dispatch = False
         self.versioned = False
         """Whether workers have versions: then a handle may not take all that waits on its queue."""
-        self.gate: Callable[[str, int], bool] | None = None
-        """What may be taken now, by run id and scheduled event id (0: the run's task); None: everything."""
 
-    def join(self, taker: Taker) -> None:
+    def join(self, taker: QueuePoller) -> None:
         """A handle begins to serve its queue."""
         self._takers[taker.task_queue].append(taker)
 
-    def leave(self, taker: Taker) -> None:
+    def leave(self, taker: QueuePoller) -> None:
         """A handle takes no more."""
         if taker in self._takers[taker.task_queue]:
             self._takers[taker.task_queue].remove(taker)
 
-    def takers(self, task_queue: str) -> tuple[Taker, ...]:
+    def takers(self, task_queue: str) -> tuple[QueuePoller, ...]:
         """The handles that serve a queue."""
         return tuple(self._takers[task_queue])
 
@@ -148,41 +162,33 @@ class Offers:
         """Runs whose tasks wait, the most urgent first. A caller that takes one stops looking: the offers change
         under the iterator.
         """
-        gate, waiting = self.gate, self._tasks[task_queue]
-        return iter(waiting) if gate is None else (each for each in waiting if gate(each, 0))
+        policy, waiting = self.policy, self._tasks[task_queue]
+        return (
+            (each for each in waiting if policy.may_take(each, 0)) if policy.is_selective else iter(waiting)
+        )
 
     def attempts(self, task_queue: str) -> Iterator[tuple[str, int]]:
         """Activities whose attempts wait, as (run id, scheduled event id); the same holds."""
-        gate, waiting = self.gate, self._attempts[task_queue]
-        return iter(waiting) if gate is None else (each for each in waiting if gate(*each))
+        policy, waiting = self.policy, self._attempts[task_queue]
+        return (each for each in waiting if policy.may_take(*each)) if policy.is_selective else iter(waiting)
 
     @property
     def is_free(self) -> bool:
-        """Whether things may be taken at once, without having waited here: neither a gate nor versions decide what is
+        """Whether things may be taken at once, without having waited here: neither the policy nor versions decide what is
         taken when, or by which handle.
         """
-        return self.gate is None and not self.versioned
+        return not self.policy.is_selective and not self.versioned
 
-    def all_tasks(self, task_queue: str) -> Line[str]:
-        """The runs whose tasks wait on a queue, whatever the gate says, now and later."""
+    def all_tasks(self, task_queue: str) -> PriorityQueue[str]:
+        """The runs whose tasks wait on a queue, whatever the policy says, now and later."""
         return self._tasks[task_queue]
 
-    def all_attempts(self, task_queue: str) -> Line[tuple[str, int]]:
+    def all_attempts(self, task_queue: str) -> PriorityQueue[tuple[str, int]]:
         """The same for attempts of activities."""
         return self._attempts[task_queue]
 
-    def any_for_takers(self) -> bool:
-        """Whether something waits on a queue that a handle serves, or is in a worker's hands."""
-        return any(
-            any(True for _ in self.tasks(queue))
-            or any(True for _ in self.attempts(queue))
-            or any(taker.has_out for taker in takers)
-            for queue, takers in self._takers.items()
-            if takers
-        )
-
     def waiting_tasks(self) -> list[str]:
-        """Runs whose tasks wait on a queue that a handle serves, whatever the gate says."""
+        """Runs whose tasks wait on a queue that a handle serves, whatever the policy says."""
         return [run_id for queue, takers in self._takers.items() if takers for run_id in self._tasks[queue]]
 
     def waiting_attempts(self) -> list[tuple[str, int]]:
@@ -191,12 +197,11 @@ class Offers:
 
     def offer(self, run: Run, event_ids: Collection[int], now_ns: int) -> None:
         """Bring a run's task and these of its activities up to date."""
-        queue = run.started.task_queue
-        task = run.task
+        queue, task = run.started.spec.task_queue, run.task
         if task is not None and not task.started_event_id and task.available_ns <= now_ns:
             self._tasks[queue].put(run.run_id, level_of(run))
             self.wake(queue)
-        else:
+        elif run.run_id in self._tasks[queue]:
             self._tasks[queue].drop(run.run_id)
         for event_id in sorted(event_ids) if len(event_ids) > 1 else event_ids:
             activity = run.activities.get(event_id)
@@ -220,30 +225,30 @@ class Offers:
     # --- waking ---------------------------------------------------------------------------------------------
 
     def wake(self, task_queue: str) -> None:
-        """The handles of a queue are to look what there is, at the next `stir` or in the loop's next turn."""
-        if not self._will_stir and not self._stirring:
-            self._will_stir = True
-            asyncio.get_running_loop().call_soon(self._stir_later)
-        self.stirred[task_queue] = None
+        """The handles of a queue are to look what there is, at the next `dispatch` or in the loop's next turn."""
+        if not self._will_dispatch and not self._dispatching:
+            self._will_dispatch = True
+            asyncio.get_running_loop().call_soon(self._dispatch_later)
+        self.to_dispatch[task_queue] = None
 
     def wake_all(self) -> None:
         """All handles are to look."""
         for queue in self._takers:
             self.wake(queue)
 
-    def _stir_later(self) -> None:
-        self._will_stir = False
-        self.stir()
+    def _dispatch_later(self) -> None:
+        self._will_dispatch = False
+        self.dispatch()
 
-    def stir(self) -> None:
+    def dispatch(self) -> None:
         """Wake the handles that are to look, now. What they take may wake others."""
-        if self._stirring or not self.stirred:
+        if self._dispatching or not self.to_dispatch:
             return  # nothing to do, or called by a handle that takes: the loop below goes on
-        self._stirring = True
+        self._dispatching = True
         try:
-            while self.stirred:
-                queue, _ = self.stirred.popitem()
+            while self.to_dispatch:
+                queue, _ = self.to_dispatch.popitem()
                 for taker in self.takers(queue):
                     taker.wake()
         finally:
-            self._stirring = False
+            self._dispatching = False

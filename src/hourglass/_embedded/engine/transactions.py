@@ -1,4 +1,4 @@
-"""Transactions over several runs (`Together`), and what runs ask of other runs (`Others`): starts of children, their
+"""Transactions over several runs (`Transaction`), and what runs ask of other runs (`EffectsOnOthers`): starts of children, their
 ends, signals, cancels, close policies.
 
 Must not know: queues, handles, the store. Nothing here decides what a transition or a rule decides; it finds the
@@ -28,7 +28,7 @@ from typing import NamedTuple, Protocol, assert_never
 import msgspec
 
 from hourglass._embedded.clock import Clock
-from hourglass._embedded.engine.run import Awaiting, Record
+from hourglass._embedded.engine.run import EndListener, LoadedRun
 from hourglass._embedded.rules import children
 from hourglass._embedded.rules.children import may_reuse
 from hourglass._embedded.rules.limits import Limits
@@ -45,7 +45,7 @@ from hourglass._embedded.rules.run import (
     TellSchedule,
 )
 from hourglass._embedded.store.store import Change, ScheduleChange
-from hourglass._engine.commands import IdReusePolicy, ParentClosePolicy
+from hourglass._engine.specs import IdReusePolicy, ParentClosePolicy
 from hourglass._history import events as h
 from hourglass._history import events as o
 from hourglass.errors import StorageError
@@ -56,54 +56,56 @@ from hourglass.errors import StorageError
 class Part(NamedTuple):
     """One run's part; without a change it is announced, and nothing is stored."""
 
-    record: Record
+    record: LoadedRun
     change: Change | None
     ids: Collection[int]
     earliest: int
 
 
-class Together:
-    """A transaction: gathers parts from the outermost `whole` to its end, then hands them to `settle`."""
+class Transaction:
+    """A transaction over several runs: gathers its parts from the outermost `begin` to its end, then hands them to
+    `settle`.
+    """
 
     def __init__(
-        self, carry_out: Callable[[Record, Ask], None], settle: Callable[[list[Part], int], None]
+        self, carry_out: Callable[[LoadedRun, Ask], None], settle: Callable[[list[Part], int], None]
     ) -> None:
         self._carry_out = carry_out
         self._settle = settle
         self._parts: list[Part] = []
-        self._asked: deque[tuple[Record, Ask]] = deque()
-        self.gathers = False
-        """Whether a `whole` is open: what happens now is a part of it."""
+        self._asked: deque[tuple[LoadedRun, Ask]] = deque()
+        self.is_open = False
+        """Whether it has begun: what happens now is a part of it."""
 
     def add(self, part: Part) -> None:
         """One more part."""
         self._parts.append(part)
 
-    def ask(self, record: Record, asks: Iterable[Ask]) -> None:
+    def ask(self, record: LoadedRun, asks: Iterable[Ask]) -> None:
         """A run asks something of others."""
         self._asked.extend((record, ask) for ask in asks)
 
     @contextlib.contextmanager
-    def whole(self, now_ns: int) -> Iterator[None]:
-        """What happens in here, and all that it asks of other runs, is one whole."""
-        if self.gathers:
-            yield
+    def begin(self, now_ns: int) -> Iterator[Transaction]:
+        """What happens in here, and all that it asks of other runs, becomes durable together."""
+        if self.is_open:
+            yield self
             return
-        self.gathers = True
+        self.is_open = True
         try:
-            yield
+            yield self
         finally:
             try:
                 while self._asked:
                     self._carry_out(*self._asked.popleft())
             finally:
                 # Whatever was raised: memory has changed, so the store must get all of it, or the two would differ.
-                self.gathers = False
+                self.is_open = False
                 parts, self._parts = self._parts, []
                 self._settle(parts, now_ns)
 
 
-def as_one(changes: Iterable[Change | ScheduleChange]) -> Change | ScheduleChange:
+def joined(changes: Iterable[Change | ScheduleChange]) -> Change | ScheduleChange:
     """Changes as one that has all the others with it."""
     first, *others = changes
     return msgspec.structs.replace(first, also=tuple(others))
@@ -119,38 +121,38 @@ _NOT_FOUND = o.ExternalFailedCause.EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND
 
 
 class Runs(Protocol):
-    """What is needed of `runs.Ledger`."""
+    """What is needed of `runs.RunTable`."""
 
     clock: Clock
     limits: Limits
     new_run_id: Callable[[], str]
-    awaiting: Awaiting
+    awaiting: EndListener
 
-    def record(self, run_id: str) -> Record | None:
+    def record(self, run_id: str) -> LoadedRun | None:
         """The run of this id."""
         ...
 
-    def current(self, workflow_id: str) -> Record | None:
+    def current(self, workflow_id: str) -> LoadedRun | None:
         """The latest run of a workflow."""
         ...
 
-    def open(self, started: h.WorkflowExecutionStarted) -> Record:
+    def open(self, started: h.WorkflowExecutionStarted) -> LoadedRun:
         """Begin a run."""
         ...
 
-    def change(self, record: Record, transition: Callable[[Run, int], Step]) -> str:
+    def change(self, record: LoadedRun, transition: Callable[[Run, int], Step]) -> str:
         """Apply a transition; gives why the run was ended instead, if it was."""
         ...
 
 
-class Others:
+class EffectsOnOthers:
     """Carries out what runs ask of other runs of the same engine."""
 
     def __init__(self, runs: Runs, namespace: str) -> None:
         self._runs = runs
         self._namespace = namespace
 
-    def carry_out(self, record: Record, ask: Ask) -> None:
+    def carry_out(self, record: LoadedRun, ask: Ask) -> None:
         """Do what a run has asked for."""
         match ask:
             case StartChild(child):
@@ -170,7 +172,7 @@ class Others:
 
     # --- children -------------------------------------------------------------------------------------------
 
-    def _start(self, parent: Record, child: Child) -> None:
+    def _start(self, parent: LoadedRun, child: Child) -> None:
         if not parent.run.is_open:
             return
         initiated = child.initiated_event_id
@@ -184,30 +186,30 @@ class Others:
 
     def _why_not(self, child: Child) -> o.StartChildFailedCause | None:
         """Why a child cannot start; makes room for it if its policy says so."""
-        spec = child.spec
-        if spec.namespace != self._namespace:
+        asked = child.initiated
+        if asked.namespace != self._namespace:
             return o.StartChildFailedCause.NAMESPACE_NOT_FOUND
         try:
-            existing = self._runs.current(spec.workflow_id)
+            existing = self._runs.current(asked.workflow_id)
         except StorageError as error:
-            logger.error("the latest run of workflow %r cannot be read: %s", spec.workflow_id, error)
+            logger.error("the latest run of workflow %r cannot be read: %s", asked.workflow_id, error)
             return _TAKEN
         if existing is None:
             return None
         if not existing.run.is_open:
-            return None if may_reuse(spec.id_reuse_policy, existing.run.status) else _TAKEN
-        if spec.id_reuse_policy is not IdReusePolicy.TERMINATE_IF_RUNNING:
+            return None if may_reuse(asked.child.id_reuse_policy, existing.run.status) else _TAKEN
+        if asked.child.id_reuse_policy is not IdReusePolicy.TERMINATE_IF_RUNNING:
             return _TAKEN
         reason = "TerminateIfRunning WorkflowIdReusePolicy Policy"
         self._runs.change(existing, lambda run, now: children.terminated_by_engine(run, reason, now))
         return None
 
-    def _leave(self, parent: Record, child: Child) -> None:
+    def _leave(self, parent: LoadedRun, child: Child) -> None:
         """A parent has closed; its child is found along its runs."""
-        policy = child.spec.parent_close_policy
+        policy = child.initiated.child.parent_close_policy
         if policy is ParentClosePolicy.ABANDON:
             return
-        target = self._find(child.spec.workflow_id, "")
+        target = self._find(child.initiated.workflow_id, "")
         if target is None or not target.run.is_open or target.run.started.first_run_id != child.run_id:
             return
         if not children.is_child_of(target.run, parent.run):
@@ -218,7 +220,7 @@ class Others:
             reason = "by parent close policy"
             self._runs.change(target, lambda run, now: children.terminated_by_engine(run, reason, now))
 
-    def _tell_parent(self, record: Record) -> None:
+    def _tell_parent(self, record: LoadedRun) -> None:
         started = record.run.started
         parent = self._find(started.parent_workflow_id, started.parent_run_id)
         while parent is not None and parent.run.reset_run_id:  # what was its child is the other run's
@@ -231,12 +233,12 @@ class Others:
 
     # --- others ---------------------------------------------------------------------------------------------
 
-    def _signal(self, sender: Record, ask: SendSignal) -> None:
+    def _signal(self, sender: LoadedRun, ask: SendSignal) -> None:
         if not sender.run.is_open:
             return
         target = self._target(sender, ask)
         cause: o.ExternalFailedCause | None = None
-        if not isinstance(target, Record):
+        if not isinstance(target, LoadedRun):
             cause = target
         elif not target.run.is_open or not _may_reach(sender, target, ask):
             cause = _NOT_FOUND
@@ -246,12 +248,12 @@ class Others:
             cause = _NOT_FOUND  # it had outgrown its limits, and was ended instead
         self._runs.change(sender, lambda run, now: children.signal_sent(run, ask, cause, now))
 
-    def _cancel(self, sender: Record, ask: SendCancel) -> None:
+    def _cancel(self, sender: LoadedRun, ask: SendCancel) -> None:
         if not sender.run.is_open:
             return
         target = self._target(sender, ask)
         cause: o.ExternalFailedCause | None = None
-        if not isinstance(target, Record):
+        if not isinstance(target, LoadedRun):
             cause = target
         elif target.run.is_open and not _may_reach(sender, target, ask):
             cause = _NOT_FOUND
@@ -262,7 +264,7 @@ class Others:
             )
         self._runs.change(sender, lambda run, now: children.cancel_sent(run, ask, cause, now))
 
-    def _target(self, sender: Record, ask: SendSignal | SendCancel) -> Record | o.ExternalFailedCause:
+    def _target(self, sender: LoadedRun, ask: SendSignal | SendCancel) -> LoadedRun | o.ExternalFailedCause:
         spec = ask.spec
         if spec.namespace != self._namespace:
             return o.ExternalFailedCause.NAMESPACE_NOT_FOUND
@@ -270,7 +272,7 @@ class Others:
             return _NOT_FOUND  # a workflow cannot reach itself, whichever run is meant: a server's rule
         return self._find(spec.workflow_id, spec.run_id) or _NOT_FOUND
 
-    def _find(self, workflow_id: str, run_id: str) -> Record | None:
+    def _find(self, workflow_id: str, run_id: str) -> LoadedRun | None:
         try:
             record = self._runs.record(run_id) if run_id else self._runs.current(workflow_id)
         except StorageError as error:
@@ -279,5 +281,5 @@ class Others:
         return record if record is not None and record.run.started.workflow_id == workflow_id else None
 
 
-def _may_reach(sender: Record, target: Record, ask: SendSignal | SendCancel) -> bool:
+def _may_reach(sender: LoadedRun, target: LoadedRun, ask: SendSignal | SendCancel) -> bool:
     return not ask.spec.child_only or children.is_child_of(target.run, sender.run)

@@ -11,18 +11,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
 from hourglass._embedded.clock import Cancel, Clock, Vouched, later, to_ns
-from hourglass._embedded.engine.run import Record
-from hourglass._embedded.engine.runs import Ledger
-from hourglass._embedded.engine.starting import why_no_more
+from hourglass._embedded.engine.run import LoadedRun
+from hourglass._embedded.engine.runs import RunTable
 from hourglass._embedded.rules.tasks import LONGEST_WAIT
 from hourglass._embedded.rules.transitions import is_backing_off, try_now
-from hourglass._embedded.store.disk_faults import Unwritable
-from hourglass._embedded.store.store import AT_ONCE, NoteChange, Store
+from hourglass._embedded.store.store import AT_ONCE, NoteChange, Store, Unwritable
 from hourglass.errors import StorageError
 
 DEFAULT_RETENTION = 30 * 86_400.0
@@ -50,13 +48,13 @@ logger = logging.getLogger("hourglass.embedded")
 class Upkeep:
     """The care of one engine's runs; begins with `open`, and does nothing before."""
 
-    _runs: Ledger
+    _runs: RunTable
     _durable: Callable[[int], Awaitable[None]]
     _die: Callable[[StorageError], None]
 
     def __init__(self, retention: float) -> None:
         self._retention_ns = to_ns(retention)
-        self._idle: dict[str, Record] = {}
+        self._idle: dict[str, LoadedRun] = {}
         self._unreadable: set[str] = set()
         self._open = False
         self._ticker: asyncio.TimerHandle | None = None
@@ -79,7 +77,7 @@ class Upkeep:
             vouched = None  # as in a new file, of which nothing is known
         # Up to a tenth of the retention without a process is believed: if it was the wall clock that was wrong,
         # closed runs are forgotten too early by so much, and not by more.
-        clock.resume(getattr(store, "latest_ns", 0), vouched, self._retention_ns // 10)
+        clock.resume(store.latest_ns, vouched, self._retention_ns // 10)
 
     def _keep_time(self) -> None:
         """Keep in the store how late it is, now and then: seldom where nothing happens."""
@@ -102,7 +100,7 @@ class Upkeep:
 
     async def open(
         self,
-        runs: Ledger,
+        runs: RunTable,
         *,
         durable: Callable[[int], Awaitable[None]],
         die: Callable[[StorageError], None],
@@ -110,19 +108,25 @@ class Upkeep:
         """Bring in what was in flight or is due, and keep doing it. `durable` and `die` are the engine's."""
         self._runs, self._durable, self._die = runs, durable, die
         waiting = [*runs.store.due(runs.clock.now_ns(), EVERYTHING), *runs.store.without_wake()]
-        for begin in range(0, len(waiting), SLICE):
-            for run_id in waiting[begin : begin + SLICE]:
-                self._bring_in(run_id)
-            runs.offers.stir()
-            await asyncio.sleep(0)
-            if runs.stopped:
-                return
+        await self._in_slices(waiting, self._bring_in)
+        if runs.stopped:
+            return
         self._open = True
         self._time_written = float("-inf")  # at once: after a sudden end, too, the next process must know
         self.tick()
-        if getattr(runs.store, "latest_ns", 0) > runs.clock.now_ns():
+        if runs.store.latest_ns > runs.clock.now_ns():
             self._look_at_all()
         self._retries = asyncio.create_task(self._try_parked())
+
+    async def _in_slices(self, run_ids: Sequence[str], act: Callable[[str], None]) -> None:
+        """Do something with many runs, letting others have their turn in between, until the engine stops."""
+        for begin in range(0, len(run_ids), SLICE):
+            for run_id in run_ids[begin : begin + SLICE]:
+                act(run_id)
+            self._runs.queues.dispatch()
+            await asyncio.sleep(0)
+            if self._runs.stopped:
+                return
 
     def close(self) -> None:
         """Stop."""
@@ -135,7 +139,7 @@ class Upkeep:
             self._alarm()
             self._alarm = None
 
-    def may_drop(self, record: Record) -> None:
+    def may_drop(self, record: LoadedRun) -> None:
         """This run may be out of use: look at the next tick whether it can be dropped."""
         if self._open and not record.users:
             self._idle[record.run.run_id] = record
@@ -164,7 +168,7 @@ class Upkeep:
 
     def _watch_room(self) -> None:
         """Say when the room on the disk begins to be short, and when it no longer is."""
-        trouble = why_no_more(self._runs)
+        trouble = self._runs.store.refuses_starts()
         if trouble and not self._short_of_room:
             logger.warning("%s", trouble)
         elif self._short_of_room and not trouble:
@@ -186,50 +190,39 @@ class Upkeep:
             self._sweep = asyncio.get_running_loop().create_task(self._bring_in_all())
 
     async def _bring_in_all(self) -> None:
+        def realign(run_id: str) -> None:
+            record = self._brought_in(run_id)
+            if record is not None:
+                self.may_drop(record)
+
         try:
             waiting = self._runs.store.due(FOR_EVER, EVERYTHING, self._runs.clock.now_ns())
-            for begin in range(0, len(waiting), SLICE):
-                for run_id in waiting[begin : begin + SLICE]:
-                    self._bring_in(run_id)
-                    record = self._runs.in_memory(run_id)
-                    if record is not None:
-                        self.may_drop(record)
-                await asyncio.sleep(0)
-                if not self._open:
-                    return
+            await self._in_slices(waiting, realign)
         except StorageError as error:
             self._die(error)
 
     def _drop_idle(self) -> None:
         idle, self._idle = self._idle, {}
         for run_id, record in idle.items():
-            if not self._runs.drop(record) and not self._runs.is_durable(record.number):
+            if not self._runs.drop(record) and not self._runs.is_durable(self._runs.number_of(record)):
                 self._idle[run_id] = record
 
     async def _try_parked(self) -> None:
         """The code may have been mended since the last owner failed with it: no run waits out its back-off."""
         now = self._runs.clock.now_ns()
+
+        def try_at_once(run_id: str) -> None:
+            record = self._brought_in(run_id)
+            if record is not None and is_backing_off(record.run, now):
+                self._runs.change(record, try_now)
+            elif record is not None:
+                self.may_drop(record)
+
         try:
             waiting = self._runs.store.due(later(now, to_ns(LONGEST_WAIT)), EVERYTHING, now)
-            for begin in range(0, len(waiting), SLICE):
-                for run_id in waiting[begin : begin + SLICE]:
-                    self._try_now(run_id, now)
-                self._runs.offers.stir()
-                await asyncio.sleep(0)
-                if not self._open:
-                    return
+            await self._in_slices(waiting, try_at_once)
         except StorageError as error:
             self._die(error)
-
-    def _try_now(self, run_id: str, now: int) -> None:
-        self._bring_in(run_id)
-        record = self._runs.in_memory(run_id)
-        if record is None:
-            return
-        if is_backing_off(record.run, now):
-            self._runs.change(record, try_now)
-        else:
-            self.may_drop(record)
 
     # --- runs that sleep in the store -----------------------------------------------------------------------
 
@@ -255,13 +248,17 @@ class Upkeep:
             limit *= 2  # all of these are in memory, and the store has not heard of it yet
         for run_id in absent:
             self._bring_in(run_id)
-        self._runs.offers.stir()
+        self._runs.queues.dispatch()
         return len(due) == limit
 
     def _is_known(self, run_id: str) -> bool:
         if run_id in self._unreadable or run_id in self._runs.parked:
             return True
         return self._runs.in_memory(run_id) is not None
+
+    def _brought_in(self, run_id: str) -> LoadedRun | None:
+        self._bring_in(run_id)
+        return self._runs.in_memory(run_id)
 
     def _bring_in(self, run_id: str) -> None:
         if self._is_known(run_id):

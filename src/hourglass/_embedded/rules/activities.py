@@ -6,12 +6,14 @@ win are the Temporal server's (1.32, recorded from a real one).
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 
 from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules.run import JUST_BEFORE, Activity
 from hourglass._engine.commands import ScheduleActivity
-from hourglass._engine.events import Payloads, RetryRule
+from hourglass._engine.specs import ActivitySpec, Payloads, RetryRule
 from hourglass._history import events as h
 from hourglass.converter import (
     ApplicationFailure,
@@ -34,28 +36,40 @@ def plan(
     command: ScheduleActivity, task_queue: str, run_timeout: float, task_completed_event_id: int
 ) -> h.ActivityTaskScheduled:
     """The event of a schedule command, with timeouts and retry policy as the server completes them."""
-    whole = command.schedule_to_close_timeout or run_timeout
+    complete = _complete if run_timeout else _complete_once  # what is left of a run is another time for each
+    spec = complete(command.spec, task_queue, run_timeout)
+    return h.ActivityTaskScheduled(
+        command.activity_id,
+        command.activity_type,
+        spec,
+        task_completed_event_id,
+        command.arguments,
+        command.headers,
+        command.summary,
+    )
+
+
+def _complete(spec: ActivitySpec, task_queue: str, run_timeout: float) -> ActivitySpec:
+    whole = spec.schedule_to_close_timeout or run_timeout
     if run_timeout:
         whole = min(whole, run_timeout)
-    wait = command.schedule_to_start_timeout or whole
-    attempt = command.start_to_close_timeout or whole
+    wait = spec.schedule_to_start_timeout or whole
+    attempt = spec.start_to_close_timeout or whole
     attempt = min(attempt, whole) if whole else attempt
-    beat = command.heartbeat_timeout or 0.0
-    return h.ActivityTaskScheduled(
-        activity_id=command.activity_id,
-        activity_type=command.activity_type,
-        task_queue=command.task_queue or task_queue,
-        task_completed_event_id=task_completed_event_id,
-        arguments=command.arguments,
-        headers=command.headers,
+    beat = spec.heartbeat_timeout
+    return msgspec.structs.replace(
+        spec,
+        task_queue=spec.task_queue or task_queue,
         schedule_to_close_timeout=whole,
         schedule_to_start_timeout=min(wait, whole) if whole else wait,
         start_to_close_timeout=attempt,
         heartbeat_timeout=min(beat, attempt) if attempt else beat,
-        retry_policy=_USUAL_RETRY if command.retry_policy is None else complete_retry(command.retry_policy),
-        summary=command.summary,
-        priority_key=command.priority_key,
+        retry_policy=_USUAL_RETRY if spec.retry_policy is None else complete_retry(spec.retry_policy),
     )
+
+
+_complete_once = lru_cache(maxsize=1024)(_complete)
+"""All calls of an activity share one spec, and then the completed one, too."""
 
 
 def complete_retry(rule: RetryRule) -> RetryRule:
@@ -66,6 +80,11 @@ def complete_retry(rule: RetryRule) -> RetryRule:
 
 
 _USUAL_RETRY = complete_retry(RetryRule())
+
+
+def retry_rule(activity: Activity) -> RetryRule:
+    """The policy by which a failed attempt is tried again."""
+    return activity.spec.retry_policy or _USUAL_RETRY
 
 
 def backoff(rule: RetryRule, attempt: int) -> float:
@@ -112,7 +131,7 @@ def next_attempt(activity: Activity, failure: Failure, now_ns: int) -> Activity 
     """The activity waiting for its next attempt, or why there is none."""
     if activity.cancel_requested_event_id:
         return RetryState.CANCEL_REQUESTED
-    rule = activity.spec.retry_policy
+    rule = retry_rule(activity)
     state = retry_state(rule, activity.attempt, failure)
     if state is not RetryState.IN_PROGRESS:
         return state
@@ -195,13 +214,15 @@ def lost_failure(activity: Activity) -> Failure:
     )
 
 
-def completed(activity: Activity, result: Payload | None, identity: str) -> tuple[h.Attributes, ...]:
+def completed(
+    activity: Activity, result: Payload | None, identity: str, started_event_id: int = JUST_BEFORE
+) -> tuple[h.Attributes, h.Attributes]:
     """The events of an activity that returned."""
     return (
         _started(activity),
         h.ActivityTaskCompleted(
             scheduled_event_id=activity.scheduled_event_id,
-            started_event_id=JUST_BEFORE,
+            started_event_id=started_event_id,
             result=result,
             identity=identity,
         ),

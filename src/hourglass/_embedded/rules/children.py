@@ -29,8 +29,8 @@ from hourglass._embedded.rules.run import (
 from hourglass._embedded.rules.schedule_times import backoff_until_next
 from hourglass._embedded.rules.versioning import inherited, inherited_override
 from hourglass._engine import commands as c
-from hourglass._engine.commands import IdReusePolicy
 from hourglass._engine.options import LONGEST_TASK_TIMEOUT
+from hourglass._engine.specs import IdReusePolicy, ParentClosePolicy, StartSpec
 from hourglass._history import events as h
 from hourglass._history import events as o
 
@@ -54,14 +54,23 @@ def may_reuse(policy: IdReusePolicy, status: WorkflowStatus) -> bool:
             return True
 
 
-def timeouts(execution: float | None, run: float | None, task: float | None) -> tuple[float, float, float]:
-    """The limits of an execution, a run and a task as an engine understands what was asked for; 0 is no limit."""
-    whole = min(execution or 0.0, LONGEST)
-    one = min(run or whole, LONGEST)
+def complete(spec: StartSpec, task_queue: str = "") -> StartSpec:
+    """A start as an engine understands it: with limits on an execution, a run and a task (0 is none), with its retry
+    policy whole, and on this queue where it names none.
+    """
+    whole = min(spec.execution_timeout, LONGEST)
+    one = min(spec.run_timeout or whole, LONGEST)
     if whole:
         one = min(one, whole)
-    each = min(task or DEFAULT_TASK_TIMEOUT, LONGEST_TASK_TIMEOUT)
-    return whole, one, min(each, one) if one else each
+    each = min(spec.task_timeout or DEFAULT_TASK_TIMEOUT, LONGEST_TASK_TIMEOUT)
+    return msgspec.structs.replace(
+        spec,
+        task_queue=spec.task_queue or task_queue,
+        execution_timeout=whole,
+        run_timeout=one,
+        task_timeout=min(each, one) if one else each,
+        retry_policy=None if spec.retry_policy is None else complete_retry(spec.retry_policy),
+    )
 
 
 ENGINE = "history-service"
@@ -72,31 +81,26 @@ ENGINE = "history-service"
 
 def initiate_child(draft: Draft, command: c.StartChildWorkflow, completed: int) -> None:
     """A run wants a child."""
-    whole, one, task = timeouts(command.execution_timeout, command.run_timeout, command.task_timeout)
-    policy = command.retry_policy
-    spec = o.StartChildWorkflowExecutionInitiated(
+    own = draft.run.started.spec.task_queue
+    spec, said = complete(command.spec, own), command.child
+    if not said.parent_close_policy or not said.id_reuse_policy:
+        said = msgspec.structs.replace(
+            said,
+            parent_close_policy=said.parent_close_policy or ParentClosePolicy.TERMINATE,
+            id_reuse_policy=said.id_reuse_policy or IdReusePolicy.ALLOW_DUPLICATE,
+        )
+    initiated = o.StartChildWorkflowExecutionInitiated(
         namespace=command.namespace,
         workflow_id=command.workflow_id,
         workflow_type=command.workflow_type,
-        task_queue=command.task_queue or draft.run.started.task_queue,
         task_completed_event_id=completed,
         arguments=command.arguments,
-        execution_timeout=whole,
-        run_timeout=one,
-        task_timeout=task,
-        parent_close_policy=command.parent_close_policy or c.ParentClosePolicy.TERMINATE,
-        id_reuse_policy=command.id_reuse_policy or c.IdReusePolicy.ALLOW_DUPLICATE,
-        retry_policy=None if policy is None else complete_retry(policy),
-        cron_schedule=command.cron_schedule,
         headers=command.headers,
-        memo=command.memo,
-        search_attributes=command.search_attributes,
-        summary=command.summary,
-        details=command.details,
-        priority_key=command.priority_key,
-        inherit_build_id=command.task_queue in ("", draft.run.started.task_queue),
+        spec=spec,
+        child=said,
+        inherit_build_id=command.spec.task_queue in ("", own),
     )
-    child = Child(initiated_event_id=draft.write(spec), spec=spec)
+    child = Child(initiated_event_id=draft.write(initiated), initiated=initiated)
     draft.put_child(child)
     draft.ask(StartChild(child))
 
@@ -138,17 +142,17 @@ def child_started(run: Run, initiated: int, run_id: str, now_ns: int) -> Step:
     """A child has begun."""
     draft = Draft(run, now_ns)
     child = run.children[initiated]
-    spec = child.spec
+    asked = child.initiated
     # It begins right after the task that asked for it, when no worker can have the next one: this is never held.
     draft.put_child(msgspec.structs.replace(child, run_id=run_id))
     draft.happen(
         o.ChildWorkflowExecutionStarted(
-            namespace=spec.namespace,
-            workflow_id=spec.workflow_id,
-            workflow_type=spec.workflow_type,
+            namespace=asked.namespace,
+            workflow_id=asked.workflow_id,
+            workflow_type=asked.workflow_type,
             run_id=run_id,
             initiated_event_id=initiated,
-            headers=spec.headers,
+            headers=asked.headers,
         )
     )
     return draft.step()
@@ -157,13 +161,13 @@ def child_started(run: Run, initiated: int, run_id: str, now_ns: int) -> Step:
 def child_not_started(run: Run, initiated: int, cause: o.StartChildFailedCause, now_ns: int) -> Step:
     """A child could not be started."""
     draft = Draft(run, now_ns)
-    spec = run.children[initiated].spec
+    asked = run.children[initiated].initiated
     draft.drop_child(initiated)
     draft.happen(
         o.StartChildWorkflowExecutionFailed(
-            namespace=spec.namespace,
-            workflow_id=spec.workflow_id,
-            workflow_type=spec.workflow_type,
+            namespace=asked.namespace,
+            workflow_id=asked.workflow_id,
+            workflow_type=asked.workflow_type,
             cause=cause,
             initiated_event_id=initiated,
         )
@@ -177,9 +181,9 @@ def child_ended(run: Run, initiated: int, last: Run, now_ns: int) -> Step:
     child = run.children[initiated]
     draft.drop_child(initiated)
     names: dict[str, Any] = {
-        "namespace": child.spec.namespace,
-        "workflow_id": child.spec.workflow_id,
-        "workflow_type": child.spec.workflow_type,
+        "namespace": child.initiated.namespace,
+        "workflow_id": child.initiated.workflow_id,
+        "workflow_type": child.initiated.workflow_type,
         "run_id": last.run_id,
         "initiated_event_id": initiated,
         "started_event_id": child.started_event_id,
@@ -240,32 +244,25 @@ def _names(ask: SendSignal | SendCancel) -> dict[str, Any]:
 
 def first_event(parent: Run, child: Child, run_id: str, now_ns: int) -> h.WorkflowExecutionStarted:
     """How a child begins."""
-    spec = child.spec
+    asked = child.initiated
+    spec = asked.spec
     own = parent.started
+    if not spec.priority_key and own.spec.priority_key:
+        spec = msgspec.structs.replace(spec, priority_key=own.spec.priority_key)
     cron = spec.cron_schedule
     backoff = (backoff_until_next(cron, now_ns, now_ns) or 0.0) if cron else 0.0
     return h.WorkflowExecutionStarted(
-        workflow_id=spec.workflow_id,
-        workflow_type=spec.workflow_type,
-        task_queue=spec.task_queue,
+        workflow_id=asked.workflow_id,
+        workflow_type=asked.workflow_type,
         original_run_id=run_id,
         first_run_id=run_id,
-        arguments=spec.arguments,
-        execution_timeout=spec.execution_timeout,
-        run_timeout=spec.run_timeout,
-        task_timeout=spec.task_timeout,
+        arguments=asked.arguments,
+        headers=asked.headers,
+        spec=spec,
         expiration_ns=later(now_ns, to_ns(spec.execution_timeout)) if spec.execution_timeout else 0,
-        retry_policy=spec.retry_policy,
-        cron_schedule=cron,
         initiator=h.Initiator.CRON_SCHEDULE if cron else h.Initiator.NONE,
         first_task_backoff=backoff,
-        memo=spec.memo,
-        search_attributes=spec.search_attributes,
-        headers=spec.headers,
-        priority_key=spec.priority_key or own.priority_key,
-        static_summary=spec.summary,
-        static_details=spec.details,
-        parent_namespace=spec.namespace,
+        parent_namespace=asked.namespace,
         parent_workflow_id=own.workflow_id,
         parent_run_id=parent.run_id,
         parent_initiated_event_id=child.initiated_event_id,

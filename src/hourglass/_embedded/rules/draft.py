@@ -20,13 +20,14 @@ from __future__ import annotations
 from typing import Any, cast
 
 import msgspec
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import (
     JUST_BEFORE,
+    RUNNING,
     Activity,
     Ask,
     Child,
@@ -39,7 +40,7 @@ from hourglass._embedded.rules.run import (
 )
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._history import events as h
-from hourglass._history.encoding import encode
+from hourglass._history.encoding import encode_events
 from hourglass._history.events import ChildEnd, ChildWorkflowExecutionStarted
 
 # --- priorities ---------------------------------------------------------------------------------------------
@@ -53,12 +54,12 @@ _USUAL = 3
 
 def key_of(run: Run, activity: Activity) -> int:
     """The priority key of an activity, which is that of its workflow where it has none of its own; 0: none."""
-    return activity.spec.priority_key or run.started.priority_key
+    return activity.spec.priority_key or run.started.spec.priority_key
 
 
 def level_of(run: Run, activity: Activity | None = None) -> int:
     """Which level a run's task, or an attempt of one of its activities, waits at."""
-    key = run.started.priority_key if activity is None else key_of(run, activity)
+    key = run.started.spec.priority_key if activity is None else key_of(run, activity)
     return min(key, LEVELS[-1]) if key > 0 else _USUAL
 
 
@@ -68,22 +69,39 @@ def level_of(run: Run, activity: Activity | None = None) -> int:
 class Draft:
     """Events written so far, and the run as it stands."""
 
-    # Defaults on the class, so that `__init__`, which runs for every step, need not set them.
-    _changed = False
-    _own_activities = False
-    _own_timers = False
-    _own_children = False
-    _closed = False
+    __slots__ = (
+        "_asked",
+        "_asks",
+        "_before",
+        "_changed",
+        "_encoded",
+        "_measured",
+        "_size",
+        "length",
+        "now_ns",
+        "run",
+        "time_ns",
+        "touched",
+        "written",
+    )
 
     def __init__(self, run: Run, now_ns: int) -> None:
-        self.run = msgspec.structs.replace(run)
+        self.run = replace(run)
         self.now_ns = now_ns
+        self.time_ns = now_ns if now_ns > run.latest_ns else run.latest_ns
+        """The time of events that are written now: where the clock was set back, it is that of the latest event."""
+        self.length = run.length
+        """How many events the run has; `run` itself is told when the draft is done."""
         self.touched: set[int] = set()
+        self.written: list[h.HistoryEvent] = []
+        """The events of this transition so far."""
         self._before = run
-        self._asks: list[Ask] = []
-        self._asked: dict[type[Ask], int] = {}
-        self._events: list[h.HistoryEvent] = []
+        self._changed = False
+        self._asks: list[Ask] | None = None
+        self._asked: dict[type[Ask], int] | None = None
         self._encoded: list[bytes] = []
+        self._measured = 0
+        self._size = run.history_size
 
     def change(self, **fields: Any) -> None:
         """Replace fields of the run, but for its tables of what is pending."""
@@ -133,67 +151,75 @@ class Draft:
 
     def ask(self, ask: Ask) -> None:
         """Another run is asked for something, after this transition."""
+        if self._asks is None or self._asked is None:
+            self._asks, self._asked = [], {}
         self._asks.append(ask)
         self._asked[type(ask)] = self.asked(type(ask)) + 1
 
     def asked(self, kind: type[Ask]) -> int:
         """How many asks of a kind there are so far."""
-        return self._asked.get(kind, 0)
+        return 0 if self._asked is None else self._asked.get(kind, 0)
 
     def _activities(self) -> dict[int, Activity]:
-        if not self._own_activities:
-            self.change(activities=self.run.activities.copy())
-            self._own_activities = True
+        if self.run.activities is self._before.activities:
+            self._changed = True
+            force_setattr(self.run, "activities", self.run.activities.copy())
         return self.run.activities
 
     def _timers(self) -> dict[int, Timer]:
-        if not self._own_timers:
-            self.change(timers=self.run.timers.copy())
-            self._own_timers = True
+        if self.run.timers is self._before.timers:
+            self._changed = True
+            force_setattr(self.run, "timers", self.run.timers.copy())
         return self.run.timers
 
     def _children(self) -> dict[int, Child]:
-        if not self._own_children:
-            self.change(children=self.run.children.copy())
-            self._own_children = True
+        if self.run.children is self._before.children:
+            self._changed = True
+            force_setattr(self.run, "children", self.run.children.copy())
         return self.run.children
 
     # --- events ---------------------------------------------------------------------------------------------
 
-    def write(self, attributes: h.Attributes, time_ns: int = 0) -> int:
+    def write(self, attributes: h.Attributes) -> int:
         """Write an event; returns its id."""
-        run = self.run
-        number = run.length + 1
-        if type(attributes) in h.ATTEMPT_ENDS:
-            attributes = _placed(attributes, number)
-        time_ns = time_ns or self.now_ns
-        if time_ns < run.latest_ns and type(attributes) is not h.ActivityTaskStarted:
-            time_ns = (
-                run.latest_ns
-            )  # the clock was set back; an attempt may have begun before what is written already
-        event = h.HistoryEvent(number, time_ns, attributes)
-        encoded = encode(event)
-        self._events.append(event)
-        self._encoded.append(encoded)
-        self._changed = True
-        force_setattr(run, "length", number)
-        if time_ns > run.latest_ns:
-            force_setattr(run, "latest_ns", time_ns)
-        force_setattr(run, "history_size", run.history_size + len(encoded))
+        self.length = number = self.length + 1
+        self.written.append(h.HistoryEvent(number, self.time_ns, attributes))
         return number
+
+    def write_at(self, attributes: h.Attributes, time_ns: int) -> int:
+        """Write an event of this time; returns its id. It may be earlier than what is written already."""
+        self.length = number = self.length + 1
+        self.written.append(h.HistoryEvent(number, time_ns, attributes))
+        if time_ns > self.time_ns:
+            self.time_ns = time_ns
+        return number
+
+    @property
+    def history_size(self) -> int:
+        """How many bytes the events of the run take, those of this transition included."""
+        count = len(self.written)
+        if count > self._measured:  # all that was written since the last time is encoded at once
+            encoded = encode_events(self.written[self._measured :] if self._measured else self.written)
+            self._encoded.append(encoded)
+            self._measured = count
+            self._size += len(encoded)
+        return self._size
 
     def happen(self, *attributes: h.Attributes, at_once: bool = False) -> None:
         """Something happened: write it and want a worker, or hold it while a worker has the task.
 
         `at_once`: also where the run still waits for its first task.
         """
-        if self.run.task_is_started:
+        task = self.run.task
+        if task is not None and task.started_event_id:
             self.change(held=self.run.held + attributes)
             return
-        self.drop_speculative_task()
+        if task is not None:
+            self.drop_speculative_task()
         for each in attributes:
             self._write_occurrence(each)
-        self.want_task(at_once=at_once)
+        if self.run.task is None:
+            self.want_task(at_once=at_once)
 
     def happen_again(self, attributes: h.Attributes) -> None:
         """Something that happened to the run before it was reset: write it, unless what it is about is gone."""
@@ -202,11 +228,11 @@ class Draft:
             return
         if isinstance(attributes, ChildEnd):
             started = self.run.children[initiated].started_event_id
-            attributes = msgspec.structs.replace(attributes, started_event_id=started)
+            attributes = replace(attributes, started_event_id=started)
         self._write_occurrence(attributes)
         if isinstance(attributes, ChildWorkflowExecutionStarted):
             child = self.run.children[initiated]
-            self.put_child(msgspec.structs.replace(child, run_id=attributes.run_id))
+            self.put_child(replace(child, run_id=attributes.run_id))
         elif initiated:
             self.drop_child(initiated)
 
@@ -217,19 +243,20 @@ class Draft:
             return False
         self.change(held=())
         for each in held:
-            self.write(each)
+            if type(each) is h.ActivityTaskStarted:
+                self.write_at(each, self.now_ns)
+            else:
+                self.write(_placed(each, self.length))
         return True
 
     def _write_occurrence(self, attributes: h.Attributes) -> int:
-        # By `type`: `isinstance` asks the structs' metaclass, which takes longer than all the rest.
-        kind = type(attributes)
-        began_ns = cast(h.ActivityTaskStarted, attributes).began_ns if kind is h.ActivityTaskStarted else 0
-        number = self.write(attributes, time_ns=began_ns)
-        if kind is ChildWorkflowExecutionStarted:
-            attributes = cast(ChildWorkflowExecutionStarted, attributes)
+        if isinstance(attributes, h.ActivityTaskStarted):
+            return self.write_at(attributes, attributes.began_ns or self.now_ns)
+        number = self.write(_placed(attributes, self.length))
+        if isinstance(attributes, ChildWorkflowExecutionStarted):
             child = self.run.children.get(attributes.initiated_event_id)
             if child is not None:
-                self.put_child(msgspec.structs.replace(child, started_event_id=number))
+                self.put_child(replace(child, started_event_id=number))
         return number
 
     # --- tasks ----------------------------------------------------------------------------------------------
@@ -271,13 +298,13 @@ class Draft:
     ) -> None:
         transient = attempt > 1 or speculative
         scheduled = 0
+        run = self.run
         if not transient:
+            started = run.started.spec
             scheduled = self.write(
-                h.WorkflowTaskScheduled(
-                    task_queue=self.run.started.task_queue, task_timeout=self.run.started.task_timeout
-                )
+                h.WorkflowTaskScheduled(task_queue=started.task_queue, task_timeout=started.task_timeout)
             )
-        number = self.run.task_count + 1
+        number = run.task_count + 1
         task = Task(
             number=number,
             scheduled_event_id=scheduled,
@@ -287,23 +314,24 @@ class Draft:
             speculative=speculative,
             silent=silent,
         )
-        self.set_task(task)
-        force_setattr(self.run, "task_count", number)
+        self._changed = True
+        force_setattr(run, "task", task)
+        force_setattr(run, "task_count", number)
 
     # --- the end --------------------------------------------------------------------------------------------
 
     def close(self, final: h.Attributes, status: WorkflowStatus) -> None:
         """Write the last event; nothing is pending any more, and children are left to their policies."""
         self.write(final)
-        self._closed = True
         run = self.run
         self.touched.update(run.activities, run.timers, run.children)
-        self._own_activities = self._own_timers = self._own_children = True
         # A child without a run id never starts: the engine carries out a `StartChild` only while its run is open.
-        self._asks += [LeaveChild(child) for child in run.children.values() if child.run_id]
+        for child in run.children.values():
+            if child.run_id:
+                self.ask(LeaveChild(child))
         self.change(
             status=status,
-            close_ns=max(self.now_ns, run.latest_ns),
+            close_ns=self.time_ns,
             final=final,
             task=None,
             held=(),
@@ -312,35 +340,41 @@ class Draft:
             children={},
         )
 
-    @property
-    def written(self) -> tuple[h.HistoryEvent, ...]:
-        """The events of this transition so far."""
-        return tuple(self._events)
-
     def step(
         self,
         follower: h.WorkflowExecutionStarted | None = None,
         signals: tuple[h.WorkflowExecutionSignaled, ...] = (),
     ) -> Step:
         """The outcome of the transition: the run that follows, if any, begins with these signals."""
-        if self._closed and follower is None and self.run.started.parent_run_id:
-            self._asks.append(TellParent())
+        run, before = self.run, self._before
+        if self.written:
+            self._changed = True
+            force_setattr(run, "length", self.length)
+            force_setattr(run, "latest_ns", self.time_ns)
+            force_setattr(run, "history_size", self.history_size)
+        if (
+            run.status is not RUNNING
+            and before.status is RUNNING
+            and follower is None
+            and run.started.parent_run_id
+        ):
+            self.ask(TellParent())
         return Step(
-            self.run if self._changed else self._before,
-            tuple(self._events),
-            tuple(self._encoded),
+            run if self._changed else before,
+            tuple(self.written),
+            b"".join(self._encoded),
             frozenset(self.touched),
             follower,
-            tuple(self._asks),
+            () if self._asks is None else tuple(self._asks),
             signals,
         )
 
 
-def _placed(attributes: Any, number: int) -> h.Attributes:
-    """The end of an attempt as the event of this number: its beginning may stand right before it."""
-    if attributes.started_event_id != JUST_BEFORE:
-        return cast(h.Attributes, attributes)
-    return msgspec.structs.replace(cast(h.Attributes, attributes), started_event_id=number - 1)
+def _placed(attributes: Any, before: int) -> h.Attributes:
+    """An event that comes behind the one of this number, which may be the beginning of the attempt that it ends."""
+    if type(attributes) in h.ATTEMPT_ENDS and attributes.started_event_id == JUST_BEFORE:
+        attributes = replace(attributes, started_event_id=before)
+    return cast(h.Attributes, attributes)
 
 
 def first_task_ns(run: Run) -> int:
@@ -370,7 +404,7 @@ def start_task(
 ) -> Step:
     """A worker takes the run's task. `target` is where a run that is pinned would go otherwise."""
     draft = Draft(run, now_ns)
-    _begin_task(draft, task_of(run), identity, limits, target)
+    begin_task(draft, task_of(run), identity, limits, target)
     return draft.step()
 
 
@@ -379,8 +413,8 @@ def take_task(draft: Draft, eager: Eager) -> None:
     task = draft.run.task
     if task is None or task.started_event_id or task.available_ns > draft.now_ns:
         return
-    if not eager.limits.overgrown(draft.run):
-        _begin_task(draft, task, eager.identity, eager.limits)
+    if not eager.limits.is_overgrown(draft.length, draft.history_size):
+        begin_task(draft, task, eager.identity, eager.limits)
 
 
 def start_attempt(run: Run, activity: Activity, identity: str, now_ns: int) -> Step:
@@ -392,10 +426,11 @@ def start_attempt(run: Run, activity: Activity, identity: str, now_ns: int) -> S
 
 def take_attempts(draft: Draft, eager: Eager) -> None:
     """The worker whose commands asked for activities takes those on its queue, as many as it has slots for."""
-    left = 0 if eager.limits.overgrown(draft.run) else eager.attempts
+    left = 0 if eager.limits.is_overgrown(draft.length, draft.history_size) else eager.attempts
     wanted: list[Activity] = []
+    pending = draft.run.activities
     for event_id in sorted(draft.touched) if left else ():
-        activity = draft.run.activities.get(event_id)
+        activity = pending.get(event_id)
         if activity is not None and not activity.started_ns and activity.spec.task_queue == eager.task_queue:
             wanted.append(activity)
     if len(wanted) > left:  # not all of them can be taken
@@ -421,7 +456,7 @@ def unwritten(run: Run) -> tuple[h.HistoryEvent, ...]:
 def write_unwritten(draft: Draft) -> None:
     """Write the first two events of the started task, if they are not in the history yet."""
     for event in unwritten(draft.run) if task_of(draft.run).transient else ():
-        draft.write(event.attributes, time_ns=event.time_ns)
+        draft.write_at(event.attributes, event.time_ns)
 
 
 def task_of(run: Run) -> Task:
@@ -431,28 +466,29 @@ def task_of(run: Run) -> Task:
     return run.task
 
 
-def _begin_task(
+def begin_task(
     draft: Draft,
     task: Task,
     identity: str,
     limits: Limits,
     target: WorkerDeploymentVersion | None = None,
 ) -> None:
-    run = draft.run
-    suggest = limits.suggests_continue_as_new(run)
-    started = run.length + 2
+    """A worker has the run's task."""
+    size = draft.history_size
+    suggest = draft.length >= limits.suggest_events or size >= limits.suggest_bytes
+    started = draft.length + 2
     if not task.transient:
         started = draft.write(
             h.WorkflowTaskStarted(
                 scheduled_event_id=task.scheduled_event_id,
                 identity=identity,
-                history_size=run.history_size,
+                history_size=size,
                 suggest_continue_as_new=suggest,
                 target_version_changed=target is not None,
             )
         )
     draft.set_task(
-        msgspec.structs.replace(
+        replace(
             task,
             scheduled_event_id=task.scheduled_event_id or started - 1,
             started_event_id=started,
@@ -467,15 +503,15 @@ def _begin_task(
 def _begin_attempt(draft: Draft, activity: Activity, identity: str) -> None:
     now = draft.now_ns
     draft.put_activity(
-        msgspec.structs.replace(
-            activity, started_ns=now, last_started_ns=now, heartbeat_ns=now, identity=identity
-        )
+        replace(activity, started_ns=now, last_started_ns=now, heartbeat_ns=now, identity=identity)
     )
 
 
 def _scheduled(run: Run, task: Task) -> h.WorkflowTaskScheduled:
     return h.WorkflowTaskScheduled(
-        task_queue=run.started.task_queue, task_timeout=run.started.task_timeout, attempt=task.attempt
+        task_queue=run.started.spec.task_queue,
+        task_timeout=run.started.spec.task_timeout,
+        attempt=task.attempt,
     )
 
 

@@ -12,8 +12,8 @@ from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.schedule_times import backoff_until_next
 from hourglass._embedded.rules.versioning import inherited, without_version
 from hourglass._engine.commands import ContinueAsNew
-from hourglass._engine.events import Payloads
 from hourglass._engine.options import LONGEST_TASK_TIMEOUT
+from hourglass._engine.specs import Payloads
 from hourglass._history import events as h
 from hourglass.converter import Failure, TimeoutFailure
 from hourglass.errors import RetryState, TimeoutType
@@ -25,7 +25,7 @@ def retry_follower(
     run: Run, failure: Failure | None, new_run_id: str, now_ns: int
 ) -> h.WorkflowExecutionStarted | RetryState:
     """The next attempt of a run that failed, or timed out (no failure); or why there is none."""
-    rule = run.started.retry_policy
+    rule = run.started.spec.retry_policy
     expiration = run.started.expiration_ns
     if expiration and now_ns >= expiration:
         return RetryState.TIMEOUT
@@ -70,10 +70,10 @@ def cron_follower(
     where there is no schedule, or no time left.
     """
     started = run.started
-    if not started.cron_schedule:
+    if not started.spec.cron_schedule:
         return None
     since = later(run.start_ns, to_ns(started.first_task_backoff))
-    delay = backoff_until_next(started.cron_schedule, since, now_ns)
+    delay = backoff_until_next(started.spec.cron_schedule, since, now_ns)
     expiration = started.expiration_ns
     if delay is None or (expiration and later(now_ns, to_ns(delay)) >= expiration):
         return None
@@ -94,21 +94,23 @@ def cron_follower(
 
 def continue_follower(run: Run, command: ContinueAsNew, new_run_id: str) -> h.WorkflowExecutionStarted:
     """The run that a continue-as-new begins; what the command leaves open stays as it was."""
-    old = run.started
-    queue = command.task_queue or old.task_queue
-    return msgspec.structs.replace(
+    old, said = run.started.spec, command.spec
+    queue = said.task_queue or old.task_queue
+    spec = msgspec.structs.replace(
         old,
-        workflow_type=command.workflow_type or old.workflow_type,
         task_queue=queue,
+        run_timeout=said.run_timeout or old.run_timeout,
+        task_timeout=min(said.task_timeout or old.task_timeout, LONGEST_TASK_TIMEOUT),
+        retry_policy=old.retry_policy if said.retry_policy is None else complete_retry(said.retry_policy),
+        memo=said.memo or old.memo,
+        search_attributes=said.search_attributes or without_version(run.search_attributes),
+    )
+    return msgspec.structs.replace(
+        run.started,
+        workflow_type=command.workflow_type or run.started.workflow_type,
         arguments=command.arguments,
-        run_timeout=old.run_timeout if command.run_timeout is None else command.run_timeout,
-        task_timeout=min(command.task_timeout or old.task_timeout, LONGEST_TASK_TIMEOUT),
-        retry_policy=old.retry_policy
-        if command.retry_policy is None
-        else complete_retry(command.retry_policy),
-        memo=command.memo or old.memo,
-        search_attributes=command.search_attributes or without_version(run.search_attributes),
         headers=command.headers,
+        spec=spec,
         original_run_id=new_run_id,
         continued_run_id=run.run_id,
         initiator=h.Initiator.WORKFLOW,

@@ -13,6 +13,7 @@ import msgspec
 
 from hourglass._contract.service import CancelWorkflow, Request, SignalWorkflow, StartWorkflow, UpdateWorkflow
 from hourglass._embedded.rules.run import Run
+from hourglass._engine.specs import Spec
 from hourglass._history.encoding import encode
 from hourglass.converter import Failure, Payload
 from hourglass.errors import ServiceError
@@ -25,7 +26,7 @@ TOO_LARGE_TRANSACTION = "Transaction size exceeds limit."
 
 MEGABYTE = 1024 * 1024
 
-_SMALL = frozenset({str, int, float, bool})
+_SMALL = (str, int, float)
 
 
 class Overgrown(Exception):
@@ -66,29 +67,33 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             return TOO_LARGE_HISTORY
         return ""
 
-    def check_step(self, before: Run, after: Run) -> None:
-        """Raise `Overgrown` for a step that writes more than can be written at once."""
-        size = after.history_size - before.history_size
+    def is_overgrown(self, length: int, size: int) -> bool:
+        """The same of a run with so many events and bytes."""
+        return length > self.history_events or size > self.history_bytes
+
+    def check_step(self, size: int) -> None:
+        """Raise `Overgrown` for a step that writes so many bytes, if that is more than can be written at once."""
         if size > self.transaction_bytes:
             raise Overgrown(
                 f"{TOO_LARGE_TRANSACTION} (one step of this run writes more than {self.transaction_bytes} bytes)"
             )
 
-    def suggests_continue_as_new(self, run: Run) -> bool:
-        """Whether a run is advised to continue as new."""
-        return run.length >= self.suggest_events or run.history_size >= self.suggest_bytes
-
     def check(self, request: Request[Any]) -> None:
         """Raise `ServiceError` for a request with a value that is too large, or a name that is too long."""
-        names = _NAMES.get(type(request), _NO_NAMES)
-        for name in request.__struct_fields__:
-            value = getattr(request, name)
-            if name in names and self.is_too_long(value):
-                raise ServiceError(names[name], status="INVALID_ARGUMENT")
+        self._check_fields(request, _NAMES.get(type(request), _NO_NAMES))
+
+    def _check_fields(self, said: msgspec.Struct, names: Mapping[str, str]) -> None:
+        for name in said.__struct_fields__:
+            value = getattr(said, name)
+            if not value or isinstance(value, _SMALL):  # most fields, of every request
+                if isinstance(value, str) and name in names and self.is_too_long(value):
+                    raise ServiceError(names[name], status="INVALID_ARGUMENT")
+                continue
             if isinstance(value, Request):
                 self.check(value)
                 continue
-            if not value or type(value) in _SMALL:  # most fields, of every request
+            if isinstance(value, Spec):
+                self._check_fields(value, names)
                 continue
             size = blob_size(value)
             if size > self.blob_bytes:

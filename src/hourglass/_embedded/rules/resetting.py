@@ -37,7 +37,7 @@ from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
 from hourglass._history import events as h
 from hourglass._history import events as o
 from hourglass._history import events as u
-from hourglass._history.encoding import encode
+from hourglass._history.encoding import encode_events
 from hourglass.converter import Failure, Payload, ResetFailure
 from hourglass.errors import ServiceError
 
@@ -49,8 +49,8 @@ class _Rebuilt:
 
     def __init__(self, started: h.WorkflowExecutionStarted, now_ns: int) -> None:
         self.now_ns = now_ns
-        self.memo = dict(started.memo)
-        self.search_attributes = dict(started.search_attributes)
+        self.memo = dict(started.spec.memo)
+        self.search_attributes = dict(started.spec.search_attributes)
         self.activities: dict[int, Activity] = {}
         self.timers: dict[int, Timer] = {}
         self.children: dict[int, Child] = {}
@@ -112,7 +112,8 @@ class _Rebuilt:
             case h.ActivityTaskScheduled():
                 self.activities[event.id] = Activity(
                     scheduled_event_id=event.id,
-                    spec=attributes,
+                    scheduled=attributes,
+                    spec=attributes.spec,
                     scheduled_ns=self.now_ns,
                     available_ns=self.now_ns,
                 )
@@ -136,7 +137,7 @@ class _Rebuilt:
         attributes = event.attributes
         match attributes:
             case o.StartChildWorkflowExecutionInitiated():
-                self.children[event.id] = Child(initiated_event_id=event.id, spec=attributes)
+                self.children[event.id] = Child(initiated_event_id=event.id, initiated=attributes)
             case o.ChildWorkflowExecutionStarted(initiated_event_id=initiated):
                 self.children[initiated] = msgspec.structs.replace(
                     self.children[initiated], run_id=attributes.run_id, started_event_id=event.id
@@ -172,7 +173,7 @@ def rebuild(run_id: str, events: Sequence[h.HistoryEvent], now_ns: int) -> tuple
         start_ns=now_ns,
         length=len(events),
         latest_ns=max(event.time_ns for event in events),
-        history_size=sum(len(encode(event)) for event in events),
+        history_size=len(encode_events(events)),
         task=rebuilt.task,
         task_count=rebuilt.task_count,
         activities=rebuilt.activities,
@@ -231,7 +232,7 @@ def reset(
     return msgspec.structs.replace(
         step,
         events=(*kept, *step.events),
-        encoded=(*map(encode, kept), *step.encoded),
+        encoded=encode_events(kept) + step.encoded,
         touched=frozenset((*step.run.activities, *step.run.timers, *step.run.children)),
         asks=(*asks, *_missing_children(step.run)),
     )
@@ -284,7 +285,7 @@ def _fail_task(draft: Draft, base_run_id: str, reason: str) -> None:
         h.WorkflowTaskStarted(
             scheduled_event_id=task.scheduled_event_id,
             identity=ENGINE,
-            history_size=draft.run.history_size,
+            history_size=draft.history_size,
         )
     )
     draft.write(

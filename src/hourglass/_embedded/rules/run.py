@@ -19,7 +19,7 @@ import msgspec
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
 from hourglass._engine.commands import Command
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import ActivitySpec, Payloads
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
 from hourglass._history import events as h
 from hourglass._history import events as o
@@ -32,7 +32,7 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     """A child of a run, from the request for it to its end; `run_id` is its first run, once it has started."""
 
     initiated_event_id: int
-    spec: o.StartChildWorkflowExecutionInitiated
+    initiated: o.StartChildWorkflowExecutionInitiated
     run_id: str = ""
     started_event_id: int = 0
 
@@ -96,7 +96,8 @@ class Activity(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """An activity that a run waits for, at its present attempt."""
 
     scheduled_event_id: int
-    spec: h.ActivityTaskScheduled
+    scheduled: h.ActivityTaskScheduled
+    spec: ActivitySpec
     scheduled_ns: int
     available_ns: int
     attempt: int = 1
@@ -201,16 +202,16 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         """When the run times out; 0 for never."""
         started = self.started
         whole = started.expiration_ns
-        if not started.run_timeout:
+        if not started.spec.run_timeout:
             return whole
-        own = later(self.start_ns, to_ns(started.run_timeout) + to_ns(started.first_task_backoff))
+        own = later(self.start_ns, to_ns(started.spec.run_timeout) + to_ns(started.first_task_backoff))
         return min(whole, own) if whole else own
 
 
 class Step(msgspec.Struct, frozen=True, gc=False):
     """What a transition leads to.
 
-    `run` is the run afterwards, `events` are those to append, `encoded` the same as bytes, one each. `touched` names
+    `run` is the run afterwards, `events` are those to append, `encoded` the same as bytes, one after the other. `touched` names
     the pending activities, timers and children that were put or dropped, by the id of the event that began each.
     `follower` is the first event of the run that follows, if any, which begins with `signals`. `asks` are the effects
     on other runs.
@@ -218,7 +219,7 @@ class Step(msgspec.Struct, frozen=True, gc=False):
 
     run: Run
     events: tuple[h.HistoryEvent, ...] = ()
-    encoded: tuple[bytes, ...] = ()
+    encoded: bytes = b""
     touched: frozenset[int] = frozenset()
     follower: h.WorkflowExecutionStarted | None = None
     asks: tuple[Ask, ...] = ()

@@ -31,9 +31,9 @@ import msgspec
 from hourglass._contract.schedules import (
     LAST_YEAR,
     CalendarSpec,
+    EngineScheduleSpec,
     IntervalSpec,
     Range,
-    ScheduleSpec,
     canonical,
     load_zone,
     parse_cron,
@@ -216,7 +216,7 @@ def next_match(calendar: Calendar, zone: Zone, after: int) -> int | None:
 class Timetable:
     """The times of one schedule. `seed` is what its jitter depends on besides the time: the schedule's id."""
 
-    def __init__(self, spec: ScheduleSpec, seed: str = "") -> None:
+    def __init__(self, spec: EngineScheduleSpec, seed: str = "") -> None:
         self.spec = canonical(spec)
         self._seed = seed
         self._zone = Zone(load_zone(self.spec.time_zone, self.spec.time_zone_data))
@@ -332,7 +332,7 @@ def _plan(text: str) -> Timetable | int:
             f"the cron string {text!r} makes no sense for a workflow: it has {len(fields)} fields, not {_FIELDS}"
         )
     calendars = _either_day(cron.calendar, fields) if len(fields) == _FIELDS else (cron.calendar,)
-    return Timetable(ScheduleSpec(calendars=calendars, time_zone=cron.time_zone))
+    return Timetable(EngineScheduleSpec(calendars=calendars, time_zone=cron.time_zone))
 
 
 def _either_day(calendar: CalendarSpec, fields: list[str]) -> tuple[CalendarSpec, ...]:

@@ -1,7 +1,7 @@
 """A schedule as the embedded engine keeps it, and what it does as time passes: pure transitions from record to
 record, with what to start and to end on the way.
 
-Must not know: clocks, stores, workflows. The engine keeps a `Record` for each schedule and drives it:
+Must not know: clocks, stores, workflows. The engine keeps a `ScheduleRecord` for each schedule and drives it:
 
 - `advance` when its time (`Step.wake_ns`) has come, after every request, and after every `closed`. The engine starts
   `Step.starts` (as `start_request` says), calls `started` for each that did, asks `Step.cancel` to cancel and ends
@@ -27,13 +27,13 @@ import msgspec
 from hourglass._contract.schedules import (
     Backfill,
     CreateSchedule,
+    EngineSchedule,
+    EngineScheduleInfo,
+    EngineScheduleSpec,
     OverlapPolicy,
     PatchSchedule,
-    Schedule,
     ScheduleAction,
     ScheduleDescription,
-    ScheduleInfo,
-    ScheduleSpec,
     ScheduleSummary,
     UpdateSchedule,
     canonical,
@@ -41,7 +41,7 @@ from hourglass._contract.schedules import (
 from hourglass._contract.service import StartWorkflow, WorkflowStatus
 from hourglass._embedded.clock import storable
 from hourglass._embedded.rules.schedule_times import NANOS, Moment, Timetable
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
 from hourglass.converter import Failure, Payload, SearchAttributeKey, encode_search_attributes
 
 # --- overlap policies ---------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ REMEMBERED = 32
 RECENT_LISTED, UPCOMING_LISTED = 5, 5
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known of a schedule. `seen_ns` is up to when its times are dealt with; `schedule.spec` is
     canonical.
 
@@ -126,7 +126,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     schedule_id: str
-    schedule: Schedule
+    schedule: EngineSchedule
     seen_ns: int
     create_time_ns: int
     update_time_ns: int = 0
@@ -146,24 +146,24 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     search_attributes: dict[str, Payload] = {}
 
 
-def remembering(record: Record, request_id: str) -> Record:
+def remembering(record: ScheduleRecord, request_id: str) -> ScheduleRecord:
     """A record that knows that this request was carried out."""
     if not request_id:
         return record
     return msgspec.structs.replace(record, requests=(*record.requests, request_id)[-REMEMBERED:])
 
 
-def token_of(record: Record) -> bytes:
+def token_of(record: ScheduleRecord) -> bytes:
     """What an update of this version of the schedule must name."""
     return record.token.to_bytes(8)
 
 
-def describe(record: Record) -> ScheduleDescription:
+def describe(record: ScheduleRecord) -> ScheduleDescription:
     """A schedule in detail."""
     return ScheduleDescription(
         schedule_id=record.schedule_id,
         schedule=record.schedule,
-        info=ScheduleInfo(
+        info=EngineScheduleInfo(
             action_count=record.action_count,
             missed_catchup=record.missed_catchup,
             skipped_overlap=record.skipped_overlap,
@@ -181,7 +181,7 @@ def describe(record: Record) -> ScheduleDescription:
     )
 
 
-def summarize(record: Record) -> ScheduleSummary:
+def summarize(record: ScheduleRecord) -> ScheduleSummary:
     """A schedule as a list shows it."""
     return ScheduleSummary(
         schedule_id=record.schedule_id,
@@ -197,17 +197,17 @@ def summarize(record: Record) -> ScheduleSummary:
 
 
 @lru_cache(maxsize=256)
-def timetable(spec: ScheduleSpec, schedule_id: str) -> Timetable:
+def timetable(spec: EngineScheduleSpec, schedule_id: str) -> Timetable:
     """The times of a schedule, compiled once."""
     return Timetable(spec, schedule_id)
 
 
-def _upcoming(record: Record, count: int) -> tuple[int, ...]:
+def _upcoming(record: ScheduleRecord, count: int) -> tuple[int, ...]:
     table = timetable(record.schedule.spec, record.schedule_id)
     return tuple(moment.due_ns for moment in islice(table.moments(record.seen_ns), count))
 
 
-def settled(schedule: Schedule) -> Schedule:
+def settled(schedule: EngineSchedule) -> EngineSchedule:
     """A schedule with its defaults written out, as servers show it."""
     policy = schedule.policy
     window = max(policy.catchup_window, SHORTEST_CATCHUP) if policy.catchup_window else YEAR
@@ -219,7 +219,7 @@ def settled(schedule: Schedule) -> Schedule:
     )
 
 
-def storable_spec(spec: ScheduleSpec) -> ScheduleSpec:
+def storable_spec(spec: EngineScheduleSpec) -> EngineScheduleSpec:
     """A spec whose first and last times can be stored: what lies beyond the latest time never comes."""
     return msgspec.structs.replace(
         spec, start_at_ns=storable(spec.start_at_ns), end_at_ns=storable(spec.end_at_ns)
@@ -252,10 +252,10 @@ class Start(NamedTuple):
     waited_for: bool
 
 
-class Step(NamedTuple):
+class ScheduleStep(NamedTuple):
     """What came of looking at a schedule, and when to look again if nothing happens before (None: never)."""
 
-    record: Record
+    record: ScheduleRecord
     starts: tuple[Start, ...] = ()
     cancel: tuple[Running, ...] = ()
     terminate: tuple[Running, ...] = ()
@@ -265,16 +265,16 @@ class Step(NamedTuple):
 # --- time ----------------------------------------------------------------------------------------------------
 
 
-def advance(record: Record, now_ns: int) -> Step:
+def advance(record: ScheduleRecord, now_ns: int) -> ScheduleStep:
     """Let time pass up to now: what is due is started, waits, or is skipped."""
     now_ns = max(now_ns, record.seen_ns)  # a clock that went back must not repeat anything
     record, wake_ns = _come_due(record, now_ns)
     record = _fill_back(record)
     record, starts, cancel, terminate = _act(record)
-    return Step(record, starts, cancel, terminate, _earlier(wake_ns, _backfill_wake(record, now_ns)))
+    return ScheduleStep(record, starts, cancel, terminate, _earlier(wake_ns, _backfill_wake(record, now_ns)))
 
 
-def _come_due(record: Record, now_ns: int) -> tuple[Record, int | None]:
+def _come_due(record: ScheduleRecord, now_ns: int) -> tuple[ScheduleRecord, int | None]:
     table = timetable(record.schedule.spec, record.schedule_id)
     if not may_act(record):
         return msgspec.structs.replace(record, seen_ns=now_ns), None
@@ -310,7 +310,7 @@ def _batch(table: Timetable, after_ns: int) -> Iterator[Moment | None]:
         yield None
 
 
-def _fill_back(record: Record) -> Record:
+def _fill_back(record: ScheduleRecord) -> ScheduleRecord:
     """Queue what backfills ask for, some at a time and while there is room: half of it is for what comes due."""
     table = timetable(record.schedule.spec, record.schedule_id)
     waiting, backfills = list(record.waiting), list(record.backfills)
@@ -329,8 +329,8 @@ def _fill_back(record: Record) -> Record:
 
 
 def _act(
-    record: Record,
-) -> tuple[Record, tuple[Start, ...], tuple[Running, ...], tuple[Running, ...]]:
+    record: ScheduleRecord,
+) -> tuple[ScheduleRecord, tuple[Start, ...], tuple[Running, ...], tuple[Running, ...]]:
     """Decide about all that waits. What may not act any more (paused, no actions left) is dropped on the way."""
     starts: list[Start] = []
     running = record.running
@@ -355,7 +355,7 @@ def _act(
     return record, tuple(starts), cancel, running if sorted_out.terminate else ()
 
 
-def _backfill_wake(record: Record, now_ns: int) -> int | None:
+def _backfill_wake(record: ScheduleRecord, now_ns: int) -> int | None:
     """Now, where a backfill can go on; one whose starts wait goes on when a workflow closes."""
     return now_ns if record.backfills and not record.waiting else None
 
@@ -367,28 +367,29 @@ def _earlier(first: int | None, second: int | None) -> int | None:
 # --- workflows -----------------------------------------------------------------------------------------------
 
 
-def identity(record: Record) -> str:
+def identity(record: ScheduleRecord) -> str:
     """The identity under which a schedule starts and ends its workflows."""
     return f"hourglass-scheduler-{record.schedule_id}"
 
 
-def start_request(record: Record, start: Start, request_id: str) -> StartWorkflow:
+def start_request(record: ScheduleRecord, start: Start, request_id: str) -> StartWorkflow:
     """The request that starts a workflow of this schedule."""
     nominal = _EPOCH + timedelta(seconds=start.due.nominal_ns // NANOS)
     marks = encode_search_attributes(
         [_STARTED_BY.value_set(record.schedule_id), _STARTED_FOR.value_set(nominal)]
     )
     action = record.schedule.action
+    marked = {**action.spec.search_attributes, **marks}
     return msgspec.structs.replace(
         action,
         workflow_id=start.workflow_id,
         request_id=request_id,
         identity=identity(record),
-        search_attributes={**action.search_attributes, **marks},
+        spec=msgspec.structs.replace(action.spec, search_attributes=marked),
     )
 
 
-def started(record: Record, start: Start, run_id: str, now_ns: int) -> Record:
+def started(record: ScheduleRecord, start: Start, run_id: str, now_ns: int) -> ScheduleRecord:
     """A workflow of the schedule was started."""
     action = ScheduleAction(
         schedule_time_ns=start.due.due_ns,
@@ -406,12 +407,12 @@ def started(record: Record, start: Start, run_id: str, now_ns: int) -> Record:
 
 
 def closed(
-    record: Record,
+    record: ScheduleRecord,
     workflow_id: str,
     status: WorkflowStatus,
     result: Payloads = (),
     failure: Failure | None = None,
-) -> Record:
+) -> ScheduleRecord:
     """A workflow of the schedule has closed, for good, with its result or failure if there is one."""
     running = tuple(each for each in record.running if each[0] != workflow_id)
     if len(running) == len(record.running):
@@ -434,9 +435,9 @@ def closed(
 # --- requests ------------------------------------------------------------------------------------------------
 
 
-def create(request: CreateSchedule, now_ns: int) -> Record:
+def create(request: CreateSchedule, now_ns: int) -> ScheduleRecord:
     """A new schedule. Raises `UsageError` where its spec makes no sense."""
-    record = Record(
+    record = ScheduleRecord(
         schedule_id=request.schedule_id,
         schedule=settled(request.schedule),
         seen_ns=now_ns,
@@ -448,7 +449,7 @@ def create(request: CreateSchedule, now_ns: int) -> Record:
     return _triggered(record, OverlapPolicy.UNSPECIFIED, now_ns) if request.trigger_immediately else record
 
 
-def patch(record: Record, request: PatchSchedule, now_ns: int) -> Record:
+def patch(record: ScheduleRecord, request: PatchSchedule, now_ns: int) -> ScheduleRecord:
     """Trigger, backfill, pause, unpause; after what has come due before."""
     record, _ = _come_due(record, max(now_ns, record.seen_ns))
     if request.trigger is not None:
@@ -463,7 +464,7 @@ def patch(record: Record, request: PatchSchedule, now_ns: int) -> Record:
     return record
 
 
-def update(record: Record, request: UpdateSchedule, now_ns: int) -> Record:
+def update(record: ScheduleRecord, request: UpdateSchedule, now_ns: int) -> ScheduleRecord:
     """Another schedule in its place, after what has come due before.
 
     One that is based on an older version is dropped, as servers do; clients look whether it came to be.
@@ -482,41 +483,41 @@ def update(record: Record, request: UpdateSchedule, now_ns: int) -> Record:
 # --- parts ---------------------------------------------------------------------------------------------------
 
 
-def _catchup(record: Record) -> float:
+def _catchup(record: ScheduleRecord) -> float:
     return record.schedule.policy.catchup_window
 
 
-def may_act(record: Record) -> bool:
+def may_act(record: ScheduleRecord) -> bool:
     """Whether a schedule starts anything by itself: it is not paused, and has actions left."""
     state = record.schedule.state
     return not state.paused and (not state.limited_actions or state.remaining_actions > 0)
 
 
-def _count_down(record: Record) -> Record:
+def _count_down(record: ScheduleRecord) -> ScheduleRecord:
     state = record.schedule.state
     if not state.limited_actions:
         return record
     return _with_state(record, remaining_actions=state.remaining_actions - 1)
 
 
-def _with_state(record: Record, **changes: object) -> Record:
+def _with_state(record: ScheduleRecord, **changes: object) -> ScheduleRecord:
     state = msgspec.structs.replace(record.schedule.state, **changes)
     schedule = msgspec.structs.replace(record.schedule, state=state)
     return msgspec.structs.replace(record, schedule=schedule, token=record.token + 1)
 
 
-def _triggered(record: Record, overlap: OverlapPolicy, now_ns: int) -> Record:
+def _triggered(record: ScheduleRecord, overlap: OverlapPolicy, now_ns: int) -> ScheduleRecord:
     return _keep_waiting(record, [*record.waiting, Due(now_ns, now_ns, overlap, manual=True)])
 
 
-def _keep_waiting(record: Record, waiting: list[Due]) -> Record:
+def _keep_waiting(record: ScheduleRecord, waiting: list[Due]) -> ScheduleRecord:
     over = max(0, len(waiting) - MOST_WAITING)
     return msgspec.structs.replace(
         record, waiting=tuple(waiting[:MOST_WAITING]), dropped=record.dropped + over
     )
 
 
-def _workflow_id(schedule: Schedule, due: Due) -> str:
+def _workflow_id(schedule: EngineSchedule, due: Due) -> str:
     if schedule.policy.keep_original_workflow_id:
         return schedule.action.workflow_id
     nominal = _EPOCH + timedelta(seconds=due.nominal_ns // NANOS)

@@ -12,6 +12,7 @@ command that passes a limit is refused too, and of an answer that is refused not
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -53,7 +54,7 @@ from hourglass.errors import UsageError
 # --- checks of commands -------------------------------------------------------------------------------------
 
 
-class Refused(Exception):
+class AnswerRefused(Exception):
     """The answer cannot be accepted: the task fails with this cause (Temporal's number), and is wanted again, unless
     the run is ended for it.
     """
@@ -116,7 +117,7 @@ _NAMES: dict[type[c.Command], _Names] = {
         {
             "activity_id": "activityId exceeds length limit",
             "activity_type": "activityType exceeds length limit",
-            "task_queue": "taskQueue length exceeds limit",
+            "spec.task_queue": "taskQueue length exceeds limit",
         },
     ),
     c.StartChildWorkflow: _Names(
@@ -125,7 +126,7 @@ _NAMES: dict[type[c.Command], _Names] = {
         {
             "workflow_id": "WorkflowId on StartChildWorkflowExecutionCommand exceeds length limit",
             "workflow_type": "WorkflowType on StartChildWorkflowExecutionCommand exceeds length limit",
-            "task_queue": "invalid TaskQueue on StartChildWorkflowExecutionCommand: taskQueue length exceeds limit",
+            "spec.task_queue": "invalid TaskQueue on StartChildWorkflowExecutionCommand: taskQueue length exceeds limit",
         },
     ),
     c.ContinueAsNew: _Names(
@@ -133,7 +134,7 @@ _NAMES: dict[type[c.Command], _Names] = {
         "BadContinueAsNewAttributes",
         {
             "workflow_type": "WorkflowType on ContinueAsNewWorkflowExecutionCommand exceeds length limit",
-            "task_queue": "error validating ContinueAsNewWorkflowExecutionCommand TaskQueue: taskQueue length exceeds limit",
+            "spec.task_queue": "error validating ContinueAsNewWorkflowExecutionCommand TaskQueue: taskQueue length exceeds limit",
         },
     ),
     c.SignalExternalWorkflow: _Names(
@@ -149,14 +150,18 @@ _NAMES: dict[type[c.Command], _Names] = {
 }
 """Names that may be too long, and what a server says then. A signal's name may be of any length: a server's rule."""
 
+_named = {name: attrgetter(name) for each in _NAMES.values() for name in each.names}
+
 
 def check(draft: Draft, command: c.Command, limits: Limits) -> None:
-    """Raise `Refused` for a command that cannot be accepted."""
+    """Raise `AnswerRefused` for a command that cannot be accepted."""
     _check_names(command, limits)
     match command:
         case c.ScheduleActivity():
-            _within(limits.pending, len(draft.run.activities), _ACTIVITIES)
-            _of_its_own_id(draft, command)
+            if len(draft.run.activities) >= limits.pending:
+                _within(limits.pending, len(draft.run.activities), _ACTIVITIES)
+            if command.activity_id != str(command.seq):
+                _of_its_own_id(draft, command)
         case c.StartChildWorkflow():
             _within(limits.pending, len(draft.run.children), _CHILDREN)
             _of_a_cron_schedule(command)
@@ -170,11 +175,11 @@ def check(draft: Draft, command: c.Command, limits: Limits) -> None:
 
 
 def check_size(command: c.Command, limits: Limits) -> None:
-    """Raise `Refused` for a command whose values are too large. Only one whose events are can be such a one."""
+    """Raise `AnswerRefused` for a command whose values are too large. Only one whose events are can be such a one."""
     name = _VALUES.get(type(command))
     size = blob_size(getattr(command, name)) if name else 0
     if size > limits.blob_bytes:
-        raise Refused(
+        raise AnswerRefused(
             h.PAYLOADS_TOO_LARGE,
             "FATAL",
             f"PayloadsTooLarge: the {name} of {type(command).__name__} takes {size} bytes, "
@@ -184,19 +189,22 @@ def check_size(command: c.Command, limits: Limits) -> None:
 
 def _check_names(command: c.Command, limits: Limits) -> None:
     checked = _NAMES.get(type(command))
-    for name, what in checked.names.items() if checked is not None else ():
-        if limits.is_too_long(getattr(command, name)):
-            assert checked is not None
-            raise Refused(checked.cause, "FATAL", f"{checked.reason}: {what} of {limits.name_bytes}")
+    if checked is None:
+        return
+    few = limits.name_bytes // 4  # so many characters are never too many bytes
+    for name, what in checked.names.items():
+        text = _named[name](command)
+        if len(text) > few and limits.is_too_long(text):
+            raise AnswerRefused(checked.cause, "FATAL", f"{checked.reason}: {what} of {limits.name_bytes}")
 
 
 def _of_a_cron_schedule(command: c.StartChildWorkflow) -> None:
-    if not command.cron_schedule:
+    if not command.spec.cron_schedule:
         return
     try:
-        check_cron(command.cron_schedule)
+        check_cron(command.spec.cron_schedule)
     except UsageError as error:
-        raise Refused(
+        raise AnswerRefused(
             h.BAD_START_CHILD,
             "FATAL",
             f"BadStartChildExecutionAttributes: invalid CronSchedule on StartChildWorkflowExecutionCommand: {error}",
@@ -207,10 +215,8 @@ def _of_its_own_id(draft: Draft, command: c.ScheduleActivity) -> None:
     """Refuse the id of an activity that is pending. An id that the author did not choose is the command's sequence
     number, which is new in any case.
     """
-    if command.activity_id == str(command.seq):
-        return
-    if any(each.spec.activity_id == command.activity_id for each in draft.run.activities.values()):
-        raise Refused(
+    if any(each.scheduled.activity_id == command.activity_id for each in draft.run.activities.values()):
+        raise AnswerRefused(
             h.SCHEDULE_ACTIVITY_DUPLICATE_ID,
             "FATAL",
             f"ScheduleActivityDuplicateId: an activity with the id {command.activity_id!r} is pending",
@@ -219,7 +225,7 @@ def _of_its_own_id(draft: Draft, command: c.ScheduleActivity) -> None:
 
 def _within(limit: int, pending: int, which: _Limit) -> None:
     if pending >= limit:
-        raise Refused(
+        raise AnswerRefused(
             which.cause,
             "FATAL",
             f"{which.name}: the number of {which.what}, {pending}, "
@@ -230,8 +236,8 @@ def _within(limit: int, pending: int, which: _Limit) -> None:
 def _not_just_started(draft: Draft, command: c.RequestCancelExternal | RequestCancelChild) -> None:
     """A child that is asked for in a task cannot be cancelled from outside in the same task."""
     for child in draft.run.children.values() if draft.asked(StartChild) else ():
-        if not child.run_id and child.spec.workflow_id == command.workflow_id:
-            raise Refused(
+        if not child.run_id and child.initiated.workflow_id == command.workflow_id:
+            raise AnswerRefused(
                 h.BAD_REQUEST_CANCEL_EXTERNAL,
                 "FATAL",
                 "BadRequestCancelExternalWorkflowExecutionAttributes: Start and RequestCancel for child workflow "
@@ -287,6 +293,11 @@ def _accepted_just_now(draft: Draft, update_id: str) -> int:
 
 # --- transitions of a task ----------------------------------------------------------------------------------
 
+_MANY = 20
+"""An answer that writes more events than these is measured command by command, so that one that asks for far too much
+is refused before all of it is encoded.
+"""
+
 LONGEST_WAIT = 600.0
 """Seconds that a task which keeps failing waits at most before its next attempt."""
 
@@ -301,7 +312,7 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
     update: UpdateRequest | None = None
 
 
-class Answer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class TaskAnswer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A worker's answer to a task."""
 
     commands: tuple[Sent, ...] = ()
@@ -314,29 +325,30 @@ class Answer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Whether the worker, which waits for local activities, wants another task at once."""
 
 
-def may_be_followed(answer: Answer) -> bool:
+def may_be_followed(answer: TaskAnswer) -> bool:
     """Whether an answer may begin another run, which then needs an id."""
     return bool(answer.commands) and type(answer.commands[-1].command) in c.TERMINAL_KINDS  # it comes last
 
 
-def leaves_no_trace(task: Task, answer: Answer) -> bool:
+def leaves_no_trace(task: Task, answer: TaskAnswer) -> bool:
     """Whether a task that was for updates alone led to nothing: all were refused."""
     return task.speculative and not answer.commands and not answer.again
 
 
 def complete_task(
-    run: Run, answer: Answer, new_run_id: str, limits: Limits, now_ns: int, eager: Eager | None = None
+    run: Run, answer: TaskAnswer, new_run_id: str, limits: Limits, now_ns: int, eager: Eager | None = None
 ) -> Step:
-    """A worker answers. Raises `Refused` where the answer must be."""
+    """A worker answers. Raises `AnswerRefused` where the answer must be."""
     signals = _signals_for_next(run, answer) if run.held else ()
     if run.held and not signals and may_be_followed(answer):
-        raise Refused(h.UNHANDLED_COMMAND, "UNHANDLED_COMMAND", "UnhandledCommand")
+        raise AnswerRefused(h.UNHANDLED_COMMAND, "UNHANDLED_COMMAND", "UnhandledCommand")
     task = task_of(run)
     draft = Draft(run, now_ns)
-    if leaves_no_trace(task, answer):
-        forget_speculative_task(draft)
-        return draft.step()
-    write_unwritten(draft)
+    if task.transient:
+        if leaves_no_trace(task, answer):
+            forget_speculative_task(draft)
+            return draft.step()
+        write_unwritten(draft)
     completed = draft.write(
         h.WorkflowTaskCompleted(
             scheduled_event_id=task.scheduled_event_id,
@@ -352,13 +364,16 @@ def complete_task(
     follower = None
     for sent in answer.commands:
         check(draft, sent.command, limits)
-        # A command's values can only be too large if its events are: `write` measures those anyway, which spares
-        # nearly all commands a look at their payloads.
-        size = draft.run.history_size
         follower = _apply(draft, sent, completed, new_run_id) or follower
-        if draft.run.history_size - size > limits.blob_bytes:
+        if len(draft.written) > _MANY:
+            limits.check_step(draft.history_size - run.history_size)
+    # A command's values can only be too large if its events are: they are measured in any case, which spares nearly
+    # all commands a look at their payloads.
+    size = draft.history_size - run.history_size
+    if size > limits.blob_bytes:
+        for sent in answer.commands:
             check_size(sent.command, limits)
-        limits.check_step(run, draft.run)
+        limits.check_step(size)
     if draft.run.status is RUNNING:
         draft.set_task(None)
         if draft.flush() or answer.again:
@@ -368,7 +383,7 @@ def complete_task(
     return draft.step(follower, signals)
 
 
-def _signals_for_next(run: Run, answer: Answer) -> tuple[h.WorkflowExecutionSignaled, ...]:
+def _signals_for_next(run: Run, answer: TaskAnswer) -> tuple[h.WorkflowExecutionSignaled, ...]:
     """What came during the task, if that is signals alone and the run continues as new: they are the next run's, as
     if each had come a moment later. A Temporal server refuses the answer, each time anew; a run that gets signals all
     the time would then never come to continue, and be ended by the limit on its history. So only the first is
@@ -433,7 +448,7 @@ def _want_again(draft: Draft, task: Task, *, at_once: bool = False) -> None:
         draft.want_task()
         return
     # The first failure is tried again at once; a task that keeps failing waits longer and longer.
-    first = draft.run.started.task_timeout
+    first = draft.run.started.spec.task_timeout
     at_once = at_once or task.attempt == 1
     wait = 0.0 if at_once else min(first * 2.0 ** min(task.attempt - 2, 20), LONGEST_WAIT)
     draft.want_task_again(task.attempt + 1, later(draft.now_ns, to_ns(wait)), silent=task.silent)
@@ -442,7 +457,7 @@ def _want_again(draft: Draft, task: Task, *, at_once: bool = False) -> None:
 def _apply(draft: Draft, sent: Sent, completed: int, new_run_id: str) -> h.WorkflowExecutionStarted | None:
     if type(sent.command) in c.TERMINAL_KINDS:
         return _close(draft, sent.command, completed, new_run_id)
-    match sent.command:
+    match sent.command:  # the commonest first
         case c.ScheduleActivity() as schedule:
             _schedule_activity(draft, schedule, completed)
         case c.StartTimer() as start:
@@ -492,9 +507,9 @@ def _index_patch(draft: Draft, patch_id: str, completed: int) -> None:
 
 def _without_own_patches(run: Run) -> Run:
     """A run as the next one sees it: the patches that it has taken itself are not passed on, as with Core."""
-    if run.search_attributes.get(h.PATCHES) == run.started.search_attributes.get(h.PATCHES):
+    if run.search_attributes.get(h.PATCHES) == run.started.spec.search_attributes.get(h.PATCHES):
         return run
-    began = {name: value for name, value in run.started.search_attributes.items() if name == h.PATCHES}
+    began = {name: value for name, value in run.started.spec.search_attributes.items() if name == h.PATCHES}
     others = {name: value for name, value in run.search_attributes.items() if name != h.PATCHES}
     return msgspec.structs.replace(run, search_attributes=others | began)
 
@@ -504,7 +519,9 @@ def _close(
 ) -> h.WorkflowExecutionStarted | None:
     match command:
         case c.CompleteRun(result):
-            following = cron_follower(draft.run, (result,), None, new_run_id, draft.now_ns)
+            following = None
+            if draft.run.started.spec.cron_schedule:
+                following = cron_follower(draft.run, (result,), None, new_run_id, draft.now_ns)
             final = h.WorkflowExecutionCompleted(
                 result=result,
                 task_completed_event_id=completed,
@@ -524,14 +541,11 @@ def _close(
                 h.WorkflowExecutionContinuedAsNew(
                     new_run_id=new_run_id,
                     workflow_type=follower.workflow_type,
-                    task_queue=follower.task_queue,
                     task_completed_event_id=completed,
                     arguments=follower.arguments,
-                    run_timeout=follower.run_timeout,
-                    task_timeout=follower.task_timeout,
                     headers=follower.headers,
-                    memo=follower.memo,
-                    search_attributes=follower.search_attributes,
+                    spec=follower.spec,
+                    versioning=command.versioning,
                 ),
                 WorkflowStatus.CONTINUED_AS_NEW,
             )
@@ -587,11 +601,18 @@ def _schedule_activity(draft: Draft, command: c.ScheduleActivity, completed: int
     started = draft.run.started
     deadline, now = draft.run.deadline_ns, draft.now_ns
     left = (deadline - now) / SECOND if deadline else 0.0
-    spec = activities.plan(command, started.task_queue, left, completed)
-    number = draft.write(spec)
-    after = latest if (latest := draft.run.latest_ns) > now else 0
+    scheduled = activities.plan(command, started.spec.task_queue, left, completed)
+    number = draft.write(scheduled)
+    after = draft.time_ns if draft.time_ns > now else 0
     draft.put_activity(
-        Activity(scheduled_event_id=number, spec=spec, scheduled_ns=now, available_ns=now, after_ns=after)
+        Activity(
+            scheduled_event_id=number,
+            scheduled=scheduled,
+            spec=scheduled.spec,
+            scheduled_ns=now,
+            available_ns=now,
+            after_ns=after,
+        )
     )
 
 

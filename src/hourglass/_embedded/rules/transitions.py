@@ -21,11 +21,12 @@ from hourglass._embedded.rules.activities import lost_failure
 from hourglass._embedded.rules.draft import Draft, Eager, take_task
 from hourglass._embedded.rules.draft import start_attempt as start_attempt
 from hourglass._embedded.rules.followers import next_attempt_or_run
-from hourglass._embedded.rules.run import Activity, Run, Step
+from hourglass._embedded.rules.run import Activity, Run, Step, Task
 from hourglass._embedded.rules.tasks import LONGEST_WAIT, forget_speculative_task, time_out_task
 from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
 from hourglass._history import events as h
+from hourglass._history.encoding import encode, encode_events
 from hourglass.converter import Failure, Payload
 from hourglass.errors import RetryState
 
@@ -44,8 +45,8 @@ def open_run(
         run_id=run_id,
         started=started,
         start_ns=now_ns,
-        memo=started.memo,
-        search_attributes=started.search_attributes,
+        memo=started.spec.memo,
+        search_attributes=started.spec.search_attributes,
         version=started.inherited_pinned_version,
         behavior=PINNED if started.inherited_pinned_version is not None else UNSPECIFIED,
     )
@@ -143,7 +144,9 @@ def _latest_attempt(activity: Activity, now_ns: int) -> int:
     """When the next attempt is due at the latest, had the one before failed just now."""
     if activity.attempt == 1:
         return now_ns
-    delay = activities.next_delay(activity.spec.retry_policy, activity.attempt - 1, activity.last_failure)
+    delay = activities.next_delay(
+        activities.retry_rule(activity), activity.attempt - 1, activity.last_failure
+    )
     return now_ns + to_ns(delay)
 
 
@@ -211,11 +214,70 @@ def complete_activity(
     eager: Eager | None = None,
 ) -> Step:
     """An attempt returned."""
+    if eager is not None and run.task is None and run.task_count:
+        return _complete_and_take_task(run, activity, result, identity, now_ns, eager)
     draft = Draft(run, now_ns)
     _end(draft, activity, activities.completed(activity, result, identity))
     if eager is not None:
         take_task(draft, eager)
     return draft.step()
+
+
+def _complete_and_take_task(
+    run: Run, activity: Activity, result: Payload | None, identity: str, now_ns: int, eager: Eager
+) -> Step:
+    """What `complete_activity` does where nothing but this end leads to the run's next task, which the worker takes at
+    once. Most steps of most runs are this one: without a draft it takes a third of the time.
+    """
+    limits, length, started = eager.limits, run.length, run.started.spec
+    began_ns = max(activity.started_ns, activity.after_ns)
+    time_ns = max(now_ns, run.latest_ns, began_ns)
+    first, end = activities.completed(activity, result, identity, length + 1)
+    events = [
+        h.HistoryEvent(length + 1, began_ns or now_ns, first),
+        h.HistoryEvent(length + 2, time_ns, end),
+        h.HistoryEvent(
+            length + 3,
+            time_ns,
+            h.WorkflowTaskScheduled(task_queue=started.task_queue, task_timeout=started.task_timeout),
+        ),
+    ]
+    encoded = encode_events(events)
+    length, size = length + 3, run.history_size + len(encoded)
+    number, scheduled, taken = run.task_count + 1, length, not limits.is_overgrown(length, size)
+    suggest = taken and (length >= limits.suggest_events or size >= limits.suggest_bytes)
+    if taken:
+        length += 1
+        attributes = h.WorkflowTaskStarted(
+            scheduled_event_id=scheduled,
+            identity=eager.identity,
+            history_size=size,
+            suggest_continue_as_new=suggest,
+        )
+        events.append(h.HistoryEvent(length, time_ns, attributes))
+        begun = encode(events[3])
+        encoded += begun
+        size += len(begun)
+    pending = run.activities.copy()
+    del pending[activity.scheduled_event_id]
+    after = msgspec.structs.replace(
+        run,
+        length=length,
+        latest_ns=time_ns,
+        history_size=size,
+        task=Task(
+            number=number,
+            scheduled_event_id=scheduled,
+            available_ns=now_ns,
+            started_event_id=length if taken else 0,
+            started_ns=now_ns if taken else 0,
+            identity=eager.identity if taken else "",
+            suggest_continue_as_new=suggest,
+        ),
+        task_count=number,
+        activities=pending,
+    )
+    return Step(after, tuple(events), encoded, frozenset((activity.scheduled_event_id,)))
 
 
 def fail_activity(run: Run, activity: Activity, failure: Failure, identity: str, now_ns: int) -> Step:
@@ -255,7 +317,7 @@ def elapse(
             _expire(draft, activity)
     task = draft.run.task
     if task is not None and task.started_event_id:
-        due = later(task.started_ns, to_ns(run.started.task_timeout))
+        due = later(task.started_ns, to_ns(run.started.spec.task_timeout))
         if now_ns >= due and task_is_withheld:
             draft.set_task(msgspec.structs.replace(task, started_ns=now_ns))
         elif now_ns >= due:

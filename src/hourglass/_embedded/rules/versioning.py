@@ -52,7 +52,7 @@ def behavior(run: Run) -> VersioningBehavior:
 
 def inherited(run: Run, task_queue: str) -> WorkerDeploymentVersion | None:
     """The version that a child, or a run that follows, begins with on this queue; None: it begins like any other."""
-    return pinned_version(run) if task_queue == run.started.task_queue else None
+    return pinned_version(run) if task_queue == run.started.spec.task_queue else None
 
 
 def inherited_override(run: Run, task_queue: str) -> PinnedVersioningOverride | None:
@@ -60,7 +60,7 @@ def inherited_override(run: Run, task_queue: str) -> PinnedVersioningOverride | 
     which the parent moves on is the parent's alone.
     """
     override = run.started.versioning_override
-    pins = isinstance(override, PinnedVersioningOverride) and task_queue == run.started.task_queue
+    pins = isinstance(override, PinnedVersioningOverride) and task_queue == run.started.spec.task_queue
     return override if pins else None  # type: ignore[return-value]
 
 

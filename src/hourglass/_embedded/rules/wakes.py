@@ -1,8 +1,8 @@
 """When a run must be looked at again, kept so that a step costs the same however much is pending.
 
-Must not know: clocks, alarms, the store. What each pending thing needs is pure (`item_wake_ns`, `run_wake_ns`);
-`Wakes` keeps the earliest of them in a heap. An entry may be earlier than what its thing needs by now (a heartbeat
-came): that is noted, and mended when it comes up, which is cheaper than keeping all of them exact. Invariants: for
+Must not know: clocks, alarms, the store. What each pending thing needs is pure (`activity_wake_ns`, `timer_wake_ns`,
+`run_wake_ns`); `Wakes` keeps the earliest of them in a heap. An entry may be earlier than what its thing needs by now (a
+heartbeat came): that is noted, and mended when it comes up, which is cheaper than keeping all of them exact. Invariants: for
 everything pending that needs a time there is an entry at that time or before; whatever changes is looked at, so that
 what a thing needs is worked out once per change.
 """
@@ -15,17 +15,17 @@ from collections.abc import Iterable
 from hourglass._embedded.clock import later, storable, to_ns
 from hourglass._embedded.rules import activities
 from hourglass._embedded.rules.draft import first_task_ns
-from hourglass._embedded.rules.run import RUNNING, Run
+from hourglass._embedded.rules.run import RUNNING, Activity, Run
 
 
-def item_wake_ns(run: Run, event_id: int, now_ns: int) -> int:
-    """When something pending times out, fires, or may be taken; 0: never, or it is not pending."""
+def timer_wake_ns(run: Run, event_id: int) -> int:
+    """When a timer fires; 0: it does not run."""
     timer = run.timers.get(event_id)
-    if timer is not None:
-        return storable(timer.due_ns)  # files of 0.1.0 may have later ones
-    activity = run.activities.get(event_id)
-    if activity is None:
-        return 0
+    return 0 if timer is None else storable(timer.due_ns)  # files of 0.1.0 may have later ones
+
+
+def activity_wake_ns(activity: Activity, now_ns: int) -> int:
+    """When an activity times out, or may be taken; 0: never."""
     when = activities.deadline(activity)[0]
     if not activity.started_ns and activity.available_ns > now_ns:
         available = storable(activity.available_ns)
@@ -39,13 +39,13 @@ def run_wake_ns(run: Run, now_ns: int) -> int:
         return 0
     when, task = 0, run.task
     if task is not None and task.started_event_id:
-        when = later(task.started_ns, to_ns(run.started.task_timeout))
+        when = later(task.started_ns, to_ns(run.started.spec.task_timeout))
     elif task is not None and task.available_ns > now_ns:
         when = task.available_ns
     elif task is None and run.task_count == 0:
         when = first_task_ns(run)
     started = run.started
-    deadline = storable(run.deadline_ns) if started.run_timeout or started.expiration_ns else 0
+    deadline = storable(run.deadline_ns) if started.spec.run_timeout or started.expiration_ns else 0
     return min(when, deadline) if when and deadline else when or deadline
 
 
@@ -59,25 +59,18 @@ class Wakes:
         self._at: dict[int, int] = {}
         self._later = _NONE
 
-    def look(self, run: Run, event_ids: Iterable[int], now_ns: int) -> int:
-        """These have changed; gives the earliest time that they need, 0 for none."""
-        earliest = 0
-        for event_id in event_ids:
-            when = item_wake_ns(run, event_id, now_ns)
-            at = self._at.get(event_id)
-            if not when:
-                if at is not None:
-                    self._forget(event_id)
-                continue
-            if at is None or when < at:
-                self._enter(when, event_id)
-            elif when > at:
-                self._put_off(when, event_id)
-            elif self._later:
-                self._later.pop(event_id, None)
-            if not earliest or when < earliest:
-                earliest = when
-        return earliest
+    def enter(self, event_id: int, when: int) -> None:
+        """This has changed, and needs this time; 0: none."""
+        at = self._at.get(event_id)
+        if not when:
+            if at is not None:
+                self._forget(event_id)
+        elif at is None or when < at:
+            self._enter(when, event_id)
+        elif when > at:
+            self._put_off(when, event_id)
+        elif self._later:
+            self._later.pop(event_id, None)
 
     def put_off(self, event_ids: Iterable[int], until_ns: int) -> None:
         """These were due, and cannot be dealt with now: they come up again at this time, or when they change."""
@@ -94,7 +87,7 @@ class Wakes:
 
     def due(self, now_ns: int) -> list[int]:
         """What must be looked at now, by event id. Its entries are gone: the caller deals with each, and enters it
-        again by `look` or `put_off`.
+        again by `enter` or `put_off`.
         """
         found: list[int] = []
         while self._heap and self._heap[0][0] <= now_ns:

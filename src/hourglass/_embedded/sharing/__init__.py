@@ -1,14 +1,34 @@
-"""One file, several processes: one owns it and works, the others reach it over a Unix socket.
+"""One file, several processes: one owns it and runs its engine, the others ask that one over a Unix socket.
 
-unix_socket      the socket beside the file, frames on it, and descriptors that a forked child must not keep
-wire             what the owner and its clients say to each other, as data and as MessagePack
-ownership        which process owns a file: an `flock` on a second file beside it, never on the database
-remote           a client's side of the socket
-engine_room      an engine over a file, open in this process, and the calls under way on it
-serving          the owner's side of the socket
-ownerless        one short transaction of a client's own, while no process owns the file
-calls            a call by whatever way leads to an engine
-file_handle      a worker's handle: waits while another process owns the file
-host             this process's part in a file: its client, its owner, or standing by
-file_connection  the door for clients and workers
+**Who owns the file.** The process that has an exclusive `flock` on `FILE-lock`, a second file beside it (`ownership`). A
+process wants the lock while it has a worker, and only then (`shared_file`). The kernel drops the lock with the process,
+however that ends: no lease has to expire. Only the owner opens the store for long; each opening begins an epoch in the
+file, and a commit of an earlier epoch is refused, so that a process which lost its lock unawares can write nothing.
+
+**How a process asks.** A request takes the first of three ways that leads to an engine (`calls`):
+
+    this process owns the file     its engine answers (`open_engine`): no socket, no copy
+    another process owns it        it is asked over the socket `FILE-sock` (`remote` asks, `serving` answers, in `wire`'s
+                                   messages, as frames of `unix_socket`)
+    no process owns it             this one takes the lock for one short transaction (`ownerless`); what only a worker
+                                   can answer waits for an owner
+
+**What happens at a takeover.** Workers in other processes stand by: their handles wait, connected to the owner, which has
+refused those whose queue it does not serve. When the owner ends, its connections end; that is the sign to try for the
+lock, and one of them gets it, opens the file, takes up what was in flight, and listens. Requests whose answer was lost
+are sent again: the id of each tells the next owner whether it was carried out. An owner that ends in order closes the
+file before it drops the lock, and drops the lock before it hangs up.
+
+Nothing here knows which kind of store the file is: a `StoreOpener` opens it (see `store.store`).
+
+unix_socket  the socket beside the file, frames on it, and descriptors that a forked child must not keep
+wire         what the owner and its clients say to each other, as data and as MessagePack
+ownership    which process owns a file: an `flock` on a second file beside it, never on the database
+remote       a client's side of the socket
+open_engine  an engine over a file, open in this process, and the calls under way on it
+serving      the owner's side of the socket
+ownerless    one short transaction of a client's own, while no process owns the file
+calls        a call by whatever way leads to an engine
+shared_file  this process's part in a file: its client, its owner, or standing by; its workers' handles
+connection   the door for clients and workers
 """

@@ -1,4 +1,4 @@
-"""A call to a file's engine from this process (`Asking`), by whatever way leads to one, until there is an answer:
+"""A call to a file's engine from this process, by whatever way leads to one, until there is an answer:
 
     the file is ours                       ask the engine here
     another process owns it                ask that one over its socket; after its death, ask again
@@ -10,7 +10,7 @@ Invariants: a request goes on until it is answered, whichever process dies meanw
 it is sent; engines know a request whose answer was lost by its id, and of the few that have none what there is now
 tells whether they were carried out (`was_carried_out`). That the owner has died is known by the end of its
 connection, and by a look at the lock every second where that end does not come. A client that waits is warned when no
-worker serves the workflow's task queue, once per queue (`UnservedNotice`).
+process owns the file (`NoWorkerNotice`), and when no worker serves the workflow's task queue (`UnservedNotice`).
 """
 
 from __future__ import annotations
@@ -29,26 +29,230 @@ import msgspec
 
 from hourglass._contract import service as s
 from hourglass._contract.schedules import DeleteSchedule
-from hourglass._contract.service import GetPollers
-from hourglass._embedded import waiting
-from hourglass._embedded.engine.run import Token
+from hourglass._embedded.engine.run import AttemptToken
 from hourglass._embedded.sharing import unix_socket
-from hourglass._embedded.sharing.engine_room import EngineRoom, Gone
-from hourglass._embedded.sharing.ownerless import Alone, Silence
+from hourglass._embedded.sharing.open_engine import EngineClosed, OpenEngine
+from hourglass._embedded.sharing.ownerless import NoAnswer, OwnerlessTransactions
 from hourglass._embedded.sharing.ownership import FileLock
-from hourglass._embedded.sharing.remote import Lost, Remote, connect
-from hourglass._embedded.waiting import NoWorkerNotice, TimedBell
+from hourglass._embedded.sharing.remote import ConnectionLost, OwnerConnection, connect
+from hourglass._embedded.store.store import StoreOpener
+from hourglass._embedded.waiting import Bell
+from hourglass._history import events as h
+from hourglass._history.codec import read_event
 from hourglass.errors import HourglassError, ServiceError, StorageError
+
+A = TypeVar("A")
+
+_log = logging.getLogger("hourglass.embedded")
+_client_log = logging.getLogger("hourglass")
+
+SHORTEST, BUSY, LONGEST = 0.001, 0.01, 0.05
+"""Pauses while there is no engine to ask, in seconds: the first; the longest while another process has the lock; the
+longest while only an owner can answer.
+"""
+LOOK = 1.0
+"""How often, in seconds, the lock is looked at while nothing else tells of an owner's death."""
+SILENCE = 3.0
+"""How long a request may wait before the log says for what."""
+_UNREACHED, _UNREACHABLE = 3.0, 60.0
+"""For how many seconds an owner that has no socket is waited for in silence, and at all."""
+_MISS = 0.003
+"""For so many seconds after an attempt to connect that met no owner none is made again."""
+_AGAIN = 2.0
+"""After how many seconds to look again for the end of a run that had not closed when no process owned the file."""
+_PRECEDENCE = 0.05
+"""After an owner's death the workers that stand by have the first chance at the lock, for so many seconds."""
+
+
+@dataclass(slots=True)
+class _Search:
+    """How far the search for an answer has come. `key` names the request, however often it is sent."""
+
+    key: str
+    began: float
+    pause: float = SHORTEST
+    ownerless_at: float = 0.0
+    repeated: bool = False
+    looked_at: float = 0.0
+    warned: bool = False
+
+
+class CallRouter:
+    """See the module. `engine` is the engine while this process owns the file. Belongs to one event loop."""
+
+    def __init__(self, opener: StoreOpener, path: str, namespace: str, changed: Bell) -> None:
+        self.engine: OpenEngine | None = None
+        self.owner: OwnerConnection | None = None
+        """The connection to the process that owns the file, if one was found; it may have ended."""
+        self.broken: StorageError | None = None
+        """Why the file cannot be used here until a person sees to it, if that is known."""
+        self._path = path
+        self._namespace = namespace
+        self._changed = changed
+        self._lock = FileLock(path)  # only ever looked at
+        self._ownerless = OwnerlessTransactions(opener, path, namespace)
+        self._connecting: asyncio.Task[OwnerConnection | None] | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._name = uuid.uuid4().hex
+        self._keys = itertools.count(1)
+        self._missed_at = 0.0
+        self._lost_at = 0.0
+        self._no_worker = NoWorkerNotice(path)
+        self._unserved = UnservedNotice(path, self.call)
+
+    def own(self, engine: OpenEngine) -> None:
+        """From now on the engine is here."""
+        self.engine = engine
+        self._no_worker.owner_seen()
+        if self.owner is not None:
+            self.owner.close()
+            self.owner = None
+
+    async def close(self) -> None:
+        """Let what is under way end, and hang up."""
+        tasks = [each for each in (self._connecting, self._watch) if each is not None]
+        if self._watch is not None:
+            self._watch.cancel()
+        await self._unserved.close()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._ownerless.close()
+        if self.owner is not None:
+            self.owner.close()
+
+    async def call(self, request: s.Request[A]) -> A:
+        """Ask whichever engine there is, and go on until it has answered."""
+        watch = self._unserved.watch(request)
+        try:
+            engine, lost = self.engine, False
+            if engine is not None and engine.failed is None:  # as a rule: nothing has to be searched for
+                try:
+                    return await engine.call(request)
+                except EngineClosed:
+                    lost = True
+            return await self._search(request, lost)
+        finally:
+            if watch is not None:
+                watch.cancel()
+
+    async def _search(self, request: s.Request[A], lost: bool) -> A:
+        """Go on until there is an answer. `lost` says that the request may be under way already."""
+        search = _Search(f"{self._name}-{next(self._keys)}", time.monotonic(), repeated=lost)
+        if lost:
+            self._lost_at = search.began
+        while True:
+            try:
+                answer = await self._ask_once(request, search)
+            except (EngineClosed, ConnectionLost):
+                # It may have been carried out, and its answer be lost: it is sent again under the same key, by which
+                # an owner that still lives gives the same answer, and with the same id, by which the next one does.
+                self.check_sound()
+                search.repeated, search.pause = True, SHORTEST
+                self._lost_at = time.monotonic()
+                continue
+            except ServiceError as error:
+                # Refused, perhaps, because it was carried out when it was sent before.
+                again = search.repeated and error.status == "NOT_FOUND"
+                if again and await was_carried_out(request, self.call):
+                    return s.Nothing()  # type: ignore[return-value]
+                raise
+            if not isinstance(answer, NoAnswer):
+                return answer
+            self.check_sound()
+            if answer is NoAnswer.WAIT:
+                search.ownerless_at = time.monotonic() + _AGAIN
+                self._no_worker.look(search.began)
+            else:
+                self._look_for_owner(search)
+            # At random, so that processes that want the same lock do not collide again.
+            await self._changed.wait(search.pause * random.uniform(0.5, 1.0))
+            search.pause = min(2 * search.pause, LONGEST if answer is NoAnswer.WAIT else BUSY)
+
+    def check_sound(self) -> None:
+        """Raise what only a person can mend: to go on asking would be in vain."""
+        if self.broken is not None:
+            raise StorageError(str(self.broken), status=self.broken.status)
+
+    def _look_for_owner(self, search: _Search) -> None:
+        """Whether a process that cannot be reached holds the lock, for so long that it is worth a word, or the end."""
+        now = time.monotonic()
+        if self.engine is not None or now < max(search.began + _UNREACHED, search.looked_at + LOOK):
+            return
+        search.looked_at = now
+        if self._lock.is_free() or unix_socket.identity(self._path) is not None:
+            self._no_worker.look(search.began)
+            return
+        place = unix_socket.socket_path(self._path)
+        what = (
+            f"{self._path} is owned by process {self._lock.note().pid}, but there is no socket {place} to reach it by: "
+            "the process is still opening the file, or the socket was deleted and the process does not run (an owner "
+            "that runs makes it again within a second). If this lasts, end that process and start it again"
+        )
+        if now > search.began + _UNREACHABLE:
+            raise StorageError(what, status="UNAVAILABLE")
+        if not search.warned:
+            search.warned = True
+            _log.warning("%s", what)
+
+    async def _ask_once(self, request: s.Request[A], search: _Search) -> A | NoAnswer:
+        """The answer, or why there is none yet. Raises `EngineClosed` or `ConnectionLost` where the request may be
+        under way.
+        """
+        engine = self.engine
+        if engine is not None:
+            if engine.failed is None:
+                return await engine.call(request)
+            self._changed.ring()  # the shared file, which keeps the engine open, opens it anew
+            return NoAnswer.BUSY
+        owner = await self.reach()
+        if owner is not None:
+            self._no_worker.owner_seen()
+            self._watch_owner()
+            return await owner.ask(request, search.key)
+        now = time.monotonic()
+        if now < search.ownerless_at or now < self._lost_at + _PRECEDENCE:
+            return NoAnswer.BUSY
+        answer: A | NoAnswer = await self._ownerless.ask(request)
+        return answer
+
+    async def reach(self) -> OwnerConnection | None:
+        """The connection to the owner; None if no process owns the file, or the owner does not listen yet."""
+        if self.owner is not None and self.owner.is_open:
+            return self.owner
+        if self._connecting is None or self._connecting.done():
+            if time.monotonic() < self._missed_at + _MISS:
+                return None  # many requests may wait: they do not all try to connect
+            self._connecting = asyncio.get_running_loop().create_task(self._connect())
+            self._connecting.add_done_callback(_read)
+        return await asyncio.shield(self._connecting)
+
+    async def _connect(self) -> OwnerConnection | None:
+        self.owner = await connect(self._path, self._namespace)
+        if self.owner is None:
+            self._missed_at = time.monotonic()
+        return self.owner
+
+    def _watch_owner(self) -> None:
+        if self._watch is None or self._watch.done():
+            self._watch = asyncio.get_running_loop().create_task(self._look_at_owner())
+
+    async def _look_at_owner(self) -> None:
+        """A child that an owner forked may keep its connections open after its death: the lock tells."""
+        while (owner := self.owner) is not None and owner.is_open and owner.in_flight:
+            await asyncio.sleep(LOOK)
+            if owner is self.owner and self._lock.is_abandoned():
+                owner.close()
+
+
+def _read(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()  # all waiters may be gone, and asyncio complains of an exception that is not read
+
 
 # --- was a repeated request carried out? ----------------------------------------------------------------------
 
 
 Call: TypeAlias = Callable[[s.Request[Any]], Awaitable[Any]]
-
-_ENDS = {
-    f"EVENT_TYPE_ACTIVITY_TASK_{end.upper()}": f"activityTask{end.capitalize()}EventAttributes"
-    for end in ("completed", "failed", "canceled")
-}
 
 
 async def was_carried_out(request: s.Request[Any], call: Call) -> bool:
@@ -61,26 +265,31 @@ async def was_carried_out(request: s.Request[Any], call: Call) -> bool:
             case DeleteSchedule():
                 return True  # it was there when it was asked for first, or is as good as deleted
             case s.CompleteActivity(token=token) if token:
-                return await _has_ended(Token.decode(token), call)
+                return await _has_ended(AttemptToken.decode(token), call)
     except (HourglassError, ValueError):
         pass  # then the refusal stands
     return False
 
 
-async def _has_ended(token: Token, call: Call) -> bool:
+async def _has_ended(token: AttemptToken, call: Call) -> bool:
     """Whether this very attempt is on record with an end: only a caller with its token can have given it."""
     attempts: dict[int, int] = {}
     async for event in _events(token.run_id, call):
-        kind = event.get("eventType", "")
-        if kind == "EVENT_TYPE_ACTIVITY_TASK_STARTED":
-            started = event["activityTaskStartedEventAttributes"]
-            attempts[int(started["scheduledEventId"])] = started.get("attempt", 1)
-        elif kind in _ENDS and int(event[_ENDS[kind]]["scheduledEventId"]) == token.scheduled_event_id:
-            return attempts.get(token.scheduled_event_id) == token.attempt
+        match event.attributes:
+            case h.ActivityTaskStarted(scheduled_event_id=scheduled, attempt=attempt):
+                attempts[scheduled] = attempt
+            case (
+                h.ActivityTaskCompleted(scheduled_event_id=scheduled)
+                | h.ActivityTaskFailed(scheduled_event_id=scheduled)
+                | h.ActivityTaskCanceled(scheduled_event_id=scheduled)
+            ) if scheduled == token.scheduled_event_id:
+                return attempts.get(scheduled) == token.attempt
+            case _:
+                pass
     return False
 
 
-async def _events(run_id: str, call: Call) -> AsyncIterator[dict[str, Any]]:
+async def _events(run_id: str, call: Call) -> AsyncIterator[h.HistoryEvent]:
     found: s.Page = await call(s.ListWorkflows(query=f"RunId = '{run_id}'"))
     for summary in found.workflows:
         token = b""
@@ -88,27 +297,48 @@ async def _events(run_id: str, call: Call) -> AsyncIterator[dict[str, Any]]:
             asked = s.GetHistory(workflow_id=summary.workflow_id, run_id=run_id, next_page_token=token)
             page: s.HistoryPage = await call(asked)
             for event in page.events:
-                yield msgspec.json.decode(event)
+                yield read_event(msgspec.json.decode(event))
             token = page.next_page_token
             if not token:
                 break
 
 
-# --- task queues without a worker -----------------------------------------------------------------------------
+# --- what clients that wait are warned of ---------------------------------------------------------------------
 
 
-_unserved_log = logging.getLogger("hourglass")
+class NoWorkerNotice:
+    """Says, once for each absence, that what waits on a file waits for a worker."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._said = False
+
+    def owner_seen(self) -> None:
+        """There is an owner: its next absence is worth a word again."""
+        self._said = False
+
+    def look(self, since: float) -> None:
+        """A request that began to wait at `since` still waits: say so if it has been long enough."""
+        if not self._said and time.monotonic() - since >= SILENCE:
+            self._said = True
+            _client_log.warning(
+                "no worker is running on %s: what waits goes on when one starts, in this process or another "
+                '(Worker(Client.connect("local:%s"), workflows=[…], activities=[…]).run())',
+                self._path,
+                self._path,
+                extra={"unserved_file": self._path},  # so that the command line can say it in its own words
+            )
 
 
 class UnservedNotice:
-    """Warns a client that waits for a result when no worker polls the workflow's task queue. Belongs to one event
-    loop.
+    """Warns a client that waits for a result when no worker polls the workflow's task queue, once per queue. Belongs to
+    one event loop.
 
-    That there is no worker at all is said by `waiting.NoWorkerNotice`; here there is one, for other queues, and the
-    wait would be as long and as silent.
+    That there is no worker at all is said by `NoWorkerNotice`; here there is one, for other queues, and the wait would
+    be as long and as silent.
     """
 
-    def __init__(self, path: str, call: Callable[[s.Request[Any]], Awaitable[Any]]) -> None:
+    def __init__(self, path: str, call: Call) -> None:
         self._path = path
         self._call = call
         self._said: set[str] = set()
@@ -118,7 +348,7 @@ class UnservedNotice:
         """A request begins; for a wait, gives a timer, which the caller cancels when the wait ends."""
         if not isinstance(request, s.WaitForClose):
             return None
-        return asyncio.get_running_loop().call_later(waiting.SILENCE, self._begin, request)
+        return asyncio.get_running_loop().call_later(SILENCE, self._begin, request)
 
     async def close(self) -> None:
         """Look no more."""
@@ -135,219 +365,16 @@ class UnservedNotice:
         try:
             asked = s.DescribeWorkflow(workflow_id=request.workflow_id, run_id=request.run_id)
             queue: str = (await self._call(asked)).summary.task_queue
-            found = await self._call(GetPollers(task_queue=queue))
+            found = await self._call(s.GetPollers(task_queue=queue))
         except HourglassError:
             return  # the wait itself must not fail because this could not be found out
         if found.pollers or not found.served or queue in self._said:
             return
         self._said.add(queue)
-        served = ", ".join(repr(each) for each in found.served)
-        _unserved_log.warning(
+        _client_log.warning(
             "workflow %s waits in the task queue %r, which no worker serves: the worker on %s serves %s",
             request.workflow_id,
             queue,
             self._path,
-            served,
+            ", ".join(repr(each) for each in found.served),
         )
-
-
-# --- locating the owner ---------------------------------------------------------------------------------------
-
-
-A = TypeVar("A")
-
-_log = logging.getLogger("hourglass.embedded")
-
-SHORTEST, BUSY, LONGEST = 0.001, 0.01, 0.05
-"""Pauses while there is no engine to ask, in seconds: the first; the longest while another process has the lock; the
-longest while only an owner can answer.
-"""
-LOOK = 1.0
-_UNREACHED, _UNREACHABLE = 3.0, 60.0
-"""For how many seconds an owner that has no socket is waited for in silence, and at all."""
-_MISS = 0.003
-_AGAIN = 2.0
-"""After how many seconds to look again for the end of a run that had not closed when no process owned the file."""
-_PRECEDENCE = 0.05
-"""After an owner's death the workers that stand by have the first chance at the lock, for so many seconds."""
-
-
-@dataclass(slots=True)
-class _Search:
-    """How far the search for an answer has come. `key` names the request, however often it is sent."""
-
-    key: str
-    began: float
-    pause: float = SHORTEST
-    alone_at: float = 0.0
-    repeated: bool = False
-    looked_at: float = 0.0
-    warned: bool = False
-
-
-class Asking:
-    """See the module. `room` is the engine while this process owns the file. Belongs to one event loop."""
-
-    def __init__(self, path: str, namespace: str, bell: TimedBell) -> None:
-        self.room: EngineRoom | None = None
-        self.remote: Remote | None = None
-        self.broken: StorageError | None = None
-        """Why the file cannot be used here until a person sees to it, if that is known."""
-        self._path = path
-        self._namespace = namespace
-        self._bell = bell
-        self._lock = FileLock(path)  # only ever looked at
-        self._alone = Alone(path, namespace)
-        self._connecting: asyncio.Task[Remote | None] | None = None
-        self._watch: asyncio.Task[None] | None = None
-        self._name = uuid.uuid4().hex
-        self._keys = itertools.count(1)
-        self._missed_at = 0.0
-        self._lost_at = 0.0
-        self._notice = NoWorkerNotice(path)
-        self._unserved = UnservedNotice(path, self.call)
-
-    def own(self, room: EngineRoom) -> None:
-        """From now on the engine is here."""
-        self.room = room
-        self._notice.owner_seen()
-        if self.remote is not None:
-            self.remote.close()
-            self.remote = None
-
-    async def close(self) -> None:
-        """Let what is under way end, and hang up."""
-        tasks = [each for each in (self._connecting, self._watch) if each is not None]
-        if self._watch is not None:
-            self._watch.cancel()
-        await self._unserved.close()
-        if tasks:
-            await asyncio.wait(tasks)
-        await self._alone.close()
-        if self.remote is not None:
-            self.remote.close()
-
-    async def call(self, request: s.Request[A]) -> A:
-        """Ask whichever engine there is, and go on until it has answered."""
-        watch = self._unserved.watch(request)
-        try:
-            room, lost = self.room, False
-            if room is not None and room.failed is None:  # as a rule: nothing has to be searched for
-                try:
-                    return await room.call(request)
-                except Gone:
-                    lost = True
-            return await self._search(request, lost)
-        finally:
-            if watch is not None:
-                watch.cancel()
-
-    async def _search(self, request: s.Request[A], lost: bool) -> A:
-        """Go on until there is an answer. `lost` says that the request may be under way already."""
-        search = _Search(f"{self._name}-{next(self._keys)}", time.monotonic(), repeated=lost)
-        if lost:
-            self._lost_at = search.began
-        while True:
-            try:
-                answer = await self._ask_once(request, search)
-            except (Gone, Lost):
-                self.check_sound()
-                search.repeated, search.pause = True, SHORTEST
-                self._lost_at = time.monotonic()
-                continue
-            except ServiceError as error:
-                # Refused, perhaps, because it was carried out when it was sent before.
-                again = search.repeated and error.status == "NOT_FOUND"
-                if again and await was_carried_out(request, self.call):
-                    return s.Nothing()  # type: ignore[return-value]
-                raise
-            if not isinstance(answer, Silence):
-                return answer
-            self.check_sound()
-            if answer is Silence.WAIT:
-                search.alone_at = time.monotonic() + _AGAIN
-                self._notice.look(search.began)
-            else:
-                self._look_for_owner(search)
-            # At random, so that processes that want the same lock do not collide again.
-            await self._bell.wait(search.pause * random.uniform(0.5, 1.0))
-            search.pause = min(2 * search.pause, LONGEST if answer is Silence.WAIT else BUSY)
-
-    def check_sound(self) -> None:
-        """Raise what only a person can mend: to go on asking would be in vain."""
-        if self.broken is not None:
-            raise StorageError(str(self.broken), status=self.broken.status)
-
-    def _look_for_owner(self, search: _Search) -> None:
-        """Whether a process that cannot be reached holds the lock, for so long that it is worth a word, or the end."""
-        now = time.monotonic()
-        if self.room is not None or now < max(search.began + _UNREACHED, search.looked_at + LOOK):
-            return
-        search.looked_at = now
-        place = unix_socket.socket_path(self._path)
-        if self._lock.is_free() or unix_socket.identity(self._path) is not None:
-            self._notice.look(search.began)
-            return
-        note = self._lock.note()
-        what = (
-            f"{self._path} is owned by process {note.pid}, but there is no socket {place} to reach it by: the "
-            "process is still opening the file, or the socket was deleted and the process does not run (an owner "
-            "that runs makes it again within a second). If this lasts, end that process and start it again"
-        )
-        if now > search.began + _UNREACHABLE:
-            raise StorageError(what, status="UNAVAILABLE")
-        if not search.warned:
-            search.warned = True
-            _log.warning("%s", what)
-
-    async def _ask_once(self, request: s.Request[A], search: _Search) -> A | Silence:
-        """The answer, or why there is none yet. Raises `Gone` or `Lost` where the request may be under way."""
-        room = self.room
-        if room is not None:
-            if room.failed is None:
-                return await room.call(request)
-            self._bell.ring()  # the host, which keeps the engine open, opens it anew
-            return Silence.BUSY
-        remote = await self.reach()
-        if remote is not None:
-            self._notice.owner_seen()
-            self._watch_owner()
-            return await remote.ask(request, search.key)
-        now = time.monotonic()
-        if now < search.alone_at or now < self._lost_at + _PRECEDENCE:
-            return Silence.BUSY
-        answer: A | Silence = await self._alone.ask(request)
-        return answer
-
-    async def reach(self) -> Remote | None:
-        """The connection to the owner; None if no process owns the file, or the owner does not listen yet."""
-        if self.remote is not None and self.remote.is_open:
-            return self.remote
-        if self._connecting is None or self._connecting.done():
-            if time.monotonic() < self._missed_at + _MISS:
-                return None  # many requests may wait: they do not all try to connect
-            self._connecting = asyncio.get_running_loop().create_task(self._connect())
-            self._connecting.add_done_callback(_read)
-        return await asyncio.shield(self._connecting)
-
-    async def _connect(self) -> Remote | None:
-        self.remote = await connect(self._path, self._namespace)
-        if self.remote is None:
-            self._missed_at = time.monotonic()
-        return self.remote
-
-    def _watch_owner(self) -> None:
-        if self._watch is None or self._watch.done():
-            self._watch = asyncio.get_running_loop().create_task(self._look_at_owner())
-
-    async def _look_at_owner(self) -> None:
-        """A child that an owner forked may keep its connections open after its death: the lock tells."""
-        while (remote := self.remote) is not None and remote.is_open and remote.in_flight:
-            await asyncio.sleep(LOOK)
-            if remote is self.remote and self._lock.is_abandoned():
-                remote.close()
-
-
-def _read(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()  # all waiters may be gone, and asyncio complains of an exception that is not read

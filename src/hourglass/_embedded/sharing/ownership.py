@@ -22,7 +22,7 @@ import msgspec
 
 from hourglass._embedded.sharing import unix_socket
 from hourglass._embedded.store.disk_faults import is_full, no_room
-from hourglass._embedded.store.fork_safety import WORK
+from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass.errors import StorageError
 
 _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
@@ -33,7 +33,7 @@ _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """A link would have another file truncated, and a pipe would keep us waiting."""
 
 
-class Note(msgspec.Struct, frozen=True):
+class LockNote(msgspec.Struct, frozen=True):
     """What an owner writes about itself."""
 
     pid: int = 0
@@ -145,12 +145,12 @@ class FileLock:
         finally:
             _close(descriptor)
 
-    def note(self) -> Note:
+    def note(self) -> LockNote:
         """What the last owner said about itself."""
         if self._fd is not None:
             return _read_note(self._fd)
         if not self._is_there():
-            return Note()
+            return LockNote()
         descriptor = self._open()
         try:
             return _read_note(descriptor)
@@ -159,7 +159,7 @@ class FileLock:
 
     def _open(self) -> int:
         try:
-            with WORK:  # a fork between the two would leave a child with our lock, for as long as it lives
+            with NO_FORK:  # a fork between the two would leave a child with our lock, for as long as it lives
                 descriptor = os.open(self.lock_path, _OPEN, 0o600)
                 unix_socket.hold(descriptor)
         except OSError as error:
@@ -212,7 +212,7 @@ class FileLock:
             )
 
     def _write_note(self, descriptor: int) -> None:
-        text = msgspec.json.encode(Note(os.getpid(), self.since_ns, socket.gethostname()))
+        text = msgspec.json.encode(LockNote(os.getpid(), self.since_ns, socket.gethostname()))
         with contextlib.suppress(OSError):  # on a full disk there is no note: the lock is what counts
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, text, 0)
@@ -247,13 +247,13 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 
 def _close(descriptor: int) -> None:
-    with WORK:
+    with NO_FORK:
         unix_socket.let_go(descriptor)
         os.close(descriptor)
 
 
-def _read_note(descriptor: int) -> Note:
+def _read_note(descriptor: int) -> LockNote:
     try:
-        return msgspec.json.decode(os.pread(descriptor, _NOTE_LIMIT, 0), type=Note)
+        return msgspec.json.decode(os.pread(descriptor, _NOTE_LIMIT, 0), type=LockNote)
     except (msgspec.MsgspecError, ValueError, OSError):
-        return Note()  # being written, or not written by Hourglass: it is only a note
+        return LockNote()  # being written, or not written by Hourglass: it is only a note

@@ -1,7 +1,7 @@
 """A client's side of the socket: one connection to the owner of a file, with many requests in flight at once.
 
 Must not know: what to do when the owner is gone (see `calls`, `host`). Invariants: every request that was sent ends,
-with its answer, its error, or `Lost`; the owner is told of a request whose caller gives up the wait.
+with its answer, its error, or `ConnectionLost`; the owner is told of a request whose caller gives up the wait.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ A = TypeVar("A")
 _GREETING = 5.0
 
 
-class Lost(HourglassError):
+class ConnectionLost(HourglassError):
     """The connection ended before the answer came."""
 
 
@@ -33,21 +33,21 @@ class ForeignProtocol(ServiceError):
 
 
 @dataclass(frozen=True)
-class _Waiting:
+class _Exchange:
     future: asyncio.Future[Any]
-    read: Callable[[wire.Answer], Any]
+    read: Callable[[wire.AnswerMessage], Any]
 
 
-class Remote:
+class OwnerConnection:
     """A connection to the owner. Belongs to one event loop."""
 
     def __init__(self, protocol: int = wire.PROTOCOL) -> None:
         self._protocol = protocol
         self.stream = FrameStream(self._heard, self._lost)
         self.lost = asyncio.Event()
-        self._welcome: asyncio.Future[wire.Welcome] = asyncio.get_running_loop().create_future()
+        self._greeting: asyncio.Future[wire.Welcome] = asyncio.get_running_loop().create_future()
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, _Exchange] = {}
 
     @property
     def is_open(self) -> bool:
@@ -60,12 +60,12 @@ class Remote:
         return len(self._waiting)
 
     @property
-    def owner(self) -> wire.Welcome:
+    def welcome(self) -> wire.Welcome:
         """What the owner has said of itself."""
-        return self._welcome.result()
+        return self._greeting.result()
 
     async def ask(self, request: s.Request[A], key: str) -> A:
-        """Ask, and wait for the answer. Raises `Lost`, or what the owner raised."""
+        """Ask, and wait for the answer. Raises `ConnectionLost`, or what the owner raised."""
         number = next(self._numbers)
         data = wire.ask(number, key, request)
         if len(data) > FRAME_LIMIT:
@@ -74,14 +74,14 @@ class Remote:
                 status="INVALID_ARGUMENT",
             )
 
-        def read(answer: wire.Answer) -> A:
+        def read(answer: wire.AnswerMessage) -> A:
             return wire.answer_of(request, answer)
 
         result: A = await self._exchange(number, data, read)
         return result
 
     async def stand_by(self, queue: str) -> None:
-        """Tell the owner that a worker of this queue waits to take over. Raises `Lost`, or the refusal."""
+        """Tell the owner that a worker of this queue waits to take over. Raises `ConnectionLost`, or the refusal."""
         number = next(self._numbers)
         await self._exchange(number, wire.encode(wire.StandBy(number, queue)), lambda _: None)
 
@@ -89,51 +89,48 @@ class Remote:
         """Hang up."""
         self.stream.abort()
 
-    async def _exchange(self, number: int, data: bytes, read: Callable[[wire.Answer], Any]) -> Any:
+    async def _exchange(self, number: int, data: bytes, read: Callable[[wire.AnswerMessage], Any]) -> Any:
         if not self.is_open:
-            raise Lost("the connection has ended")
+            raise ConnectionLost("the connection has ended")
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = _Waiting(future, read)
+        self._waiting[number] = _Exchange(future, read)
         self.stream.send(data)
         try:
             return await future
         finally:
             if self._waiting.pop(number, None) is not None:
-                self.stream.send(wire.encode(wire.GiveUp(number)))
+                self.stream.send(wire.encode(wire.GiveUpMessage(number)))
 
     def _heard(self, frame: bytes) -> None:
         try:
             match wire.decode_to_client(frame):
                 case wire.Welcome() as welcome:
-                    self._greeted(welcome)
-                case wire.Refused(problem, protocol):
+                    if not self._greeting.done():
+                        self._greeting.set_result(welcome)
+                case wire.RefusedMessage(problem, protocol):
                     self._refused(problem, protocol)
-                case wire.Answer() as answer:
+                case wire.AnswerMessage() as answer:
                     self._settle(answer.number, lambda waiting: waiting.read(answer))
                 case wire.Failed(number, problem):
                     self._settle(number, lambda _: _raise(wire.error_of(problem)))
         except wire.Garbage:
             self.stream.abort()
 
-    def _greeted(self, welcome: wire.Welcome) -> None:
-        if not self._welcome.done():
-            self._welcome.set_result(welcome)
-
     def _refused(self, problem: wire.Problem, protocol: int) -> None:
         error = wire.error_of(problem)
         if protocol != self._protocol:
             error = ForeignProtocol(problem.message, status="FAILED_PRECONDITION")
-        if not self._welcome.done():
-            self._welcome.set_exception(error)
+        if not self._greeting.done():
+            self._greeting.set_exception(error)
 
-    def _settle(self, number: int, outcome: Callable[[_Waiting], Any]) -> None:
+    def _settle(self, number: int, outcome: Callable[[_Exchange], Any]) -> None:
         waiting = self._waiting.pop(number, None)
         if waiting is None or waiting.future.done():
             return  # given up
         try:
             waiting.future.set_result(outcome(waiting))
         except wire.Garbage:
-            waiting.future.set_exception(Lost("the owner's answer made no sense"))
+            waiting.future.set_exception(ConnectionLost("the owner's answer made no sense"))
             raise
         except HourglassError as error:
             waiting.future.set_exception(error)
@@ -143,26 +140,26 @@ class Remote:
         waiting, self._waiting = self._waiting, {}
         for each in waiting.values():
             if not each.future.done():
-                each.future.set_exception(Lost("the connection ended"))
-        if not self._welcome.done():
-            self._welcome.set_exception(Lost("the connection ended"))
+                each.future.set_exception(ConnectionLost("the connection ended"))
+        if not self._greeting.done():
+            self._greeting.set_exception(ConnectionLost("the connection ended"))
 
     async def greet(self, namespace: str) -> None:
-        """Introduce ourselves. Raises `Lost`, or the refusal."""
+        """Introduce ourselves. Raises `ConnectionLost`, or the refusal."""
         hello = wire.Hello(protocol=self._protocol, namespace=namespace, pid=os.getpid())
         self.stream.send(wire.encode(hello))
         try:
             async with asyncio.timeout(_GREETING):
-                await self._welcome
+                await self._greeting
         except TimeoutError:
             self.close()
-            raise Lost("the owner did not answer the greeting") from None
+            raise ConnectionLost("the owner did not answer the greeting") from None
         except BaseException:
             self.close()
             raise
 
 
-async def connect(path: str, namespace: str, protocol: int = wire.PROTOCOL) -> Remote | None:
+async def connect(path: str, namespace: str, protocol: int = wire.PROTOCOL) -> OwnerConnection | None:
     """A connection to the owner of a file; None if there is none. Raises what the owner refuses us with."""
     reached = unix_socket.reach(path)
     if reached is None:
@@ -170,13 +167,13 @@ async def connect(path: str, namespace: str, protocol: int = wire.PROTOCOL) -> R
     remote = await _over(reached, protocol)
     try:
         await remote.greet(namespace)
-    except Lost:
+    except ConnectionLost:
         return None
     return remote
 
 
-async def _over(reached: socket.socket, protocol: int) -> Remote:
-    remote = Remote(protocol)
+async def _over(reached: socket.socket, protocol: int) -> OwnerConnection:
+    remote = OwnerConnection(protocol)
     try:
         await asyncio.get_running_loop().create_unix_connection(lambda: remote.stream, sock=reached)
     except BaseException:

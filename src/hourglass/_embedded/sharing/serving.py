@@ -12,60 +12,18 @@ import asyncio
 import logging
 import socket
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from hourglass._contract import schedules as schedules
-from hourglass._contract import service as changes
-from hourglass._contract import service as deployments
 from hourglass._contract import service as s
-from hourglass._contract import service as watch
 from hourglass._embedded.sharing import unix_socket, wire
-from hourglass._embedded.sharing.engine_room import Gone
+from hourglass._embedded.sharing.open_engine import EngineClosed
 from hourglass._embedded.sharing.unix_socket import FRAME_LIMIT, FrameStream
 from hourglass.errors import NamespaceNotFoundError, ServiceError
 
 _log = logging.getLogger("hourglass.embedded")
-
-CHANGES: frozenset[type[s.Request[Any]]] = frozenset(
-    {
-        s.StartWorkflow,
-        s.SignalWorkflow,
-        s.CancelWorkflow,
-        s.TerminateWorkflow,
-        s.CompleteActivity,
-        changes.ResetWorkflow,
-        schedules.CreateSchedule,
-        schedules.UpdateSchedule,
-        schedules.PatchSchedule,
-        schedules.DeleteSchedule,
-        deployments.SetCurrentVersion,
-    }
-)
-"""Requests that change something, and once each."""
-
-REPEATABLE: frozenset[type[s.Request[Any]]] = frozenset(
-    {
-        s.HeartbeatActivity,
-        s.QueryWorkflow,
-        s.DescribeWorkflow,
-        s.ListWorkflows,
-        s.CountWorkflows,
-        s.WaitForClose,
-        s.GetHistory,
-        changes.UpdateWorkflow,  # known by its update id
-        changes.PollUpdate,
-        changes.UpdateWithStart,
-        schedules.DescribeSchedule,
-        schedules.ListSchedules,
-        watch.LastSeen,
-        watch.GetPollers,
-        deployments.DescribeDeployment,
-    }
-)
-"""Requests that may be answered twice."""
 
 _REMEMBERED = 10_000
 _GREETING = 5.0
@@ -73,24 +31,24 @@ _BACKLOG = 512
 
 
 @dataclass(frozen=True)
-class Owner:
-    """What the server is told by its host: of the process that owns the file, and how to ask its engine."""
+class OwnerInfo:
+    """What the server is told: which process owns the file since when, and how to ask its engine."""
 
     path: str
     namespace: str
     pid: int
     since_ns: int
-    answer: Callable[[s.Request[Any]], Awaitable[Any]]
-    serves: Callable[[str], Awaitable[None]]
+    answer: Callable[[s.Request[Any]], Coroutine[Any, Any, Any]]
+    serves: Callable[[str], Coroutine[Any, Any, None]]
     """Returns once the queue is served here; raises the refusal of a worker that cannot stand by."""
 
 
-class Server:
-    """Listens beside a file. Belongs to one event loop; opened and closed by the host that holds the file's lock."""
+class OwnerServer:
+    """Listens beside a file. Belongs to one event loop; opened and closed by the `SharedFile` that holds the lock."""
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: OwnerInfo) -> None:
         self.owner = owner
-        self._peers: set[_Peer] = set()
+        self.peers: set[_Peer] = set()
         self._server: asyncio.AbstractServer | None = None
         self._listening: socket.socket | None = None
         self._identity: tuple[int, int] | None = None
@@ -133,34 +91,23 @@ class Server:
 
     def hang_up(self) -> None:
         """End all connections: the clients look for the next owner."""
-        for peer in tuple(self._peers):
+        for peer in tuple(self.peers):
             peer.stream.close()
         for task in self._remembered.values():
             task.cancel()
         self._remembered.clear()
 
-    @property
-    def peers(self) -> int:
-        """How many clients there are."""
-        return len(self._peers)
-
-    def joined(self, peer: _Peer) -> None:
-        """A client is here."""
-        self._peers.add(peer)
-
-    def left(self, peer: _Peer) -> None:
-        """A client is gone."""
-        self._peers.discard(peer)
-
     def begin(self, key: str, request: s.Request[Any]) -> asyncio.Task[Any]:
-        """Have a request answered; one that changes something, once for each key."""
+        """Have a request answered; one that changes something, once for each key: a client that lost its
+        connection, and the answer with it, sends the request again and gets the first answer.
+        """
         loop = asyncio.get_running_loop()
-        if type(request) not in CHANGES or not key:
-            return loop.create_task(_awaited(self.owner.answer, request))
+        if request.effect is not s.Effect.CHANGE or not key:
+            return loop.create_task(self.owner.answer(request))
         known = self._remembered.get(key)
         if known is not None:
             return known
-        task = self._remembered[key] = loop.create_task(_awaited(self.owner.answer, request))
+        task = self._remembered[key] = loop.create_task(self.owner.answer(request))
         while len(self._remembered) > _REMEMBERED:
             self._remembered.popitem(last=False)
         return task
@@ -169,7 +116,7 @@ class Server:
 class _Peer:
     """One client."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: OwnerServer) -> None:
         self._server = server
         self.stream = FrameStream(self._heard, self._lost, on_made=self._made, fair=True)
         self._greeted = False
@@ -177,7 +124,7 @@ class _Peer:
         self._patience: asyncio.TimerHandle | None = None
 
     def _made(self) -> None:
-        self._server.joined(self)
+        self._server.peers.add(self)
         if not self.stream.is_trusted(unix_socket.trusted_peers()):
             _log.warning("a process of another user was refused at %s", self._server.owner.path)
             self.stream.abort()
@@ -185,7 +132,7 @@ class _Peer:
         self._patience = asyncio.get_running_loop().call_later(_GREETING, self.stream.abort)
 
     def _lost(self) -> None:
-        self._server.left(self)
+        self._server.peers.discard(self)
         self._calm()
         asks, self._asks = self._asks, {}
         for task, is_change in asks.values():
@@ -205,11 +152,11 @@ class _Peer:
             match message:
                 case wire.Hello():
                     self._greet(message)
-                case wire.Ask():
+                case wire.RequestMessage():
                     self._ask(message)
                 case wire.StandBy():
                     self._stand_by(message)
-                case wire.GiveUp():
+                case wire.GiveUpMessage():
                     self._give_up(message.number)
         except wire.Garbage as error:
             _log.warning("a client of %s was cut off: %s", self._server.owner.path, error)
@@ -232,20 +179,20 @@ class _Peer:
                 status="NOT_FOUND",
             )
         if problem is not None:
-            self.stream.send(wire.encode(wire.Refused(wire.problem_of(problem))))
+            self.stream.send(wire.encode(wire.RefusedMessage(wire.problem_of(problem))))
             self.stream.close()
             return
         self._greeted = True
         welcome = wire.Welcome(protocol=wire.PROTOCOL, pid=owner.pid, since_ns=owner.since_ns)
         self.stream.send(wire.encode(welcome))
 
-    def _ask(self, message: wire.Ask) -> None:
+    def _ask(self, message: wire.RequestMessage) -> None:
         request = wire.request_of(message)
         task = self._server.begin(message.key, request)
-        self._watch(message.number, task, type(request) in CHANGES)
+        self._watch(message.number, task, request.effect is s.Effect.CHANGE)
 
     def _stand_by(self, message: wire.StandBy) -> None:
-        task = asyncio.get_running_loop().create_task(_served(self._server.owner, message.queue))
+        task = asyncio.get_running_loop().create_task(self._server.owner.serves(message.queue))
         self._watch(message.number, task, False)
 
     def _watch(self, number: int, task: asyncio.Task[Any], is_change: bool) -> None:
@@ -263,10 +210,10 @@ class _Peer:
         error = None if task.cancelled() else task.exception()  # read, or asyncio complains
         if self._asks.pop(number, None) is None or task.cancelled():
             return  # the client gave up, or we end: it will ask the next owner
-        if isinstance(error, Gone):
+        if isinstance(error, EngineClosed):
             return  # the connection ends, and the client asks the next owner
         if error is None:
-            self._send_answer(number, task.result())
+            self._send_answer(number, s.Nothing() if task.result() is None else task.result())
         else:
             if not isinstance(error, ServiceError):
                 _log.debug("a request failed with %s", type(error).__name__)
@@ -281,12 +228,3 @@ class _Peer:
             )
             data = wire.encode(wire.Failed(number, wire.problem_of(too_large)))
         self.stream.send(data)
-
-
-async def _awaited(answer: Callable[[s.Request[Any]], Awaitable[Any]], request: s.Request[Any]) -> Any:
-    return await answer(request)
-
-
-async def _served(owner: Owner, queue: str) -> s.Nothing:
-    await owner.serves(queue)
-    return s.Nothing()

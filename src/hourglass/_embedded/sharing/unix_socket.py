@@ -26,7 +26,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import cast
 
-from hourglass._embedded.store.fork_safety import WORK
+from hourglass._embedded.store.fork_safety import NO_FORK
+from hourglass._forks import ForkStage, at_fork
 from hourglass.errors import StorageError
 
 # --- descriptors that a forked child drops --------------------------------------------------------------------
@@ -62,8 +63,7 @@ def _after_fork() -> None:
     _held.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(ForkStage.OWNERSHIP, in_child=_after_fork)
 
 
 # --- the socket -----------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def reach(path: str) -> socket.socket | None:
         if error.errno in _NOBODY:
             return None
         raise StorageError(
-            f"whoever owns {path} cannot be reached over {socket_path(path)}: {error.strerror or error}",
+            f"the process that owns {path} cannot be reached over {socket_path(path)}: {error.strerror or error}",
             status="PERMISSION_DENIED",
         ) from None
     if not is_trusted(connecting, trusted_owners(path)):
@@ -161,13 +161,13 @@ def remove(path: str, only: tuple[int, int] | None = None) -> None:
 
 def close(sock: socket.socket) -> None:
     """Close a socket that was made here and that no event loop has taken over."""
-    with WORK:
+    with NO_FORK:
         let_go(sock.fileno())
         sock.close()
 
 
 def _held_socket() -> socket.socket:
-    with WORK:  # no fork in between: a child that keeps it would hide our end from others
+    with NO_FORK:  # no fork in between: a child that keeps it would hide our end from others
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         hold(made.fileno())
     return made

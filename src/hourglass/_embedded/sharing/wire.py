@@ -1,7 +1,8 @@
 """What the owner of a file and its clients say to each other, as data and as MessagePack.
 
-Must not know: sockets, engines. A client says `Hello`, the owner `Welcome` or `Refused`; then the client asks,
-many things at once, each under a number of its own. Requests, answers and errors are found in fixed tables by
+Must not know: sockets, how anything is answered. A client says `Hello`, the owner `Welcome` or `RefusedMessage`; then
+the client asks, many things at once, each under a number of its own. The tags are those of protocol 1, whatever the
+classes are called. Requests, answers and errors are found in fixed tables by
 their names: what comes over the wire can name nothing else, and imports nothing.
 """
 
@@ -13,15 +14,13 @@ import msgspec
 from msgspec.structs import replace
 
 from hourglass import errors
-from hourglass._contract import schedules as schedules
-from hourglass._contract import service as changes
-from hourglass._contract import service as deployments
+from hourglass._contract import schedules
 from hourglass._contract import service as s
-from hourglass._contract import service as watch
+from hourglass._embedded.clients.requests import HANDLERS
 from hourglass._embedded.rules.schedules import storable_backfill, storable_spec
 from hourglass.errors import HourglassError, InternalError, ServiceError
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised when a process that speaks the former number would misunderstand us. `Hello` keeps its form for ever."""
 
 A = TypeVar("A")
@@ -53,7 +52,7 @@ class Hello(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     pid: int = 0
 
 
-class Ask(msgspec.Struct, frozen=True, tag=True):
+class RequestMessage(msgspec.Struct, frozen=True, tag="Ask"):
     """A request. `key` is its name for ever: the same request, sent again, has the same key."""
 
     number: int
@@ -62,7 +61,7 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
     body: msgspec.Raw
 
 
-class GiveUp(msgspec.Struct, frozen=True, tag=True):
+class GiveUpMessage(msgspec.Struct, frozen=True, tag="GiveUp"):
     """The client does not wait for this answer any more."""
 
     number: int
@@ -86,14 +85,14 @@ class Welcome(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     since_ns: int = 0
 
 
-class Refused(msgspec.Struct, frozen=True, tag=True):
+class RefusedMessage(msgspec.Struct, frozen=True, tag="Refused"):
     """The owner does not speak with this client."""
 
     problem: Problem
     protocol: int = PROTOCOL
 
 
-class Answer(msgspec.Struct, frozen=True, tag=True):
+class AnswerMessage(msgspec.Struct, frozen=True, tag="Answer"):
     """The answer to what was asked under this number."""
 
     number: int
@@ -108,8 +107,8 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     problem: Problem
 
 
-ToOwner: TypeAlias = Hello | Ask | GiveUp | StandBy
-ToClient: TypeAlias = Welcome | Refused | Answer | Failed
+ToOwner: TypeAlias = Hello | RequestMessage | GiveUpMessage | StandBy
+ToClient: TypeAlias = Welcome | RefusedMessage | AnswerMessage | Failed
 
 _encoder = msgspec.msgpack.Encoder()
 _to_owner: msgspec.msgpack.Decoder[ToOwner] = msgspec.msgpack.Decoder(ToOwner)
@@ -138,24 +137,8 @@ def decode_to_client(data: bytes) -> ToClient:
 # --- requests and answers -----------------------------------------------------------------------------------
 
 
-REQUESTS: tuple[type[s.Request[Any]], ...] = (
-    *s.REQUESTS,
-    changes.UpdateWorkflow,
-    changes.PollUpdate,
-    changes.UpdateWithStart,
-    changes.ResetWorkflow,
-    schedules.CreateSchedule,
-    schedules.DescribeSchedule,
-    schedules.UpdateSchedule,
-    schedules.PatchSchedule,
-    schedules.DeleteSchedule,
-    schedules.ListSchedules,
-    watch.LastSeen,
-    watch.GetPollers,
-    deployments.SetCurrentVersion,
-    deployments.DescribeDeployment,
-)
-"""What can be asked."""
+REQUESTS: tuple[type[s.Request[Any]], ...] = tuple(HANDLERS)
+"""What can be asked of another process: what an engine answers."""
 
 
 def _answers_of(request: type[s.Request[Any]]) -> tuple[type[msgspec.Struct], ...]:
@@ -183,7 +166,7 @@ def ask(number: int, key: str, request: s.Request[Any]) -> bytes:
         raise ServiceError(
             f"a number of this {kind} is larger than 64 bits", status="INVALID_ARGUMENT"
         ) from None
-    return encode(Ask(number, key, kind, msgspec.Raw(body)))
+    return encode(RequestMessage(number, key, kind, msgspec.Raw(body)))
 
 
 def _storable(request: s.Request[Any]) -> s.Request[Any]:
@@ -201,7 +184,7 @@ def _storable(request: s.Request[Any]) -> s.Request[Any]:
             return request
 
 
-def request_of(message: Ask) -> s.Request[Any]:
+def request_of(message: RequestMessage) -> s.Request[Any]:
     """The request in a message. Raises `Garbage`."""
     decoder = _REQUESTS.get(message.kind)
     if decoder is None:
@@ -215,10 +198,10 @@ def request_of(message: Ask) -> s.Request[Any]:
 
 def answer(number: int, value: msgspec.Struct) -> bytes:
     """An answer as a message."""
-    return encode(Answer(number, type(value).__name__, msgspec.Raw(encode(value))))
+    return encode(AnswerMessage(number, type(value).__name__, msgspec.Raw(encode(value))))
 
 
-def answer_of(request: s.Request[A], message: Answer) -> A:
+def answer_of(request: s.Request[A], message: AnswerMessage) -> A:
     """The answer in a message, one that fits the request. Raises `Garbage`."""
     decoder = _ANSWERS[type(request)].get(message.kind)
     if decoder is None:

@@ -38,7 +38,7 @@ import msgspec
 
 from hourglass._embedded.store import fork_safety
 from hourglass._embedded.store.disk_faults import is_full, no_room, storage_error, storage_errors
-from hourglass._embedded.store.fork_safety import WORK
+from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass.errors import StorageError
 
 __all__ = ["backup"]
@@ -226,7 +226,7 @@ def copy_database(
     _remove(draft)
     try:
         make_private(draft)
-        with WORK, storage_errors(dest):
+        with NO_FORK, storage_errors(dest):
             _copy(connection, draft, progress)
         if source:
             os.chmod(draft, stat.S_IMODE(os.stat(source).st_mode) & 0o666)
@@ -268,7 +268,7 @@ def _copy(connection: sqlite3.Connection, draft: str, progress: Progress | None)
     def pause(_status: int, left: int, pages: int) -> None:
         if progress is not None:
             progress(pages - left, pages)
-        WORK.pause(PAUSE)
+        NO_FORK.pause(PAUSE)
 
     target = sqlite3.connect(draft, isolation_level=None)
     try:
@@ -300,7 +300,7 @@ def _check_destination(dest: str, overwrite: bool, source: str) -> None:
     if source and os.path.exists(dest) and os.path.samefile(source, dest):
         raise _refused(dest, "is the file itself")
     if os.path.lexists(f"{dest}-wal"):
-        raise _refused(dest, "has a log of SQLite beside it: somebody uses it, or its end was sudden")
+        raise _refused(dest, "has a log of SQLite beside it: a process uses it, or ended suddenly")
 
 
 def _refused(dest: str, why: str) -> StorageError:
@@ -559,7 +559,7 @@ def backup(
     `progress` hears again and again how many of how many pages are copied. Raises `StorageError`.
     """
     path = os.path.abspath(os.fspath(file))
-    with WORK:
+    with NO_FORK:
         connection = connect_read_only(path)
     try:
         copy_database(
@@ -570,5 +570,5 @@ def backup(
             progress=progress,
         )
     finally:
-        with WORK:
+        with NO_FORK:
             fork_safety.close(connection)

@@ -18,13 +18,11 @@ from contextlib import contextmanager
 
 import msgspec
 
+from hourglass._embedded.store.store import Unwritable, epoch_is_over
 from hourglass.errors import ServiceError, StorageError
 
 _SHARED_MEMORY_SIZE = 4874
 """SQLITE_IOERR_SHMSIZE: no room to let the file beside the write-ahead log grow. Nothing was written."""
-
-FULL_BYTES = 1 << 20
-"""A disk with less free is as good as full, though nothing has failed yet."""
 
 SMALLEST_ROOM = 1 << 16
 """A disk with less free, in bytes, is full: SQLite can make none of its files there."""
@@ -42,8 +40,6 @@ EPOCH_IS_OVER = 1811
 _OF_ONE_CHANGE = frozenset(
     {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE}
 )
-
-_PERMANENT = frozenset({"DATA_LOSS", "FAILED_PRECONDITION", "PERMISSION_DENIED"})
 
 _ADVICE = {
     sqlite3.SQLITE_NOTADB: (
@@ -105,19 +101,6 @@ def storage_error(path: str, error: Exception) -> StorageError:
     return StorageError(f"the file {path} {advice} ({name})", status=status)
 
 
-def epoch_is_over(path: str) -> StorageError:
-    """This process owned the file, and another does now: nothing was written."""
-    return StorageError(
-        f"the file {path} has another owner now (was its lock file, {path}-lock, deleted?): this process has "
-        f"stopped writing to it, and what was not acknowledged goes on there",
-        status="ABORTED",
-    )
-
-
-class Unwritable(StorageError):
-    """One change that can never be written. The file and all other changes are well."""
-
-
 def is_of_one_change(error: Exception) -> bool:
     """Whether a failure says something about what was to be written, and nothing about the file."""
     if isinstance(error, Unwritable):
@@ -145,11 +128,6 @@ def unwritable(path: str, what: str, error: Exception) -> Unwritable:
         f"{what} cannot be written to {path}: {why or _name(error)}. Nothing of this change was kept",
         status="INVALID_ARGUMENT",
     )
-
-
-def is_permanent(error: StorageError) -> bool:
-    """Whether the file stays unusable until a person sees to it."""
-    return error.status in _PERMANENT
 
 
 def _is_want_of_room(path: str, code: int) -> bool:
@@ -231,23 +209,7 @@ class Identity(msgspec.Struct, frozen=True):
         return Identity(status.st_dev, status.st_ino)
 
 
-class Condition(msgspec.Struct, frozen=True):
-    """How it stands with a file and its disk. `held` is why it cannot be written now, "" if it can; `free_bytes` is
-    None where the system does not say; below `reserve_bytes` new workflows are refused.
-    """
-
-    path: str
-    held: str
-    free_bytes: int | None
-    reserve_bytes: int
-
-    @property
-    def is_full(self) -> bool:
-        """Whether nothing can be written, or next to nothing."""
-        return bool(self.held) or (self.free_bytes is not None and self.free_bytes < FULL_BYTES)
-
-
-class Surroundings:
+class DiskWatch:
     """The room on the disk of a file, and whether the file is still there; looked at now and then.
 
     For one thread, and for one of the two questions.

@@ -1,162 +1,24 @@
-"""A list filter as SQL: what attributes there are, what may be asked of each, and a condition with bound values.
-Before that: search attributes as an index sees them, their types, and payloads as values that SQLite can compare.
+"""A list filter as SQL: what may be asked of each attribute, and a condition with bound values.
 
 Must not know: connections, which store runs it. What a filter says never becomes part of the SQL text: names are
 looked up in tables of ours or bound, operators come from tables, values are bound. Meanings are those of the Temporal
 dev server, found by trying: a comparison with a missing attribute holds neither plainly nor negated, but a list or
 text that is missing passes `!=` and NOT IN; STARTS_WITH and the texts of lists do not mind the case of letters; a
-Text is found by any of the words given.
-
-Times are whole microseconds, as Temporal's own index keeps them. A payload says its type in its metadata; one that
-does not gets the type of its JSON value, and a text that is an RFC 3339 time is taken for one.
-
-Invariants: `statement` gives SQL that SQLite can run, or raises a `ServiceError`; in the index texts of lists are in
-lower case and texts of type Text are their words, in the form that `words` gives, since they are looked up so.
+Text is found by any of the words given. Invariant: `statement` gives SQL that SQLite can run, or raises a
+`ServiceError`.
 """
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from enum import Enum
-from typing import Any, TypeAlias
-
-import msgspec
+from typing import TypeAlias
 
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.store import filters as f
 from hourglass._embedded.store.filters import parse_duration, refusal
-from hourglass.converter import Payload
+from hourglass._embedded.store.search_attributes import SYSTEM, AttributeType, Indexed, parse_time, words
 from hourglass.errors import ServiceError
-
-# --- values of search attributes ----------------------------------------------------------------------------
-
-Indexed: TypeAlias = str | int | float
-
-
-class AttributeType(Enum):
-    """The types of search attributes, by Temporal's names."""
-
-    KEYWORD = "Keyword"
-    KEYWORD_LIST = "KeywordList"
-    TEXT = "Text"
-    INT = "Int"
-    DOUBLE = "Double"
-    BOOL = "Bool"
-    DATETIME = "Datetime"
-
-
-_TYPES = {kind.value: kind for kind in AttributeType}
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-_TIME = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:[.,](\d+))?(Z|[+-]\d\d:\d\d)", re.ASCII)
-_INT64 = range(-(2**63), 2**63)
-
-
-def type_named(name: str) -> AttributeType | None:
-    """The type of this name."""
-    return _TYPES.get(name)
-
-
-def parse_time(text: str) -> int | None:
-    """An RFC 3339 time as microseconds since the epoch; None if it is none."""
-    match = _TIME.fullmatch(text)
-    if match is None:
-        return None
-    day, clock, fraction, zone = match.groups()
-    try:
-        time = datetime.fromisoformat(f"{day}T{clock}{'+00:00' if zone == 'Z' else zone}")
-    except ValueError:
-        return None
-    return (time - _EPOCH) // _MICROSECOND + int((fraction or "0")[:6].ljust(6, "0"))
-
-
-def words(text: str) -> str:
-    """The words of a text as they are searched: in lower case, without accents, a space around each."""
-    plain = "".join(c for c in unicodedata.normalize("NFD", text) if not unicodedata.combining(c))
-    separated = "".join(c if c.isalnum() else " " for c in plain.lower())
-    return f" {' '.join(separated.split())} "
-
-
-def type_of(payload: Payload) -> AttributeType | None:
-    """The type that a payload says it has or, if it says none, that its value suggests."""
-    said = (payload.metadata or {}).get("type", b"").decode(errors="replace")
-    if said in _TYPES:
-        return _TYPES[said]
-    match _value(payload):
-        case bool():
-            return AttributeType.BOOL
-        case int():
-            return AttributeType.INT
-        case float():
-            return AttributeType.DOUBLE
-        case str() as text:
-            return AttributeType.KEYWORD if parse_time(text) is None else AttributeType.DATETIME
-        case [*_]:
-            return AttributeType.KEYWORD_LIST
-        case _:
-            return None
-
-
-def indexed(payload: Payload, kind: AttributeType) -> tuple[Indexed, ...]:
-    """What a payload is found by, as an attribute of that type; nothing if it is missing or does not fit."""
-    value = _value(payload)
-    if kind is AttributeType.KEYWORD_LIST:
-        several = value if isinstance(value, list) else [value]
-        return tuple(dict.fromkeys(each.lower() for each in several if isinstance(each, str) and each))
-    if isinstance(value, list) and len(value) == 1:  # as some SDKs send a single value
-        value = value[0]
-    return _single(value, kind)
-
-
-def fits(payload: Payload, kind: AttributeType) -> bool:
-    """Whether a server takes a payload for an attribute of that type. One that unsets the attribute always fits."""
-    if payload.encoding == "binary/null" or payload.data == b"null":
-        return True
-    value = _value(payload)
-    if kind is AttributeType.KEYWORD_LIST:
-        return isinstance(value, list) and all(isinstance(each, str) for each in value)
-    if isinstance(value, list):
-        if len(value) != 1:
-            return not value
-        (value,) = value
-    if kind is AttributeType.DOUBLE:  # of any size, unlike those that are indexed
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    return bool(_single(value, kind))
-
-
-def _single(value: Any, kind: AttributeType) -> tuple[Indexed, ...]:
-    match kind, value:
-        case AttributeType.BOOL, bool():
-            return (int(value),)
-        case ((AttributeType.INT | AttributeType.DOUBLE), bool()):
-            return ()
-        case AttributeType.INT, int() if value in _INT64:
-            return (value,)
-        case AttributeType.DOUBLE, (int() | float()):
-            return (float(value),) if isinstance(value, float) or value in _INT64 else ()
-        case AttributeType.KEYWORD, str():
-            return (value,)
-        case AttributeType.TEXT, str():
-            return (words(value),)
-        case AttributeType.DATETIME, str():
-            time = parse_time(value)
-            return () if time is None else (time,)
-        case _:
-            return ()
-
-
-def _value(payload: Payload) -> Any:
-    if payload.encoding != "json/plain":
-        return None
-    try:
-        return msgspec.json.decode(payload.data)
-    except msgspec.DecodeError:
-        return None
-
 
 # --- a filter as a condition --------------------------------------------------------------------------------
 
@@ -190,52 +52,25 @@ OPEN = 2**62
 _NOT_OPEN = f" AND rank < {OPEN}"
 
 _COLUMNS = {
-    "WorkflowId": (AttributeType.KEYWORD, "workflow_id"),
-    "RunId": (AttributeType.KEYWORD, "run_id"),
-    "WorkflowType": (AttributeType.KEYWORD, "workflow_type"),
-    STATUS: (AttributeType.KEYWORD, "status"),
-    "TaskQueue": (AttributeType.KEYWORD, "task_queue"),
-    "StartTime": (AttributeType.DATETIME, "start_time"),
-    "ExecutionTime": (AttributeType.DATETIME, "execution_time"),
-    CLOSED: (AttributeType.DATETIME, "close_time"),
-    DURATION: (AttributeType.INT, "execution_duration"),
-    "HistoryLength": (AttributeType.INT, "history_length"),
-    "HistorySizeBytes": (AttributeType.INT, "history_size"),
-    "ParentWorkflowId": (AttributeType.KEYWORD, "parent_workflow_id"),
-    "ParentRunId": (AttributeType.KEYWORD, "parent_run_id"),
-    "RootWorkflowId": (AttributeType.KEYWORD, "root_workflow_id"),
-    "RootRunId": (AttributeType.KEYWORD, "root_run_id"),
+    "WorkflowId": "workflow_id",
+    "RunId": "run_id",
+    "WorkflowType": "workflow_type",
+    STATUS: "status",
+    "TaskQueue": "task_queue",
+    "StartTime": "start_time",
+    "ExecutionTime": "execution_time",
+    CLOSED: "close_time",
+    DURATION: "execution_duration",
+    "HistoryLength": "history_length",
+    "HistorySizeBytes": "history_size",
+    "ParentWorkflowId": "parent_workflow_id",
+    "ParentRunId": "parent_run_id",
+    "RootWorkflowId": "root_workflow_id",
+    "RootRunId": "root_run_id",
     # A known name of which this engine keeps nothing: missing in every run.
-    "StateTransitionCount": (AttributeType.INT, "NULL"),
+    "StateTransitionCount": "NULL",
 }
-_PREDEFINED = {
-    "BatcherNamespace": AttributeType.KEYWORD,
-    "BatcherUser": AttributeType.KEYWORD,
-    "BinaryChecksums": AttributeType.KEYWORD_LIST,
-    "BuildIds": AttributeType.KEYWORD_LIST,
-    "TemporalChangeVersion": AttributeType.KEYWORD_LIST,
-    "TemporalNamespaceDivision": AttributeType.KEYWORD,
-    "TemporalPauseInfo": AttributeType.KEYWORD_LIST,
-    "TemporalReportedProblems": AttributeType.KEYWORD_LIST,
-    "TemporalSchedulePaused": AttributeType.BOOL,
-    "TemporalScheduledById": AttributeType.KEYWORD,
-    "TemporalScheduledStartTime": AttributeType.DATETIME,
-    "TemporalUsedWorkerDeploymentVersions": AttributeType.KEYWORD_LIST,
-    "TemporalWorkerDeployment": AttributeType.KEYWORD,
-    "TemporalWorkerDeploymentVersion": AttributeType.KEYWORD,
-    "TemporalWorkflowVersioningBehavior": AttributeType.KEYWORD,
-}
-SYSTEM: dict[str, Attribute] = {
-    name: Attribute(name, kind, column) for name, (kind, column) in _COLUMNS.items()
-} | {name: Attribute(name, kind) for name, kind in _PREDEFINED.items()}
-"""The attributes that every engine has."""
-SETTABLE = frozenset(_PREDEFINED) - {
-    "TemporalUsedWorkerDeploymentVersions",
-    "TemporalWorkerDeployment",
-    "TemporalWorkerDeploymentVersion",
-    "TemporalWorkflowVersioningBehavior",
-}
-"""Those of them that a server lets clients and workflows set."""
+"""Where the table of runs has what is known of every run."""
 
 
 def status_name(status: WorkflowStatus) -> str:
@@ -263,7 +98,7 @@ _RANGES = (AttributeType.KEYWORD, AttributeType.INT, AttributeType.DOUBLE, Attri
 _MAX_PATTERN = 40_000  # bytes; SQLite itself refuses patterns above 50,000
 
 
-def statement(query: f.Query, types: Types) -> Sql:
+def statement(query: f.Filter, types: Types) -> Sql:
     """The condition of a filter, given the types of the attributes that are not the system's."""
     if query.group_by and query.group_by != STATUS:
         known = _attribute(query.group_by, types, 0).name
@@ -295,7 +130,7 @@ def _attribute(name: str, types: Types, position: int) -> Attribute:
     """The attribute of a name; as on the server, the prefix Temporal may be left out or put before."""
     for spelled in (name, f"Temporal{name}", name.removeprefix("Temporal")):
         if spelled in SYSTEM:
-            return SYSTEM[spelled]
+            return Attribute(spelled, SYSTEM[spelled], _COLUMNS.get(spelled, ""))
         if spelled == name and name in types:
             return Attribute(name, types[name])
     place = f" at character {position}" if position else ""
@@ -321,7 +156,7 @@ def _leaf(leaf: f.Leaf, attribute: Attribute) -> Sql:
             if attribute.type is AttributeType.TEXT:
                 raise _not_supported("IN", attribute, leaf.position)
             values = leaf.values
-        case f.Range():
+        case f.Between():
             if attribute.type not in _RANGES:
                 raise _not_supported("BETWEEN", attribute, leaf.position)
             values = (leaf.low, leaf.high)
@@ -350,17 +185,13 @@ def _scalar(leaf: f.Leaf, attribute: Attribute, values: tuple[Indexed, ...]) -> 
             test = f"{operator} ?"
         case f.Membership(negated=negated):
             test = f"{'NOT ' if negated else ''}IN ({', '.join('?' * len(values))})"
-        case f.Range(negated=negated):
+        case f.Between(negated=negated):
             test = f"{'NOT ' if negated else ''}BETWEEN ? AND ?"
         case f.Missing():
             raise AssertionError("has no values")
-    if (
-        attribute.name == CLOSED
-        and isinstance(leaf, f.Comparison | f.Range)
-        and not test.startswith(("NOT", "!="))
-    ):
+    if attribute.name == CLOSED and not test.startswith(("NOT", "!=", "IN")):
         # The rank of a closed run is its close time, and that of an open one beyond all times: the list is in this order.
-        return Sql(f"rank {test}{_NOT_OPEN if test.startswith('>') else ''}", values)
+        return Sql(f"(rank {test}{_NOT_OPEN if test.startswith('>') else ''})", values)
     if attribute.column:
         return Sql(f"{attribute.column} {test}", values)
     return _beside(attribute, f" AND value {test}", values, True)

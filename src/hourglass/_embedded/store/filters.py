@@ -8,7 +8,7 @@ comments. Names are case-sensitive, keywords are not; AND binds more tightly tha
 are written as the server takes them for ExecutionDuration: Go's form with days (`1d2h30m`, `1.5s`), `hh:mm:ss`, or
 nanoseconds.
 
-Invariants: `parse` gives a `Query` or raises a `ServiceError` that says where the text went wrong, whatever the text;
+Invariants: `parse` gives a `Filter` or raises a `ServiceError` that says where the text went wrong, whatever the text;
 the tokens end with `END`; a query is bounded in depth and width, so that code that walks it needs no guard.
 """
 
@@ -28,7 +28,7 @@ from hourglass.errors import ServiceError
 _INT64 = range(-(2**63), 2**63)
 
 
-class Kind(Enum):
+class TokenKind(Enum):
     """What a token is, worded for error messages."""
 
     NAME = "a name"
@@ -40,10 +40,10 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
-class Token:
+class FilterToken:
     """One word: what it is, its value (keywords in capitals), how it was written and where, counted from 1."""
 
-    kind: Kind
+    kind: TokenKind
     value: str | int | float
     raw: str
     position: int
@@ -76,9 +76,9 @@ def refusal(message: str) -> ServiceError:
     return ServiceError(f"invalid query: {message}", status="INVALID_ARGUMENT")
 
 
-def tokens(text: str) -> tuple[Token, ...]:
+def tokens(text: str) -> tuple[FilterToken, ...]:
     """The words of a filter."""
-    found: list[Token] = []
+    found: list[FilterToken] = []
     place = 0
     while place < len(text):
         match = _SCANNER.match(text, place)
@@ -87,26 +87,28 @@ def tokens(text: str) -> tuple[Token, ...]:
         if match.lastgroup != "space":
             found.append(_token(match.lastgroup, match.group(), place + 1))
         place = match.end()
-    found.append(Token(Kind.END, "", "", len(text) + 1))
+    found.append(FilterToken(TokenKind.END, "", "", len(text) + 1))
     return tuple(found)
 
 
-def _token(group: str, raw: str, position: int) -> Token:
+def _token(group: str, raw: str, position: int) -> FilterToken:
     match group:
         case "text":
-            return Token(Kind.TEXT, _unquoted(raw, position), raw, position)
+            return FilterToken(TokenKind.TEXT, _unquoted(raw, position), raw, position)
         case "quoted":
-            return Token(Kind.NAME, raw.replace("`", ""), raw, position)
+            return FilterToken(TokenKind.NAME, raw.replace("`", ""), raw, position)
         case "number":
-            return Token(Kind.NUMBER, _number(raw, position), raw, position)
+            return FilterToken(TokenKind.NUMBER, _number(raw, position), raw, position)
         case "word":
             keyword = raw.upper()
             if keyword in KEYWORDS:
-                return Token(Kind.KEYWORD, keyword, raw, position)
-            return Token(Kind.NAME, raw, raw, position)
+                return FilterToken(TokenKind.KEYWORD, keyword, raw, position)
+            return FilterToken(TokenKind.NAME, raw, raw, position)
         case _:
             value = _SAME.get(raw, raw)
-            return Token(Kind.KEYWORD if value in KEYWORDS else Kind.SIGN, value, raw, position)
+            return FilterToken(
+                TokenKind.KEYWORD if value in KEYWORDS else TokenKind.SIGN, value, raw, position
+            )
 
 
 def _unquoted(raw: str, position: int) -> str:
@@ -200,7 +202,7 @@ class Membership:
 
 
 @dataclass(frozen=True)
-class Range:
+class Between:
     """BETWEEN, or NOT BETWEEN; both ends belong to it."""
 
     name: str
@@ -240,12 +242,12 @@ class Or:
     conditions: tuple[Condition, ...]
 
 
-Leaf: TypeAlias = Comparison | Membership | Range | Missing
+Leaf: TypeAlias = Comparison | Membership | Between | Missing
 Condition: TypeAlias = Leaf | Not | And | Or
 
 
 @dataclass(frozen=True)
-class Query:
+class Filter:
     """A whole filter: a condition, or None for all runs, and by what a count is grouped."""
 
     condition: Condition | None = None
@@ -267,12 +269,12 @@ NEGATED = {
 _SIGNS = frozenset(sign for sign in NEGATED if not sign[-1].isalpha())
 
 
-def parse(text: str) -> Query:
+def parse(text: str) -> Filter:
     """A filter as data; raises `ServiceError` for what is none."""
     if len(text) > MAX_TEXT:
         raise refusal(f"it has {len(text)} characters, and at most {MAX_TEXT} are understood")
     if not text.strip():
-        return Query()
+        return Filter()
     return _Parser(tokens(text)).query()
 
 
@@ -289,7 +291,7 @@ def without_not(condition: Condition, negate: bool = False) -> Condition:
             return And(inner_ones) if isinstance(condition, And) is not negate else Or(inner_ones)
         case Comparison() if negate:
             return replace(condition, operator=NEGATED[condition.operator])
-        case Membership() | Range() | Missing() if negate:
+        case Membership() | Between() | Missing() if negate:
             return replace(condition, negated=not condition.negated)
         case _:
             return condition
@@ -298,7 +300,7 @@ def without_not(condition: Condition, negate: bool = False) -> Condition:
 class _Parser:
     """Recursive descent, one method per rule; `_next` is the token that is looked at."""
 
-    def __init__(self, found: tuple[Token, ...]) -> None:
+    def __init__(self, found: tuple[FilterToken, ...]) -> None:
         self._tokens = found
         self._at = 0
         self._depth = 0
@@ -307,7 +309,7 @@ class _Parser:
 
     # --- rules ----------------------------------------------------------------------------------------------
 
-    def query(self) -> Query:
+    def query(self) -> Filter:
         condition = None if self._is_keyword("GROUP", "ORDER") else self._any()
         group_by = self._group_by()
         for clause in ("ORDER", "LIMIT"):
@@ -315,27 +317,27 @@ class _Parser:
                 raise refusal(
                     f"{clause} at character {self._next.position} is not supported: lists have one order"
                 )
-        self._take(Kind.SIGN, ";")
-        if self._next.kind is not Kind.END:
+        self._take(TokenKind.SIGN, ";")
+        if self._next.kind is not TokenKind.END:
             raise self._expected("AND, OR or the end")
-        return Query(condition, group_by)
+        return Filter(condition, group_by)
 
     def _group_by(self) -> str:
-        if not self._take(Kind.KEYWORD, "GROUP"):
+        if not self._take(TokenKind.KEYWORD, "GROUP"):
             return ""
-        if not self._take(Kind.KEYWORD, "BY"):
+        if not self._take(TokenKind.KEYWORD, "BY"):
             raise self._expected("BY")
         return self._name()
 
     def _any(self) -> Condition:
         conditions = [self._all()]
-        while self._take(Kind.KEYWORD, "OR"):
+        while self._take(TokenKind.KEYWORD, "OR"):
             conditions.append(self._all())
         return conditions[0] if len(conditions) == 1 else Or(tuple(conditions))
 
     def _all(self) -> Condition:
         conditions = [self._one()]
-        while self._take(Kind.KEYWORD, "AND"):
+        while self._take(TokenKind.KEYWORD, "AND"):
             conditions.append(self._one())
         return conditions[0] if len(conditions) == 1 else And(tuple(conditions))
 
@@ -344,9 +346,9 @@ class _Parser:
         if self._depth > MAX_DEPTH:
             raise refusal(f"nested more than {MAX_DEPTH} deep at character {self._next.position}")
         condition: Condition
-        if self._take(Kind.KEYWORD, "NOT"):
+        if self._take(TokenKind.KEYWORD, "NOT"):
             condition = Not(self._one())
-        elif self._take(Kind.SIGN, "("):
+        elif self._take(TokenKind.SIGN, "("):
             condition = self._any()
             self._sign(")")
         else:
@@ -360,31 +362,31 @@ class _Parser:
             raise refusal(f"more than {MAX_CONDITIONS} conditions")
         position = self._next.position
         name = self._name()
-        if self._next.kind is Kind.SIGN and self._next.value in _SIGNS:
+        if self._next.kind is TokenKind.SIGN and self._next.value in _SIGNS:
             return Comparison(name, str(self._advance().value), self._value(), position)
-        if self._take(Kind.KEYWORD, "IS"):
-            negated = self._take(Kind.KEYWORD, "NOT")
-            if not self._take(Kind.KEYWORD, "NULL"):
+        if self._take(TokenKind.KEYWORD, "IS"):
+            negated = self._take(TokenKind.KEYWORD, "NOT")
+            if not self._take(TokenKind.KEYWORD, "NULL"):
                 raise self._expected("NULL")
             return Missing(name, negated, position)
-        return self._worded(name, self._take(Kind.KEYWORD, "NOT"), position)
+        return self._worded(name, self._take(TokenKind.KEYWORD, "NOT"), position)
 
     def _worded(self, name: str, negated: bool, position: int) -> Leaf:
-        if self._take(Kind.KEYWORD, "IN"):
+        if self._take(TokenKind.KEYWORD, "IN"):
             return Membership(name, self._list(), negated, position)
-        if self._take(Kind.KEYWORD, "BETWEEN"):
+        if self._take(TokenKind.KEYWORD, "BETWEEN"):
             low = self._value()
-            if not self._take(Kind.KEYWORD, "AND"):
+            if not self._take(TokenKind.KEYWORD, "AND"):
                 raise self._expected("AND")
-            return Range(name, low, self._value(), negated, position)
-        if self._take(Kind.KEYWORD, "STARTS_WITH"):
+            return Between(name, low, self._value(), negated, position)
+        if self._take(TokenKind.KEYWORD, "STARTS_WITH"):
             return Comparison(name, "NOT STARTS_WITH" if negated else "STARTS_WITH", self._value(), position)
         raise self._expected("=, !=, <, <=, >, >=, IS, [NOT] IN, [NOT] BETWEEN or [NOT] STARTS_WITH")
 
     def _list(self) -> tuple[Literal, ...]:
         self._sign("(")
         values = [self._value()]
-        while self._take(Kind.SIGN, ","):
+        while self._take(TokenKind.SIGN, ","):
             values.append(self._value())
         self._sign(")")
         return tuple(values)
@@ -394,49 +396,49 @@ class _Parser:
         if self._values > MAX_VALUES:
             raise refusal(f"more than {MAX_VALUES} values")
         token = self._next
-        if token.kind is Kind.SIGN and token.value in ("+", "-"):
+        if token.kind is TokenKind.SIGN and token.value in ("+", "-"):
             self._advance()
-            if self._next.kind is not Kind.NUMBER:
+            if self._next.kind is not TokenKind.NUMBER:
                 raise self._expected("a number")
             number = self._advance().value
             assert not isinstance(number, str)
             return -number if token.value == "-" else number
-        if token.kind in (Kind.TEXT, Kind.NUMBER):
+        if token.kind in (TokenKind.TEXT, TokenKind.NUMBER):
             return self._advance().value
         if self._is_keyword("TRUE", "FALSE"):
             return self._advance().value == "TRUE"
-        hint = " (did you forget to quote it?)" if token.kind is Kind.NAME else ""
+        hint = " (did you forget to quote it?)" if token.kind is TokenKind.NAME else ""
         raise self._expected("a value: a quoted text, a number, true or false", hint)
 
     def _name(self) -> str:
-        if self._next.kind is not Kind.NAME:
+        if self._next.kind is not TokenKind.NAME:
             raise self._expected("the name of a search attribute")
         return str(self._advance().value)
 
     # --- tokens ---------------------------------------------------------------------------------------------
 
     @property
-    def _next(self) -> Token:
+    def _next(self) -> FilterToken:
         return self._tokens[self._at]
 
-    def _advance(self) -> Token:
+    def _advance(self) -> FilterToken:
         token = self._tokens[self._at]
         self._at += 1
         return token
 
     def _is_keyword(self, *words: str) -> bool:
-        return self._next.kind is Kind.KEYWORD and self._next.value in words
+        return self._next.kind is TokenKind.KEYWORD and self._next.value in words
 
-    def _take(self, kind: Kind, value: str) -> bool:
+    def _take(self, kind: TokenKind, value: str) -> bool:
         taken = self._next.kind is kind and self._next.value == value
         self._at += taken
         return taken
 
     def _sign(self, sign: str) -> None:
-        if not self._take(Kind.SIGN, sign):
+        if not self._take(TokenKind.SIGN, sign):
             raise self._expected(repr(sign))
 
     def _expected(self, what: str, hint: str = "") -> Exception:
         token = self._next
-        near = "at the end" if token.kind is Kind.END else f"near {token.raw[:40]!r}"
+        near = "at the end" if token.kind is TokenKind.END else f"near {token.raw[:40]!r}"
         return refusal(f"syntax error at character {token.position} {near}: expected {what}{hint}")

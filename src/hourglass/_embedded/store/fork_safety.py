@@ -3,7 +3,7 @@ halves; and a child leaves alone the files that its parent has open.
 
 Must not know: what the work is. SQLite's mutexes belong to the process, not to a file. One that a thread of ours
 holds at the instant of a fork is held for ever in the child, where that thread does not exist, and the child's first
-use of SQLite hangs, on whatever file. So all our work with SQLite is done inside `WORK`, and a fork waits until no
+use of SQLite hangs, on whatever file. So all our work with SQLite is done inside `NO_FORK`, and a fork waits until no
 thread is inside: at most for one commit, or for one portion of a copy. Whatever else must not be cut in two by a fork
 (a descriptor that is opened and noted) is done inside, too.
 
@@ -20,7 +20,6 @@ file that the parent had open is refused.
 from __future__ import annotations
 
 import ctypes
-import os
 import sqlite3
 import threading
 import time
@@ -28,6 +27,7 @@ import weakref
 from types import TracebackType
 
 from hourglass._embedded.store.disk_faults import Identity
+from hourglass._forks import ForkStage, at_fork
 from hourglass.errors import StorageError
 
 # --- the fork lock ------------------------------------------------------------------------------------------
@@ -44,8 +44,8 @@ class _Mine(threading.local):
             _locks.add(self.lock)
 
 
-class Work:
-    """`with WORK:` around everything that calls SQLite, and what is said above."""
+class ForkLock:
+    """`with NO_FORK:` around everything that calls SQLite, and what is said above."""
 
     fork_waits = False
     """Whether a fork waits: something long that can be begun anew had better stop, and go on after it."""
@@ -70,13 +70,13 @@ class Work:
             self._mine.lock.acquire()
 
 
-WORK = Work()
+NO_FORK = ForkLock()
 
 
 def _before_fork() -> None:
-    # First the door: until the fork is over no thread that is new to `WORK` can add a lock that is not taken here.
+    # First the door: until the fork is over no thread that is new to `NO_FORK` can add a lock that is not taken here.
     _entrance.acquire()
-    WORK.fork_waits = True
+    NO_FORK.fork_waits = True
     for lock in list(_locks):
         lock.acquire()
         _taken.append(lock)
@@ -87,12 +87,11 @@ def _after_fork() -> None:
     for lock in _taken:
         lock.release()
     _taken.clear()
-    WORK.fork_waits = False
+    NO_FORK.fork_waits = False
     _entrance.release()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+at_fork(ForkStage.SQLITE_MUTEXES, before=_before_fork, in_parent=_after_fork, in_child=_after_fork)
 
 
 # --- connections that a child inherits ----------------------------------------------------------------------
@@ -134,5 +133,4 @@ def _forget_inherited() -> None:
     _open.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_inherited)
+at_fork(ForkStage.SQLITE_CONNECTIONS, in_child=_forget_inherited)

@@ -4,7 +4,7 @@ loop nor a commit.
 Must not know: filters, runs, clients. A question waits for its turn and is then worked on; both together take
 `LIST_SECONDS` at most, after which the caller gets a `ServiceTimeoutError`. Invariants: a question is answered or
 refused within its limit; one whose caller has given up is dropped; a fork waits for none of them (it interrupts them,
-and they begin again after it); everything runs inside `WORK`.
+and they begin again after it); everything runs inside `NO_FORK`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from hourglass._embedded.store.disk_faults import storage_errors
-from hourglass._embedded.store.fork_safety import WORK
+from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass.errors import ServiceTimeoutError, StorageError
 
 T = TypeVar("T")
@@ -100,7 +100,7 @@ class ListReader:
             while (question := self._queue.get()) is not None:
                 try:
                     if connection is None:
-                        with WORK:
+                        with NO_FORK:
                             connection = self._connect()
                     value, error = self._work_on(question, connection), None
                 except Exception as failure:
@@ -108,13 +108,13 @@ class ListReader:
                 _tell(question.answer, value, error)
         finally:
             if connection is not None:
-                with WORK:
+                with NO_FORK:
                     self._disconnect(connection)
 
     def _work_on(self, question: _Question, connection: sqlite3.Connection) -> Any:
         while not question.answer.done():
             self._check(question)
-            with WORK:
+            with NO_FORK:
                 connection.set_progress_handler(lambda: self._must_stop(question), LOOK_EVERY)
                 try:
                     with storage_errors(self._path):
@@ -127,7 +127,9 @@ class ListReader:
         return None  # the caller waits no longer
 
     def _must_stop(self, question: _Question) -> bool:
-        return WORK.fork_waits or self._closing or question.answer.done() or time.monotonic() > question.until
+        return (
+            NO_FORK.fork_waits or self._closing or question.answer.done() or time.monotonic() > question.until
+        )
 
     def _check(self, question: _Question) -> None:
         if self._closing:

@@ -14,14 +14,16 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import TypeVar
 
-from hourglass._contract.service import CountGroup, Page
+from hourglass._contract.service import Count, Page
 from hourglass._embedded.rules.run import Run
-from hourglass._embedded.rules.schedules import Record as Schedule
+from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store import visibility
-from hourglass._embedded.store.fork_safety import WORK
+from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._embedded.store.list_reader import ListReader, is_interrupted
+from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.store import (
     Change,
+    DiskCondition,
     NoteChange,
     Refusal,
     ScheduleChange,
@@ -69,13 +71,9 @@ class MemoryListing:
         """Runs that pass a filter, in the order of lists, from where another page ended."""
         return await self._ask(lambda connection: visibility.page(connection, text, token, limit))
 
-    async def count(self, text: str) -> int:
-        """How many runs pass a filter."""
+    async def count(self, text: str) -> Count:
+        """How many runs pass a filter, and in each of its groups, if it has any."""
         return await self._ask(lambda connection: visibility.count(connection, text))
-
-    async def groups(self, text: str) -> tuple[CountGroup, ...]:
-        """How many runs pass a filter in each of its groups, if it has any."""
-        return await self._ask(lambda connection: visibility.groups(connection, text))
 
     def close(self) -> None:
         """Let go of the index; it is made anew at the next question."""
@@ -83,7 +81,7 @@ class MemoryListing:
             self._reader.close()
             self._reader = None
         if self._connection is not None:
-            with WORK:
+            with NO_FORK:
                 self._connection.close()
             self._connection = None
             self._changed = dict.fromkeys(self._runs)
@@ -103,7 +101,7 @@ class MemoryListing:
         return await reader.ask(lambda connection: work(self._up_to_date(connection)))
 
     def _at_once(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        with WORK:
+        with NO_FORK:
             connection = self._up_to_date(self._index())
             if self._real_time:
                 connection.set_progress_handler(lambda: True, LITTLE)
@@ -145,6 +143,8 @@ class MemoryListing:
 class MemoryStore:
     """Implements `Store`. On `real_time` long lists are made on a thread; on virtual time they take no time."""
 
+    patience = 0.0
+
     def __init__(self, *, real_time: bool = False) -> None:
         self._runs: dict[str, Run] = {}
         self._events: dict[str, list[h.HistoryEvent]] = {}
@@ -155,11 +155,25 @@ class MemoryStore:
         self._current: dict[str, str] = {}
         self._listing = MemoryListing(self._runs, real_time=real_time)
         self._closed: deque[tuple[int, str]] = deque()
-        self._schedules: dict[str, tuple[Schedule, int]] = {}
+        self._schedules: dict[str, tuple[ScheduleRecord, int]] = {}
         self._notes: dict[str, bytes] = {}
         self._number = 0
         self.latest_ns = 0
         """The time of the newest event."""
+
+    held = ""  # it can always write
+
+    def refuses_starts(self) -> str:
+        """Never: there is always room."""
+        return ""
+
+    def condition(self) -> DiskCondition | None:
+        """There is no file."""
+        return None
+
+    def attribute_types(self) -> Mapping[str, AttributeType]:
+        """None are kept: each engine learns them from what it is given."""
+        return {}
 
     def append(self, change: Change | ScheduleChange) -> int:
         """Keep a change; returns its number."""
@@ -239,15 +253,11 @@ class MemoryStore:
         """Runs that pass a filter, newest first, from where another page ended."""
         return await self._listing.page(text, token, limit)
 
-    async def count(self, text: str) -> int:
-        """How many runs pass a filter."""
+    async def count(self, text: str) -> Count:
+        """How many runs pass a filter, and in each of its groups, if it has any."""
         return await self._listing.count(text)
 
-    async def groups(self, text: str) -> tuple[CountGroup, ...]:
-        """How many runs pass a filter in each of its groups, if it has any."""
-        return await self._listing.groups(text)
-
-    def schedule(self, schedule_id: str) -> Schedule | None:
+    def schedule(self, schedule_id: str) -> ScheduleRecord | None:
         """A schedule, if it was kept."""
         record, _ = self._schedules.get(schedule_id, (None, 0))
         return record

@@ -18,20 +18,25 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import reduce
-from operator import attrgetter, or_
-from types import GenericAlias
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
 import msgspec.structs
 
 from hourglass._embedded.rules.run import Activity, Child, Run, Timer
-from hourglass._embedded.rules.schedules import Record
+from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store.disk_faults import storage_errors
 from hourglass._embedded.store.store import NoteChange, ScheduleChange, ScheduleEntry, Stored
+from hourglass._engine.specs import StartSpec
 from hourglass._history import events as h
-from hourglass._history.encoding import encode, plain
+from hourglass._history.encoding import (
+    STORED_KINDS,
+    decode_events,
+    encode,
+    plain,
+    stored_default,
+)
 from hourglass._history.events import StartChildWorkflowExecutionInitiated
 
 # --- runs and events as bytes -------------------------------------------------------------------------------
@@ -41,33 +46,22 @@ S = TypeVar("S", bound=h.Attributes)
 IN_EVENTS = frozenset({"started", "final"})
 PENDING = frozenset({"activities", "timers", "children"})
 
-_ANY_KIND: Any = reduce(or_, h.KINDS)
-
 
 def _without(original: type[msgspec.Struct], left_out: frozenset[str], tag: str | None, **types: Any) -> Any:
     """A struct with the fields of another, but for some: fields that are added there are stored by themselves."""
     hints = get_type_hints(original) | types
     fields = [
-        (field.name, hints[field.name], *_default(field))
+        (field.name, hints[field.name], *stored_default(field))
         for field in msgspec.structs.fields(original)
         if field.name not in left_out
     ]
     return msgspec.defstruct(f"Stored{original.__name__}", fields, frozen=True, omit_defaults=True, tag=tag)
 
 
-def _default(field: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
-    if field.required:
-        return ()
-    if field.default_factory is not msgspec.NODEFAULT:
-        return (msgspec.field(default_factory=field.default_factory),)
-    return (field.default,)
-
-
-_StoredEvent = _without(h.HistoryEvent, frozenset(), None, attributes=_ANY_KIND)
-_StoredRun = _without(Run, IN_EVENTS | PENDING, None, held=tuple[_ANY_KIND, ...])
-_StoredActivity = _without(Activity, frozenset({"spec"}), "activity")
+_StoredRun = _without(Run, IN_EVENTS | PENDING, None, held=tuple[STORED_KINDS, ...])
+_StoredActivity = _without(Activity, frozenset({"scheduled", "spec"}), "activity")
 _StoredTimer = _without(Timer, frozenset(), "timer")
-_StoredChild = _without(Child, frozenset({"spec"}), "child")
+_StoredChild = _without(Child, frozenset({"initiated"}), "child")
 
 _RUN_FIELDS = _StoredRun.__struct_fields__
 _ACTIVITY_FIELDS = _StoredActivity.__struct_fields__
@@ -80,8 +74,6 @@ _timer_values = attrgetter(*_TIMER_FIELDS)
 _child_values = attrgetter(*_CHILD_FIELDS)
 
 _run_decoder = msgspec.msgpack.Decoder(_StoredRun)
-_events: Any = GenericAlias(list, (_StoredEvent,))
-_events_decoder = msgspec.msgpack.Decoder(_events)
 _shown_decoder = msgspec.msgpack.Decoder(tuple[h.WorkflowExecutionStarted, h.Fields, h.Fields])
 _pending_decoder = msgspec.msgpack.Decoder(_StoredActivity | _StoredTimer | _StoredChild)
 
@@ -89,11 +81,6 @@ _pending_decoder = msgspec.msgpack.Decoder(_StoredActivity | _StoredTimer | _Sto
 def encode_state(run: Run) -> bytes:
     """A run without what its events and its pending things say."""
     return encode(_StoredRun(*_run_values(run)))
-
-
-def encode_events(events: Sequence[h.HistoryEvent]) -> bytes:
-    """Events that follow each other."""
-    return encode(events)
 
 
 def encode_pending(thing: Activity | Timer | Child) -> bytes:
@@ -107,16 +94,24 @@ def encode_pending(thing: Activity | Timer | Child) -> bytes:
             return encode(_StoredTimer(*_timer_values(thing)))
 
 
-def encode_schedule(record: msgspec.Struct) -> bytes:
-    """A schedule's record, whole."""
-    return encode(record)
+def encode_schedule(record: ScheduleRecord) -> bytes:
+    """A schedule's record, whole; what it starts is stored flat, as events are."""
+    whole = msgspec.to_builtins(record, builtin_types=(bytes,), str_keys=False)
+    action = whole["schedule"]["action"]
+    action |= action.pop("spec")
+    return encode(whole)
 
 
-def decode_events(data: bytes) -> list[h.HistoryEvent]:
-    """Events as they were; raises ValueError (msgspec's) for what is none."""
-    return [
-        h.HistoryEvent(event.id, event.time_ns, event.attributes) for event in _events_decoder.decode(data)
-    ]
+def decode_schedule(data: bytes) -> ScheduleRecord:
+    """A schedule as it was; raises ValueError (msgspec's) for what is none."""
+    whole = msgspec.msgpack.decode(data)
+    try:
+        action = whole["schedule"]["action"]
+        found = {name: action[name] for name in StartSpec.__struct_fields__ if action.get(name) is not None}
+        action["spec"] = found
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"no schedule: {error}") from error
+    return msgspec.convert(whole, ScheduleRecord, str_keys=False)
 
 
 def decode_run(state: bytes, events: Sequence[h.HistoryEvent], pending: Mapping[int, bytes]) -> Run:
@@ -136,11 +131,12 @@ def decode_run(state: bytes, events: Sequence[h.HistoryEvent], pending: Mapping[
             timer = timers[event_id] = Timer(**fields)
             _check_began(timer.started_event_id, event_id)
         elif isinstance(thing, _StoredChild):
-            asked = _spec(events, event_id, StartChildWorkflowExecutionInitiated)
-            child = children[event_id] = Child(spec=asked, **fields)
+            asked = _asked_by(events, event_id, StartChildWorkflowExecutionInitiated)
+            child = children[event_id] = Child(initiated=asked, **fields)
             _check_began(child.initiated_event_id, event_id)
         else:
-            activity = Activity(spec=_spec(events, event_id, h.ActivityTaskScheduled), **fields)
+            scheduled = _asked_by(events, event_id, h.ActivityTaskScheduled)
+            activity = Activity(scheduled=scheduled, spec=scheduled.spec, **fields)
             activities[event_id] = activity
             _check_began(activity.scheduled_event_id, event_id)
     whole: Any = msgspec.structs.asdict(stored)
@@ -171,11 +167,11 @@ def _check_began(said: int, event_id: int) -> None:
         raise ValueError(f"what is pending since event {event_id} says that it began with event {said}")
 
 
-def _spec(events: Sequence[h.HistoryEvent], event_id: int, kind: type[S]) -> S:
-    spec = events[event_id - 1].attributes if 1 <= event_id <= len(events) else None
-    if not isinstance(spec, kind):
+def _asked_by(events: Sequence[h.HistoryEvent], event_id: int, kind: type[S]) -> S:
+    asked = events[event_id - 1].attributes if 1 <= event_id <= len(events) else None
+    if not isinstance(asked, kind):
         raise ValueError(f"event {event_id} is no {kind.__name__}, though one is pending since then")
-    return spec
+    return asked
 
 
 def _final(events: Sequence[h.HistoryEvent]) -> h.Attributes | None:
@@ -329,7 +325,6 @@ def _history(pieces: Mapping[int, bytes]) -> list[h.HistoryEvent]:
 
 logger = logging.getLogger("hourglass.embedded")
 
-_decoder = msgspec.msgpack.Decoder(Record)
 _names = msgspec.json.Decoder(tuple[str, ...])
 
 _PUT = (
@@ -371,11 +366,11 @@ def write(connection: sqlite3.Connection, rows: Iterable[Row]) -> None:
             connection.execute("DELETE FROM schedules WHERE schedule_id = ?", (each.schedule_id,))
 
 
-def read(connection: sqlite3.Connection, schedule_id: str) -> Record | None:
+def read(connection: sqlite3.Connection, schedule_id: str) -> ScheduleRecord | None:
     """A schedule; raises ValueError (msgspec's) for what is none."""
     text = "SELECT data FROM schedules WHERE schedule_id = ?"
     found = connection.execute(text, (plain(schedule_id),)).fetchall()
-    return _decoder.decode(found[0][0]) if found else None
+    return decode_schedule(found[0][0]) if found else None
 
 
 def read_note(connection: sqlite3.Connection, name: str) -> bytes:

@@ -24,24 +24,20 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import count
 
-from hourglass._contract.service import CountGroup, Page
-from hourglass._embedded.rules.schedules import Record as Schedule
-from hourglass._embedded.store import database, fork_safety, records, visibility
+from hourglass._embedded.store import database, fork_safety, visibility
 from hourglass._embedded.store.commit_thread import StoreThread, Turn
 from hourglass._embedded.store.disk_faults import (
-    Condition,
+    DiskWatch,
     Identity,
-    Surroundings,
     reason_to_hold,
     storage_error,
     storage_errors,
 )
-from hourglass._embedded.store.filter_sql import AttributeType
-from hourglass._embedded.store.fork_safety import WORK, Work
-from hourglass._embedded.store.list_reader import ListReader
-from hourglass._embedded.store.records import StoredReads
-from hourglass._embedded.store.store import Change, Refusal, ScheduleChange, ScheduleEntry, Stored
+from hourglass._embedded.store.file_reads import FileReads, ReadOnlyStore
+from hourglass._embedded.store.fork_safety import NO_FORK, ForkLock
+from hourglass._embedded.store.store import Change, DiskCondition, Refusal, ScheduleChange, Store
 from hourglass._embedded.store.writer import Apart, Batch, BatchWriter, Numbered, Readmitted
+from hourglass._forks import ForkStage, at_fork
 from hourglass._history.encoding import plain
 from hourglass.errors import StorageError
 
@@ -60,7 +56,8 @@ class Durability:
     """
 
     def __init__(self) -> None:
-        self._given = 0
+        self.given = 0
+        """The last number that was given."""
         self._committed = 0
         self._failure: StorageError | None = None
         self._refused: dict[int, StorageError] = {}
@@ -69,19 +66,9 @@ class Durability:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
-    def given(self) -> int:
-        """The last number that was given."""
-        return self._given
-
-    @property
     def failure(self) -> StorageError | None:
         """What ended it, if anything has."""
         return self._failure
-
-    def next_number(self) -> int:
-        """A number for a change."""
-        self._given += 1
-        return self._given
 
     def has(self, number: int) -> bool:
         """Whether this change, and all before it, are durable."""
@@ -217,6 +204,11 @@ one that a call waits for, and share its commit: what an activity returned is wr
 for.
 """
 
+KEPT_BACK = 0.01
+"""The engine may keep a change back so long that nothing waits for. An activity's end and what the workflow answers to
+it are then one change, where the answer takes no longer; a row less is a fifth of a step's time.
+"""
+
 LISTS_AT_ONCE = 2 if (os.cpu_count() or 1) > 2 else 1
 """So many lists and counts are worked on at the same time, so that one that takes long does not keep a quick one
 waiting; where there are few processors, workflows come first.
@@ -226,22 +218,20 @@ CHECKPOINT_PAGES = 4000
 """The log is moved into the file when it has grown by about this much."""
 
 
-class SqliteStore:
+class SqliteStore(FileReads):
     """A file that remembers runs. Open it with `open`; everything else is called on the control loop."""
+
+    patience = KEPT_BACK
 
     def __init__(
         self, path: str, opened: database.Opened, *, reserve_bytes: int, checkpoint_pages: int, retry: float
     ) -> None:
-        self.path = path
+        super().__init__(path, opened.reader, self._connect_lists, lists_at_once=LISTS_AT_ONCE)
         self.epoch = opened.epoch
         self._opened = opened
-        self._reads = StoredReads(opened.reader, path)
-        self.latest_ns = self._reads.latest_ns()
-        """About the time of the newest event when the file was opened: time goes on from there."""
-        self._surroundings = Surroundings(path, reserve_bytes)
+        self._surroundings = DiskWatch(path, reserve_bytes)
         self._reserve_bytes = reserve_bytes
         self._identity = Identity.of(path)
-        self._lists = ListReader(path, self._connect_lists, fork_safety.close, threads=LISTS_AT_ONCE)
         self._durability = Durability()
         self.is_durable: Callable[[int], bool] = self._durability.has
         """Whether a change, and all before it but for those that were refused, are durable. Asked ten times per step."""
@@ -256,7 +246,7 @@ class SqliteStore:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._told: Callable[[Refusal], None] = lambda _: None
         self._writer = BatchWriter(opened.writer, path, opened.epoch)
-        self._sink = _Sink(self._writer, Surroundings(path, 0), checkpoint_pages, self._on_refusals)
+        self._sink = _Sink(self._writer, DiskWatch(path, 0), checkpoint_pages, self._on_refusals)
         self._thread: StoreThread[Batch | Apart] = StoreThread(
             self._sink,
             path,
@@ -283,7 +273,7 @@ class SqliteStore:
         thread.
         """
         name = os.path.abspath(os.fspath(path))
-        with WORK:
+        with NO_FORK:
             opened = database.open_database(name, namespace, visibility.SCHEMA)
             try:
                 with storage_errors(name):
@@ -308,10 +298,13 @@ class SqliteStore:
 
     def append(self, change: Change | ScheduleChange) -> int:
         """Queue a change; returns its number."""
-        if self._known_ids is not None:
-            self._know_ids(self._known_ids, change)
+        known, durability = self._known_ids, self._durability
+        if known is not None and (
+            change.also or (type(change) is Change and change.run.length == len(change.events))
+        ):
+            self._know_ids(known, change)
         self._turn.append(change)
-        number = self._durability.next_number()
+        durability.given = number = durability.given + 1
         loop = asyncio._get_running_loop()
         if loop is None:  # no loop, no turns: each change for itself
             self._hand_over()
@@ -358,9 +351,9 @@ class SqliteStore:
         """Why nothing can be written at present; "" if it can."""
         return self._thread.held
 
-    def condition(self) -> Condition:
+    def condition(self) -> DiskCondition:
         """How it stands with the file and its disk."""
-        return Condition(self.path, self.held, self._surroundings.free_bytes(), self._reserve_bytes)
+        return DiskCondition(self.path, self.held, self._surroundings.free_bytes(), self._reserve_bytes)
 
     @property
     def failure(self) -> StorageError | None:
@@ -376,7 +369,7 @@ class SqliteStore:
         self._hand_over()
         self._thread.close()
         self._durability.settle()
-        with WORK:
+        with NO_FORK:
             self._close_file()
 
     def _close_file(self) -> None:
@@ -388,74 +381,12 @@ class SqliteStore:
         for connection in reversed(connections):  # the reader last: unlike the writer it does not checkpoint
             fork_safety.close(connection)
 
-    # --- reading --------------------------------------------------------------------------------------------
-
-    def load(self, run_id: str) -> Stored | None:
-        """A run that is not in memory."""
-        with self._reading():
-            return self._reads.load(run_id)
-
     def current(self, workflow_id: str) -> str:
         """The run id of the latest run of a workflow; empty if there is none."""
         with self._reading():
             if self._known_ids is not None and not self._known_ids.may_have(plain(workflow_id)):
                 return ""
             return self._reads.current(workflow_id)
-
-    def find_request(self, workflow_id: str, request_id: str) -> str:
-        """The run id of the latest run of a workflow that carried out a request; empty if none did."""
-        with self._reading():
-            return self._reads.find_request(workflow_id, request_id)
-
-    def due(self, until_ns: int, limit: int, after_ns: int = 0) -> Sequence[str]:
-        """Runs whose wake time has come (`after_ns < wake time <= until_ns`), earliest first."""
-        with self._reading():
-            return self._reads.due(until_ns, limit, after_ns)
-
-    def without_wake(self) -> Sequence[str]:
-        """Runs whose wake time is damaged: they must be looked at now, for they would never be due."""
-        with self._reading():
-            return self._reads.without_wake()
-
-    def next_due_ns(self, after_ns: int = 0) -> int:
-        """The earliest wake time later than `after_ns`; 0 if there is none."""
-        with self._reading():
-            return self._reads.next_due_ns(after_ns)
-
-    async def page(self, text: str, token: bytes, limit: int) -> Page:
-        """Runs that pass a filter, newest first, from where another page ended."""
-        self._reading()
-        return await self._lists.ask(lambda connection: visibility.page(connection, text, token, limit))
-
-    async def count(self, text: str) -> int:
-        """How many runs pass a filter."""
-        self._reading()
-        return await self._lists.ask(lambda connection: visibility.count(connection, text))
-
-    async def groups(self, text: str) -> tuple[CountGroup, ...]:
-        """How many runs pass a filter in each of its groups, if it has any."""
-        self._reading()
-        return await self._lists.ask(lambda connection: visibility.groups(connection, text))
-
-    def attribute_types(self) -> dict[str, AttributeType]:
-        """The search attributes that are known, and their types."""
-        with self._reading(), storage_errors(self.path):
-            return visibility.types(self._reads.connection)
-
-    def schedule(self, schedule_id: str) -> Schedule | None:
-        """A schedule that is not in memory."""
-        with self._reading(), storage_errors(self.path):
-            return records.read(self._reads.connection, schedule_id)
-
-    def note(self, name: str) -> bytes:
-        """What the engine keeps for itself under a name; empty if there is nothing."""
-        with self._reading(), storage_errors(self.path):
-            return records.read_note(self._reads.connection, name)
-
-    def schedules(self) -> Sequence[ScheduleEntry]:
-        """All schedules, in short."""
-        with self._reading(), storage_errors(self.path):
-            return records.read_entries(self._reads.connection)
 
     # --- inside ---------------------------------------------------------------------------------------------
 
@@ -499,11 +430,11 @@ class SqliteStore:
             raise StorageError(f"the file {self.path} was replaced while it was in use", status="DATA_LOSS")
         return connection
 
-    def _reading(self) -> Work:
-        """What every read is done inside of; raises if nothing can be read any more."""
+    def _reading(self) -> ForkLock:
+        """What every read is done inside of; raises `StorageError` if nothing can be read any more."""
         if self.failure is not None:
             raise StorageError(str(self.failure), status=self.failure.status)
-        return WORK
+        return NO_FORK
 
     def _on_end(self, error: Exception | None) -> None:
         """On the store thread: it ends here."""
@@ -531,13 +462,32 @@ class SqliteStore:
         )
 
 
+class SqliteOpener:
+    """Opens SQLite files. Implements `StoreOpener`."""
+
+    def check(self, path: str) -> None:
+        """Raise `StorageError` where the process that this one was forked from had the file open."""
+        fork_safety.refuse_inherited(path)
+
+    def open(self, path: str, namespace: str, *, briefly: bool = False) -> Store:
+        """Open a file, or make it; for an owner, which starts many workflows, with all their ids."""
+        return SqliteStore.open(path, namespace=namespace, know_ids=not briefly)
+
+    def open_read_only(self, path: str, why: StorageError) -> Store:
+        """Open a file that cannot be written, for requests that only read."""
+        return ReadOnlyStore(path, why)
+
+
+SQLITE = SqliteOpener()
+
+
 class _Sink:
     """What the store thread does with the file."""
 
     def __init__(
         self,
         writer: BatchWriter,
-        surroundings: Surroundings,
+        surroundings: DiskWatch,
         checkpoint_pages: int,
         on_refusals: Callable[[Sequence[Refusal]], None],
     ) -> None:
@@ -556,7 +506,7 @@ class _Sink:
         if self._writer.barred:
             return self.build_apart(turns)
         changes = [change for turn in turns for change in turn.changes]
-        with WORK:
+        with NO_FORK:
             return self._writer.build(changes, [key for turn in turns for key in turn.forget])
 
     def build_apart(self, turns: Sequence[Turn]) -> Apart:
@@ -569,7 +519,7 @@ class _Sink:
 
     def commit(self, batch: Batch | Apart) -> None:
         self._surroundings.check_file()
-        with WORK:
+        with NO_FORK:
             if isinstance(batch, Batch):
                 self._writer.write(batch)
                 return
@@ -584,7 +534,7 @@ class _Sink:
             return
         self._pages = 0
         try:
-            with WORK:
+            with NO_FORK:
                 self._writer.checkpoint()
         except sqlite3.Error as error:
             # No room is no loss: all is in the log. Anything else is as bad as at a commit.
@@ -600,5 +550,4 @@ def _after_fork() -> None:
 
 _live: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(ForkStage.STORES, in_child=_after_fork)

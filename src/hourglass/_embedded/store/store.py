@@ -1,4 +1,5 @@
-"""What an engine keeps its runs in: the seam between the engine, which decides, and a place that remembers.
+"""What an engine keeps its runs in: the seam between the engine, which decides, and a place that remembers. A second
+kind of store is one module that implements `Store`, and `StoreOpener` if several processes share its files.
 
 Must not know: transitions, queues, handles, when a schedule acts. The engine works in memory and is ahead of its
 store: it applies a step, queues it here with `append`, and goes on. What has an effect outside (an attempt, the
@@ -7,19 +8,21 @@ has seen. An activation has no such effect: it may go ahead, and what the run an
 
 Invariants: changes become durable in the order of `append`, each whole or not at all; what was durable stays;
 `durable` raises once a change can never become so: one that cannot be written is refused by itself, for any other
-reason the store is dead from then on and must be opened anew.
+reason the store is dead from then on and must be opened anew. The status of a `StorageError` says what to make of it:
+`is_permanent`, `RESOURCE_EXHAUSTED` where there is no room (what only reads is still answered), else try again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
 
-from hourglass._contract.service import CountGroup, Page
+from hourglass._contract.service import Count, Page
 from hourglass._embedded.rules.run import Run
-from hourglass._embedded.rules.schedules import Record as Schedule
+from hourglass._embedded.rules.schedules import ScheduleRecord
+from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._history import events as h
 from hourglass.errors import StorageError
 
@@ -30,7 +33,7 @@ AT_ONCE = 1
 class Change(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One step of one run.
 
-    `encoded` are the events as bytes, one each; empty where the transition did not encode them. `touched` names what
+    `encoded` are the events as bytes, one after the other; empty where the transition did not encode them. `touched` names what
     is pending and changed, by the id of the event that began it: each is `run.pending` by that id, or is gone.
     `wake_ns` is when the run must be looked at if it is not in memory then (0: never; `AT_ONCE`). `request_ids` are
     the requests that it carries out. `also` are changes, of other runs, further ones of this run or of schedules,
@@ -40,7 +43,7 @@ class Change(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     run: Run
     events: tuple[h.HistoryEvent, ...] = ()
-    encoded: tuple[bytes, ...] = ()
+    encoded: bytes = b""
     touched: frozenset[int] = frozenset()
     wake_ns: int = 0
     request_ids: tuple[str, ...] = ()
@@ -51,7 +54,7 @@ class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True):
     """One step of one schedule, or its end (no record). `wake_ns` is when it must be looked at (0: never)."""
 
     schedule_id: str
-    record: Schedule | None = None
+    record: ScheduleRecord | None = None
     wake_ns: int = 0
     also: tuple[Change | ScheduleChange, ...] = ()
 
@@ -86,6 +89,51 @@ class Refusal(NamedTuple):
     error: StorageError
 
 
+# --- faults -------------------------------------------------------------------------------------------------
+
+FULL_BYTES = 1 << 20
+"""A disk with less free is as good as full, though nothing has failed yet."""
+
+_PERMANENT = frozenset({"DATA_LOSS", "FAILED_PRECONDITION", "PERMISSION_DENIED"})
+
+
+class DiskCondition(msgspec.Struct, frozen=True):
+    """How it stands with a file and its disk. `held` is why it cannot be written now, "" if it can; `free_bytes` is
+    None where the system does not say; below `reserve_bytes` new workflows are refused.
+    """
+
+    path: str
+    held: str
+    free_bytes: int | None
+    reserve_bytes: int
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing can be written, or next to nothing."""
+        return bool(self.held) or (self.free_bytes is not None and self.free_bytes < FULL_BYTES)
+
+
+class Unwritable(StorageError):
+    """One change that can never be written. The file and all other changes are well."""
+
+
+def is_permanent(error: StorageError) -> bool:
+    """Whether the file stays unusable until a person sees to it."""
+    return error.status in _PERMANENT
+
+
+def epoch_is_over(path: str) -> StorageError:
+    """This process owned the file, and another does now: nothing was written."""
+    return StorageError(
+        f"the file {path} has another owner now (was its lock file, {path}-lock, deleted?): this process has "
+        f"stopped writing to it, and what was not acknowledged goes on there",
+        status="ABORTED",
+    )
+
+
+# --- the interface ------------------------------------------------------------------------------------------
+
+
 class Store(Protocol):
     """A place that remembers runs. All methods are called on the control loop; those that may take long wait
     elsewhere.
@@ -93,6 +141,29 @@ class Store(Protocol):
     The reads answer from what is durable; the engine asks only for runs of which nothing is in memory. They are
     point reads, quick enough for the control loop, but for lists and counts.
     """
+
+    patience: float
+    """A change that nothing waits for may be appended so many seconds later, or at most twice as many, together with
+    what its run does next; 0: it is appended at once.
+    """
+
+    @property
+    def latest_ns(self) -> int:
+        """About the time of the newest event when the store was opened: time goes on from there. 0: there is none."""
+        ...
+
+    @property
+    def held(self) -> str:
+        """Why nothing can be written at present; "" if it can."""
+        ...
+
+    def refuses_starts(self) -> str:
+        """Why new workflows should be refused now; "" if they need not be."""
+        ...
+
+    def condition(self) -> DiskCondition | None:
+        """How it stands with the file and its disk; None where there is none."""
+        ...
 
     def append(self, change: Change | ScheduleChange) -> int:
         """Queue a change; returns its number, one more than the one before. Never waits and never raises."""
@@ -148,15 +219,15 @@ class Store(Protocol):
         """
         ...
 
-    async def count(self, text: str) -> int:
-        """How many runs pass a filter."""
+    async def count(self, text: str) -> Count:
+        """How many runs pass a filter, and in each of its groups, if it has any."""
         ...
 
-    async def groups(self, text: str) -> tuple[CountGroup, ...]:
-        """How many runs pass a filter in each of its groups, if it has any."""
+    def attribute_types(self) -> Mapping[str, AttributeType]:
+        """The search attributes that are known, and their types."""
         ...
 
-    def schedule(self, schedule_id: str) -> Schedule | None:
+    def schedule(self, schedule_id: str) -> ScheduleRecord | None:
         """A schedule that is not in memory."""
         ...
 
@@ -174,4 +245,24 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Write what is queued and let go. Safe to call twice."""
+        ...
+
+
+class StoreOpener(Protocol):
+    """How stores of one kind are opened over a file that several processes share. The caller has the file's lock, and
+    closes the store before it drops it (see `sharing`).
+    """
+
+    def check(self, path: str) -> None:
+        """Raise `StorageError` where this process can never open the file, whatever other processes do."""
+        ...
+
+    def open(self, path: str, namespace: str, *, briefly: bool = False) -> Store:
+        """Open a file, or make it: to own it, or (`briefly`) for some requests. May be called on any thread. Raises
+        `StorageError` for a file that cannot be used, which is left as it was.
+        """
+        ...
+
+    def open_read_only(self, path: str, why: StorageError) -> Store:
+        """Open a file that cannot be written, for requests that only read; `why` is what `open` has raised."""
         ...

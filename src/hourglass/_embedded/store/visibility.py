@@ -18,22 +18,19 @@ from typing import Any
 
 import msgspec
 
-from hourglass._contract.service import CountGroup, Page, WorkflowStatus, WorkflowSummary
+from hourglass._contract.service import Count, CountGroup, Page, WorkflowStatus, WorkflowSummary
 from hourglass._embedded.rules.draft import first_task_ns
 from hourglass._embedded.rules.run import Run
-from hourglass._embedded.store.filter_sql import (
-    OPEN,
+from hourglass._embedded.store.filter_sql import OPEN, Sql, statement, status_name
+from hourglass._embedded.store.filters import parse, refusal
+from hourglass._embedded.store.search_attributes import (
     SYSTEM,
     AttributeType,
     Indexed,
-    Sql,
     indexed,
-    statement,
-    status_name,
     type_named,
     type_of,
 )
-from hourglass._embedded.store.filters import parse, refusal
 from hourglass.converter import Payload
 from hourglass.errors import ServiceError, UsageError
 
@@ -45,7 +42,7 @@ def summary(run: Run) -> WorkflowSummary:
         run_id=run.run_id,
         workflow_type=run.started.workflow_type,
         status=run.status,
-        task_queue=run.started.task_queue,
+        task_queue=run.started.spec.task_queue,
         start_time_ns=run.start_ns,
         execution_time_ns=first_task_ns(run),
         close_time_ns=run.close_ns,
@@ -153,16 +150,6 @@ _token = msgspec.json.Decoder(tuple[int, int, int])
 # --- writing ------------------------------------------------------------------------------------------------
 
 
-def is_visible_change(before: Run | None, after: Run) -> bool:
-    """Whether a step of a run changes what lists say of it."""
-    return (
-        before is None
-        or before.status is not after.status
-        or before.memo != after.memo
-        or before.search_attributes != after.search_attributes
-    )
-
-
 def write(connection: sqlite3.Connection, runs: Sequence[Run], stale: Iterable[str] | None = None) -> None:
     """Enter runs as they are now; of several states of one run the last counts. `stale` are those whose search
     attributes may be indexed already, by default all of them.
@@ -258,7 +245,7 @@ def types(connection: sqlite3.Connection) -> dict[str, AttributeType]:
 
 def _attribute_rows(run: Run, types: Mapping[str, AttributeType]) -> Iterator[tuple[str, Indexed, str]]:
     for name, payload in run.search_attributes.items():
-        kind = SYSTEM[name].type if name in SYSTEM else types.get(name)
+        kind = SYSTEM.get(name) or types.get(name)
         if kind is not None:
             for value in indexed(payload, kind):
                 yield name, value, run.run_id
@@ -301,29 +288,16 @@ def page(connection: sqlite3.Connection, text: str, token: bytes, limit: int) ->
     return Page(tuple(_summary(row) for row in rows[:limit]), more)
 
 
-def groups(connection: sqlite3.Connection, text: str) -> tuple[CountGroup, ...]:
-    """How many runs pass a filter in each of its groups; none where it groups by nothing."""
-    if not parse(text).group_by:
-        return ()
-    return tuple(
-        CountGroup((status_name(status),), number) for status, number in count_groups(connection, text)
-    )
-
-
-def count(connection: sqlite3.Connection, text: str) -> int:
-    """How many runs pass a filter."""
-    where = _where(connection, text)
-    ((number,),) = _rows(connection, f"SELECT count(*) FROM visibility WHERE {where.text}", where.values)
-    return int(number)
-
-
-def count_groups(connection: sqlite3.Connection, text: str) -> tuple[tuple[WorkflowStatus, int], ...]:
-    """How many runs pass a filter, by status; the filter says `GROUP BY ExecutionStatus`."""
-    if not parse(text).group_by:
-        raise refusal("a count by groups needs GROUP BY ExecutionStatus")
-    where = _where(connection, text)
-    sql = f"SELECT status, count(*) FROM visibility WHERE {where.text} GROUP BY status ORDER BY status"
-    return tuple((WorkflowStatus(status), number) for status, number in _rows(connection, sql, where.values))
+def count(connection: sqlite3.Connection, text: str) -> Count:
+    """How many runs pass a filter; by status too, where it says `GROUP BY ExecutionStatus`."""
+    where, is_grouped = _where(connection, text), bool(parse(text).group_by)
+    # Without groups the status is not read: an index alone may do.
+    what, by = ("status", " GROUP BY status ORDER BY status") if is_grouped else ("0", "")
+    rows = _rows(connection, f"SELECT count(*), {what} FROM visibility WHERE {where.text}{by}", where.values)
+    groups = [
+        CountGroup((status_name(WorkflowStatus(status)),), number) for number, status in rows if is_grouped
+    ]
+    return Count(sum(number for number, _ in rows), tuple(groups))
 
 
 def _rows(connection: sqlite3.Connection, sql: str, values: Sequence[Indexed]) -> list[tuple[Any, ...]]:

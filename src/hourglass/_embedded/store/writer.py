@@ -28,10 +28,10 @@ import msgspec
 
 from hourglass._embedded.rules.run import RUNNING, Run
 from hourglass._embedded.store import records, visibility
-from hourglass._embedded.store.disk_faults import Unwritable, epoch_is_over, is_of_one_change, unwritable
+from hourglass._embedded.store.disk_faults import is_of_one_change, unwritable
 from hourglass._embedded.store.records import encode_pending, encode_state, shown_form
-from hourglass._embedded.store.store import Change, Refusal, ScheduleChange
-from hourglass._history.encoding import array, encode, plain
+from hourglass._embedded.store.store import Change, Refusal, ScheduleChange, Unwritable, epoch_is_over
+from hourglass._history.encoding import array, encode_events, plain
 from hourglass.converter import Payload
 from hourglass.errors import StorageError
 
@@ -59,9 +59,9 @@ def length_before(change: Change) -> int:
     return change.run.length - len(change.events)
 
 
-def events_as_bytes(change: Change) -> tuple[bytes, ...]:
-    """The events, each as bytes."""
-    return change.encoded if change.encoded else tuple(map(encode, change.events))
+def events_as_bytes(change: Change) -> bytes:
+    """The events as bytes, one after the other."""
+    return change.encoded or encode_events(change.events)
 
 
 def _merge(first: Change, second: Change) -> Change:
@@ -460,7 +460,7 @@ class BatchWriter:
         size = len(state)
         events = NO_EVENTS
         if change.events:
-            data = array(events_as_bytes(change))
+            data = array(len(change.events), events_as_bytes(change))
             events = (change.events[0].id, data)
             size += len(data)
         kept: list[Row] = []

@@ -1,5 +1,5 @@
 """The attempts of activities that one handle has taken: kept until they may leave the engine, then its worker's
-(`AttemptHand`); and their heartbeats, thinned out (`Heartbeats`): what a loop reports a thousand times a second is
+(`ActivitySlots`); and their heartbeats, thinned out (`Heartbeats`): what a loop reports a thousand times a second is
 stored now and then.
 
 Must not know: workflow tasks, polls, local activities, how attempts end. The rules for heartbeats are Core's.
@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityTask, HandleConfig
 from hourglass._embedded.clock import Cancel, Clock, to_ns
 from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.run import Record, Token
-from hourglass._embedded.engine.task_queues import Taker
+from hourglass._embedded.engine.run import AttemptToken, LoadedRun, TakenAttempt
+from hourglass._embedded.engine.task_queues import QueuePoller
 from hourglass._embedded.rules.draft import Eager
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
 
 # --- heartbeats -----------------------------------------------------------------------------------------------
 
@@ -79,18 +79,18 @@ class Heartbeats:
 # --- activity slots -------------------------------------------------------------------------------------------
 
 
-class AttemptHand:
+class ActivitySlots:
     """What a handle has of attempts. `polls` counts the polls that wait for one, `out` says what their tokens name."""
 
-    def __init__(self, engine: Engine, taker: Taker, config: HandleConfig) -> None:
+    def __init__(self, engine: Engine, taker: QueuePoller, config: HandleConfig) -> None:
         self.polls = 0
-        self.out: dict[bytes, Token] = {}
+        self.out: dict[bytes, TakenAttempt] = {}
         self.kept: deque[tuple[ActivityItem, int]] = deque()
         self._engine = engine
         self._is_durable = engine.is_durable
         self._taker = taker
         self._config = config
-        self._offered = engine.offers.all_attempts(config.task_queue)
+        self._offered = engine.queues.all_attempts(config.task_queue)
         self._most = config.max_concurrent_activities
 
     @property
@@ -104,10 +104,10 @@ class AttemptHand:
             self.take()
         while self.kept and self._is_durable(self.kept[0][1]):
             item, _ = self.kept.popleft()
-            token = self.out.get(item.token)
-            if token is None:
+            in_hand = self.out.get(item.token)
+            if in_hand is None:
                 continue
-            return self._engine.attempts.hand_out(item, token) if isinstance(item, ActivityTask) else item
+            return self._engine.attempts.hand_out(item, in_hand) if isinstance(item, ActivityTask) else item
         return None
 
     def take(self) -> None:
@@ -118,8 +118,8 @@ class AttemptHand:
             taken = self._engine.attempts.take(self._taker)
             if taken is None:
                 return
-            task, token, rests_on = taken
-            self.out[task.token] = token
+            task, in_hand, rests_on = taken
+            self.out[task.token] = in_hand
             self.kept.append((task, rests_on))
 
     def wanted(self) -> Eager | None:
@@ -129,14 +129,14 @@ class AttemptHand:
         room = self._most - len(self.out)
         if room <= 0 or not self.polls or self._offered or not self._taker.takes_activities:
             return None
-        if not self._engine.offers.is_free:
+        if not self._engine.queues.is_free:
             return None
         return Eager(self._config.identity, self._config.task_queue, self._engine.limits, room)
 
-    def took(self, record: Record, since: int) -> None:
+    def took(self, record: LoadedRun, since: int) -> None:
         """Some were taken at once; they were asked for in the run's history from this index on."""
-        for task, token in self._engine.attempts.begun(record, since, self._taker):
-            self.out[task.token] = token
+        for task, in_hand in self._engine.attempts.begun(record, since, self._taker):
+            self.out[task.token] = in_hand
             self.kept.append((task, record.number))
 
     def cancel(self, token: bytes, reason: str, rests_on: int) -> None:
@@ -151,7 +151,7 @@ class AttemptHand:
     def stop_waiting(self, run_id: str) -> None:
         """What this run's attempts rest on will never be durable; what the worker is to hear of them need not wait."""
         self.kept = deque(
-            (item, 0 if Token.decode(item.token).run_id == run_id else rests_on)
+            (item, 0 if AttemptToken.decode(item.token).run_id == run_id else rests_on)
             for item, rests_on in self.kept
         )
 
@@ -160,9 +160,9 @@ class AttemptHand:
         kept, self.kept = self.kept, deque()
         for item, rests_on in kept:
             if isinstance(item, ActivityTask):
-                token = self.out.pop(item.token, None)
-                if token is not None:
-                    self._engine.attempts.give_back(token)
+                in_hand = self.out.pop(item.token, None)
+                if in_hand is not None:
+                    self._engine.attempts.give_back(in_hand.token)
             else:
                 self.kept.append((item, rests_on))
 
@@ -172,7 +172,7 @@ class AttemptHand:
 
     def give_up(self) -> None:
         """Let go of all attempts, those that the worker has included."""
-        for token in self.out.values():
-            self._engine.attempts.release(token)
+        for in_hand in self.out.values():
+            self._engine.attempts.release(in_hand.token)
         self.out.clear()
         self.kept.clear()

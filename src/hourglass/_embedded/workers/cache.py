@@ -24,11 +24,11 @@ from enum import Enum
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.clock import Cancel, later, to_ns
 from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.run import Query, Record
-from hourglass._embedded.engine.task_queues import Taker
+from hourglass._embedded.engine.run import LoadedRun, WaitingQuery
+from hourglass._embedded.engine.task_queues import QueuePoller
 from hourglass._embedded.rules.run import RUNNING, Run
-from hourglass._embedded.rules.tasks import Answer, leaves_no_trace, unwritten
-from hourglass._embedded.workers.activity_slots import AttemptHand
+from hourglass._embedded.rules.tasks import TaskAnswer, leaves_no_trace, unwritten
+from hourglass._embedded.workers.activity_slots import ActivitySlots
 from hourglass._embedded.workers.cursor import BadCommand, Cursor
 from hourglass._embedded.workers.local_activities import HEARTBEAT_FRACTION, LocalResult
 from hourglass._embedded.workers.local_attempts import LocalAttempts
@@ -44,7 +44,7 @@ from hourglass._engine.events import Activation, RunEvicted
 from hourglass._engine.versions import VersioningBehavior
 from hourglass._history import events as h
 from hourglass._history.events import UpdateRequest
-from hourglass.converter import ApplicationFailure, Failure
+from hourglass.converter import ApplicationFailure, Failure, Payload
 from hourglass.errors import HourglassError, NondeterminismError
 
 # --- one run --------------------------------------------------------------------------------------------------
@@ -69,13 +69,13 @@ class CachedRun:
     When anything is given out or forgotten is decided by the cache.
     """
 
-    record: Record
+    record: LoadedRun
     cursor: Cursor
     out: Out = Out.NOTHING
     task_number: int = 0
     used_flags: frozenset[int] = frozenset()
     behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
-    questions: Sequence[Query] = ()
+    questions: Sequence[WaitingQuery] = ()
     eviction: RunEvicted | None = None
     resting: bool = False
     alarm: Cancel = _nothing
@@ -87,7 +87,7 @@ class CachedRun:
         """Whether the worker has nothing of the run and owes nothing to it."""
         return self.out is Out.NOTHING and not self.task_number and not self.cursor.local_outstanding
 
-    def take_task(self, record: Record, updates: Sequence[UpdateRequest]) -> None:
+    def take_task(self, record: LoadedRun, updates: Sequence[UpdateRequest]) -> None:
         """Have a task in hand, which came with these updates."""
         task = record.run.task
         assert task is not None
@@ -99,14 +99,14 @@ class CachedRun:
 
     def hear(self, completion: Succeeded, behavior: VersioningBehavior) -> None:
         """The worker answered; this behaviour holds where its workflow says nothing."""
-        if not self.used_flags.issuperset(completion.used_flags):
+        if completion.used_flags and not self.used_flags.issuperset(completion.used_flags):
             self.used_flags |= frozenset(completion.used_flags)
         self.behavior = completion.versioning_behavior or behavior
 
-    def answer(self, taker: Taker, again: bool) -> Answer:
+    def answer(self, taker: QueuePoller, again: bool) -> TaskAnswer:
         """What is said to the task in hand; `again` asks for another at once."""
         cursor, used = self.cursor, self.used_flags
-        return Answer(
+        return TaskAnswer(
             commands=cursor.answer(),
             flags=() if used <= cursor.flags else tuple(sorted(used - cursor.flags)),
             identity=taker.identity,
@@ -178,7 +178,7 @@ def _blame(error: Exception, cached: CachedRun) -> tuple[int, Failure, str]:
 def _latest_answer(run: Run) -> int:
     """When a task that rests must be answered, not to time out."""
     started = 0 if run.task is None else run.task.started_ns
-    return later(started, to_ns(run.started.task_timeout * HEARTBEAT_FRACTION))
+    return later(started, to_ns(run.started.spec.task_timeout * HEARTBEAT_FRACTION))
 
 
 class Cache:
@@ -187,9 +187,9 @@ class Cache:
     def __init__(
         self,
         engine: Engine,
-        taker: Taker,
+        taker: QueuePoller,
         config: HandleConfig,
-        hand: AttemptHand,
+        hand: ActivitySlots,
         changed: Callable[[], object],
     ) -> None:
         self.ready: deque[tuple[Activation, int]] = deque()
@@ -221,13 +221,26 @@ class Cache:
         """Whether the task of some run rests."""
         return any(cached.resting for cached in self._runs.values())
 
-    def begin_task(self, record: Record) -> None:
+    def begin_task(self, record: LoadedRun) -> None:
         """Work on a task that the engine gave us."""
         cached = self._cached(record)
         cached.take_task(record, () if record.updates is None else self._engine.updates.give(record))
         self._advance(cached)
 
-    def begin_queries(self, record: Record) -> None:
+    def begin_task_after(self, record: LoadedRun, scheduled_event_id: int, result: Payload | None) -> None:
+        """Work on a task that the engine gave us with the end of an activity of ours, which returned this."""
+        run_id, task = record.run.run_id, record.run.task
+        cached = self._runs.get(run_id)
+        if cached is not None and task is not None and record.updates is None and cached.task_number == 0:
+            activation = cached.cursor.after_completed(record.events, scheduled_event_id, result)
+            if activation is not None:
+                self._runs[run_id] = self._runs.pop(run_id)  # now the most recently used
+                cached.task_number, cached.untouched = task.number, False
+                self._give(cached, activation, Out.EVENTS)
+                return
+        self.begin_task(record)
+
+    def begin_queries(self, record: LoadedRun) -> None:
         """Answer queries, after replaying the run if we do not know it."""
         cached = self._cached(record)
         cached.cursor.extend(record.events, live=False)
@@ -240,12 +253,12 @@ class Cache:
             return False
         out, cached.out = cached.out, Out.NOTHING
         self.outstanding -= 1
-        if out is Out.EVICTION:
+        if out is Out.EVENTS and type(completion) is Succeeded:
+            self._accept(cached, completion)
+        elif out is Out.EVICTION:
             self._forget(cached)
         elif isinstance(completion, TaskFailed):
             self._fail(cached, completion.cause, completion.failure, "LANG_FAIL")
-        elif out is Out.EVENTS:
-            self._accept(cached, completion)
         else:
             cached.answer_questions(completion.commands)
             (self._advance if cached.task_number else self._rest)(cached)
@@ -348,7 +361,7 @@ class Cache:
 
     # --- the way of a task ----------------------------------------------------------------------------------
 
-    def _cached(self, record: Record) -> CachedRun:
+    def _cached(self, record: LoadedRun) -> CachedRun:
         run_id = record.run.run_id
         cached = self._runs.pop(run_id, None)
         if cached is None:
@@ -366,7 +379,9 @@ class Cache:
             if cursor.local is not None:
                 cursor.walk_on()  # into the task in hand, in which what has no marker is asked for
                 requests = cursor.take_local_requests()
-                for result in self.local.carry_out(cached.record.run, requests, cached.record.number):
+                for result in self.local.carry_out(
+                    cached.record.run, requests, self._engine.runs.number_of(cached.record)
+                ):
                     cursor.resolve_local(result)
             activation = cursor.next_activation()
         except Exception as error:
@@ -383,11 +398,11 @@ class Cache:
     def _accept(self, cached: CachedRun, completion: Succeeded) -> None:
         cached.hear(completion, self._behavior)
         try:
-            cached.cursor.accept(completion.commands, now_ns=self._engine.clock.now_ns())
+            more = cached.cursor.accept(completion.commands, self._engine.clock.now_ns)
         except Exception as error:
             self._fail(cached, *_blame(error, cached))
             return
-        self._advance(cached)
+        (self._advance if more else self._finish)(cached)
 
     def _finish(self, cached: CachedRun, *, again: bool = False) -> None:
         self._rouse(cached)
@@ -410,11 +425,12 @@ class Cache:
             return
         if eager is not None:
             self._hand.took(record, since)
-        if task is not None and leaves_no_trace(task, answer):
+        if task is not None and task.speculative and leaves_no_trace(task, answer):
             cached.cursor.step_back(record.events)
         elif record.run.status is RUNNING:
             cached.cursor.step_over(record.events)
-        self._engine.updates.settle(record, number, answer)
+        if record.updates is not None or answer.refused_updates:
+            self._engine.updates.settle(record, number, answer)
 
     def _fail(self, cached: CachedRun, cause: int, failure: Failure, reason: str) -> None:
         self._rouse(cached)
@@ -431,7 +447,7 @@ class Cache:
 
     def _rest(self, cached: CachedRun) -> None:
         """Nothing is out: evict, ask, or wait for the next task."""
-        if cached.eviction in (None, _CLOSED) and cached.record.queries:  # one that is broken answers none
+        if cached.record.queries and cached.eviction in (None, _CLOSED):  # one that is broken answers none
             cached.questions = self._engine.tasks.take_questions(cached.record)
         if cached.questions:
             self._ask(cached)
@@ -489,7 +505,7 @@ class Cache:
     def _give(self, cached: CachedRun, activation: Activation, out: Out) -> None:
         cached.out = out
         self.outstanding += 1
-        # Not the run's newest change must be durable, but the one AHEAD before it. Nothing can be lost by that:
+        # Not what it tells must be durable, but the change AHEAD before the newest. Nothing can be lost by that:
         # workflow code only computes, and what comes of its answer (an activity, a result for a client) leaves the
         # engine when the answer's own change is durable, which is written after all that the activation told.
-        self.ready.append((activation, cached.record.number - AHEAD))
+        self.ready.append((activation, self._engine.runs.appended - AHEAD))

@@ -18,6 +18,7 @@ import msgspec
 from hourglass._embedded.rules.run import RequestCancelChild
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._engine.specs import ChildCancellationType
 from hourglass._history import events as h
 from hourglass._history import events as o
 from hourglass.converter import (
@@ -30,7 +31,7 @@ from hourglass.converter import (
 )
 from hourglass.errors import RetryState, TimeoutType
 
-_AT_ONCE = (c.ChildCancellationType.ABANDON, c.ChildCancellationType.TRY_CANCEL)
+_AT_ONCE = (ChildCancellationType.ABANDON, ChildCancellationType.TRY_CANCEL)
 
 _SIGNAL_REASONS = {
     o.ExternalFailedCause.EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND: "it was not found",
@@ -49,13 +50,6 @@ OtherCommand: TypeAlias = (
     | c.SignalExternalWorkflow
     | c.CancelSignalExternal
     | c.RequestCancelExternal
-)
-OTHER_COMMANDS: tuple[type[c.Command], ...] = (
-    c.StartChildWorkflow,
-    c.CancelChildWorkflow,
-    c.SignalExternalWorkflow,
-    c.CancelSignalExternal,
-    c.RequestCancelExternal,
 )
 
 
@@ -138,8 +132,8 @@ class ChildOutcomes:
             del self._children[command.seq]
             self.issued.remove(child.command)
             return [e.ChildStartCancelled(command.seq, self._not_scheduled(child, command.reason))]
-        kind = child.command.cancellation_type
-        if kind is not c.ChildCancellationType.ABANDON:
+        kind = child.command.child.cancellation_type
+        if kind is not ChildCancellationType.ABANDON:
             self.issued.append(
                 RequestCancelChild(
                     workflow_id=child.command.workflow_id,

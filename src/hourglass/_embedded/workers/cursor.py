@@ -37,7 +37,7 @@ from hourglass._history.events import (
     WorkflowExecutionUpdateAccepted,
     WorkflowExecutionUpdateAdmitted,
 )
-from hourglass.converter import Failure
+from hourglass.converter import Failure, Payload
 from hourglass.errors import NondeterminismError
 
 __all__ = ["BadCommand", "Cursor"]
@@ -211,33 +211,30 @@ def run_started(a: h.WorkflowExecutionStarted, start_ns: int) -> e.RunStarted:
         workflow_type=a.workflow_type,
         workflow_id=a.workflow_id,
         arguments=a.arguments,
+        headers=a.headers,
+        spec=a.spec,
         seed=seed_of(a.original_run_id),
         attempt=a.attempt,
-        headers=a.headers,
         identity=a.identity,
         parent_namespace=a.parent_namespace,
         parent_workflow_id=a.parent_workflow_id,
         parent_run_id=a.parent_run_id,
         root_workflow_id=a.root_workflow_id,
         root_run_id=a.root_run_id,
-        execution_timeout=a.execution_timeout,
-        run_timeout=a.run_timeout,
-        task_timeout=a.task_timeout,
-        retry_policy=a.retry_policy,
-        cron_schedule=a.cron_schedule,
         continued_run_id=a.continued_run_id,
         first_execution_run_id=a.first_run_id,
         original_execution_run_id=a.original_run_id,
         last_completion_result=a.last_completion_result,
         last_failure=a.continued_failure,
-        memo=a.memo,
-        search_attributes=a.search_attributes,
         start_time_ns=start_ns,
-        priority_key=a.priority_key,
     )
 
 
 # --- the cursor -----------------------------------------------------------------------------------------------
+
+
+_WITH_TASK = 4
+"""How many events the end of an activity writes together with the task that it leads to."""
 
 
 class Cursor:
@@ -324,6 +321,32 @@ class Cursor:
             jobs.sort(key=rank)
         return self._make(tuple(jobs), is_replaying=self._replaying)
 
+    def after_completed(
+        self, history: Sequence[h.HistoryEvent], scheduled_event_id: int, result: Payload | None
+    ) -> e.Activation | None:
+        """The activation of a task that this worker took with the end of an activity, which returned this: the same
+        that `extend` and `next_activation` lead to. None where the history tells more than that: then they are asked.
+        """
+        if len(history) - self._position != _WITH_TASK or self._outcomes.expects or not self._is_up_to_date:
+            return None
+        if self._jobs or self._early or self._admitted or self.local is not None:
+            return None
+        newest = history[-1]
+        started = newest.attributes
+        if type(started) is not h.WorkflowTaskStarted:
+            return None
+        seq = self._outcomes.completed(scheduled_event_id)
+        if seq is None:
+            return None
+        self._history, self._updates, self._ends_live = history, (), True
+        self._position = self._stop = len(history)
+        self._length, self._replaying, self._in_task, self._activation = newest.id, False, True, 1
+        if newest.time_ns > self._time_ns:
+            self._time_ns = newest.time_ns
+        self._version = self._own_version
+        self._read_task_started(newest, started)
+        return self._make((e.ActivityCompleted(seq, result),), is_replaying=False)
+
     def walk_on(self) -> None:
         """Go on to where there is something to tell, or to the end. Raises `NondeterminismError`."""
         while not self._jobs and self._position < self._stop:
@@ -336,18 +359,25 @@ class Cursor:
         """An activation of queries alone, where the run stands now."""
         return self._make(queries, is_replaying=True)
 
-    def accept(self, commands: Sequence[c.Command], *, now_ns: int = 0) -> None:
-        """Take the worker's commands for the last activation. Raises `BadCommand`."""
+    def accept(self, commands: Sequence[c.Command], now_ns: Callable[[], int]) -> bool:
+        """Take the worker's commands for the last activation; says whether there is more to tell or to do before the
+        task is answered. `now_ns` is asked where a local activity begins. Raises `BadCommand`.
+        """
         for command in commands:
-            if isinstance(command, c.TERMINAL):
+            kind, now = type(command), 0
+            if kind in c.TERMINAL_KINDS:
                 self._closing = True
-            elif isinstance(command, c.ScheduleLocalActivity):
+            elif kind is c.ScheduleLocalActivity:
                 self._with_local()
-            told = self._outcomes.issue(command, replaying=self._replaying, now_ns=now_ns)
+                now = now_ns()
+            told = self._outcomes.issue(command, self._replaying, now)
             if told:
                 self._jobs += told
-        if self.local is not None and self.local.markers:
+        if self.local is None:
+            return bool(self._jobs) or self._position < self._stop
+        if self.local.markers:
             self._tell_foreseen(self.local)
+        return True
 
     # --- local activities -----------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from hourglass._contract.handle import (
@@ -28,14 +28,15 @@ from hourglass._contract.handle import (
 )
 from hourglass._embedded.clock import Cancel, to_ns
 from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.run import Record, Token
+from hourglass._embedded.engine.run import AttemptToken, LoadedRun
 from hourglass._embedded.rules.draft import Eager
-from hourglass._embedded.store.disk_faults import Unwritable
+from hourglass._embedded.store.store import Unwritable
 from hourglass._embedded.waiting import Bell
-from hourglass._embedded.workers.activity_slots import AttemptHand, Heartbeats
+from hourglass._embedded.workers.activity_slots import ActivitySlots, Heartbeats
 from hourglass._embedded.workers.cache import Cache
 from hourglass._engine.commands import Completion
-from hourglass._engine.events import Activation, Payloads
+from hourglass._engine.events import Activation
+from hourglass._engine.specs import Payloads
 from hourglass.errors import StorageError
 
 _log = logging.getLogger("hourglass.embedded")
@@ -57,29 +58,32 @@ class EngineHandle:
         self.takes_workflows = config.workflows
         self.takes_activities = config.activities
         self.in_process: InProcess = self
+        self.on_activations: Callable[[Sequence[Activation]], object] | None = None
+        self.on_activities: Callable[[Sequence[ActivityItem]], object] | None = None
         self._engine = engine
         self._config = config
         self._ended = ended
-        self._hand = AttemptHand(engine, self, config)
+        self._hand = ActivitySlots(engine, self, config)
         self._cache = Cache(engine, self, config, self._hand, self._ring)
         self._local = self._cache.local
-        self._offers = engine.offers
-        self._tasks_offered = engine.offers.all_tasks(config.task_queue)
+        self._queues = engine.queues
+        self._tasks_offered = engine.queues.all_tasks(config.task_queue)
         self._asked = engine.tasks.all_asked()
-        self._attempts_offered = engine.offers.all_attempts(config.task_queue)
+        self._attempts_offered = engine.queues.all_attempts(config.task_queue)
         self._eager = Eager(config.identity, config.task_queue, engine.limits)
         self._task_bell = Bell()
         self._activity_bell = Bell()
         self._task_polls = 0
+        self._will_give = False
         self._closing = False
         self._grace: Cancel | None = None
         self._heartbeats = Heartbeats(
             engine.clock, config.heartbeat_throttle, engine.attempts.record_heartbeat
         )
-        engine.offers.join(self)
+        engine.queues.join(self)
         engine.deployments.joined(self)
 
-    # --- what the engine asks (Taker) -----------------------------------------------------------------------
+    # --- what the engine asks (QueuePoller) -----------------------------------------------------------------------
 
     @property
     def has_out(self) -> bool:
@@ -115,10 +119,28 @@ class EngineHandle:
             self._ring()  # a poll that waits looks for itself, and says so if it cannot either
         if is_over:
             self._cache.refuse_questions(engine.failed or HandleBroken("the engine was closed"))
-        if self._cache.ready or is_over:
-            self._task_bell.ring()
-        if hand.kept or is_over or self._local.has_items:
-            self._activity_bell.ring()
+        if is_over:
+            self._ring()
+        elif not self._will_give and (self._cache.ready or hand.kept or self._local.has_items):
+            # Once for all that this turn of the loop brings: answers come in bursts.
+            self._will_give = True
+            asyncio.get_running_loop().call_soon(self._give)
+
+    def _give(self) -> None:
+        """Give the receivers what may leave now; a poll is woken for the rest, and waits until that is durable."""
+        self._will_give = False
+        receiver, taker = self.on_activations, self.on_activities
+        if self._cache.ready:
+            if receiver is not None and self._task_polls:
+                receiver(self.take_activations())
+            if self._cache.ready:
+                self._task_bell.ring()
+        hand = self._hand
+        if hand.kept or self._local.has_items:
+            if taker is not None and hand.polls:
+                taker(self.take_activities())
+            if hand.kept or self._local.has_items:
+                self._activity_bell.ring()
 
     def closed(self, run_id: str) -> None:
         """A run has closed: forget it once its activation, if one is out, is back."""
@@ -175,7 +197,14 @@ class EngineHandle:
 
     def take_activations(self) -> list[Activation]:
         """Those that a poll would bring at once."""
-        return list(iter(self._next_activation, None))
+        taken: list[Activation] = []
+        ready, is_durable = self._cache.ready, self._engine.is_durable
+        while True:
+            if self._tasks_offered or self._asked:
+                self._take_tasks()
+            if not ready or not is_durable(ready[0][1]):
+                return taken
+            taken.append(ready.popleft()[0])
 
     def _take_tasks(self) -> None:
         """Take what there is, until something may be given out at once."""
@@ -214,9 +243,10 @@ class EngineHandle:
 
     def _took_answer(self) -> None:
         """There may be room to take more, or something more to give."""
-        if self._offers.stirred:
-            self._offers.stir()
-        self.wake()
+        if self._queues.to_dispatch:
+            self._queues.dispatch()
+        if not self._will_give or self._tasks_offered or self._attempts_offered or self._asked:
+            self.wake()
         if self._closing:
             self._ring()
 
@@ -254,8 +284,9 @@ class EngineHandle:
 
     def take_activities(self) -> list[ActivityItem]:
         """Those that a poll would bring at once."""
-        taken = []
-        while (item := self._local.next_item() or self._hand.next_item()) is not None:
+        taken: list[ActivityItem] = []
+        local, hand = self._local, self._hand
+        while (item := (local.next_item() if local.has_items else None) or hand.next_item()) is not None:
             taken.append(item)
         return taken
 
@@ -267,15 +298,19 @@ class EngineHandle:
         """The same at once."""
         if self._engine.is_over:
             self._say_it_is_over()
-        token = self._hand.out.pop(result.token, None)
-        if token is None and self._local.is_local(result.token):
+        in_hand = self._hand.out.pop(result.token, None)
+        if in_hand is not None and type(result) is ActivityOk:
+            self._heartbeats.end(result.token, flush=False)
+            record, attempts = in_hand.record, self._engine.attempts
+            if attempts.complete(in_hand, result, self.identity, self._wants_task(record)):
+                self._cache.begin_task_after(record, in_hand.token.scheduled_event_id, result.result)
+        elif in_hand is None and self._local.is_local(result.token):
             self._local.complete(result)
         else:
             self._heartbeats.end(result.token, flush=not isinstance(result, ActivityOk))
-            attempt = token or Token.decode(result.token)  # it may have been taken from us meanwhile
-            begun = self._engine.attempts.end(attempt, result, self.identity, self._wants_task)
-            if begun is not None:
-                self._cache.begin_task(begun)
+            # It may have been taken from us meanwhile.
+            token = AttemptToken.decode(result.token) if in_hand is None else in_hand.token
+            self._engine.attempts.end(token, result, self.identity)
         self._took_answer()
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
@@ -284,14 +319,14 @@ class EngineHandle:
             self._say_it_is_over()
         if self._local.is_local(token):
             return
-        found = self._engine.attempts.find(Token.decode(token))
+        found = self._engine.attempts.find(AttemptToken.decode(token))
         if found is None:
             self._heartbeats.end(token, flush=False)
             self.cancel_attempt(token, "NOT_FOUND", self._engine.runs.newest)
         else:
             self._heartbeats.beat(token, details, found[1].spec.heartbeat_timeout)
 
-    def _wants_task(self, record: Record) -> Eager | None:
+    def _wants_task(self, record: LoadedRun) -> Eager | None:
         """Whether it takes at once the task of this run that the end of an attempt leads to: if a poll waits for it,
         and no task waited before.
         """
@@ -299,10 +334,10 @@ class EngineHandle:
             return None
         if record.sticky is not self:
             return None
-        if self._cache.outstanding >= self._config.max_concurrent_workflow_tasks or not self._offers.is_free:
+        if self._cache.outstanding >= self._config.max_concurrent_workflow_tasks or not self._queues.is_free:
             return None
         run = record.run
-        if run.task_is_started or run.started.task_queue != self.task_queue:
+        if run.task_is_started or run.started.spec.task_queue != self.task_queue:
             return None
         return None if self._cache.is_busy(run.run_id) else self._eager
 
@@ -314,11 +349,11 @@ class EngineHandle:
             return
         self._closing = True
         self.takes_workflows = self.takes_activities = False
-        self._engine.offers.leave(self)
+        self._engine.queues.leave(self)
         self._hand.give_back()
         self._local.close()
         self._cache.let_go()
-        self._engine.offers.wake(self.task_queue)
+        self._engine.queues.wake(self.task_queue)
         self._grace = self._engine.clock.call_after(
             to_ns(self._config.graceful_shutdown), self._stop_activities
         )

@@ -28,7 +28,7 @@ from hourglass._embedded.rules.activities import backoff
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.commands import ScheduleLocalActivity
-from hourglass._engine.events import RetryRule
+from hourglass._engine.specs import ActivityCancellationType, RetryRule
 from hourglass._history.events import LocalActivityMarkerRecorded, RecordLocalActivity
 from hourglass.converter import (
     ActivityFailure,
@@ -114,7 +114,7 @@ class _Local:
     @property
     def waits(self) -> bool:
         """Whether cancelling it means to wait until it has stopped."""
-        return self.command.cancellation_type is c.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
+        return self.command.spec.cancellation_type is ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
 
 
 class LocalActivities:
@@ -163,7 +163,7 @@ class LocalActivities:
                 known, cancelled_at_once(seq, known.command.attempt, known.original_ns), known.time_ns
             )
         never_began = self._wanted.pop(seq, None) is not None
-        if known.command.cancellation_type is c.ActivityCancellationType.ABANDON:
+        if known.command.spec.cancellation_type is ActivityCancellationType.ABANDON:
             self._executing.discard(seq)
         elif not never_began:
             self._cancels.append(CancelLocal(seq))
@@ -354,9 +354,9 @@ def timed_out(kind: TimeoutType) -> Failure:
 
 def limits(command: ScheduleLocalActivity) -> tuple[float, float, float]:
     """Schedule-to-close, schedule-to-start and start-to-close, as Core understands them; 0: no limit."""
-    whole = command.schedule_to_close_timeout or 0.0
-    wait = command.schedule_to_start_timeout or 0.0
-    attempt = command.start_to_close_timeout or 0.0
+    spec = command.spec
+    whole = spec.schedule_to_close_timeout
+    wait, attempt = spec.schedule_to_start_timeout, spec.start_to_close_timeout
     if whole:
         wait, attempt = min(wait, whole), min(attempt, whole)
     return whole, wait, attempt
@@ -400,5 +400,4 @@ def retry_delay(rule: RetryRule | None, attempt: int, failure: Failure) -> float
 
 def threshold(command: ScheduleLocalActivity) -> float:
     """How long a pause may be without becoming a timer."""
-    given = command.local_retry_threshold
-    return DEFAULT_THRESHOLD if given is None else given
+    return command.spec.local_retry_threshold or DEFAULT_THRESHOLD

@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+import msgspec
+
 from hourglass._contract.handle import (
     ActivityCancel,
     ActivityCancelled,
@@ -39,7 +41,7 @@ from hourglass._embedded.workers.local_activities import (
     RunLocal,
     cancelled_at_once,
 )
-from hourglass._engine.events import RetryRule
+from hourglass._engine.specs import RetryRule
 from hourglass.converter import ApplicationFailure, Failure, Payload
 from hourglass.errors import TimeoutType
 
@@ -284,11 +286,18 @@ class LocalAttempts:
             token=attempt.token,
             activity_id=command.activity_id,
             activity_type=command.activity_type,
+            spec=msgspec.structs.replace(
+                command.spec,
+                task_queue=self._config.task_queue,
+                schedule_to_close_timeout=whole,
+                start_to_close_timeout=each or whole,
+                heartbeat_timeout=0.0,
+                retry_policy=complete_retry(command.spec.retry_policy or RetryRule()),
+            ),
             arguments=command.arguments,
             attempt=attempt.number,
             is_local=True,
             namespace=self._namespace,
-            task_queue=self._config.task_queue,
             workflow_id=run.started.workflow_id,
             run_id=run.run_id,
             workflow_type=run.started.workflow_type,
@@ -296,14 +305,11 @@ class LocalAttempts:
             scheduled_time_ns=attempt.wanted.original_schedule_ns,
             current_attempt_scheduled_time_ns=attempt.ready_ns,
             started_time_ns=attempt.started_ns,
-            schedule_to_close_timeout=whole,
-            start_to_close_timeout=each or whole,
-            retry_policy=complete_retry(command.retry_policy or RetryRule()),
         )
 
     def _fail(self, attempt: _Attempt, ending: Ending, failure: Failure) -> None:
         command = attempt.wanted.command
-        delay = local_activities.retry_delay(command.retry_policy, attempt.number, failure)
+        delay = local_activities.retry_delay(command.spec.retry_policy, attempt.number, failure)
         if delay is None or attempt.told_to_cancel:
             self._settle(attempt, ending, failure=failure)
         elif delay > local_activities.threshold(command):

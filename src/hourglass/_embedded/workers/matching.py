@@ -15,10 +15,13 @@ from collections.abc import Sequence
 from hourglass._embedded.rules.run import RequestCancelChild
 from hourglass._embedded.workers.outcomes import Outcomes
 from hourglass._engine import commands as c
+from hourglass._engine.words import AskedCommand, asked, describe
 from hourglass._history import events as h
 from hourglass._history import events as local
 from hourglass._history import events as o
 from hourglass._history import events as u
+from hourglass._history.walk import is_patch_index
+from hourglass._history.words import describe_event
 from hourglass.errors import NondeterminismError
 
 COMMAND_OF: dict[type[h.Attributes], type[c.Command] | tuple[type[c.Command], ...]] = {
@@ -61,7 +64,7 @@ def match(outcomes: Outcomes, event: h.HistoryEvent) -> None:
             _settle(outcomes, event)
     elif isinstance(attributes, local.LocalActivityMarkerRecorded):
         _match_local(outcomes, event, attributes)
-    elif not _is_patch_index(attributes):  # which is the engine's own, behind each patch
+    elif not is_patch_index(attributes):  # which is the engine's own, behind each patch
         _pair(outcomes, event)
 
 
@@ -130,12 +133,6 @@ def _settle(outcomes: Outcomes, event: h.HistoryEvent) -> None:
     outcomes.issued.clear()
 
 
-def _is_patch_index(attributes: h.Attributes) -> bool:
-    return isinstance(attributes, h.UpsertWorkflowSearchAttributes) and set(attributes.search_attributes) == {
-        h.PATCHES
-    }
-
-
 def _fits(command: c.Command, attributes: h.Attributes, outcomes: Outcomes) -> bool:
     if not isinstance(command, COMMAND_OF[type(attributes)]):
         return False
@@ -167,49 +164,20 @@ def _fits(command: c.Command, attributes: h.Attributes, outcomes: Outcomes) -> b
             return True
 
 
-def describe_command(command: c.Command) -> str:
-    """A command in words, without arguments."""
-    match command:
-        case c.ScheduleActivity():
-            return f"ScheduleActivity {command.activity_type!r} (id {command.activity_id})"
-        case c.StartChildWorkflow():
-            return f"StartChildWorkflow {command.workflow_type!r} (id {command.workflow_id})"
-        case c.ScheduleLocalActivity():
-            return f"ScheduleLocalActivity {command.activity_type!r} (id {command.activity_id})"
-        case local.RecordLocalActivity(marker):
-            return f"the end of local activity {marker.activity_type!r} (id {marker.activity_id})"
-        case c.StartTimer() | c.CancelTimer() | c.RequestCancelActivity():
-            return f"{type(command).__name__} {command.seq}"
-        case c.AcceptUpdate() | c.RejectUpdate() | c.CompleteUpdate():
-            return f"{type(command).__name__} {command.protocol_instance_id!r}"
-        case _:
-            return type(command).__name__
-
-
-def describe_event(event: h.HistoryEvent) -> str:
-    """An event in words, without payloads."""
-    attributes = event.attributes
-    match attributes:
-        case h.ActivityTaskScheduled():
-            what = f" {attributes.activity_type!r} (id {attributes.activity_id})"
-        case local.LocalActivityMarkerRecorded():
-            what = f" of local activity {attributes.activity_type!r} (id {attributes.activity_id})"
-        case o.StartChildWorkflowExecutionInitiated():
-            what = f" {attributes.workflow_type!r} (id {attributes.workflow_id})"
-        case h.TimerStarted() | h.TimerCanceled():
-            what = f" {attributes.timer_id}"
-        case u.WorkflowExecutionUpdateAccepted() | u.WorkflowExecutionUpdateCompleted():
-            what = f" {attributes.update_id!r}"
-        case _:
-            what = ""
-    return f"{h.kind_of(attributes)}{what}"
-
-
 def _mismatch(event: h.HistoryEvent, command: c.Command | None) -> NondeterminismError:
     expected = describe_event(event)
-    produced = "no command" if command is None else describe_command(command)
+    produced = "no command" if command is None else _described(command)
     return NondeterminismError(
         f"the history has {expected} as event {event.id}, but the workflow produced {produced}",
         expected=expected,
         produced=produced,
     )
+
+
+def _described(command: c.Command) -> str:
+    if isinstance(command, local.RecordLocalActivity):
+        marker = command.marker
+        return (
+            f"the end of {describe(AskedCommand('local activity', marker.activity_id, marker.activity_type))}"
+        )
+    return describe(asked(command))

@@ -21,6 +21,7 @@ from hourglass._embedded.workers.child_outcomes import ChildOutcomes, OtherComma
 from hourglass._embedded.workers.local_activities import LocalActivities
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._engine.specs import ActivityCancellationType
 from hourglass._history import events as h
 from hourglass._history.events import RecordLocalActivity, UpdateRequest
 from hourglass.converter import ActivityFailure, CanceledFailure, Failure
@@ -168,7 +169,7 @@ class Outcomes:
             self.local = LocalActivities(self.issued, time_ns, activation)
         return self.local
 
-    def issue(self, command: c.Command, *, replaying: bool = False, now_ns: int = 0) -> list[e.AnyEvent]:
+    def issue(self, command: c.Command, replaying: bool = False, now_ns: int = 0) -> list[e.AnyEvent]:
         """The worker asks for something; gives what it may be told at once."""
         match command:
             case c.ScheduleActivity():
@@ -210,7 +211,7 @@ class Outcomes:
         return []
 
     def _schedule_local(self, command: c.ScheduleLocalActivity, replaying: bool, now_ns: int) -> None:
-        if not (command.schedule_to_close_timeout or command.start_to_close_timeout):
+        if not (command.spec.schedule_to_close_timeout or command.spec.start_to_close_timeout):
             raise BadCommand(f"local activity {command.activity_id} has no time limit")
         local = self.local_from()
         if local.is_taken(command.seq):
@@ -282,6 +283,18 @@ class Outcomes:
             case _:
                 return [] if self._others is None else self._others.resolve(attributes, event_id)
 
+    def completed(self, scheduled_event_id: int) -> int | None:
+        """An activity returned, of which the worker waits to hear: gives its number, and it is over; None if it does
+        not wait.
+        """
+        wanted = self._by_event.get(scheduled_event_id)
+        if wanted is None or wanted.over:
+            return None
+        wanted.over = True
+        del self._by_event[scheduled_event_id]
+        self._activities.pop(wanted.command.seq, None)
+        return wanted.command.seq
+
     def _finish(self, event_id: int) -> _Wanted | None:
         """The request behind an event, if the worker still waits for it."""
         wanted = self._by_event.pop(event_id, None)
@@ -309,13 +322,13 @@ class Outcomes:
         wanted = self._activities.get(command.seq)
         if wanted is None or wanted.over or wanted.cancelling:
             return []
-        kind = _schedule(wanted).cancellation_type
+        kind = _schedule(wanted).spec.cancellation_type
         wanted.cancelling = True
         if not wanted.event_id:
             self.issued.remove(wanted.command)
-        elif kind is not c.ActivityCancellationType.ABANDON:
+        elif kind is not ActivityCancellationType.ABANDON:
             self.issued.append(command)
-            if kind is c.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED:
+            if kind is ActivityCancellationType.WAIT_CANCELLATION_COMPLETED:
                 return []
         wanted.over = True
         return [e.ActivityCancelled(command.seq, _cancelled(wanted, None))]

@@ -4,10 +4,9 @@
     search      pure: which orders to try, all small deviations first; the smallest one that still fails
     possible    what can happen next, the usual thing first: what comes from outside, and what befalls activities
     properties  what must hold, and what of it does not
-    queue, driver       thin: one order, in an environment of its own
+    driver      does what was chosen, one thing after another
     story       an order in words
-    order       one order from its beginning to its end
-    explorer    all of these put together, what was covered, and the progress line
+    explorer    one order after another, each in an environment of its own; what was covered, and the progress line
 
 An order is decided by its choices alone: no clock, no hash, no thread has a say.
 """

@@ -14,29 +14,80 @@ Invariants:
 
 from __future__ import annotations
 
+import asyncio
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from hourglass._bridge.handles import is_eviction
-from hourglass._contract.handle import ActivityTask
+from hourglass._contract.handle import ActivityItem, ActivityTask, Shutdown
 from hourglass._embedded.clock import to_ns
+from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation, QueryReceived
 from hourglass._runtime.evaluation import Verdict
 from hourglass.errors import WorkflowStuck
 from hourglass.testing._attempts import Attempts, Mishap
-from hourglass.testing._choosing import Step
-from hourglass.testing._driver import Driver
+from hourglass.testing._driver import EnvironmentDriver, ServedQueue, Step, queues_of
 from hourglass.testing._explore.choices import Choices, Option, Sort
 from hourglass.testing._explore.possible import Arrival, possible
-from hourglass.testing._explore.queue import StillQueue
 from hourglass.testing._guard import WorkflowHung
-from hourglass.testing._queues import Queue, queues_of
 from hourglass.testing._trouble import QuietTroubles, explain
+
+# --- a task queue without polls: all that is taken is a choice ------------------------------------
+
+
+T = TypeVar("T")
+
+
+class StillQueue(ServedQueue):
+    """What serves one task queue of an exploration."""
+
+    def polled(self, *, asked: bool = False) -> list[Activation | ActivityItem]:
+        """What is there without being taken: replays, evictions, cancellations, and queries, if any was `asked`."""
+        handle = self._still
+        found: list[Activation | ActivityItem] = []
+        while (handle.has_activation or asked) and (activation := self.take_task()) is not None:
+            found.append(activation)
+        while handle.has_activity and (item := self.take_attempt()) is not None:
+            found.append(item)
+        return found
+
+    def take_task(self) -> Activation | None:
+        """One activation, if the engine may give one out."""
+        return self._once(self.handle.poll_activation)
+
+    def take_attempt(self) -> ActivityItem | None:
+        """One attempt, or the cancellation of one, if the engine may give one out."""
+        return self._once(self.handle.poll_activity)
+
+    @property
+    def _still(self) -> EngineHandle:
+        assert isinstance(self.handle, EngineHandle)
+        return self.handle
+
+    def _once(self, poll: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
+        """Poll, and do not wait."""
+        coro = poll()
+        asyncio._set_running_loop(self._loop)
+        try:
+            coro.send(None)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        except Shutdown:
+            return None
+        finally:
+            asyncio._set_running_loop(None)
+        coro.close()
+        return None
+
+
+# --- the driver of one order ----------------------------------------------------------------------
+
 
 _MOST_STEPS = 10_000
 _UNHEARD = Mishap(answer_lost=True)
@@ -62,7 +113,7 @@ class Teller(Protocol):
         ...
 
 
-class Exploring(Driver):
+class Exploring(EnvironmentDriver):
     """Drives one order."""
 
     make_queue = StillQueue
@@ -91,8 +142,6 @@ class Exploring(Driver):
         self._late: set[str] = set()
         self._steps_done = 0
         self._begin_ns = self.clock.now_ns()
-        self.engine.runs.new_run_id = self._new_run_id
-        self.engine.runs.next_due = self._next_due
         self._runs = 0
 
     @property
@@ -116,11 +165,12 @@ class Exploring(Driver):
         """Whether the engine may give this out: what was chosen, and nothing else."""
         return self._permitted == (run_id, scheduled_event_id)
 
-    def _new_run_id(self) -> str:
+    def new_run_id(self) -> str:
+        """Numbers: the same order has the same ids."""
         self._runs += 1
         return f"00000000-0000-4000-8000-{self._runs:012}"
 
-    def _next_due(self, due: list[int]) -> list[int]:
+    def due_now(self, due: list[int]) -> list[int]:
         """Of a run's timers and timeouts that are due at the same instant the choices pick one, which comes alone."""
         if len(due) < 2:
             return due
@@ -151,7 +201,7 @@ class Exploring(Driver):
         passed = self.clock.now_ns() - self._begin_ns
         return possible(
             self.engine,
-            self.cast.mishaps,
+            self.registry.mishaps,
             self.sorts,
             idle=self._known - self._late,
             late=self._late,
@@ -240,10 +290,10 @@ class Exploring(Driver):
             elif option.kind == "unheard":
                 self.attempts.begin(queue, task, _UNHEARD)
 
-    def _taken(self, run_id: str, event_id: int) -> list[tuple[Queue, Any]]:
+    def _taken(self, run_id: str, event_id: int) -> list[tuple[ServedQueue, Any]]:
         """Have the engine give something out."""
         self._permitted = (run_id, event_id)
-        found: list[tuple[Queue, Any]] = []
+        found: list[tuple[ServedQueue, Any]] = []
         for queue in self._queues.values():
             item = queue.take_attempt() if event_id else queue.take_task()
             if item is not None:
@@ -269,7 +319,7 @@ class Exploring(Driver):
 
     def _marks(self) -> tuple[object, ...]:
         """What changes when something happens."""
-        offers, passed = self.engine.offers, self.clock.now_ns() - self._begin_ns
+        offers, passed = self.engine.queues, self.clock.now_ns() - self._begin_ns
         return (
             sum(record.run.length + len(record.run.held) for record in self.engine.runs.records()),
             len(offers.waiting_tasks()),
@@ -280,7 +330,7 @@ class Exploring(Driver):
 
     # --- workflows ------------------------------------------------------------------------------------------
 
-    def _evaluate(self, queue: Queue, activation: Activation) -> None:
+    def _evaluate(self, queue: ServedQueue, activation: Activation) -> None:
         if is_eviction(activation) or isinstance(activation.events[0], QueryReceived):
             super()._evaluate(queue, activation)
             return
@@ -314,15 +364,15 @@ class Exploring(Driver):
             self._state[run_id] = state = zlib.crc32(events, self._state.get(run_id, 0))
             self.states.add(state)
 
-    def _answer_late(self, queue: Queue, activation: Activation, verdict: Verdict) -> None:
+    def _answer_late(self, queue: ServedQueue, activation: Activation, verdict: Verdict) -> None:
         record = self.engine.record(activation.run_id)
         assert record is not None
         self._late.add(activation.run_id)
         step = Step("action", "late", partial(self._give_late_answer, queue, verdict))
-        when = self.clock.now_ns() + to_ns(record.run.started.task_timeout) + 1
+        when = self.clock.now_ns() + to_ns(record.run.started.spec.task_timeout) + 1
         self.clock.call_at(when, lambda: self.add(step))
 
-    def _give_late_answer(self, queue: Queue, verdict: Verdict) -> None:
+    def _give_late_answer(self, queue: ServedQueue, verdict: Verdict) -> None:
         run_id = verdict.completion.run_id
         if run_id in self._late:  # else the worker has died meanwhile
             self._late.discard(run_id)

@@ -8,15 +8,113 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from hourglass.errors import ExplorationFailed, UsageError
-from hourglass.testing._explore.choices import Choices, script_of, token_of
-from hourglass.testing._explore.order import Outcome, Plan, run_order
-from hourglass.testing._explore.search import Script, Search, shrink, stripped
+from hourglass.client import WorkflowHandle
+from hourglass.client._options import StartOptions
+from hourglass.errors import ExplorationFailed, UsageError, WorkflowFailedError
+from hourglass.testing._explore.choices import Choices, Sort, script_of, token_of
+from hourglass.testing._explore.driver import Exploring
+from hourglass.testing._explore.possible import Arrival
+from hourglass.testing._explore.properties import Properties, Violation, broken_by
+from hourglass.testing._explore.search import OrderSearch, Script, shrink, stripped
+from hourglass.testing._explore.story import OrderStory, StoryTeller, Words
+from hourglass.testing._fixture import Fixture, FixtureSettings
 from hourglass.testing._guard import WorkflowHung
+from hourglass.testing._registry import EnvironmentRegistry
+from hourglass.workflow._references import given_workflow
+
+# --- one order, in an environment of its own ------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplorationPlan:
+    """What is explored, and how."""
+
+    workflow: Any
+    arguments: Sequence[Any]
+    options: Mapping[str, Any]
+    setting: FixtureSettings
+    registry: EnvironmentRegistry
+    sorts: frozenset[Sort]
+    arrivals: tuple[Arrival, ...]
+    properties: Properties
+    prepare: Callable[[Any], object] | None
+    face: Callable[[FixtureSettings, Fixture], Any]
+    """Makes the environment that the author's functions get."""
+
+    @property
+    def name(self) -> str:
+        """The workflow's."""
+        return given_workflow(self.workflow).name
+
+
+def start_options(options: StartOptions | None) -> Mapping[str, Any]:
+    """How each order's workflow is started: under the same id, so that nothing differs by itself."""
+    return {"id": "explored", **(options or {})}
+
+
+@dataclass(frozen=True)
+class OrderOutcome:
+    """What became of an order."""
+
+    choices: Choices
+    violation: Violation | None
+    states: set[int]
+    points: set[int]
+    story: OrderStory | None = None
+
+
+def run_order(
+    plan: ExplorationPlan, choices: Choices, *, telling: bool = False, watched: bool = False
+) -> OrderOutcome:
+    """Run the workflow once, with these choices. `watched`: its calls are watched as the environment was told to."""
+    setting = plan.setting if watched else replace(plan.setting, watch="off", verify_on_demand=True)
+    fixture = Fixture(setting, registry=plan.registry.copy(), make_driver=Exploring)
+    driver = fixture.driver
+    assert isinstance(driver, Exploring)
+    workflow_id = plan.options["id"]
+    teller = StoryTeller(driver, Words(setting.converter), workflow_id) if telling else None
+    driver.explore(choices, plan.sorts, plan.arrivals, teller)
+    fixture.attempts.inline = True
+    env = plan.face(setting, fixture)
+    try:
+        violation = _violation(plan, fixture, driver, env)
+    finally:
+        fixture.close()
+    return OrderOutcome(choices, violation, driver.states, driver.points, teller.story if teller else None)
+
+
+def _violation(plan: ExplorationPlan, fixture: Fixture, driver: Exploring, env: Any) -> Violation | None:
+    if plan.prepare is not None:
+        plan.prepare(env)
+    try:
+        driver.registry.meet_workflow(plan.workflow)
+        handle: WorkflowHandle[Any] = fixture.client.start_workflow(
+            plan.workflow, *plan.arguments, **plan.options
+        )
+        driver.expect(lambda arrival: lambda: arrival.send(handle))
+        if plan.properties.invariant is not None:
+            driver.after_each = lambda: plan.properties.hold_now(env)
+        result = _result(handle)
+        plan.properties.hold_at_end(result, env, driver.excused)
+    except Exception as error:
+        violation = broken_by(error)
+        if violation is None:
+            raise
+        return violation
+    return None
+
+
+def _result(handle: WorkflowHandle[Any]) -> Any:
+    try:
+        return handle.result()
+    except WorkflowFailedError as error:
+        return error
+
 
 # --- coverage -------------------------------------------------------------------------------------
 
@@ -87,13 +185,13 @@ class Coverage:
 _SILENT = logging.CRITICAL + 1
 
 
-def explore(plan: Plan, runs: int, seed: int | None) -> Exploration:
+def explore(plan: ExplorationPlan, runs: int, seed: int | None) -> Exploration:
     """Try so many orders; raise `ExplorationFailed`, with its story, for the smallest that breaks a property."""
     if not isinstance(runs, int) or runs < 1:
         raise UsageError(f"runs= is how many orders are tried at most, at least 1, not {runs!r:.80}")
     if seed is not None and not isinstance(seed, int):
         raise UsageError(f"seed= is a whole number, not {seed!r:.80}")
-    search, coverage = Search(runs, seed or 0), Coverage(plan.name, seed or 0)
+    search, coverage = OrderSearch(runs, seed or 0), Coverage(plan.name, seed or 0)
     try:
         found = _found(plan, search, coverage)
         if found is None:
@@ -106,7 +204,7 @@ def explore(plan: Plan, runs: int, seed: int | None) -> Exploration:
     raise _failed(plan, script, coverage.so_far())
 
 
-def replay(plan: Plan, token: str) -> Exploration:
+def replay(plan: ExplorationPlan, token: str) -> Exploration:
     """Run the order that a token names, and no other."""
     script, coverage = script_of(token), Coverage(plan.name, 0)
     outcome = run_order(plan, Choices(script), watched=True)
@@ -116,7 +214,7 @@ def replay(plan: Plan, token: str) -> Exploration:
     return coverage.so_far()
 
 
-def _found(plan: Plan, search: Search, coverage: Coverage) -> Outcome | None:
+def _found(plan: ExplorationPlan, search: OrderSearch, coverage: Coverage) -> OrderOutcome | None:
     """The first order that breaks a property. The usual one is watched and logs as ever: once is enough for that."""
     outcome = _try_next(plan, search, coverage, watched=True)
     with _quiet_logs():
@@ -125,7 +223,9 @@ def _found(plan: Plan, search: Search, coverage: Coverage) -> Outcome | None:
     return outcome
 
 
-def _try_next(plan: Plan, search: Search, coverage: Coverage, *, watched: bool = False) -> Outcome | None:
+def _try_next(
+    plan: ExplorationPlan, search: OrderSearch, coverage: Coverage, *, watched: bool = False
+) -> OrderOutcome | None:
     """Run the next order; None at the end."""
     choices = search.next()
     if choices is None:
@@ -136,7 +236,7 @@ def _try_next(plan: Plan, search: Search, coverage: Coverage, *, watched: bool =
     return outcome
 
 
-def _shrunk(plan: Plan, found: Outcome, usual: Sequence[int], tried: Set[Script]) -> Script:
+def _shrunk(plan: ExplorationPlan, found: OrderOutcome, usual: Sequence[int], tried: Set[Script]) -> Script:
     assert found.violation is not None
     if not any(found.choices.taken):
         return ()
@@ -154,7 +254,7 @@ def _shrunk(plan: Plan, found: Outcome, usual: Sequence[int], tried: Set[Script]
     return shrink(found.choices.taken, fails, usual)
 
 
-def _failed(plan: Plan, script: Script, covered: Exploration) -> ExplorationFailed:
+def _failed(plan: ExplorationPlan, script: Script, covered: Exploration) -> ExplorationFailed:
     outcome = run_order(plan, Choices(script), telling=True)
     story, violation, token = outcome.story, outcome.violation, token_of(script)
     assert story is not None

@@ -9,9 +9,6 @@ Arrivals come to an explored workflow from outside, at any time, or within a win
     sometime(after=timedelta(days=1), before=timedelta(days=3)).cancel()
 
 They are data: the driver of the order sends them. Each comes once, unless the workflow has closed before.
-
-Mishaps may befall activities: which errors, and whether for good. An activity of which nothing is said may fail with
-an error that is tried again and with one that is not. What the author lists takes their place.
 """
 
 from __future__ import annotations
@@ -23,12 +20,11 @@ from typing import Any, Literal, TypeAlias, TypeVar, TypeVarTuple, overload
 
 from hourglass._embedded.clock import to_ns
 from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.rules.run import Activity
 from hourglass._engine.options import Duration, optional_seconds, seconds
 from hourglass.client import WorkflowHandle
-from hourglass.errors import ApplicationError, ServiceError, UpdateFailedError, UsageError
+from hourglass.errors import ServiceError, UpdateFailedError, UsageError
 from hourglass.testing._explore.choices import Option, Sort
-from hourglass.testing._fakes import Raisable
+from hourglass.testing._registry import Mishaps
 from hourglass.workflow import Channel
 
 # --- arrivals: what comes from outside ------------------------------------------------------------
@@ -131,67 +127,6 @@ def _name(given: object) -> str:
     return str(name or type(given).__name__)
 
 
-# --- mishaps: what may befall activities ----------------------------------------------------------
-
-
-USUAL_ERRORS: tuple[Raisable, ...] = (
-    ApplicationError("an attempt fails, for the exploration", type="Explored"),
-    ApplicationError(
-        "the activity fails for good, for the exploration", type="ExploredForGood", non_retryable=True
-    ),
-)
-
-
-@dataclass(frozen=True)
-class Mishaps:
-    """What an activity may raise; one that is `sure` succeeds in the end, whatever befalls its attempts."""
-
-    errors: tuple[Raisable, ...] = USUAL_ERRORS
-    sure: bool = False
-
-    def errors_of(self, activity: Activity) -> tuple[Raisable, ...]:
-        """What the present attempt may raise."""
-        if not self.sure:
-            return self.errors
-        if not self.may_be_lost(activity):
-            return ()
-        policy = activity.spec.retry_policy
-        final = frozenset(policy.non_retryable_error_types) if policy is not None else frozenset()
-        return tuple(error for error in self.errors if not _is_final(error, final))
-
-    def may_be_lost(self, activity: Activity) -> bool:
-        """Whether the present attempt may time out."""
-        policy = activity.spec.retry_policy
-        return not self.sure or policy is None or not 0 < policy.maximum_attempts <= activity.attempt
-
-
-def checked_errors(name: str, errors: Any) -> tuple[Raisable, ...]:
-    """What an author lists as errors of an activity: one, or several."""
-    given: tuple[Any, ...] = tuple(errors) if isinstance(errors, Sequence) else (errors,)
-    for error in given:
-        kind = error if isinstance(error, type) else type(error)
-        if not issubclass(kind, Exception):
-            raise UsageError(f"may_fail({name}): with_= is an exception or a list of them, not {error!r:.80}")
-        if isinstance(error, type):
-            try:
-                error()
-            except TypeError as problem:
-                raise UsageError(
-                    f"may_fail({name}): {error.__name__} cannot be made without arguments ({problem}): give an instance"
-                ) from None
-    return given
-
-
-def _is_final(error: Raisable, types: frozenset[str]) -> bool:
-    made = error() if isinstance(error, type) else error
-    if isinstance(made, ApplicationError):
-        return made.non_retryable or made.type in types
-    return type(made).__name__ in types
-
-
-# --- what can happen next -------------------------------------------------------------------------
-
-
 _USUAL = Mishaps()
 
 
@@ -207,8 +142,8 @@ def possible(
     may_pass: bool,
 ) -> list[Option]:
     """The options. `idle` runs are known to the worker, `late` ones have an answer on its way."""
-    tasks = [run_id for run_id in engine.offers.waiting_tasks() if run_id not in late]
-    attempts = engine.offers.waiting_attempts()
+    tasks = [run_id for run_id in engine.queues.waiting_tasks() if run_id not in late]
+    attempts = engine.queues.waiting_attempts()
     options = [Option("task", run_id) for run_id in tasks]
     options += [Option("attempt", run_id, event_id) for run_id, event_id in attempts]
     options += [Option("step", place=place) for place in range(steps)]
@@ -239,7 +174,7 @@ def _attempt_mishaps(
     record = engine.record(run_id)
     assert record is not None
     activity = record.run.activities[event_id]
-    own = mishaps.get(activity.spec.activity_type, _USUAL)
+    own = mishaps.get(activity.scheduled.activity_type, _USUAL)
     options: list[Option] = []
     if "failures" in sorts:
         options += [Option("fail", run_id, event_id, error=error) for error in own.errors_of(activity)]

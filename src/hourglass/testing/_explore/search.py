@@ -142,7 +142,7 @@ class _Branch:
         return (*self.base[: self.place], self.choice)
 
 
-class Search:
+class OrderSearch:
     """Gives one order after another, and is told what became of each."""
 
     def __init__(self, runs: int, seed: int) -> None:

@@ -8,17 +8,18 @@ A kind that it has no words for is named as it is.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from hourglass._embedded.clock import SECOND
-from hourglass._embedded.engine.run import Record
+from hourglass._embedded.engine.run import LoadedRun
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.commands import Completion, Succeeded
-from hourglass._engine.events import Activation, Payloads, RunStarted
+from hourglass._engine.events import Activation, RunStarted
+from hourglass._engine.specs import Payloads
+from hourglass._engine.words import spaced
 from hourglass._history import events as h
 from hourglass.converter import ApplicationFailure, Converter, Failure, Payload, TimeoutFailure
 from hourglass.testing._explore.choices import Option
@@ -117,7 +118,7 @@ class Words:
             case e.ChildFailed():
                 return f"{self._child(run_id, event.seq)} has failed: {self.failure(event.failure)}"
             case _:
-                return _spaced(event)
+                return spaced(type(event).__name__)
 
     def _activity(self, run_id: str, seq: int) -> str:
         return self._activities.get((run_id, seq), "an activity")
@@ -168,18 +169,7 @@ class Words:
             case c.RejectUpdate():
                 return f"refuses the update: {self.failure(command.failure)}"
             case _:
-                return _spaced(command)
-
-
-_WORD = re.compile(r"(?<!^)(?=[A-Z])")
-
-
-def _spaced(thing: object) -> str:
-    """The name of a kind, as words."""
-    return _WORD.sub(" ", type(thing).__name__).lower()
-
-
-Describe = Callable[[str, e.AnyEvent], str]
+                return spaced(type(command).__name__)
 
 
 # --- story ----------------------------------------------------------------------------------------
@@ -194,7 +184,7 @@ _HEAD, _TAIL = 60, 30
 
 
 @dataclass
-class Line:
+class StoryLine:
     """Something that happened, when (in nanoseconds since the beginning), and what was done in answer."""
 
     time_ns: int
@@ -204,15 +194,15 @@ class Line:
 
 
 @dataclass
-class Story:
+class OrderStory:
     """What happened, line by line."""
 
-    lines: list[Line] = field(default_factory=list)
+    lines: list[StoryLine] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.lines)
 
-    def __iter__(self) -> Iterator[Line]:
+    def __iter__(self) -> Iterator[StoryLine]:
         return iter(self.lines)
 
     def __str__(self) -> str:
@@ -233,7 +223,7 @@ class StoryTeller:
     """Turns what the driver does into a story."""
 
     def __init__(self, driver: Exploring, words: Words, workflow_id: str) -> None:
-        self.story = Story()
+        self.story = OrderStory()
         self._driver = driver
         self._words = words
         self._workflow_id = workflow_id
@@ -305,7 +295,7 @@ class StoryTeller:
 
     def _say(self, text: str, deviates: bool | None = None) -> None:
         now = self._driver.clock.now_ns() - self._begin_ns
-        self.story.lines.append(Line(now, text, self._deviates if deviates is None else deviates))
+        self.story.lines.append(StoryLine(now, text, self._deviates if deviates is None else deviates))
 
     def _name(self, run_id: str) -> str:
         record = self._driver.engine.record(run_id)
@@ -342,8 +332,10 @@ class StoryTeller:
         if record is not None:
             for event in record.events:
                 if event.id == option.event_id and isinstance(event.attributes, h.ActivityTaskScheduled):
-                    spec = event.attributes
-                    return spec.activity_type, self._words.call(spec.activity_type, spec.arguments)
+                    scheduled = event.attributes
+                    return scheduled.activity_type, self._words.call(
+                        scheduled.activity_type, scheduled.arguments
+                    )
         return "", "an activity"
 
     # --- what time brings -----------------------------------------------------------------------------------
@@ -355,21 +347,25 @@ class StoryTeller:
                 self._attempts[record.run.run_id, event_id] = activity.attempt
             self._happened[record.run.run_id] = len(_happenings(record))
 
-    def _timed_out(self, record: Record) -> Iterator[str]:
+    def _timed_out(self, record: LoadedRun) -> Iterator[str]:
         for event_id, activity in record.run.activities.items():
             known = self._attempts.get((record.run.run_id, event_id), 1)
             if activity.attempt > known:
                 reason = self._words.failure(activity.last_failure)
-                yield f"{activity.spec.activity_type}, attempt {known}, {reason}; it will be tried again"
+                yield f"{activity.scheduled.activity_type}, attempt {known}, {reason}; it will be tried again"
 
-    def _new_events(self, record: Record) -> Iterator[str]:
+    def _new_events(self, record: LoadedRun) -> Iterator[str]:
         for attributes in _happenings(record)[self._happened.get(record.run.run_id, 0) :]:
             match attributes:
                 case h.TimerFired():
                     yield "a timer fires"
                 case h.ActivityTaskTimedOut():
-                    spec = record.events[attributes.scheduled_event_id - 1].attributes
-                    name = spec.activity_type if isinstance(spec, h.ActivityTaskScheduled) else "an activity"
+                    scheduled = record.events[attributes.scheduled_event_id - 1].attributes
+                    name = (
+                        scheduled.activity_type
+                        if isinstance(scheduled, h.ActivityTaskScheduled)
+                        else "an activity"
+                    )
                     yield f"{name} has {self._words.failure(attributes.failure)}, for good"
                 case h.WorkflowTaskTimedOut():
                     yield "the task has timed out, and will be delivered again"
@@ -377,7 +373,7 @@ class StoryTeller:
                     yield "the workflow has timed out"
 
 
-def _happenings(record: Record) -> list[h.Attributes]:
+def _happenings(record: LoadedRun) -> list[h.Attributes]:
     """What time has brought a run so far, what waits to be written included."""
     kinds = (
         h.TimerFired,

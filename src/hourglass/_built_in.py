@@ -1,0 +1,45 @@
+"""The workflows that every worker serves without being told, registered by their type names: those that keep limits.
+
+A program that debounces from its web process has workers that never imported `hourglass.limits`. So a worker, a replayer and a
+test environment hand this table to their resolver; each workflow is loaded when a run of it is first served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from hourglass._engine.definition import WorkflowDefinition, workflow_definition
+from hourglass.errors import InternalError
+
+
+def _debounce() -> WorkflowDefinition:
+    from hourglass.limits._debouncer import Debouncer
+
+    return _definition(Debouncer)
+
+
+def _slots() -> WorkflowDefinition:
+    from hourglass.limits._slots import SlotKeeper
+
+    return _definition(SlotKeeper)
+
+
+def _throttle() -> WorkflowDefinition:
+    from hourglass.limits._throttles import TurnKeeper
+
+    return _definition(TurnKeeper)
+
+
+def _definition(workflow: type) -> WorkflowDefinition:
+    found = workflow_definition(workflow)
+    if found is None:
+        raise InternalError(f"{workflow.__name__} is no workflow")
+    return found
+
+
+BUILT_IN: Final[Mapping[str, Callable[[], WorkflowDefinition]]] = {
+    "hourglass.debounce": _debounce,
+    "hourglass.slots": _slots,
+    "hourglass.throttle": _throttle,
+}

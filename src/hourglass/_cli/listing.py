@@ -1,0 +1,232 @@
+"""`hourglass list` and `describe`: what there is, and one of it in detail."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from time import sleep
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from hourglass._cli import connecting, console
+from hourglass._cli.connecting import Codec, Json, Namespace, RunId, Target, WorkflowId
+from hourglass._cli.console import Column, cut, lines
+
+if TYPE_CHECKING:
+    from hourglass.client import Client, WorkflowDescription, WorkflowExecution, WorkflowExecutionCount
+
+_COLOURS = {
+    "RUNNING": "cyan",
+    "COMPLETED": "green",
+    "FAILED": "red",
+    "TIMED_OUT": "red",
+    "TERMINATED": "yellow",
+    "CANCELED": "yellow",
+    "PAUSED": "yellow",
+}
+
+
+def list_(
+    query: Annotated[
+        str, typer.Argument(metavar="FILTER", help="Temporal's list filter; all where there is none.")
+    ] = "",
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="How many at most.")] = 50,
+    parked: Annotated[
+        bool, typer.Option("--parked", help="Only those whose code fails and is tried again and again.")
+    ] = False,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch", "-w", help="Keep looking; Ctrl-C ends it. In a pipe, a line for each change."
+        ),
+    ] = False,
+    count: Annotated[
+        bool,
+        typer.Option(
+            "--count", help="Only how many there are; FILTER may end with GROUP BY ExecutionStatus."
+        ),
+    ] = False,
+    target: Target = None,
+    namespace: Namespace = None,
+    codec: Codec = None,
+    json: Json = False,
+) -> None:
+    """List workflows: open ones first, the newest first.
+
+    \b
+    Examples:
+      hourglass list
+      hourglass list "WorkflowType = 'checkout' AND ExecutionStatus = 'Failed'"
+      hourglass list --parked
+      hourglass list --watch
+    """
+    with connecting.connected(target, namespace, codec) as client:
+        if count:
+            _tell_count(client.count_workflows(query), json)
+        elif watch:
+            _watch(client, query, limit, parked, json)
+        else:
+            _once(client, query, limit, parked, json)
+
+
+def _tell_count(found: WorkflowExecutionCount, json: bool) -> None:
+    """A number; where the filter ends with GROUP BY also that of each group."""
+    groups = [{"values": each.group_values, "count": each.count} for each in found.groups]
+    if json:
+        connecting.write_json({"count": int(found)} | ({"groups": groups} if groups else {}))
+        return
+    for each in found.groups:
+        console.show(f"{each.count:>8}  {console.one_line(', '.join(map(str, each.group_values)))}")
+    console.show(f"{int(found):>8}  in all" if groups else str(int(found)))
+
+
+def _once(client: Client, query: str, limit: int, parked: bool, json: bool) -> None:
+    runs = _find(client, query, limit, parked)
+    if json:
+        for run in runs:
+            connecting.write_json(run, indent=None)
+    elif not runs:
+        console.show("nothing is parked" if parked else "no workflows")
+    else:
+        for line in _lines(runs):
+            console.show(line)
+        if len(runs) == limit:
+            console.show(f"the first {limit}; --limit shows more")
+
+
+def _find(client: Client, query: str, limit: int, parked: bool) -> list[WorkflowExecution]:
+    limit = min(limit, sys.maxsize)
+    if not parked:
+        return list(islice(client.list_workflows(query), limit))
+    from hourglass.client._bulk import open_ones
+
+    described = (
+        client.get_workflow_handle(run.id, run_id=run.run_id).describe()
+        for run in client.list_workflows(open_ones(query))
+    )
+    return list(islice((each for each in described if each.parked), limit))
+
+
+def _watch(client: Client, query: str, limit: int, parked: bool, json: bool) -> None:
+    if json or console.rows() is None:
+        _tell_changes(client, query, limit, parked, json)
+        return
+    with console.live() as redraw:
+        while True:
+            drawn = _lines(_find(client, query, limit, parked))
+            redraw(Text("\n").join(cut(drawn, (console.rows() or len(drawn)) - 1)))
+            sleep(_PAUSE)
+
+
+def _tell_changes(client: Client, query: str, limit: int, parked: bool, json: bool) -> None:
+    """For JSON, and where stdout is no terminal: a line for each run that is new, or whose status has changed."""
+    told: dict[str, str] = {}
+    while True:
+        found = _find(client, query, limit, parked)
+        for run in reversed(found):
+            if told.get(run.run_id) == run.status.name:
+                continue
+            if json:
+                connecting.write_json(run, indent=None)
+            else:
+                console.show(_lines([run])[-1])
+        told = {run.run_id: run.status.name for run in found}
+        sleep(_PAUSE)
+
+
+_PAUSE = 1.0
+
+_COLUMNS = (
+    Column("ID"),
+    Column("STATUS", whole=True),
+    Column("TYPE"),
+    Column("STARTED", whole=True),
+    Column("TOOK", whole=True),
+)
+
+
+def _lines(runs: Sequence[WorkflowExecution]) -> list[Text]:
+    now = datetime.now(UTC)
+    room = console.room()
+    return lines(_COLUMNS, [_row(run, now, room) for run in runs], room)
+
+
+def _row(run: WorkflowExecution, now: datetime, room: int | None) -> list[tuple[str, str]]:
+    status = run.status.name
+    began = run.start_time
+    return [
+        (run.id, ""),
+        (status.lower().replace("_", " "), _COLOURS.get(status, "")),
+        (run.workflow_type, ""),
+        ("" if began is None else _clock(began) if room is None else _shortly(began, now), ""),
+        ("" if began is None else _span(((run.close_time or now) - began).total_seconds()), ""),
+    ]
+
+
+def _clock(moment: datetime) -> str:
+    """By the clock on the wall here."""
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _shortly(moment: datetime, now: datetime) -> str:
+    at = moment.astimezone()
+    return f"{at:%H:%M:%S}" if at.date() == now.astimezone().date() else f"{at:%Y-%m-%d %H:%M}"
+
+
+def _span(seconds: float) -> str:
+    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.2f} s"
+
+
+def describe(
+    workflow_id: WorkflowId,
+    run_id: RunId = None,
+    target: Target = None,
+    namespace: Namespace = None,
+    codec: Codec = None,
+    json: Json = False,
+) -> None:
+    """Describe one workflow: status, times, notes, open activities. `hourglass why` says more.
+
+    \b
+    Example:
+      hourglass describe order-1
+    """
+    with connecting.connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
+        described = client.get_workflow_handle(workflow_id, run_id=run_id).describe()
+    if json:
+        connecting.write_json(described)
+        return
+    for name, value in _facts(described):
+        console.show(f"{name:<14} {console.one_line(str(value))}", whole=True)
+
+
+def _facts(run: WorkflowDescription) -> list[tuple[str, object]]:
+    facts: list[tuple[str, object]] = [
+        ("id", run.id),
+        ("run", run.run_id),
+        ("type", run.workflow_type),
+        ("status", run.status.name.lower().replace("_", " ") + (" (parked)" if run.parked else "")),
+        ("task queue", run.task_queue),
+        ("started", None if run.start_time is None else _clock(run.start_time)),
+        ("closed", None if run.close_time is None else _clock(run.close_time)),
+        ("events", run.history_length or None),
+        ("parent", run.parent_id or None),
+        ("summary", run.static_summary),
+        ("memo", dict(run.memo) or None),
+        ("attributes", dict(run.search_attributes) or None),
+    ]
+    for activity in run.pending_activities:
+        told = (
+            f"{activity.activity_type} ({activity.id}), attempt {activity.attempt}, {activity.state.lower()}"
+        )
+        if activity.last_failure is not None:
+            told += f", last failure: {activity.last_failure}"
+        facts.append(("waits for", told))
+    return [(name, value) for name, value in facts if value is not None]

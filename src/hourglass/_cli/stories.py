@@ -1,0 +1,183 @@
+"""The story of what was named on the command line: a run that a client knows, or a file with a history.
+
+Histories are in Temporal's JSON form. Where a codec is given, payloads pass it if the person at the command line
+asked to see them, messages of failures always. What a codec refuses stays as it is: a history may hold values from
+before the codec, or of another one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hourglass._history.codec import events_from_text
+from hourglass._history.events import HistoryEvent
+from hourglass._story.faults import authors_place
+from hourglass._story.spans import Fault, Kind, Story
+from hourglass._story.timeline import Pending, nest, tell
+from hourglass._story.values import Decode, Peek, hidden
+from hourglass.converter import Failure, Payload, map_failures
+from hourglass.errors import HistoryError, UsageError, WorkflowNotFoundError
+
+if TYPE_CHECKING:
+    from hourglass.client import Client
+    from hourglass.client._values import PendingActivityInfo, WorkflowDescription
+    from hourglass.converter import Codec
+
+
+# --- histories through a codec ----------------------------------------------------------------------------------------
+
+
+def decoder(codec: Codec) -> Decode:
+    """From a payload to what it was before the codec."""
+
+    def decode(payload: Payload) -> Payload:
+        try:
+            (opened,) = codec.decode([payload])
+        except Exception:  # the author's codec, and data of any origin
+            return payload
+        return opened
+
+    return decode
+
+
+def unsealed(events: tuple[HistoryEvent, ...], decode: Decode) -> tuple[HistoryEvent, ...]:
+    """The same events, with the messages and stacks of failures that were encoded."""
+    return tuple(map_failures(each, lambda failure: _with_message(failure, decode)) for each in events)
+
+
+def _with_message(failure: Failure, decode: Decode) -> Failure:
+    cause = None if failure.cause is None else _with_message(failure.cause, decode)
+    failure = failure if cause is failure.cause else msgspec.structs.replace(failure, cause=cause)
+    if failure.encoded_attributes is None:
+        return failure
+    try:
+        said = json.loads(decode(failure.encoded_attributes).data)
+        message, stack_trace = str(said["message"]), str(said.get("stack_trace", ""))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return failure
+    return msgspec.structs.replace(failure, message=message, stack_trace=stack_trace, encoded_attributes=None)
+
+
+# --- stories ----------------------------------------------------------------------------------------------------------
+
+
+MOST_CHILDREN = 50
+
+
+def is_file(named: str) -> bool:
+    """Whether a file is meant, not the id of a workflow."""
+    return named == "-" or named.endswith((".json", ".jsonl")) or Path(named).is_file()
+
+
+def story_of_file(named: str, peek: Peek = hidden, codec: Codec | None = None) -> Story:
+    """The story of a history in a file, or on stdin for `-`."""
+    try:
+        text = sys.stdin.buffer.read() if named == "-" else Path(named).read_bytes()
+    except OSError as error:
+        raise UsageError(f"the history {named} cannot be read: {error.strerror}") from error
+    try:
+        events = events_from_text(text)
+        return tell(events if codec is None else unsealed(events, decoder(codec)), peek=peek)
+    except HistoryError as error:
+        raise HistoryError(f"{named}: {error}") from None
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A run that a client knows."""
+
+    client: Client
+    workflow_id: str
+    run_id: str | None = None
+    peek: Peek = hidden
+    children: bool = False
+
+    def story(self) -> Story:
+        """Its story up to now."""
+        return self.tell(*self.look())
+
+    def stories(self, pause: Callable[[], object]) -> Iterator[Story]:
+        """Its story again and again, until it has closed."""
+        known: tuple[int, tuple[HistoryEvent, ...]] | None = None
+        while True:
+            description, events = self.look(known)
+            known = description.history_length, events
+            story = self.tell(description, events)
+            yield story
+            if story.end is not None:
+                return
+            pause()
+
+    def look(
+        self, known: tuple[int, tuple[HistoryEvent, ...]] | None = None
+    ) -> tuple[WorkflowDescription, tuple[HistoryEvent, ...]]:
+        """The description first: a history that is read after it knows at least as much."""
+        handle = self.client.get_workflow_handle(self.workflow_id, run_id=self.run_id)
+        description = handle.describe()
+        if known is not None and known[0] == description.history_length:
+            return description, known[1]
+        one = self.client.get_workflow_handle(self.workflow_id, run_id=description.run_id)
+        events = one.history()._told
+        codec = self.client.codec
+        return description, events if codec is None else unsealed(events, decoder(codec))
+
+    def tell(self, description: WorkflowDescription, events: tuple[HistoryEvent, ...]) -> Story:
+        """Its story, from what a look has shown."""
+        story = tell(
+            events,
+            now=time.time_ns(),
+            pending=[_pending(each) for each in description.pending_activities],
+            task_attempt=description.task_attempt,
+            peek=self.peek,
+        )
+        return nest(story, dict(self._children(story))) if self.children else story
+
+    def _children(self, story: Story) -> Iterator[tuple[str, Story]]:
+        started = [each for each in story.spans if each.kind is Kind.CHILD and each.target]
+        for span in started[:MOST_CHILDREN]:
+            child = Watched(self.client, span.child_id, span.target, self.peek, children=True)
+            try:
+                yield span.target, child.story()
+            except WorkflowNotFoundError:
+                continue  # its history is gone already, or in another namespace
+
+
+def _pending(info: PendingActivityInfo) -> Pending:
+    state = str(info.state).upper()
+    return Pending(
+        activity_id=info.id,
+        attempt=info.attempt,
+        max_attempts=info.maximum_attempts,
+        faults=tuple(_faults(info.last_failure)),
+        last_started=nanoseconds(info.last_started_time),
+        next_attempt=nanoseconds(info.next_attempt_time),
+        running="STARTED" in state or "CANCEL" in state,
+        paused="PAUSE" in state,
+    )
+
+
+def _faults(error: BaseException | None) -> Iterator[Fault]:
+    while error is not None:
+        kind: Any = getattr(error, "type", None)
+        trace: Any = getattr(error, "remote_traceback", "")
+        yield Fault(
+            kind if isinstance(kind, str) else type(error).__name__, str(error), authors_place(trace or "")
+        )
+        error = error.__cause__
+
+
+def nanoseconds(moment: datetime | None) -> int | None:
+    """A time as nanoseconds since the epoch."""
+    if moment is None:
+        return None
+    past = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return ((past.days * 86_400 + past.seconds) * 1_000_000 + past.microseconds) * 1_000

@@ -1,0 +1,174 @@
+"""A connection to a file: the door of clients and workers, whichever process owns it.
+
+Must not know: how a request finds its engine (see `calls`). Time limits of calls and the closed state are kept
+here. All connections of a process to one file share one host; in a forked child they begin anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Coroutine
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from hourglass._contract import service as s
+from hourglass._contract.handle import HandleConfig
+from hourglass._embedded.clients.answering import too_late
+from hourglass._embedded.sharing.open_engine import Interruption
+from hourglass._embedded.sharing.shared_file import FileHandle, SharedFile
+from hourglass._embedded.store.sqlite import SQLITE
+from hourglass._embedded.store.store import DiskCondition, StoreOpener
+from hourglass._forks import ForkStage, at_fork, leak
+from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, ServiceTimeoutError, StorageError
+
+A = TypeVar("A")
+
+_log = logging.getLogger("hourglass.embedded")
+
+_MARGIN = 1.0
+
+_files: dict[tuple[asyncio.AbstractEventLoop, str], SharedFile] = {}
+
+
+async def connect_file(
+    path: str,
+    *,
+    namespace: str = "default",
+    identity: str = "",
+    target: str = "",
+    retention: float | None = None,
+    opener: StoreOpener = SQLITE,
+) -> FileConnection:
+    """Connect to a file, on the running loop. Nothing is opened, nor made, before something is asked. `opener` is the
+    kind of store.
+    """
+    real = _checked(path)
+    key = (asyncio.get_running_loop(), real)
+    file = _files.get(key)
+    if file is None:
+        file = _files[key] = SharedFile(opener, real, namespace)
+    if file.namespace != namespace:
+        raise NamespaceNotFoundError(
+            f"{path} is in use here with the namespace {file.namespace!r}, not {namespace!r}: "
+            "a file has one namespace",
+            status="NOT_FOUND",
+        )
+    if retention is not None:
+        file.retention = retention
+    file.users += 1
+    return FileConnection(file, identity=identity, target=target or f"local:{path}")
+
+
+class FileConnection:
+    """Implements `hourglass._contract.service.Connection`."""
+
+    def __init__(self, file: SharedFile, *, identity: str, target: str) -> None:
+        self._file = file
+        self._identity = identity
+        self._target = target
+        self._handles: list[FileHandle] = []
+        self._noticed = False
+        self._calls = Interruption(
+            lambda: ConnectionFailedError("the connection is closed", status="CANCELLED")
+        )
+
+    @property
+    def target(self) -> str:
+        """What it is connected to."""
+        return self._target
+
+    @property
+    def namespace(self) -> str:
+        """The namespace it works in."""
+        return self._file.namespace
+
+    @property
+    def identity(self) -> str:
+        """Who we say we are."""
+        return self._identity
+
+    @property
+    def standing(self) -> str:
+        """This process's part in the file, for people: owner, client, or standing by for which process."""
+        return self._file.standing
+
+    @property
+    def condition(self) -> DiskCondition | None:
+        """How it stands with the file and its disk, if this process owns it."""
+        return self._file.condition
+
+    def call(self, request: s.Request[A]) -> Coroutine[Any, Any, A]:
+        """Ask, and wait for the answer."""
+        if request.effect is s.Effect.READ:
+            return self._read(request)
+        return self._call(request)
+
+    async def _read(self, request: s.Request[A]) -> A:
+        """Ask; where the file's disk is full the answer says so, and the log too, once."""
+        answer = await self._call(request)
+        notice = str(getattr(answer, "notice", ""))
+        if notice and not self._noticed:
+            _log.warning("%s", notice)
+        self._noticed = bool(notice)
+        return answer
+
+    def _call(self, request: s.Request[A]) -> Coroutine[Any, Any, A]:
+        limit = request.time_limit
+        if limit is None:
+            return self._calls.run(self._file.call, request)
+        return self._call_within(limit, request)
+
+    async def _call_within(self, limit: float, request: s.Request[A]) -> A:
+        # The engine ends the wait for some requests itself, with an answer.
+        margin = _MARGIN if request.waits else 0.0
+        try:
+            async with asyncio.timeout(limit + margin):
+                return await self._calls.run(self._file.call, request)
+        except TimeoutError as error:
+            if isinstance(error, ServiceTimeoutError):
+                raise
+            if isinstance(request, s.WaitForClose):
+                return cast(A, s.StillOpen(request.run_id))
+            raise too_late(request, limit) from None
+
+    async def open_handle(self, config: HandleConfig) -> FileHandle:
+        """Open a handle for a task queue: it works if this process owns the file, and stands by if another does."""
+        if not config.identity:
+            config = msgspec.structs.replace(config, identity=self._identity)
+        handle = await self._calls.run(self._file.open_handle, config)
+        self._handles.append(handle)
+        return handle
+
+    async def close(self) -> None:
+        """Let go of everything. Handles that are still open end. Safe to call twice."""
+        if self._calls.ended:
+            return
+        self._calls.end()
+        handles, self._handles = self._handles, []
+        for handle in handles:
+            await handle.finalize_shutdown()
+        self._file.users -= 1
+        if not self._file.users:
+            _files.pop((asyncio.get_running_loop(), self._file.path), None)
+            await self._file.close()
+
+
+def _checked(path: str) -> str:
+    real = os.path.realpath(path)
+    directory = os.path.dirname(real)
+    if os.path.isdir(real):
+        raise StorageError(f"{path} is a directory: name a file", status="INVALID_ARGUMENT")
+    if not os.path.isdir(directory):
+        raise StorageError(f"{path}: there is no directory {directory}", status="INVALID_ARGUMENT")
+    return real
+
+
+def _after_fork() -> None:
+    leak(dict(_files))
+    _files.clear()
+
+
+at_fork(ForkStage.HOSTS, in_child=_after_fork)

@@ -1,0 +1,148 @@
+"""An engine over a file, open in this process (`OpenEngine`), and the calls that are under way on it, which can be
+ended together from outside, each with an error instead of a cancellation (`Interruption`).
+
+Must not know: locks, sockets, which process may open the file, which kind of store it is. Invariant: when it closes or
+fails, every call that waits on it ends with `EngineClosed`, so that its caller can ask elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import Awaitable, Callable
+from typing import Any, ParamSpec, TypeVar
+
+from hourglass._contract.handle import HandleConfig
+from hourglass._contract.service import Request
+from hourglass._embedded.clients.requests import answer
+from hourglass._embedded.engine.engine import Engine
+from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION
+from hourglass._embedded.store.store import DiskCondition, Store, StoreOpener
+from hourglass._embedded.workers.handle import EngineHandle
+from hourglass.errors import HourglassError, StorageError
+
+A = TypeVar("A")
+P = ParamSpec("P")
+
+
+class EngineClosed(HourglassError):
+    """The engine was closed before it answered: the same request can be asked elsewhere."""
+
+
+class Interruption:
+    """The calls that are under way, until their end. Belongs to one event loop.
+
+    As `asyncio.timeout` does it: the tasks that wait are cancelled, and the cancellation becomes the error where it
+    leaves the call, unless another caller cancelled the task, too.
+    """
+
+    def __init__(self, error: Callable[[], HourglassError]) -> None:
+        self._error = error
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._ended = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over."""
+        return self._ended
+
+    async def run(self, call: Callable[P, Awaitable[A]], *args: P.args, **kwargs: P.kwargs) -> A:
+        """Await a call, until `end`. Raises the error from then on."""
+        if self._ended:
+            raise self._error()
+        task = asyncio.current_task()
+        if task is None or task in self._tasks:  # a call within a call ends with the outer one
+            return await call(*args, **kwargs)
+        self._tasks.add(task)
+        before = task.cancelling()
+        try:
+            return await call(*args, **kwargs)
+        except asyncio.CancelledError:
+            if self.ended and task.uncancel() <= before:  # `end` alone has cancelled it
+                raise self._error() from None
+            raise
+        finally:
+            self._tasks.discard(task)
+
+    def end(self) -> None:
+        """End all calls, and refuse new ones. Safe to call twice."""
+        if not self._ended:
+            self._ended = True
+            for task in tuple(self._tasks):
+                task.cancel()
+
+
+class OpenEngine:
+    """See the module. `read_only`: it answers only what changes nothing. Belongs to one event loop."""
+
+    def __init__(self, engine: Engine, *, read_only: bool = False) -> None:
+        self.engine = engine
+        self.read_only = read_only
+        self._calls = Interruption(lambda: EngineClosed("the engine was closed"))
+
+    @staticmethod
+    async def open(
+        opener: StoreOpener, path: str, namespace: str, retention: float = DEFAULT_RETENTION
+    ) -> OpenEngine:
+        """Open the file to work on all of it: what was in flight is taken up. Raises `StorageError`."""
+        store = await _open_store(opener, path, namespace)
+        engine = Engine(store=store, namespace=namespace, retention=retention)
+        try:
+            await engine.open_existing()
+        except BaseException:
+            engine.close()
+            raise
+        return OpenEngine(engine)
+
+    @property
+    def condition(self) -> DiskCondition | None:
+        """How it stands with the file and its disk; None where that is not known."""
+        return self.engine.store.condition()
+
+    @property
+    def failed(self) -> StorageError | None:
+        """Why it must be opened anew; None while it works."""
+        return self.engine.failed
+
+    async def call(self, request: Request[A]) -> A:
+        """Ask the engine. Raises `EngineClosed` if it is closed meanwhile, or dies of it."""
+        try:
+            return await self._calls.run(answer, self.engine, request)
+        except StorageError:
+            if self.engine.failed is not None:
+                raise EngineClosed("the engine failed") from None
+            raise
+
+    def fail(self, error: StorageError) -> None:
+        """The file is not ours any more: nothing is written from now on."""
+        self.engine.die(error)
+
+    def open_handle(self, config: HandleConfig) -> EngineHandle:
+        """A handle on the engine."""
+        return EngineHandle(self.engine, config)
+
+    def close(self) -> None:
+        """Write what is queued, close the file, and end the calls. Safe to call twice."""
+        if not self._calls.ended:
+            self._calls.end()
+            self.engine.close()
+
+
+async def _open_store(opener: StoreOpener, path: str, namespace: str) -> Store:
+    """In a thread: after a crash there may be a log to be read."""
+    opening = concurrent.futures.Future[Store]()
+
+    def work() -> None:
+        try:
+            opening.set_result(opener.open(path, namespace))
+        except BaseException as error:
+            opening.set_exception(error)
+
+    asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        return await asyncio.shield(asyncio.wrap_future(opening))
+    except asyncio.CancelledError:
+        # The lock is dropped when we return: until then the file must be closed.
+        if opening.exception() is None:
+            opening.result().close()
+        raise

@@ -1,0 +1,464 @@
+"""One process's part in one file: its client, its owner, or the one that stands by.
+
+Must not know: how an engine works, what is said over the socket, how a request finds its engine (see `calls`).
+A process wants to own a file while it has a handle open on it, and only then. Invariants: an engine is open here
+only while the lock is ours, and is closed before the lock is dropped; there is no thread: the end of the owner's
+connection is the sign to try for the lock; a file that fails again and again is opened less and less often, and where
+it needs a person the clients that wait are told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from hourglass._contract import service as s
+from hourglass._contract.handle import (
+    ActivityItem,
+    ActivityResult,
+    Handle,
+    HandleBroken,
+    HandleConfig,
+    InProcess,
+    Shutdown,
+)
+from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION
+from hourglass._embedded.sharing.calls import BUSY, LOOK, SHORTEST, CallRouter
+from hourglass._embedded.sharing.open_engine import EngineClosed, OpenEngine
+from hourglass._embedded.sharing.ownership import FileLock
+from hourglass._embedded.sharing.remote import ConnectionLost, ForeignProtocol, OwnerConnection
+from hourglass._embedded.sharing.serving import OwnerInfo, OwnerServer
+from hourglass._embedded.store.store import DiskCondition, StoreOpener, epoch_is_over, is_permanent
+from hourglass._embedded.waiting import Bell
+from hourglass._engine.commands import Completion
+from hourglass._engine.events import Activation
+from hourglass._engine.specs import Payloads
+from hourglass.errors import HourglassError, InternalError, ServiceError, StorageError
+
+_log = logging.getLogger("hourglass.embedded")
+
+SETTLE = 5.0
+"""How long opening a handle waits for the file; after that it waits in its polls."""
+QUEUE_GRACE = 3.0
+"""How long an owner, which may be starting its workers, takes to say that it does not serve a queue."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
+"""How long a file that has failed is left alone, in seconds: at first, and at most."""
+TRIES = 3
+"""So often in a row a file fails for a reason that only a person can mend before clients that ask are told."""
+SOUND = 10.0
+"""An engine that has worked for so many seconds has not failed in a row with the one before."""
+
+
+class SharedFile:
+    """See the module. Belongs to one event loop."""
+
+    def __init__(self, opener: StoreOpener, path: str, namespace: str) -> None:
+        self.path = path
+        self.namespace = namespace
+        self._opener = opener
+        self.retention = DEFAULT_RETENTION
+        """How long closed runs are kept, in seconds, whenever this process comes to own the file."""
+        self.users = 0
+        self._lock = FileLock(path)
+        self._changed = Bell()
+        self.calls = CallRouter(opener, path, namespace, self._changed)
+        self.call = self.calls.call
+        self._handles: set[FileHandle] = set()
+        self._keeper: asyncio.Task[None] | None = None
+        self._failures = 0
+        self._not_before = 0.0
+
+    @property
+    def standing(self) -> str:
+        """This process's part, for people."""
+        if self.calls.engine is not None:
+            return "owner"
+        if not self._handles:
+            return "client"
+        if self.calls.owner is not None and self.calls.owner.is_open:
+            return f"standing by for process {self.calls.owner.welcome.pid}"
+        return "waiting for the file"
+
+    @property
+    def condition(self) -> DiskCondition | None:
+        """How it stands with the file and its disk, if this process owns it."""
+        engine = self.calls.engine
+        return None if engine is None else engine.condition
+
+    # --- owning ---------------------------------------------------------------------------------------------
+
+    async def open_handle(self, config: HandleConfig) -> FileHandle:
+        """A handle that works as soon as the file is ours. Raises what the owner, or the file, refuses."""
+        self._opener.check(self.path)
+        handle = FileHandle(config, died=self._changed.ring, released=self._release)
+        self._handles.add(handle)
+        try:
+            if self.calls.engine is not None:
+                handle.attach(self.calls.engine)
+            if self._keeper is None or self._keeper.done():
+                self._keeper = asyncio.get_running_loop().create_task(self._own_while_wanted())
+            self._changed.ring()
+            await asyncio.wait({handle.settled}, timeout=SETTLE)
+            if handle.settled.done():
+                handle.settled.result()
+            elif self._lock.held:
+                _log.warning("%s takes long to open; this worker waits", self.path)
+            else:
+                _log.warning("%s is held by %s, who does not answer; waiting", self.path, self._holder())
+        except BaseException:
+            self._release(handle)
+            raise
+        return handle
+
+    def _release(self, handle: FileHandle) -> None:
+        self._handles.discard(handle)
+        self._changed.ring()
+
+    async def _own_while_wanted(self) -> None:
+        """While this process has a handle: own the file if its lock is free, else stand by for its owner."""
+        pause = SHORTEST
+        while self._handles:
+            try:
+                left = self._not_before - time.monotonic()
+                if left > 0:
+                    await self._changed.wait(left)
+                elif self._owner_lives() and not self._lock.is_abandoned():
+                    await self._stand_by()
+                elif self._lock.try_take():
+                    await self._own()
+                    pause = SHORTEST
+                elif await self._stand_by():
+                    pause = SHORTEST
+                else:
+                    await self._changed.wait(pause)
+                    pause = min(2 * pause, BUSY)
+            except HourglassError as error:
+                self._fail_all(error)
+            except Exception as error:
+                _log.exception("%s could not be owned", self.path)
+                self._fail_all(InternalError(f"{self.path} could not be owned: {type(error).__name__}"))
+            finally:
+                self._lock.drop()
+
+    async def _own(self) -> None:
+        """Open the engine, serve this process's handles and other processes, until this process has no handle any
+        more or it fails. The lock is ours.
+        """
+        took_over = any(handle.standing_by is not None for handle in self._handles)
+        try:
+            engine = await OpenEngine.open(self._opener, self.path, self.namespace, self.retention)
+        except StorageError as error:
+            self._failed(error)
+            raise
+        answer = partial(self._answer, engine)
+        since = self._lock.since_ns
+        server = OwnerServer(
+            OwnerInfo(self.path, self.namespace, os.getpid(), since, answer, self._wait_served)
+        )
+        try:
+            await server.start()
+            self.calls.own(engine)
+            _log.log(
+                logging.WARNING if took_over else logging.INFO,
+                "this process %s %s (queues: %s)",
+                "took over" if took_over else "owns",
+                self.path,
+                ", ".join(sorted({handle.queue for handle in self._handles})),
+            )
+            self._changed.ring()
+            await self._serve(engine, server)
+        finally:
+            # In this order: a process that takes the lock must find the file closed, and all that was queued in it.
+            self.calls.engine = None
+            server.stop_listening()
+            engine.close()
+            self._lock.drop()
+            server.hang_up()  # last: its end tells workers that stand by to try for the lock, which is free now
+            self._changed.ring()
+        if engine.failed is not None:
+            _log.error("the engine of %s ended and is opened anew: %s", self.path, engine.failed)
+            self._failed(engine.failed)
+            self._fail_all(engine.failed, of=engine)
+
+    async def _serve(self, engine: OpenEngine, server: OwnerServer) -> None:
+        """Let handles work as they come, and see every second that the lock and the socket are still ours."""
+        began = time.monotonic()
+        while self._handles and engine.failed is None:
+            for handle in self._handles:
+                handle.attach(engine)
+            await self._changed.wait(LOOK)
+            if not self._lock.still_held():
+                engine.fail(epoch_is_over(self.path))
+                return
+            await server.listen_again()
+            if self._failures and time.monotonic() > began + SOUND:
+                self._failures, self.calls.broken = 0, None
+
+    def _failed(self, error: StorageError) -> None:
+        """The file has failed: it is left alone for a while, and clients that ask are told if that will not help."""
+        self._failures += 1
+        pause = min(FIRST_PAUSE * 2 ** min(self._failures - 1, 20), LONGEST_PAUSE)
+        self._not_before = time.monotonic() + pause
+        if self._failures >= TRIES and is_permanent(error):
+            self.calls.broken = error
+
+    async def _answer(self, engine: OpenEngine, request: s.Request[Any]) -> Any:
+        """Answer another process."""
+        try:
+            return await engine.call(request)
+        except EngineClosed:
+            self.calls.check_sound()
+            raise
+
+    def _fail_all(self, error: HourglassError, of: OpenEngine | None = None) -> None:
+        for handle in tuple(self._handles):
+            if of is None or handle.engine is of:
+                handle.fail(error)
+                self._handles.discard(handle)
+
+    async def _wait_served(self, queue: str) -> None:
+        """Return once this process serves a queue; raise the refusal of a worker that wants to stand by for it."""
+        until = time.monotonic() + QUEUE_GRACE
+        while queue not in (served := {handle.queue for handle in self._handles}):
+            left = until - time.monotonic()
+            if left <= 0:
+                raise self._refusal(queue, served)
+            await self._changed.wait(left)
+
+    def _refusal(self, queue: str, served: set[str]) -> ServiceError:
+        return ServiceError(
+            f"one process serves a file, and {self.path} is served by process {os.getpid()} "
+            f"(since {_clock(self._lock.since_ns)}) for {_names(served)}, not for {queue!r}: serve that queue "
+            f"there too (worker.start_worker({queue!r})), or use another file, or a Temporal server",
+            status="PERMISSION_DENIED",
+        )
+
+    # --- standing by ----------------------------------------------------------------------------------------
+
+    async def _stand_by(self) -> bool:
+        """Wait beside the owner until it ends, or something changes here; False if there is none to be reached."""
+        try:
+            owner = await self.calls.reach()
+        except ForeignProtocol as error:
+            for handle in self._handles:
+                if handle.standing_by is None:
+                    _log.warning("standing by for %s: %s", self.path, error)
+                    handle.stand_by(error)
+            return False
+        if owner is None:
+            return False
+        try:
+            for handle in tuple(self._handles):
+                await self._register(owner, handle)
+        except ConnectionLost:
+            return True
+        await _first(owner.lost.wait(), self._changed.wait(LOOK))
+        if owner.is_open and self._lock.is_abandoned():
+            owner.close()
+        return True
+
+    def _owner_lives(self) -> bool:
+        """Whether another process owns the file, as far as the connection to it tells."""
+        owner = self.calls.owner
+        return owner is not None and owner.is_open
+
+    async def _register(self, owner: OwnerConnection, handle: FileHandle) -> None:
+        if handle.standing_by is owner:
+            return
+        try:
+            await owner.stand_by(handle.queue)
+        except ConnectionLost:
+            raise
+        except HourglassError as refusal:
+            handle.fail(refusal)
+            self._handles.discard(handle)
+            return
+        _log.warning(
+            "standing by on queue %r: %s is served by process %d (since %s); this worker takes over when "
+            "that one ends",
+            handle.queue,
+            self.path,
+            owner.welcome.pid,
+            _clock(owner.welcome.since_ns),
+        )
+        handle.stand_by(owner)
+
+    def _holder(self) -> str:
+        note = self._lock.note()
+        return f"process {note.pid} since {_clock(note.since_ns)}" if note.pid else "another process"
+
+    # --- the end --------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Let go of everything, in order."""
+        for handle in tuple(self._handles):
+            await handle.finalize_shutdown()
+        self._changed.ring()
+        if self._keeper is not None:
+            await asyncio.wait({self._keeper})
+        await self.calls.close()
+
+
+async def _first(*waits: Any) -> None:
+    tasks = [asyncio.ensure_future(each) for each in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _clock(since_ns: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since_ns / 1e9))
+
+
+def _names(queues: set[str]) -> str:
+    return "the queues " + ", ".join(repr(each) for each in sorted(queues)) if queues else "no queue yet"
+
+
+# --- a worker's handle --------------------------------------------------------------------------------------
+
+
+class FileHandle:
+    """A worker's handle on a file: waits while another process owns it, and is the engine's own handle from then on.
+    Implements `hourglass._contract.handle.Handle`.
+
+    Must not know: locks, sockets. A handle that stands by has nothing to poll: its polls wait. Invariants: it is
+    attached to one engine in its life; when that one ends, or when it can never have one, its polls raise
+    `HandleBroken` and the worker's tree opens another.
+    """
+
+    def __init__(
+        self,
+        config: HandleConfig,
+        *,
+        died: Callable[[], object],
+        released: Callable[[FileHandle], object],
+    ) -> None:
+        config.check()
+        loop = asyncio.get_running_loop()
+        self.config = config
+        self.settled: asyncio.Future[None] = loop.create_future()
+        """Done once it works or stands by; fails with what it is refused with."""
+        self.standing_by: object = None
+        """The connection over which the owner was told of it."""
+        self.engine: OpenEngine | None = None
+        self._attached: asyncio.Future[Handle] = loop.create_future()
+        self._died = died
+        self._released = released
+        self._inner: Handle | None = None
+        self.in_process: InProcess | None = None
+        """The engine's own handle, once the file is ours."""
+        self._broken: HandleBroken | None = None
+
+    @property
+    def queue(self) -> str:
+        """The queue it serves, or would."""
+        return self.config.task_queue
+
+    def attach(self, engine: OpenEngine) -> None:
+        """The file is ours: begin to work, unless it does already or is over."""
+        if self._attached.done():
+            return
+        self.engine = engine
+        self._inner = engine.open_handle(self.config)
+        self.in_process = self._inner.in_process
+        self._attached.set_result(self._inner)
+        self._settle(None)
+
+    def stand_by(self, over: object) -> None:
+        """Another process owns the file, and knows of us."""
+        self.standing_by = over
+        self._settle(None)
+
+    def fail(self, error: HourglassError) -> None:
+        """It can never work, or does not any more."""
+        self._settle(error)
+        self._broken = HandleBroken(str(error))
+        if self._inner is not None:
+            self._inner.initiate_shutdown()
+        elif not self._attached.done():
+            self._attached.set_exception(self._broken)
+            self._attached.exception()  # read, for asyncio: perhaps no poll waits for it
+
+    def _settle(self, error: HourglassError | None) -> None:
+        if self.settled.done():
+            return
+        if error is None:
+            self.settled.set_result(None)
+        else:
+            self.settled.set_exception(error)
+            self.settled.exception()  # read, for asyncio: the caller that opened it may have given up
+
+    # --- Handle ---------------------------------------------------------------------------------------------
+
+    async def poll_activation(self) -> Activation:
+        """Wait for the next activation; raise `Shutdown` at the end."""
+        handle = await self._ready()
+        try:
+            return await handle.poll_activation()
+        except (Shutdown, HandleBroken) as error:
+            raise self._end_of_polls(error) from None
+
+    async def poll_activity(self) -> ActivityItem:
+        """Wait for the next activity task or cancellation; raise `Shutdown` at the end."""
+        handle = await self._ready()
+        try:
+            return await handle.poll_activity()
+        except (Shutdown, HandleBroken) as error:
+            raise self._end_of_polls(error) from None
+
+    async def complete_activation(self, completion: Completion) -> None:
+        """Answer an activation."""
+        await self._working().complete_activation(completion)
+
+    async def complete_activity(self, result: ActivityResult) -> None:
+        """Report the end of an attempt."""
+        await self._working().complete_activity(result)
+
+    def heartbeat(self, token: bytes, details: Payloads) -> None:
+        """Report that an attempt lives."""
+        self._working().heartbeat(token, details)
+
+    def request_eviction(self, run_id: str) -> None:
+        """Ask that a run be evicted."""
+        self._working().request_eviction(run_id)
+
+    def initiate_shutdown(self) -> None:
+        """Take no new work; one that stands by ends at once."""
+        if self._inner is not None:
+            self._inner.initiate_shutdown()
+        elif not self._attached.done():
+            self._attached.set_exception(Shutdown("the handle is shut down"))
+            self._attached.exception()
+            self._settle(HandleBroken("the handle was shut down before it worked"))
+
+    async def finalize_shutdown(self) -> None:
+        """Free everything: the file is ours no longer if this was its last handle."""
+        self.initiate_shutdown()
+        try:
+            if self._inner is not None:
+                await self._inner.finalize_shutdown()
+        finally:
+            self._released(self)
+
+    async def _ready(self) -> Handle:
+        if self._inner is not None:
+            return self._inner
+        return await asyncio.shield(self._attached)
+
+    def _end_of_polls(self, error: HourglassError) -> HourglassError:
+        if isinstance(error, HandleBroken):
+            self._died()
+            return error
+        return error if self._broken is None else self._broken
+
+    def _working(self) -> Handle:
+        if self._inner is None:
+            raise HandleBroken("this handle stands by and has given nothing out")
+        return self._inner

@@ -1,0 +1,273 @@
+"""Search attributes: which ones every engine has, their types, payloads as values that can be compared, and what an
+engine takes.
+
+Must not know: filters, SQL, stores, requests. Times are whole microseconds, as Temporal's own index keeps them. A payload says
+its type in its metadata; one that does not gets the type of its JSON value, and a text that is an RFC 3339 time is
+taken for one. Invariant: as values texts of lists are in lower case and texts of type Text are their words, in the form
+that `words` gives, since they are looked up so.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from hourglass._embedded.rules.limits import Limits
+from hourglass._history import times
+from hourglass.converter import Payload
+
+Indexed: TypeAlias = str | int | float
+
+
+class AttributeType(Enum):
+    """The types of search attributes, by Temporal's names."""
+
+    KEYWORD = "Keyword"
+    KEYWORD_LIST = "KeywordList"
+    TEXT = "Text"
+    INT = "Int"
+    DOUBLE = "Double"
+    BOOL = "Bool"
+    DATETIME = "Datetime"
+
+
+_TYPES = {kind.value: kind for kind in AttributeType}
+_ZONED = re.compile(r"\d{4}-\d\d-\d\dT\S*(Z|[+-]\d\d:\d\d)", re.ASCII).fullmatch
+_INT64 = range(-(2**63), 2**63)
+
+
+def type_named(name: str) -> AttributeType | None:
+    """The type of this name."""
+    return _TYPES.get(name)
+
+
+def parse_time(text: str) -> int | None:
+    """An RFC 3339 time, with its zone, as microseconds since the epoch; None if it is none."""
+    ns = times.moment(text) if _ZONED(text) else None
+    return None if ns is None else ns // 1000
+
+
+def words(text: str) -> str:
+    """The words of a text as they are searched: in lower case, without accents, a space around each."""
+    plain = "".join(c for c in unicodedata.normalize("NFD", text) if not unicodedata.combining(c))
+    separated = "".join(c if c.isalnum() else " " for c in plain.lower())
+    return f" {' '.join(separated.split())} "
+
+
+def type_of(payload: Payload) -> AttributeType | None:
+    """The type that a payload says it has or, if it says none, that its value suggests."""
+    said = (payload.metadata or {}).get("type", b"").decode(errors="replace")
+    if said in _TYPES:
+        return _TYPES[said]
+    match _value(payload):
+        case bool():
+            return AttributeType.BOOL
+        case int():
+            return AttributeType.INT
+        case float():
+            return AttributeType.DOUBLE
+        case str() as text:
+            return AttributeType.KEYWORD if parse_time(text) is None else AttributeType.DATETIME
+        case [*_]:
+            return AttributeType.KEYWORD_LIST
+        case _:
+            return None
+
+
+def indexed(payload: Payload, kind: AttributeType) -> tuple[Indexed, ...]:
+    """What a payload is found by, as an attribute of that type; nothing if it is missing or does not fit."""
+    value = _value(payload)
+    if kind is AttributeType.KEYWORD_LIST:
+        several = value if isinstance(value, list) else [value]
+        return tuple(dict.fromkeys(each.lower() for each in several if isinstance(each, str) and each))
+    if isinstance(value, list) and len(value) == 1:  # as some SDKs send a single value
+        value = value[0]
+    return _single(value, kind)
+
+
+def fits(payload: Payload, kind: AttributeType) -> bool:
+    """Whether a server takes a payload for an attribute of that type. One that unsets the attribute always fits."""
+    if payload.encoding == "binary/null" or payload.data == b"null":
+        return True
+    value = _value(payload)
+    if kind is AttributeType.KEYWORD_LIST:
+        return isinstance(value, list) and all(isinstance(each, str) for each in value)
+    if isinstance(value, list):
+        if len(value) != 1:
+            return not value
+        (value,) = value
+    if kind is AttributeType.DOUBLE:  # of any size, unlike those that are indexed
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return bool(_single(value, kind))
+
+
+def _single(value: Any, kind: AttributeType) -> tuple[Indexed, ...]:
+    match kind, value:
+        case AttributeType.BOOL, bool():
+            return (int(value),)
+        case ((AttributeType.INT | AttributeType.DOUBLE), bool()):
+            return ()
+        case AttributeType.INT, int() if value in _INT64:
+            return (value,)
+        case AttributeType.DOUBLE, (int() | float()):
+            return (float(value),) if isinstance(value, float) or value in _INT64 else ()
+        case AttributeType.KEYWORD, str():
+            return (value,)
+        case AttributeType.TEXT, str():
+            return (words(value),)
+        case AttributeType.DATETIME, str():
+            time = parse_time(value)
+            return () if time is None else (time,)
+        case _:
+            return ()
+
+
+def _value(payload: Payload) -> Any:
+    if payload.encoding != "json/plain":
+        return None
+    try:
+        return msgspec.json.decode(payload.data)
+    except msgspec.DecodeError:
+        return None
+
+
+# --- the attributes that every engine has -------------------------------------------------------------------
+
+OF_RUNS = {
+    "WorkflowId": AttributeType.KEYWORD,
+    "RunId": AttributeType.KEYWORD,
+    "WorkflowType": AttributeType.KEYWORD,
+    "ExecutionStatus": AttributeType.KEYWORD,
+    "TaskQueue": AttributeType.KEYWORD,
+    "StartTime": AttributeType.DATETIME,
+    "ExecutionTime": AttributeType.DATETIME,
+    "CloseTime": AttributeType.DATETIME,
+    "ExecutionDuration": AttributeType.INT,
+    "HistoryLength": AttributeType.INT,
+    "HistorySizeBytes": AttributeType.INT,
+    "ParentWorkflowId": AttributeType.KEYWORD,
+    "ParentRunId": AttributeType.KEYWORD,
+    "RootWorkflowId": AttributeType.KEYWORD,
+    "RootRunId": AttributeType.KEYWORD,
+    "StateTransitionCount": AttributeType.INT,
+}
+"""What is known of every run."""
+_PREDEFINED = {
+    "BatcherNamespace": AttributeType.KEYWORD,
+    "BatcherUser": AttributeType.KEYWORD,
+    "BinaryChecksums": AttributeType.KEYWORD_LIST,
+    "BuildIds": AttributeType.KEYWORD_LIST,
+    "TemporalChangeVersion": AttributeType.KEYWORD_LIST,
+    "TemporalNamespaceDivision": AttributeType.KEYWORD,
+    "TemporalPauseInfo": AttributeType.KEYWORD_LIST,
+    "TemporalReportedProblems": AttributeType.KEYWORD_LIST,
+    "TemporalSchedulePaused": AttributeType.BOOL,
+    "TemporalScheduledById": AttributeType.KEYWORD,
+    "TemporalScheduledStartTime": AttributeType.DATETIME,
+    "TemporalUsedWorkerDeploymentVersions": AttributeType.KEYWORD_LIST,
+    "TemporalWorkerDeployment": AttributeType.KEYWORD,
+    "TemporalWorkerDeploymentVersion": AttributeType.KEYWORD,
+    "TemporalWorkflowVersioningBehavior": AttributeType.KEYWORD,
+}
+SYSTEM: dict[str, AttributeType] = OF_RUNS | _PREDEFINED
+"""The attributes that every engine has."""
+SETTABLE = frozenset(_PREDEFINED) - {
+    "TemporalUsedWorkerDeploymentVersions",
+    "TemporalWorkerDeployment",
+    "TemporalWorkerDeploymentVersion",
+    "TemporalWorkflowVersioningBehavior",
+}
+"""Those of them that a server lets clients and workflows set."""
+
+
+# --- what an engine takes ------------------------------------------------------------------------------------
+
+
+class Flaw(NamedTuple):
+    """Why search attributes are refused; `too_large`: a server ends a run that asks for such ones."""
+
+    message: str
+    too_large: bool = False
+
+
+class SearchAttributes:
+    """The search attributes of one engine, their types and limits; `stored` reads the types that its store knows.
+
+    A server has its attributes registered by an operator; here one is known from its first use, with the type that it
+    had then, as in the index (see `visibility`). From then on it is checked as on a server: the value counts, not the
+    type that its sender wrote beside it. Refusals are worded as a server words them.
+    """
+
+    def __init__(self, stored: Callable[[], Mapping[str, AttributeType]], limits: Limits) -> None:
+        self._stored = stored
+        self._limits = limits
+        self._known: dict[str, AttributeType] | None = None
+
+    def flaw(self, attributes: Mapping[str, Payload]) -> Flaw | None:
+        """What is wrong with these; None if nothing is."""
+        limits = self._limits
+        if len(attributes) > limits.attributes:
+            return Flaw(f"number of search attributes {len(attributes)} exceeds limit {limits.attributes}")
+        for name, payload in attributes.items():
+            wrong = self._flaw(name, payload)
+            if wrong:
+                return Flaw(wrong)
+        total = 0
+        for name, payload in attributes.items():
+            size = len(payload.data)
+            total += len(name.encode()) + size
+            if size > limits.attribute_bytes:
+                what = (
+                    f"search attribute {name} value size {size} exceeds size limit {limits.attribute_bytes}"
+                )
+                return Flaw(what, too_large=True)
+        if total > limits.attributes_bytes:
+            what = f"total size of search attributes {total} exceeds size limit {limits.attributes_bytes}"
+            return Flaw(what, too_large=True)
+        return None
+
+    def learn(self, attributes: Mapping[str, Payload]) -> None:
+        """These are in use now."""
+        known = self._types()
+        for name, payload in attributes.items():
+            if name not in known and name not in SYSTEM and (kind := type_of(payload)) is not None:
+                known[name] = kind
+
+    def _flaw(self, name: str, payload: Payload) -> str:
+        if not name:
+            return "a search attribute must have a name"
+        if name in SYSTEM and name not in SETTABLE:
+            return f"{name} attribute can't be set in SearchAttributes"
+        kind = SYSTEM.get(name) or self._types().get(name) or type_of(payload)
+        if fits(payload, kind or AttributeType.KEYWORD):
+            return ""
+        what = "of no known type" if kind is None else f"of type {kind.value}"
+        hint = "" if name in SYSTEM else " (here its type is that of its first use)"
+        return f"invalid value for search attribute {name} {what}: {_worded(payload)}{hint}"
+
+    def _types(self) -> dict[str, AttributeType]:
+        if self._known is None:
+            self._known = dict(self._stored())
+        return self._known
+
+
+def _worded(payload: Payload) -> str:
+    try:
+        return _as_text(msgspec.json.decode(payload.data))[:200]
+    except msgspec.DecodeError:
+        return f"{len(payload.data)} bytes that are no JSON"
+
+
+def _as_text(value: Any) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case [*values]:
+            return f"[{' '.join(map(_as_text, values))}]"
+        case _:
+            return str(value)

@@ -1,0 +1,156 @@
+"""What a run asked for, in the terms of a history, and in words: one shape for its commands and (`_history.words`) for
+the events that they led to. Pure. Payloads are never part of the words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from hourglass._engine import commands as c
+from hourglass._engine.context import Site
+from hourglass._engine.specs import Payloads
+from hourglass.converter import Failure, Payload
+
+NOWHERE: Site = ("", 0)
+
+_MADE_UP = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}([_-].*)?", re.IGNORECASE)
+_CAPITALS = re.compile(r"(?<!^)(?=[A-Z])")
+_NUMBERED = ("activity", "local activity", "timer")
+
+
+class AskedCommand(msgspec.Struct, frozen=True):
+    """One thing that a run asked for: as its code did, at `site`, or as its history tells it, by `event_id`.
+
+    `key` tells those of one kind apart.
+    """
+
+    kind: str
+    key: str = ""
+    name: str = ""
+    payloads: Payloads = ()
+    duration_ns: int | None = None
+    failure: Failure | None = None
+    memo: dict[str, Payload] = {}
+    search_attributes: dict[str, Payload] = {}
+    event_id: int = 0
+    site: Site = NOWHERE
+    is_default: bool = False
+    """Whether its key is one that the author did not choose."""
+
+
+def asked(command: c.Command, site: Site = NOWHERE) -> AskedCommand:
+    """A command as what it asks for. A kind that histories do not tell of goes by its own name."""
+    tell = _TELL.get(type(command))
+    if tell is None:
+        return AskedCommand(spaced(type(command).__name__), str(getattr(command, "seq", "")), site=site)
+    kind, facts = tell(command)
+    return AskedCommand(kind, **facts, site=site)
+
+
+def is_made_up(key: str) -> bool:
+    """Whether an id looks like one that an SDK has drawn."""
+    return bool(_MADE_UP.fullmatch(key))
+
+
+def describe(item: AskedCommand | None, nothing: str = "nothing more") -> str:
+    """What was asked for in a few words."""
+    if item is None:
+        return nothing
+    text = item.kind
+    if item.name:
+        text += f" {item.name}"
+    if item.key and item.kind in _NUMBERED:
+        text += f" number {item.key}" if item.key.isdigit() else f" {item.key!r}"
+    elif item.key and item.key.isdigit():
+        text += f" {item.key}"
+    elif item.key:
+        text += f" with id {item.key!r}"
+    if item.duration_ns is not None:
+        text += f" of {item.duration_ns / 1e9:g} s"
+    return text
+
+
+def spaced(name: str) -> str:
+    """The name of a class, as words."""
+    return _CAPITALS.sub(" ", name).lower()
+
+
+_Facts = tuple[str, dict[str, Any]]
+
+
+def _activity(command: Any) -> _Facts:
+    kind = "activity" if isinstance(command, c.ScheduleActivity) else "local activity"
+    return kind, {
+        "key": command.activity_id,
+        "name": command.activity_type,
+        "payloads": command.arguments,
+        "is_default": command.activity_id == str(command.seq),
+    }
+
+
+def _timer(command: c.StartTimer) -> _Facts:
+    return "timer", {"key": str(command.seq), "duration_ns": command.duration_ns, "is_default": True}
+
+
+def _child(command: c.StartChildWorkflow) -> _Facts:
+    return "child workflow", {
+        "key": command.workflow_id,
+        "name": command.workflow_type,
+        "payloads": command.arguments,
+        "memo": command.spec.memo,
+        "search_attributes": command.spec.search_attributes,
+        "is_default": is_made_up(command.workflow_id),
+    }
+
+
+def _signal(command: c.SignalExternalWorkflow) -> _Facts:
+    return "signal to another workflow", {
+        "key": command.workflow_id,
+        "name": command.signal_name,
+        "payloads": command.arguments,
+    }
+
+
+def _continued(command: c.ContinueAsNew) -> _Facts:
+    return "continue-as-new", {
+        "name": command.workflow_type,
+        "payloads": command.arguments,
+        "memo": command.spec.memo,
+        "search_attributes": command.spec.search_attributes,
+    }
+
+
+_TELL: dict[type[c.Command], Callable[[Any], _Facts]] = {
+    c.ScheduleActivity: _activity,
+    c.ScheduleLocalActivity: _activity,
+    c.StartTimer: _timer,
+    c.StartChildWorkflow: _child,
+    c.SignalExternalWorkflow: _signal,
+    c.RequestCancelExternal: lambda command: (
+        "cancel request to another workflow",
+        {"key": command.workflow_id},
+    ),
+    c.CompleteRun: lambda command: ("completion", {"payloads": (command.result,)}),
+    c.FailRun: lambda command: ("failure", {"failure": command.failure}),
+    c.CancelRun: lambda command: ("cancellation", {}),
+    c.ContinueAsNew: _continued,
+    c.UpsertSearchAttributes: lambda command: (
+        "change of search attributes",
+        {"search_attributes": command.search_attributes},
+    ),
+    c.UpsertMemo: lambda command: ("change of the memo", {"memo": command.memo}),
+    c.AcceptUpdate: lambda command: ("acceptance of update", {"key": command.protocol_instance_id}),
+    c.CompleteUpdate: lambda command: (
+        "result of update",
+        {"key": command.protocol_instance_id, "payloads": (command.result,)},
+    ),
+    c.RejectUpdate: lambda command: (
+        "failure of update",
+        {"key": command.protocol_instance_id, "failure": command.failure},
+    ),
+    c.SetPatchMarker: lambda command: ("patch", {"key": command.patch_id}),
+}

@@ -1,0 +1,85 @@
+"""Which kind of SDK wrote a history: one that is built on Core, or one with state machines of its own. Pure.
+
+Must not know: what to do about it. Python's, TypeScript's, .NET's and Ruby's SDKs are built on Core, as Hourglass is: their
+markers and ids are Core's, and Core replays them. Go's and Java's (and PHP's, which is Go underneath) are not. Histories name
+their SDK since 2023, TypeScript's since 2025; before that their markers and ids tell whether it is built on Core, and nothing
+tells whether it is Python's: then its order is not taken for ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from enum import Enum, auto
+
+from hourglass._engine.behaviour import OUR_FLAGS
+from hourglass._history import events as h
+
+_IN_OUR_ORDER = frozenset({"temporal-python"})
+_ON_CORE = frozenset({"temporal-typescript", "temporal-dotnet", "temporal-ruby", "temporal-rust"})
+_MARKERS = frozenset({"Version", "SideEffect", "MutableSideEffect", "LocalActivity"})
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+class Dialect(Enum):
+    """How a history must be replayed."""
+
+    PYTHON = auto()  # Core, in the order of Python's SDK, which is ours
+    CORE = auto()  # Core; but its SDK schedules in an order of its own
+    OTHER = auto()  # not Core's make
+
+
+def dialect_of(events: Sequence[h.HistoryEvent]) -> Dialect:
+    """The dialect of these events."""
+    name = sdk_name(events)
+    if name in _IN_OUR_ORDER:
+        return Dialect.PYTHON
+    if name:
+        return Dialect.CORE if name in _ON_CORE else Dialect.OTHER
+    said = [event.attributes for event in events]
+    tasks = [each for each in said if isinstance(each, h.WorkflowTaskCompleted)]
+    if any(OUR_FLAGS.intersection(task.flags) for task in tasks):
+        return Dialect.PYTHON  # Hourglass wrote it: the embedded engine names no SDK
+    markers = {each.marker_name for each in said if isinstance(each, h.ForeignMarkerRecorded)}
+    of_core = any(isinstance(each, (h.MarkerRecorded, h.LocalActivityMarkerRecorded)) for each in said)
+    if of_core or any(each.startswith("core_") for each in markers) or any(task.core_flags for task in tasks):
+        return Dialect.CORE
+    if markers & _MARKERS:
+        return Dialect.OTHER
+    return Dialect.OTHER if _are_not_cores(_activity_ids(events), _timer_ids(events)) else Dialect.CORE
+
+
+def sdk_name(events: Sequence[h.HistoryEvent]) -> str:
+    """The SDK that the history names, "" if it names none."""
+    tasks = (each.attributes for each in events if isinstance(each.attributes, h.WorkflowTaskCompleted))
+    return next((task.sdk_name for task in tasks if task.sdk_name), "")
+
+
+def _activity_ids(events: Sequence[h.HistoryEvent]) -> list[tuple[str, int]]:
+    return [
+        (event.attributes.activity_id, event.id)
+        for event in events
+        if isinstance(event.attributes, h.ActivityTaskScheduled)
+    ]
+
+
+def _timer_ids(events: Sequence[h.HistoryEvent]) -> list[tuple[str, int]]:
+    return [
+        (event.attributes.timer_id, event.id)
+        for event in events
+        if isinstance(event.attributes, h.TimerStarted)
+    ]
+
+
+def _are_not_cores(activities: list[tuple[str, int]], timers: list[tuple[str, int]]) -> bool:
+    """Whether ids show that Core did not make them: it counts activities and timers each from 1."""
+    both = [*activities, *timers]
+    if not both:
+        return False
+    names = [name for name, _ in both]
+    if all(_UUID.fullmatch(name) for name in names):
+        return True  # Java
+    if all(name == str(event_id) for name, event_id in both) or "0" in names:
+        return True  # Go, today and in its first years
+    numbers = sorted(int(name) for name in names if name.isdigit())
+    return bool(activities and timers) and numbers == list(range(1, len(names) + 1))  # one count for both

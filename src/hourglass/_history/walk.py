@@ -1,0 +1,398 @@
+"""A history walked task by task: what the run was told in each workflow task, and what it asked for there; and the
+rules that every history keeps that a server has written. Pure. Invariants of `tasks_of`:
+
+- Tasks that failed or timed out leave no trace; what happened before them is told in the next that was completed.
+- What a run asked for belongs to the task that was completed last before it: where it stands says whose it is, not the
+  number that it names, for servers made for tests number it otherwise. What became at once of something that was asked
+  for (an activity that was cancelled before it began) may stand between.
+- A history that ends within a task has a last task of which it is not known what the run asked for.
+
+The rules (`check`): event ids count from 1; workflow tasks come one at a time: scheduled, started, then completed, failed
+or timed out; what a workflow asked for names the completed task in which it asked; what became of it names the event
+that began it, and ends it once; nothing follows the end of the run. They are checked for Core trusts histories: on some
+that break them it panics, on others it falls silent. A `HistoryError` names the event.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from hourglass._history import events as h
+from hourglass.converter import Failure
+from hourglass.errors import HistoryError, RetryState
+
+_CAPITALS = re.compile(r"(?<!^)(?=[A-Z])")
+
+# --- tasks --------------------------------------------------------------------------------------------------
+
+ASKED: frozenset[type[h.Attributes]] = frozenset(
+    {
+        h.ActivityTaskScheduled,
+        h.ActivityTaskCancelRequested,
+        h.TimerStarted,
+        h.TimerCanceled,
+        h.StartChildWorkflowExecutionInitiated,
+        h.SignalExternalWorkflowExecutionInitiated,
+        h.RequestCancelExternalWorkflowExecutionInitiated,
+        h.WorkflowExecutionUpdateAccepted,
+        h.WorkflowExecutionUpdateCompleted,
+        h.UpsertWorkflowSearchAttributes,
+        h.WorkflowPropertiesModified,
+        h.WorkflowExecutionCompleted,
+        h.WorkflowExecutionFailed,
+        h.WorkflowExecutionCanceled,
+        h.WorkflowExecutionContinuedAsNew,
+    }
+)
+"""The kinds of events that a workflow's own commands lead to, but for markers."""
+
+MARKERS: frozenset[type[h.Attributes]] = frozenset(
+    {h.MarkerRecorded, h.LocalActivityMarkerRecorded, h.ForeignMarkerRecorded}
+)
+
+_TOLD: frozenset[type[h.Attributes]] = frozenset(
+    {
+        h.WorkflowExecutionStarted,
+        h.WorkflowTaskFailed,
+        h.WorkflowExecutionSignaled,
+        h.WorkflowExecutionCancelRequested,
+        *h.ATTEMPT_ENDS,
+        h.TimerFired,
+        h.StartChildWorkflowExecutionFailed,
+        h.ChildWorkflowExecutionStarted,
+        h.ChildWorkflowExecutionCompleted,
+        h.ChildWorkflowExecutionFailed,
+        h.ChildWorkflowExecutionCanceled,
+        h.ChildWorkflowExecutionTimedOut,
+        h.ChildWorkflowExecutionTerminated,
+        h.SignalExternalWorkflowExecutionFailed,
+        h.ExternalWorkflowExecutionSignaled,
+        h.RequestCancelExternalWorkflowExecutionFailed,
+        h.ExternalWorkflowExecutionCancelRequested,
+        h.WorkflowExecutionUpdateAdmitted,
+    }
+)
+"""The kinds of events that a run hears of."""
+
+
+class WorkflowTask(msgspec.Struct, frozen=True, kw_only=True):
+    """One workflow task."""
+
+    told: tuple[h.HistoryEvent, ...]
+    asked: tuple[h.HistoryEvent, ...] = ()
+    markers: tuple[h.HistoryEvent, ...] = ()
+    time_ns: int = 0
+    history_length: int = 0
+    history_size: int = 0
+    suggest_continue_as_new: bool = False
+    is_completed: bool = True
+
+    @property
+    def updates(self) -> tuple[h.WorkflowExecutionUpdateAccepted, ...]:
+        """The updates that were accepted in it: told in it, too."""
+        return tuple(
+            event.attributes
+            for event in self.asked
+            if isinstance(event.attributes, h.WorkflowExecutionUpdateAccepted)
+        )
+
+
+def tasks_of(events: Sequence[h.HistoryEvent]) -> list[WorkflowTask]:
+    """The tasks of a history, in order. Raises `HistoryError`."""
+    tasks: list[WorkflowTask] = []
+    told: list[h.HistoryEvent] = []
+    started: h.HistoryEvent | None = None
+    position = 0
+    while position < len(events):
+        event = events[position]
+        position += 1
+        kind = type(event.attributes)
+        if kind is h.WorkflowTaskStarted:
+            started = event
+        elif kind is h.WorkflowTaskFailed or kind is h.WorkflowTaskTimedOut:
+            started = None
+            told += _heard(event)
+        elif kind is h.WorkflowTaskCompleted and started is not None:
+            asked, markers, between, position = _asked(events, position)
+            tasks.append(_task(told, started, asked, markers))
+            told, started = between, None
+        elif kind in ASKED:
+            raise HistoryError(
+                f"event {event.id} ({_snake(event.attributes)}) was asked for by no workflow task: "
+                "none was completed before it"
+            )
+        else:
+            told += _heard(event)
+    if started is not None:
+        tasks.append(_task(told, started))
+    return tasks
+
+
+def _task(
+    told: list[h.HistoryEvent],
+    started: h.HistoryEvent,
+    asked: list[h.HistoryEvent] | None = None,
+    markers: Iterable[h.HistoryEvent] = (),
+) -> WorkflowTask:
+    said = started.attributes
+    assert isinstance(said, h.WorkflowTaskStarted)
+    return WorkflowTask(
+        told=tuple(told),
+        asked=tuple(asked or ()),
+        markers=tuple(markers),
+        time_ns=started.time_ns,
+        history_length=started.id,
+        history_size=said.history_size,
+        suggest_continue_as_new=said.suggest_continue_as_new,
+        is_completed=asked is not None,
+    )
+
+
+def _asked(
+    events: Sequence[h.HistoryEvent], position: int
+) -> tuple[list[h.HistoryEvent], list[h.HistoryEvent], list[h.HistoryEvent], int]:
+    """What a task asked for, its markers, what happened between, and where the next task starts."""
+    asked: list[h.HistoryEvent] = []
+    markers: list[h.HistoryEvent] = []
+    between: list[h.HistoryEvent] = []
+    while position < len(events):
+        event = events[position]
+        kind = type(event.attributes)
+        if kind is h.WorkflowTaskStarted:
+            break
+        if kind in MARKERS:
+            markers.append(event)
+        elif kind not in ASKED:
+            between += _heard(event)
+        elif kind is h.WorkflowExecutionContinuedAsNew:
+            asked.append(h.HistoryEvent(event.id, event.time_ns, meant(event.attributes)))
+        elif not is_patch_index(event.attributes):
+            asked.append(event)
+        position += 1
+    return asked, markers, between, position
+
+
+def _heard(event: h.HistoryEvent) -> Sequence[h.HistoryEvent]:
+    kind = type(event.attributes)
+    if kind in _TOLD:
+        return (event,)
+    if kind.__name__.startswith("Nexus") or kind is h.UnknownEvent:
+        _refuse_nexus(event)
+    return ()
+
+
+def _refuse_nexus(event: h.HistoryEvent) -> None:
+    name = _snake(event.attributes)
+    if name.startswith("nexus_"):
+        raise HistoryError(
+            f"event {event.id} ({name}) tells of a Nexus operation, which Hourglass cannot replay"
+        )
+
+
+def _snake(attributes: h.Attributes) -> str:
+    if isinstance(attributes, h.UnknownEvent):
+        return attributes.name.lower()
+    return _CAPITALS.sub("_", h.kind_of(attributes)).lower()
+
+
+def is_patch_index(attributes: h.Attributes) -> bool:
+    """Whether search attributes were changed by the SDK itself, behind a version or patch."""
+    return isinstance(attributes, h.UpsertWorkflowSearchAttributes) and set(attributes.search_attributes) == {
+        h.PATCHES
+    }
+
+
+def meant(attributes: h.Attributes) -> h.Attributes:
+    """The end of a run as it is told today: servers of the first years let one continue as new that was to be tried
+    again, or came round by its cron schedule.
+    """
+    if not isinstance(attributes, h.WorkflowExecutionContinuedAsNew):
+        return attributes
+    again, task = attributes.initiator, attributes.task_completed_event_id
+    failure = attributes.failure
+    if again is h.Initiator.RETRY or (again is h.Initiator.CRON_SCHEDULE and failure is not None):
+        return h.WorkflowExecutionFailed(
+            failure=failure or Failure(), retry_state=RetryState.IN_PROGRESS, task_completed_event_id=task
+        )
+    if again is h.Initiator.CRON_SCHEDULE:
+        results = attributes.last_completion_result
+        return h.WorkflowExecutionCompleted(
+            result=results[0] if results else h.NO_RESULT, task_completed_event_id=task
+        )
+    return attributes
+
+
+# --- rules --------------------------------------------------------------------------------------------------
+
+# What begins something, by the kind of thing.
+_BEGINS: dict[type[h.Attributes], str] = {
+    h.ActivityTaskScheduled: "activity",
+    h.TimerStarted: "timer",
+    h.StartChildWorkflowExecutionInitiated: "child workflow",
+    h.SignalExternalWorkflowExecutionInitiated: "signal to another workflow",
+    h.RequestCancelExternalWorkflowExecutionInitiated: "cancel request",
+}
+
+# What goes on with it: the kind of thing, and the field that names the event that began it.
+_GOES_ON: dict[type[h.Attributes], tuple[str, str]] = {
+    h.ActivityTaskStarted: ("activity", "scheduled_event_id"),
+    h.ActivityTaskCancelRequested: ("activity", "scheduled_event_id"),
+    h.ChildWorkflowExecutionStarted: ("child workflow", "initiated_event_id"),
+}
+
+# What ends it.
+_ENDS_IT: dict[type[h.Attributes], tuple[str, str]] = {
+    **dict.fromkeys(h.ATTEMPT_ENDS, ("activity", "scheduled_event_id")),
+    h.TimerFired: ("timer", "started_event_id"),
+    h.TimerCanceled: ("timer", "started_event_id"),
+    h.StartChildWorkflowExecutionFailed: ("child workflow", "initiated_event_id"),
+    h.ChildWorkflowExecutionCompleted: ("child workflow", "initiated_event_id"),
+    h.ChildWorkflowExecutionFailed: ("child workflow", "initiated_event_id"),
+    h.ChildWorkflowExecutionCanceled: ("child workflow", "initiated_event_id"),
+    h.ChildWorkflowExecutionTimedOut: ("child workflow", "initiated_event_id"),
+    h.ChildWorkflowExecutionTerminated: ("child workflow", "initiated_event_id"),
+    h.ExternalWorkflowExecutionSignaled: ("signal to another workflow", "initiated_event_id"),
+    h.SignalExternalWorkflowExecutionFailed: ("signal to another workflow", "initiated_event_id"),
+    h.ExternalWorkflowExecutionCancelRequested: ("cancel request", "initiated_event_id"),
+    h.RequestCancelExternalWorkflowExecutionFailed: ("cancel request", "initiated_event_id"),
+}
+
+_STEPS: dict[type[h.Attributes], tuple[str, tuple[str, ...]]] = {
+    h.WorkflowTaskScheduled: ("scheduled", ("none",)),
+    h.WorkflowTaskStarted: ("started", ("scheduled",)),
+    h.WorkflowTaskCompleted: ("completed", ("started",)),
+    h.WorkflowTaskFailed: ("failed", ("scheduled", "started")),
+    h.WorkflowTaskTimedOut: ("timed out", ("scheduled", "started")),
+}
+"""What becomes of a workflow task, and what must have become of it before."""
+
+_AFTER_START = (
+    h.WorkflowTaskCompleted,
+    h.WorkflowTaskFailed,
+    h.WorkflowTaskTimedOut,
+    h.WorkflowExecutionTerminated,
+    h.WorkflowExecutionTimedOut,
+)
+
+
+def check(events: Sequence[h.HistoryEvent], *, of_core: bool = True) -> None:
+    """Raise `HistoryError` at the first event that no server would have written there.
+
+    A history that is not `of_core` never meets Core: which task an event names as its origin is then left alone, for
+    servers that SDKs bring along for tests number it in ways of their own.
+    """
+    _check_order(events)
+    tasks = _Tasks()
+    open_things: dict[int, str] = {}
+    end = 0
+    for event in events:
+        kind = type(event.attributes)
+        if end:
+            raise HistoryError(f"event {event.id} comes after the run ended with event {end}")
+        if kind in _STEPS:
+            tasks.take(event)
+        elif kind in _BEGINS:
+            open_things[event.id] = _BEGINS[kind]
+        elif kind in _GOES_ON:
+            _follow(event, *_GOES_ON[kind], open_things)
+        elif kind in _ENDS_IT:
+            del open_things[_follow(event, *_ENDS_IT[kind], open_things)]
+        elif kind in h.FINAL:
+            end = event.id
+        if of_core:
+            tasks.check_origin(event)
+
+
+def _check_order(events: Sequence[h.HistoryEvent]) -> None:
+    for at, event in enumerate(events, 1):
+        kind = type(event.attributes)
+        if event.id != at:
+            raise HistoryError(f"event {at} of this history carries the number {event.id}")
+        if at > 1 and kind is h.WorkflowExecutionStarted:
+            raise HistoryError(f"event {at} starts the workflow a second time")
+        # Core's replay worker panics on anything else, and then never answers.
+        if kind is h.WorkflowTaskStarted and at < len(events):
+            _check_after_start(events[at])
+
+
+def _check_after_start(event: h.HistoryEvent) -> None:
+    if not isinstance(event.attributes, _AFTER_START):
+        raise HistoryError(f"event {event.id} cannot follow the start of a workflow task")
+
+
+def check_start(event: h.HistoryEvent) -> None:
+    """Raise `HistoryError` where an event cannot be the first of a history."""
+    started = event.attributes
+    if not isinstance(started, h.WorkflowExecutionStarted):
+        raise HistoryError("a history begins with the event that starts its workflow")
+    for what, there in (
+        ("workflow type (workflowType)", started.workflow_type),
+        ("task queue (taskQueue)", started.spec.task_queue),
+        ("run (originalExecutionRunId)", started.original_run_id),
+    ):
+        if not there:
+            raise HistoryError(f"the first event of this history names no {what}")
+
+
+def _follow(event: h.HistoryEvent, thing: str, field: str, open_things: dict[int, str]) -> int:
+    origin: int = getattr(event.attributes, field)
+    if open_things.get(origin) != thing:
+        raise HistoryError(
+            f"event {event.id} tells of the {thing} of event {origin}, but no {thing} is open there"
+        )
+    return origin
+
+
+class _Tasks:
+    """The workflow tasks of a history: one at a time."""
+
+    def __init__(self) -> None:
+        self._state = "none"
+        self._scheduled = 0
+        self._started = 0
+        self._completed: set[int] = set()
+
+    def take(self, event: h.HistoryEvent) -> None:
+        """Go one step on, or say why that cannot be."""
+        attributes = event.attributes
+        step, allowed = _STEPS[type(attributes)]
+        if self._state not in allowed:
+            where = "no workflow task is open" if self._state == "none" else f"one is {self._state}"
+            raise HistoryError(f"event {event.id}: a workflow task cannot be {step} while {where}")
+        if isinstance(attributes, h.WorkflowTaskScheduled):
+            self._state, self._scheduled = "scheduled", event.id
+            return
+        scheduled: int = getattr(attributes, "scheduled_event_id", 0)
+        if scheduled != self._scheduled:
+            raise HistoryError(
+                f"event {event.id}: the workflow task that is {step} names event {scheduled} as its schedule, "
+                f"but that is event {self._scheduled}"
+            )
+        self._state = "none"
+        if isinstance(attributes, h.WorkflowTaskStarted):
+            self._state, self._started = "started", event.id
+        elif isinstance(attributes, h.WorkflowTaskCompleted):
+            self._complete(event.id, attributes.started_event_id)
+
+    def _complete(self, event_id: int, started: int) -> None:
+        # Java's server for tests names no start, and the start where others name the completion.
+        if started not in (self._started, 0):
+            raise HistoryError(
+                f"event {event_id}: the completed workflow task names event {started} "
+                f"as its start, but that is event {self._started}"
+            )
+        self._completed.add(event_id)
+        if not started:
+            self._completed.add(self._started)
+
+    def check_origin(self, event: h.HistoryEvent) -> None:
+        """What a workflow asked for names the task in which it did."""
+        origin = getattr(event.attributes, "task_completed_event_id", 0)
+        if origin and origin not in self._completed:
+            raise HistoryError(
+                f"event {event.id} names event {origin} as the workflow task that asked for it, "
+                "which is no completed workflow task"
+            )

@@ -1,0 +1,113 @@
+"""What a history says that a run asked for: events in the terms, and the words, of the commands that led to them
+(`_engine.words`). Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from hourglass._engine.words import AskedCommand, describe, spaced
+from hourglass._history import events as h
+from hourglass._history.walk import meant
+
+_Facts = tuple[str, dict[str, Any]]
+
+
+def recorded(event: h.HistoryEvent) -> AskedCommand | None:
+    """An event as what was asked for; None where no command leads to events of its kind."""
+    attributes = meant(event.attributes)
+    tell = _TELL.get(type(attributes))
+    if tell is None:
+        return None
+    kind, facts = tell(attributes)
+    return AskedCommand(kind, event_id=event.id, **facts)
+
+
+def all_recorded(events: Iterable[h.HistoryEvent]) -> tuple[AskedCommand, ...]:
+    """All that these events say that was asked for, but for markers."""
+    found = (recorded(event) for event in events if type(event.attributes) not in _MARKERS)
+    return tuple(each for each in found if each is not None)
+
+
+def describe_event(event: h.HistoryEvent) -> str:
+    """An event in a few words."""
+    asked = recorded(event)
+    return spaced(h.kind_of(event.attributes)) if asked is None else describe(asked)
+
+
+def _activity(a: h.ActivityTaskScheduled) -> _Facts:
+    return "activity", {"key": a.activity_id, "name": a.activity_type, "payloads": a.arguments}
+
+
+def _child(a: h.StartChildWorkflowExecutionInitiated) -> _Facts:
+    return "child workflow", {
+        "key": a.workflow_id,
+        "name": a.workflow_type,
+        "payloads": a.arguments,
+        "memo": a.spec.memo,
+        "search_attributes": a.spec.search_attributes,
+    }
+
+
+def _signal(a: h.SignalExternalWorkflowExecutionInitiated) -> _Facts:
+    facts = {"key": a.workflow_id, "name": a.signal_name, "payloads": a.arguments}
+    return "signal to another workflow", facts
+
+
+def _continued(a: h.WorkflowExecutionContinuedAsNew) -> _Facts:
+    return "continue-as-new", {
+        "name": a.workflow_type,
+        "payloads": a.arguments,
+        "memo": a.spec.memo,
+        "search_attributes": a.spec.search_attributes,
+    }
+
+
+def _completed(a: h.WorkflowExecutionCompleted) -> _Facts:
+    return "completion", {"payloads": () if a.result == h.NO_RESULT else (a.result,)}
+
+
+def _accepted(a: h.WorkflowExecutionUpdateAccepted) -> _Facts:
+    return "acceptance of update", {"key": a.update_id, "name": "" if a.request is None else a.request.name}
+
+
+def _update_completed(a: h.WorkflowExecutionUpdateCompleted) -> _Facts:
+    if a.failure is not None:
+        return "failure of update", {"key": a.update_id, "failure": a.failure}
+    return "result of update", {"key": a.update_id, "payloads": () if a.result is None else (a.result,)}
+
+
+_MARKERS = (h.MarkerRecorded, h.LocalActivityMarkerRecorded)
+
+_TELL: dict[type[h.Attributes], Callable[[Any], _Facts]] = {
+    h.ActivityTaskScheduled: _activity,
+    h.TimerStarted: lambda a: ("timer", {"key": a.timer_id, "duration_ns": a.duration_ns}),
+    h.StartChildWorkflowExecutionInitiated: _child,
+    h.SignalExternalWorkflowExecutionInitiated: _signal,
+    h.RequestCancelExternalWorkflowExecutionInitiated: lambda a: (
+        "cancel request to another workflow",
+        {"key": a.workflow_id},
+    ),
+    h.WorkflowExecutionCompleted: _completed,
+    h.WorkflowExecutionFailed: lambda a: ("failure", {"failure": a.failure}),
+    h.WorkflowExecutionCanceled: lambda a: ("cancellation", {}),
+    h.WorkflowExecutionContinuedAsNew: _continued,
+    h.ActivityTaskCancelRequested: lambda a: (
+        "cancellation of the activity of event",
+        {"key": str(a.scheduled_event_id)},
+    ),
+    h.TimerCanceled: lambda a: ("cancellation of the timer of event", {"key": str(a.started_event_id)}),
+    h.UpsertWorkflowSearchAttributes: lambda a: (
+        "change of search attributes",
+        {"search_attributes": a.search_attributes},
+    ),
+    h.WorkflowPropertiesModified: lambda a: ("change of the memo", {"memo": a.memo}),
+    h.WorkflowExecutionUpdateAccepted: _accepted,
+    h.WorkflowExecutionUpdateCompleted: _update_completed,
+    h.MarkerRecorded: lambda a: ("patch", {"key": a.patch_id}),
+    h.LocalActivityMarkerRecorded: lambda a: (
+        "local activity",
+        {"key": a.activity_id, "name": a.activity_type},
+    ),
+}

@@ -1,0 +1,396 @@
+"""The fixture: what an environment is made of, put together: engine, clock, driver, attempts, a client; and the base of
+the blocking and the asynchronous environment: fakes, calls, scheduled actions, the time.
+
+A fixture belongs to the thread that makes it. A scheduled action, `env.after(days=3).signal(handle, approve, "yes")`, is
+built and checked when the test puts it down, and done when virtual time has come there. One that fails then is raised by
+the wait that met it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from types import ModuleType
+from typing import Any, Literal, ParamSpec, TypeVar, TypeVarTuple, overload
+
+from hourglass._embedded import VirtualClock, connect_memory
+from hourglass._embedded.clock import to_ns
+from hourglass._engine.context import RunSettings
+from hourglass._engine.definition import check_exceptions
+from hourglass._engine.options import Duration, optional_seconds, seconds
+from hourglass._runtime.cache import CacheLimits
+from hourglass._runtime.evaluation import Evaluations, Verify
+from hourglass._runtime.plan import checked_verify, checked_watch
+from hourglass._runtime.watcher import Action, Watcher
+from hourglass.activity import Activity
+from hourglass.client import Client, _operations
+from hourglass.client._faces import HandleFacts
+from hourglass.client._interception import Interceptor, activity_chain, checked, workflow_interceptors
+from hourglass.client._session import ClientOperation, ClientSession
+from hourglass.converter import Converter, default_converter
+from hourglass.errors import UsageError
+from hourglass.metrics import Registry, default_registry
+from hourglass.testing._attempts import Attempts, Call, as_datetime, as_ns, span
+from hourglass.testing._driver import Chooser, DriverPolicy, EnvironmentDriver, InOrder, Step
+from hourglass.testing._guard import DEADLOCK_TIMEOUT, Guard
+from hourglass.testing._registry import (
+    UNSET,
+    EnvironmentRegistry,
+    Mishaps,
+    Raisable,
+    Raises,
+    checked_errors,
+    make_fake,
+)
+from hourglass.testing._session import EnvironmentLink, EnvironmentSession, Runner
+from hourglass.testing._threads import current_loop
+from hourglass.testing._trouble import Troubles
+from hourglass.workflow import Channel
+
+# --- engine, clock, driver, attempts, a client ----------------------------------------------------
+
+
+IDENTITY = "test"
+
+_LIMITS = CacheLimits(live=1_000_000, states=1_000_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixtureSettings:
+    """What an environment was asked to be."""
+
+    workflows: Sequence[object]
+    activities: Sequence[object]
+    modules: Sequence[str | ModuleType]
+    real_activities: bool
+    converter: Converter
+    verify: Verify
+    watch: Action | Literal["off"] | None
+    failure_exceptions: Sequence[type[BaseException]]
+    start: datetime | None
+    horizon: Duration
+    chooser: Chooser
+    deadlock_timeout: float
+    verify_on_demand: bool = False
+    interceptors: tuple[Interceptor, ...] = ()
+    metrics: Registry = default_registry
+
+    def registry(self) -> EnvironmentRegistry:
+        """Those who play; refuses what is no workflow and no activity."""
+        return EnvironmentRegistry(self.workflows, self.activities, self.modules, self.real_activities)
+
+    def clock(self) -> VirtualClock:
+        """A clock that stands at the start."""
+        return VirtualClock() if self.start is None else VirtualClock(as_ns(self.start))
+
+    def evaluations(
+        self, registry: EnvironmentRegistry, namespace: str
+    ) -> Callable[[str, Troubles], Evaluations]:
+        """How the runs of a queue are evaluated: as in production."""
+        verify, watch = checked_verify(self.verify), checked_watch(self.watch, self.verify)
+        if sys.getprofile() is not None:
+            watch = None  # this thread is being profiled, and has one place for that
+        exceptions = check_exceptions(self.failure_exceptions)
+        return lambda queue, troubles: Evaluations(
+            registry.workflow,
+            RunSettings(
+                task_queue=queue,
+                namespace=namespace,
+                converter=self.converter,
+                failure_exceptions=exceptions,
+                interceptors=workflow_interceptors(self.interceptors),
+                metrics=self.metrics,
+                on_activity=registry.meet_activity,
+            ),
+            limits=_LIMITS,
+            verify=verify,
+            watcher=Watcher(watch) if watch is not None else None,
+            parked=troubles,
+            on_demand=self.verify_on_demand,
+        )
+
+
+class Fixture:
+    """An open environment."""
+
+    def __init__(
+        self,
+        setting: FixtureSettings,
+        runner: Runner | None = None,
+        *,
+        registry: EnvironmentRegistry | None = None,
+        make_driver: Callable[..., EnvironmentDriver] = EnvironmentDriver,
+    ) -> None:
+        loop, clock = current_loop(), setting.clock()
+        registry = setting.registry() if registry is None else registry
+        policy = DriverPolicy()
+        connection = loop.do(connect_memory(identity=IDENTITY, clock=clock, policy=policy))
+        self.driver = make_driver(
+            connection,
+            clock,
+            loop,
+            registry,
+            setting.chooser,
+            setting.evaluations(registry, connection.namespace),
+            to_ns(seconds(setting.horizon, "horizon")),
+            Guard(setting.deadlock_timeout),
+            policy,
+        )
+        link = EnvironmentLink(connection)
+        self.session = EnvironmentSession(
+            link, setting.converter, None, setting.interceptors, driver=self.driver, runner=runner
+        )
+        self.client = Client(self.session)
+        self.attempts = Attempts(
+            self.driver,
+            setting.converter,
+            lambda: self.client,
+            inbound=activity_chain(setting.interceptors),
+            registry=setting.metrics,
+        )
+        self.driver.performer = self.attempts
+
+    def close(self) -> None:
+        """End it, in its own thread."""
+        self.driver.close()
+        self.session.link.closed = True
+
+
+# --- scheduled actions ----------------------------------------------------------------------------
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Later:
+    """A point in virtual time, at which something shall happen."""
+
+    def __init__(self, driver: EnvironmentDriver, session: ClientSession, when_ns: int) -> None:
+        self._driver = driver
+        self._session = session
+        self._when_ns = when_ns
+
+    @property
+    def time(self) -> datetime:
+        """When."""
+        return as_datetime(self._when_ns)
+
+    @overload
+    def signal(self, handle: HandleFacts[Any], signal: str, /, *args: Any) -> None: ...
+    @overload
+    def signal(self, handle: HandleFacts[Any], signal: Channel[T], value: T, /) -> None: ...
+    @overload
+    def signal(self, handle: HandleFacts[Any], signal: Callable[[*Ts], None], /, *args: *Ts) -> None: ...
+    def signal(self, handle: HandleFacts[Any], signal: Any, /, *args: Any) -> None:  # type: ignore[misc]
+        """Send a signal then."""
+        operation = _operations.signal(self._session, handle._reference, signal, args, None)
+        self._put(f"signal to {handle.id}", partial(self._ask, operation))
+
+    def cancel(self, handle: HandleFacts[Any], reason: str = "") -> None:
+        """Ask a workflow to cancel then."""
+        operation = _operations.cancel(self._session, handle._reference, reason, None)
+        self._put(f"cancel {handle.id}", partial(self._ask, operation))
+
+    def terminate(self, handle: HandleFacts[Any], reason: str = "") -> None:
+        """End a workflow then."""
+        operation = _operations.terminate(self._session, handle._reference, reason, (), None)
+        self._put(f"terminate {handle.id}", partial(self._ask, operation))
+
+    def call(self, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call a function then, in the environment's thread; it may use the environment."""
+        self._put(getattr(function, "__qualname__", "a function"), lambda: function(*args, **kwargs))
+
+    def _put(self, name: str, do: Callable[[], object]) -> None:
+        def act() -> None:
+            try:
+                do()
+            except BaseException as error:
+                error.add_note(f"raised by what the test put down for {self.time}: {name}")
+                self._driver.troubles.add(error)
+
+        step = Step("action", name, act)
+        self._driver.clock.call_at(self._when_ns, lambda: self._driver.add(step))
+
+    def _ask(self, operation: ClientOperation[None]) -> None:
+        self._driver.loop.run_until_complete(operation.ask(self._session))
+
+
+# --- the base of both environments ----------------------------------------------------------------
+
+
+R = TypeVar("R")
+
+HORIZON = 50 * 365 * 86400.0
+
+
+class EnvironmentBase:
+    """An environment's set-up, and what can be said about it at any time."""
+
+    def __init__(
+        self,
+        *,
+        workflows: Sequence[object] = (),
+        activities: Sequence[object] = (),
+        modules: Sequence[str | ModuleType] = (),
+        real_activities: bool = True,
+        verify: Verify = "always",
+        watch: Action | Literal["off"] | None = None,
+        failure_exceptions: Sequence[type[BaseException]] = (),
+        interceptors: Sequence[Interceptor] = (),
+        metrics: Registry | None = None,
+        converter: Converter = default_converter,
+        start: datetime | None = None,
+        horizon: Duration = HORIZON,
+        chooser: Chooser | None = None,
+        deadlock_timeout: Duration | None = DEADLOCK_TIMEOUT,
+    ) -> None:
+        self._setting = FixtureSettings(
+            workflows=workflows,
+            activities=activities,
+            modules=modules,
+            real_activities=real_activities,
+            converter=converter,
+            verify=verify,
+            watch=watch,
+            failure_exceptions=failure_exceptions,
+            interceptors=checked(interceptors),
+            metrics=Registry() if metrics is None else metrics,
+            start=start,
+            horizon=horizon,
+            chooser=chooser or InOrder(),
+            deadlock_timeout=optional_seconds(deadlock_timeout, "deadlock_timeout") or 0.0,
+        )
+        self._opened: Fixture | None = None
+
+    @property
+    def _fixture(self) -> Fixture:
+        if self._opened is None:
+            name = type(self).__name__
+            raise UsageError(f"this {name} is not open: use it inside its `with` block")
+        return self._opened
+
+    def __repr__(self) -> str:
+        if self._opened is None:
+            return f"<{type(self).__name__}, not open>"
+        state = "closed" if self._opened.driver.closed else f"at {self.now():%Y-%m-%d %H:%M:%S}"
+        return f"<{type(self).__name__} {state}>"
+
+    def now(self) -> datetime:
+        """The virtual time."""
+        return as_datetime(self._fixture.driver.clock.now_ns())
+
+    # --- fakes ----------------------------------------------------------------------------------------------
+
+    @overload
+    def fake(
+        self,
+        activity: Activity[P, R],
+        function: Callable[P, R] | Callable[P, Coroutine[Any, Any, R]],
+        /,
+        *,
+        raises: Raises | None = None,
+        takes: Duration | None = None,
+        heartbeat_every: Duration | None = None,
+    ) -> None: ...
+    @overload
+    def fake(
+        self,
+        activity: Activity[..., R],
+        /,
+        *,
+        returns: R = ...,
+        raises: Raises | None = None,
+        takes: Duration | None = None,
+        heartbeat_every: Duration | None = None,
+    ) -> None: ...
+    @overload
+    def fake(
+        self,
+        activity: str,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        returns: Any = ...,
+        raises: Raises | None = None,
+        takes: Duration | None = None,
+        heartbeat_every: Duration | None = None,
+    ) -> None: ...
+    def fake(
+        self,
+        activity: Any,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        returns: Any = UNSET,
+        raises: Raises | None = None,
+        takes: Duration | None = None,
+        heartbeat_every: Duration | None = None,
+    ) -> None:
+        """Have something else happen for an activity, given as the decorated function or by name.
+
+        A `function` is called in its place and takes what it takes; `returns` is a result; `raises` an exception, or
+        a list with one for each attempt (None: this attempt succeeds), after which the function or `returns` counts.
+        `takes` is how long an attempt lasts, in virtual time: timeouts and cancellation see it. Heartbeats come during
+        it as a worker sends them for activities that leave them to it, or `heartbeat_every` so often.
+        """
+        fixture = self._fixture
+        name, definition = fixture.driver.registry.definition(activity)
+        fixture.driver.registry.fakes[name] = make_fake(
+            name,
+            definition,
+            function,
+            self._setting.converter,
+            returns=returns,
+            raises=raises,
+            takes=takes,
+            heartbeat_every=heartbeat_every,
+        )
+
+    def may_fail(
+        self,
+        activity: Activity[..., Any] | str,
+        /,
+        *,
+        with_: Raisable | Sequence[Raisable],
+    ) -> None:
+        """For `explore`: an activity fails with these errors, and no others."""
+        name, _ = self._fixture.driver.registry.definition(activity)
+        self._fixture.driver.registry.mishaps[name] = Mishaps(checked_errors(name, with_))
+
+    def cannot_fail(self, activity: Activity[..., Any] | str, /) -> None:
+        """For `explore`: an activity succeeds in the end. Attempts still fail and time out, while another one may follow."""
+        name, _ = self._fixture.driver.registry.definition(activity)
+        self._fixture.driver.registry.mishaps[name] = Mishaps(sure=True)
+
+    def calls(self, activity: Activity[..., Any] | str) -> list[Call]:
+        """Every attempt of an activity so far, in order: compare them with `call(…)`."""
+        name, _ = self._fixture.driver.registry.definition(activity)
+        return self._fixture.attempts.calls(name)
+
+    # --- later ----------------------------------------------------------------------------------------------
+
+    def after(
+        self,
+        duration: Duration | None = None,
+        /,
+        *,
+        weeks: float = 0,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+    ) -> Later:
+        """A point in virtual time, so long from now: `env.after(days=3).signal(handle, approve)`."""
+        fixture = self._fixture
+        when = fixture.driver.clock.now_ns() + span(duration, weeks, days, hours, minutes, seconds)
+        return Later(fixture.driver, fixture.session, when)
+
+    def at(self, time: datetime) -> Later:
+        """A point in virtual time; one that has passed means now."""
+        fixture = self._fixture
+        return Later(fixture.driver, fixture.session, as_ns(time))

@@ -1,0 +1,151 @@
+"""The blocking face of the client, made from the asynchronous one: `make faces` writes it, a test holds it to its source.
+
+    make faces                                     # write what is made
+    python -m tests.architecture.faces --check     # only say what is not up to date
+
+A method of a client is written once, with `await`. What blocks is the same text without `async` and `await`, under the
+names without `Async`; so authors, type checkers and editors see two complete classes, with signatures and docstrings,
+and neither is an alias or a stub. What is made is either a whole file (`FILES`), or, where the two are a few lines of a
+larger page, the part of it between `BLOCKING` and `END`, made from the part between `AWAITED` and `BLOCKING`.
+
+A face that cannot be written as the other without `await` is no case for this: then what differs belongs below both, in
+the session or in an operation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+
+from . import source
+
+MADE = "# Made by `make faces` from {source}: edit that one."
+AWAITED = "# --- faces: awaited, the source of what follows ---"
+BLOCKING = "# --- faces: blocking, made by `make faces` from the lines above: edit those ---"
+END = "# --- faces: end ---"
+
+FILES = {"client/_async.py": "client/_blocking.py", "client/_async_handles.py": "client/_blocking_handles.py"}
+PAGES = (
+    "client/_interception.py",
+    "contrib/opentelemetry/_tracing.py",
+    "limits/_debouncer.py",
+    "progress/_following.py",
+)
+
+NAMES = {
+    "__aenter__": "__enter__",
+    "__aexit__": "__exit__",
+    "__aiter__": "__iter__",
+    "__anext__": "__next__",
+    "StopAsyncIteration": "StopIteration",
+    "_async": "_blocking",
+    "_async_handles": "_blocking_handles",
+    "acall": "call",
+    "arun": "run",
+    "aperform": "perform",
+    "async_client_chain": "client_chain",
+    "intercept_async_client": "intercept_client",
+}
+"""Names that differ in more than the `Async` before them."""
+
+SENTENCES = {
+    "The asynchronous face: each method runs an operation on the control loop and is awaited on the caller's loop.": (
+        "The blocking face: each method runs an operation and blocks the calling thread, and no other."
+    ),
+    "A client for asyncio: the same names as `Client`, awaited. It works on any event loop.": (
+        "A blocking client: for scripts, threads, web frameworks and wherever `await` is not at hand."
+    ),
+    "What an `AsyncClient` asks for, on its way out: as `ClientOutboundInterceptor`, and awaited.": (
+        "What a `Client` asks for, on its way out. Override what you want to see; call `self.next` to go on."
+    ),
+    "Handles of the asynchronous face": "Handles of the blocking face",
+    "an `AsyncClient`": "a `Client`",
+    "`async for": "`for",
+}
+"""What is said otherwise of a method that blocks."""
+
+
+def blocking(text: str) -> str:
+    """The text of the blocking face, not yet formatted."""
+    for awaited, blocked in SENTENCES.items():
+        text = text.replace(awaited, blocked)
+    lines = text.splitlines(keepends=True)
+    # From the last word to the first, so that the places of those before it stay as they are.
+    for word in reversed(list(tokenize.generate_tokens(StringIO(text).readline))):
+        if word.type == tokenize.NAME:
+            (row, begin), (_, end) = word.start, word.end
+            rest = lines[row - 1][end:]
+            named = _name(word.string)
+            lines[row - 1] = lines[row - 1][:begin] + (named + rest if named else rest.lstrip(" "))
+    return "".join(lines)
+
+
+def _name(word: str) -> str:
+    if word in ("async", "await"):
+        return ""
+    return NAMES.get(word) or re.sub(r"^(_Last|_)?Async(?=[A-Z])", r"\1", word)
+
+
+def formatted(text: str, path: Path) -> str:
+    """The text as ruff leaves it in a file of that name."""
+    ruff = [str(Path(sys.executable).with_name("ruff"))]
+    name = ["--stdin-filename", str(path), "-"]
+    for command in (
+        ["check", "--fix-only", "--quiet", "--select", "I,UP028", "--unsafe-fixes"],
+        ["format", "--quiet"],
+    ):
+        done = subprocess.run(
+            [*ruff, *command, *name], input=text, capture_output=True, text=True, check=True
+        )
+        text = done.stdout
+    return text
+
+
+def made() -> Iterator[tuple[Path, str]]:
+    """Every file that is made, or has a part that is, with the text that it should have."""
+    for origin, target in FILES.items():
+        text = blocking((source.PACKAGE / origin).read_text())
+        path = source.PACKAGE / target
+        yield path, formatted(f"{MADE.format(source=Path(origin).name)}\n{text}", path)
+    for place in PAGES:
+        path = source.PACKAGE / place
+        before, awaited, after = re.split(
+            f"{AWAITED}\n|{BLOCKING}\n.*?(?={END}\n)", path.read_text(), flags=re.DOTALL
+        )
+        yield path, formatted(f"{before}{AWAITED}\n{awaited}{BLOCKING}\n{blocking(awaited)}{after}", path)
+
+
+def stale() -> list[Path]:
+    """The files that are not what their source makes of them."""
+    return [path for path, text in made() if not path.exists() or path.read_text() != text]
+
+
+def made_lines() -> int:
+    """How many lines of the source are made, and not kept by hand."""
+    whole = sum(len((source.PACKAGE / target).read_text().splitlines()) for target in FILES.values())
+    parts = [(source.PACKAGE / place).read_text().partition(BLOCKING)[2].partition(END)[0] for place in PAGES]
+    return whole + sum(len(part.splitlines()) for part in parts)
+
+
+def main() -> None:
+    """Writes what is made, or says what is not up to date."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.architecture.faces", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing, and fail where something is stale"
+    )
+    if parser.parse_args().check:
+        sys.exit("\n".join(f"{path.relative_to(source.ROOT)}: run `make faces`" for path in stale()) or 0)
+    for path, text in made():
+        path.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""What happens at a fork stands in one file, in one order."""
+
+from __future__ import annotations
+
+import ast
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+from hourglass._forks import ForkStage
+
+from . import source
+
+ORDER = """
+import os, random, sys
+from hourglass._forks import ForkStage, at_fork
+
+said = []
+stages = list(ForkStage)
+random.Random(sys.argv[1]).shuffle(stages)
+for stage in stages:
+    at_fork(
+        stage,
+        before=lambda stage=stage: said.append(f"before {stage.name}"),
+        in_parent=lambda stage=stage: said.append(f"parent {stage.name}"),
+        in_child=lambda stage=stage: said.append(f"child {stage.name}"),
+    )
+at_fork(stages[0], in_child=lambda: 1 / 0)
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+print(*said, sep="\\n", flush=True)
+os._exit(0)
+"""
+
+
+def test_one_file_asks_to_be_told_of_forks() -> None:
+    """All others register there, under a stage."""
+    asks = {
+        each.place
+        for each in source.modules()
+        for node in ast.walk(each.tree)
+        if isinstance(node, ast.Attribute) and node.attr == "register_at_fork"
+    }
+    assert asks == {"_forks.py"}
+
+
+def test_every_stage_is_used_and_says_why_it_stands_there() -> None:
+    """A stage that no part registers is taken off the list."""
+    used = {
+        node.attr
+        for each in source.modules()
+        for node in ast.walk(each.tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "ForkStage"
+    }
+    assert used == set(ForkStage.__members__)
+    assert all(len(stage.value) > 20 for stage in ForkStage)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_parts_act_in_the_order_of_the_stages() -> None:
+    """Whatever the order in which they were loaded, and though one of them fails."""
+    command = [sys.executable, "-c", ORDER, str(random.random())]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    names = [stage.name for stage in ForkStage]
+    before = [f"before {name}" for name in reversed(names)]
+    child = [f"child {name}" for name in names]
+    parent = [f"parent {name}" for name in names]
+    assert done.stdout.split("\n")[:-1] == [*before, *child, *before, *parent]
+    assert "ZeroDivisionError" in done.stderr

@@ -1,0 +1,417 @@
+"""Every field of every spec goes the whole way, over both engines: from an author's keyword to what code can ask for.
+
+Each field is set alone, to something that is not its default, and followed: keyword, command, event, stored bytes, task and
+info in the embedded engine; command, Core's message and Temporal's JSON on the other side. What one of them does not carry
+stands in a table, with the reason; a field that is lost elsewhere fails here, and so does one that is added and forgotten.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from temporalio.bridge.proto.activity_task import ActivityTask as TaskMessage
+from temporalio.bridge.proto.workflow_activation import WorkflowActivation
+
+from hourglass import activity, workflow
+from hourglass._contract.schedules import EngineSchedule
+from hourglass._contract.service import StartWorkflow
+from hourglass._embedded.engine.dispatch import activity_task
+from hourglass._embedded.engine.starting import _first_event
+from hourglass._embedded.rules.children import first_event
+from hourglass._embedded.rules.limits import Limits
+from hourglass._embedded.rules.run import Step
+from hourglass._embedded.rules.schedules import ScheduleRecord
+from hourglass._embedded.rules.tasks import Sent, TaskAnswer, complete_task, start_task
+from hourglass._embedded.rules.transitions import open_run
+from hourglass._embedded.store.records import decode_events, decode_schedule, encode_schedule
+from hourglass._embedded.workers.cursor import run_started
+from hourglass._embedded.workers.matching import COMMAND_OF
+from hourglass._engine import commands as c
+from hourglass._engine import events as e
+from hourglass._engine.context import RunSettings
+from hourglass._engine.definition import workflow_definition
+from hourglass._engine.evaluator import Run as Evaluator
+from hourglass._engine.options import RetryPolicy
+from hourglass._engine.specs import (
+    SPECS,
+    ActivityCancellationType,
+    ActivitySpec,
+    ChildCancellationType,
+    ChildWorkflowSpec,
+    IdReusePolicy,
+    ParentClosePolicy,
+    StartSpec,
+)
+from hourglass._history import events as h
+from hourglass._history.codec import event_json
+from hourglass._history.encoding import encode_events
+from hourglass._runtime.attempts import info_of
+from hourglass._temporal import calls, calls_schedules
+from hourglass._temporal.activations import activation_from_proto
+from hourglass._temporal.completions import Own, completion_to_proto
+from hourglass._temporal.handle import activity_item_from_proto
+from hourglass.activity._options import ActivityOptions
+from hourglass.client._options import StartOptions, start_request
+from hourglass.converter import default_converter, encode_search_attributes
+from hourglass.workflow._calls import ChildOptions
+from hourglass.workflow._references import given_workflow
+
+from . import source
+
+NOW = 1_700_000_000 * 10**9
+OWN = Own("own", "ns", versioned=True)
+RETRY = RetryPolicy(initial_interval=2.0, maximum_attempts=3, maximum_interval=9.0)
+TEXT = default_converter.encode("x")
+
+# --- what each keyword is set to, and what becomes of it in the spec --------------------------------------------------
+
+ACTIVITY: dict[str, tuple[Any, Any]] = {
+    "task_queue": ("other", "other"),
+    "schedule_to_close_timeout": (900.0, 900.0),
+    "schedule_to_start_timeout": (41.0, 41.0),
+    "start_to_close_timeout": (42.0, 42.0),
+    "heartbeat_timeout": (17.0, 17.0),
+    "retry_policy": (RETRY, RETRY.rule()),
+    "cancellation_type": (ActivityCancellationType.ABANDON, ActivityCancellationType.ABANDON),
+    "priority_key": (3, 3),
+    "disable_eager_execution": (True, True),
+    "local_retry_threshold": (5.0, 5.0),
+}
+START: dict[str, tuple[Any, Any]] = {
+    "task_queue": ("other", "other"),
+    "execution_timeout": (900.0, 900.0),
+    "run_timeout": (800.0, 800.0),
+    "task_timeout": (7.0, 7.0),
+    "retry_policy": (RETRY, RETRY.rule()),
+    "cron_schedule": ("5 4 * * *", "5 4 * * *"),
+    "memo": ({"k": "x"}, {"k": TEXT}),
+    "search_attributes": ({"Region": "eu"}, encode_search_attributes({"Region": "eu"})),
+    "priority_key": (3, 3),
+    "static_summary": ("x", TEXT),
+    "static_details": ("x", TEXT),
+}
+CHILD: dict[str, tuple[Any, Any]] = {
+    "parent_close_policy": (ParentClosePolicy.ABANDON, ParentClosePolicy.ABANDON),
+    "id_reuse_policy": (IdReusePolicy.REJECT_DUPLICATE, IdReusePolicy.REJECT_DUPLICATE),
+    "cancellation_type": (ChildCancellationType.TRY_CANCEL, ChildCancellationType.TRY_CANCEL),
+}
+
+# --- what is not carried, and why ---------------------------------------------------------------------------------------
+
+CARRIED_OUT_BY_THE_WORKER = "what the worker does with it; a history does not tell"
+BY_ITS_NAME = "the info says under another name, or not at all, as temporalio's does"
+
+ONLY_LOCAL = {
+    "local_retry_threshold": "of local activities: Core's command for remote ones has no such field"
+}
+ONLY_REMOTE = {
+    "task_queue": "a local activity runs on the worker that asks for it",
+    "heartbeat_timeout": "Core sees itself whether a local activity lives",
+    "priority_key": "a local activity waits in no queue",
+    "disable_eager_execution": "a local activity is always taken at once",
+}
+NOT_IN_ACTIVITY_EVENTS = {
+    "cancellation_type": CARRIED_OUT_BY_THE_WORKER,
+    "disable_eager_execution": CARRIED_OUT_BY_THE_WORKER,
+    "local_retry_threshold": CARRIED_OUT_BY_THE_WORKER,
+}
+NOT_IN_ACTIVITY_INFO = {
+    "schedule_to_start_timeout": "over when the attempt begins",
+    **NOT_IN_ACTIVITY_EVENTS,
+}
+NOT_IN_CORES_TASK = NOT_IN_ACTIVITY_INFO | {"task_queue": "the handle's own"}
+NOT_SAID_OF_THE_NEXT_RUN = dict.fromkeys(
+    ("execution_timeout", "cron_schedule", "priority_key", "static_summary", "static_details"),
+    "the next run goes on with what the first was started with",
+)
+NOT_IN_CONTINUED_EVENTS = NOT_SAID_OF_THE_NEXT_RUN | {"retry_policy": "Temporal's event has no place for it"}
+NOT_IN_CORES_START = {
+    "task_queue": "the worker's own: Core does not tell",
+    "static_summary": "a server's alone: Core does not tell",
+    "static_details": "a server's alone: Core does not tell",
+}
+NOT_IN_SCHEDULES = {"cron_schedule": "a schedule has times of its own; a server refuses both"}
+NOT_IN_CHILD_EVENTS = {"cancellation_type": CARRIED_OUT_BY_THE_WORKER}
+CLIENTS_OWN = {"id", "start_delay", "id_reuse_policy", "id_conflict_policy", "start_signal", "start_signal_args"} | {
+    "request_id", "versioning_override", "rpc_timeout",
+}  # fmt: skip
+
+
+# --- the ways -----------------------------------------------------------------------------------------------------------
+
+
+@activity.defn(start_to_close_timeout=600)
+def act() -> None:
+    """An activity."""
+
+
+@workflow.defn
+def asks(what: str) -> None:
+    """Asks for what the test says."""
+    ASKS[what]()
+
+
+@workflow.defn
+def other() -> None:
+    """Another workflow."""
+
+
+SAID: dict[str, Any] = {}
+ASKS: dict[str, Any] = {
+    "activity": lambda: act.options(**SAID).start(),
+    "local": lambda: act.options(**SAID).start_local(),
+    "child": lambda: workflow.start_child_workflow("other", id="c", **SAID),
+    "next": lambda: workflow.continue_as_new("x", **SAID),
+}
+
+
+def asked(what: str, **said: Any) -> Any:
+    """The command that a workflow issues which says this."""
+    SAID.clear()
+    SAID.update(said)
+    definition = workflow_definition(asks)
+    assert definition is not None
+    evaluator = Evaluator(definition, "r", RunSettings())
+    start = e.RunStarted(workflow_type="asks", workflow_id="w", arguments=(default_converter.encode(what),))
+    answer = evaluator.activate(e.Activation(run_id="r", events=(start,), timestamp_ns=NOW))
+    assert isinstance(answer, c.Succeeded), evaluator.error
+    command, *_ = answer.commands
+    return command
+
+
+def embedded(command: c.Command) -> Step:
+    """What the embedded engine makes of a command."""
+    started = h.WorkflowExecutionStarted(
+        workflow_id="w",
+        workflow_type="asks",
+        original_run_id="r",
+        first_run_id="r",
+        spec=StartSpec(task_queue="own", task_timeout=10.0),
+    )
+    run = open_run("r", started, NOW).run
+    run = start_task(run, "me", Limits(), NOW).run
+    return complete_task(run, TaskAnswer(commands=(Sent(command),)), "next", Limits(), NOW)
+
+
+def event_of(command: c.Command, kind: type[Any]) -> h.HistoryEvent:
+    """The event of a command, as it comes from the store again."""
+    (event,) = [each for each in embedded(command).events if type(each.attributes) is kind]
+    (again,) = decode_events(b"\x91" + encode_events([event]))
+    assert again == event
+    return event
+
+
+def to_core(command: c.Command) -> bytes:
+    """A command as Core gets it."""
+    return completion_to_proto(c.Succeeded("r", (command,)), OWN)
+
+
+def without_ids(event: h.HistoryEvent) -> bytes:
+    """An event in Temporal's JSON."""
+    return event_json(event)
+
+
+def cases(table: dict[str, tuple[Any, Any]]) -> Any:
+    """One case for each field."""
+    return pytest.mark.parametrize(
+        ("field", "said", "meant"), [(k, *v) for k, v in table.items()], ids=list(table)
+    )
+
+
+def test_every_field_has_an_example() -> None:
+    """A field that is added to a spec is walked."""
+    assert set(SPECS) == {ActivitySpec, StartSpec, ChildWorkflowSpec}
+    assert set(ACTIVITY) == set(ActivitySpec.__struct_fields__)
+    assert set(START) == set(StartSpec.__struct_fields__)
+    assert set(CHILD) == set(ChildWorkflowSpec.__struct_fields__)
+
+
+def test_authors_can_say_all_of_it() -> None:
+    """Each field is a keyword, and each keyword a field or a thing of one call."""
+    assert set(ActivityOptions.__annotations__) == set(ACTIVITY) | {"activity_id", "summary"}
+    assert set(ChildOptions.__annotations__) == set(START) | set(CHILD) | {"id"}
+    assert set(StartOptions.__annotations__) == set(START) | CLIENTS_OWN
+
+
+# --- activities ---------------------------------------------------------------------------------------------------------
+
+
+@cases(ACTIVITY)
+def test_an_activity(field: str, said: Any, meant: Any) -> None:
+    """Keyword, command, event, stored bytes, task and info; and Core's command."""
+    command, usual = asked("activity", **{field: said}), asked("activity")
+    assert getattr(command.spec, field) == meant
+    assert (to_core(command) != to_core(usual)) is (field not in ONLY_LOCAL)
+    event = event_of(command, h.ActivityTaskScheduled)
+    assert getattr(event.attributes.spec, field) == meant  # type: ignore[attr-defined]
+    told = without_ids(event) != without_ids(event_of(usual, h.ActivityTaskScheduled))
+    assert told is (field not in NOT_IN_ACTIVITY_EVENTS)
+    run = embedded(command).run
+    (pending,) = run.activities.values()
+    task = activity_task("ns", run, pending, b"t")
+    assert getattr(task.spec, field) == meant
+    if field not in NOT_IN_ACTIVITY_INFO:
+        shown = getattr(info_of(task, default_converter), field)
+        assert shown != getattr(info_of(_usual_task(), default_converter), field)
+
+
+def _usual_task() -> Any:
+    run = embedded(asked("activity")).run
+    (pending,) = run.activities.values()
+    return activity_task("ns", run, pending, b"t")
+
+
+@cases(ACTIVITY)
+def test_a_local_activity(field: str, said: Any, meant: Any) -> None:
+    """Keyword, command, and Core's command."""
+    command = asked("local", **{field: said})
+    assert getattr(command.spec, field) == meant
+    assert (to_core(command) != to_core(asked("local"))) is (field not in ONLY_REMOTE)
+
+
+@cases({name: value for name, value in ACTIVITY.items() if name not in NOT_IN_CORES_TASK})
+def test_an_activity_task_from_core(field: str, said: Any, meant: Any) -> None:
+    """What Core's task says of the activity."""
+    message: Any = TaskMessage(task_token=b"t")
+    start = message.start
+    start.activity_type = "act"
+    if field == "retry_policy":
+        start.retry_policy.maximum_attempts = 3
+    elif field == "priority_key":
+        start.priority.priority_key = 3
+    else:
+        getattr(start, field).seconds = int(meant)
+    task: Any = activity_item_from_proto(message.SerializeToString(), "own")
+    found = getattr(task.spec, field)
+    assert (found.maximum_attempts == 3) if field == "retry_policy" else found == meant
+
+
+# --- starts -------------------------------------------------------------------------------------------------------------
+
+
+def _request(**options: Any) -> StartWorkflow:
+    return start_request(
+        given_workflow(other), (), {"id": "w", "request_id": "i", **options}, default_converter, "me"
+    )
+
+
+def _message(request: StartWorkflow) -> bytes:
+    data: bytes = calls.start(request, calls.CallScope("ns", "me")).message.SerializeToString()
+    return data
+
+
+@cases(START)
+def test_a_start_by_a_client(field: str, said: Any, meant: Any) -> None:
+    """Keyword, request, event, stored bytes, what the worker is told; Temporal's request, and its JSON."""
+    request, usual = _request(**{field: said}), _request()
+    assert getattr(request.spec, field) == meant
+    assert _message(request) != _message(usual)
+    signalled = _request(**{field: said}, start_signal="s"), _request(start_signal="s")
+    assert _message(signalled[0]) != _message(signalled[1])
+    runs: Any = SimpleNamespace(clock=SimpleNamespace(now_ns=lambda: NOW))
+    first, before = (_first_event(runs, each, "r", ((), None)) for each in (request, usual))
+    assert getattr(first.spec, field) == meant
+    event = h.HistoryEvent(1, NOW, first)
+    assert decode_events(b"\x91" + encode_events([event])) == [event]
+    assert event_json(event) != event_json(h.HistoryEvent(1, NOW, before))
+    assert getattr(run_started(first, NOW).spec, field) == meant
+
+
+@cases(START)
+def test_a_start_by_a_schedule(field: str, said: Any, meant: Any) -> None:
+    """A schedule's action comes back from the file, and from a server, as it was."""
+    action = msgspec.structs.replace(_request(**{field: said}), identity="", request_id="")
+    record = ScheduleRecord(
+        schedule_id="s", schedule=EngineSchedule(action=action), seen_ns=NOW, create_time_ns=NOW
+    )
+    assert decode_schedule(encode_schedule(record)) == record
+    message: Any = calls_schedules.NewWorkflowExecutionInfo()
+    calls_schedules._put_action(message, action, b"")
+    again = calls_schedules._action_from(message)
+    assert (getattr(again.spec, field) == meant) is (field not in NOT_IN_SCHEDULES)
+
+
+@cases({name: value for name, value in START.items() if name not in NOT_IN_CORES_START})
+def test_a_start_from_core(field: str, said: Any, meant: Any) -> None:
+    """What Core's first job says of the start."""
+    message: Any = WorkflowActivation(run_id="r")
+    job = message.jobs.add().initialize_workflow
+    paths = {
+        "execution_timeout": "workflow_execution_timeout",
+        "run_timeout": "workflow_run_timeout",
+        "task_timeout": "workflow_task_timeout",
+    }
+    if field in paths:
+        getattr(job, paths[field]).seconds = int(meant)
+    elif field == "retry_policy":
+        job.retry_policy.maximum_attempts = 3
+    elif field == "cron_schedule":
+        job.cron_schedule = meant
+    elif field == "priority_key":
+        job.priority.priority_key = meant
+    elif field == "memo":
+        job.memo.fields["k"].data = b"1"
+    else:
+        job.search_attributes.indexed_fields["k"].data = b"1"
+    (started,) = activation_from_proto(message.SerializeToString()).events
+    assert isinstance(started, e.RunStarted)
+    assert getattr(started.spec, field) != getattr(StartSpec(), field)
+
+
+@cases(START | CHILD)
+def test_a_child(field: str, said: Any, meant: Any) -> None:
+    """Keyword, command, event, stored bytes, the child's own first event; Core's command, and Temporal's JSON."""
+    command, usual = asked("child", **{field: said}), asked("child")
+    assert to_core(command) != to_core(usual)
+    kind = h.StartChildWorkflowExecutionInitiated
+    event = event_of(msgspec.structs.replace(command, namespace="ns"), kind)
+    usual_event = event_of(msgspec.structs.replace(usual, namespace="ns"), kind)
+    assert (event_json(event) != event_json(usual_event)) is (field not in NOT_IN_CHILD_EVENTS)
+    if field in CHILD:
+        assert getattr(command.child, field) == getattr(event.attributes.child, field) == meant  # type: ignore[attr-defined]
+        return
+    assert getattr(command.spec, field) == getattr(event.attributes.spec, field) == meant  # type: ignore[attr-defined]
+    run = embedded(command).run
+    (child,) = run.children.values()
+    assert getattr(first_event(run, child, "r2", NOW).spec, field) == meant
+
+
+@cases({name: value for name, value in START.items() if name not in NOT_SAID_OF_THE_NEXT_RUN})
+def test_the_next_run(field: str, said: Any, meant: Any) -> None:
+    """Keyword, command, event, the next run's first event; Core's command, and Temporal's JSON."""
+    command, usual = asked("next", **{field: said}), asked("next")
+    assert getattr(command.spec, field) == meant
+    assert to_core(command) != to_core(usual)
+    kind = h.WorkflowExecutionContinuedAsNew
+    event = event_of(command, kind)
+    told = event_json(event) != event_json(event_of(usual, kind))
+    assert told is (field not in NOT_IN_CONTINUED_EVENTS)
+    follower = embedded(command).follower
+    assert follower is not None
+    assert getattr(follower.spec, field) == getattr(event.attributes.spec, field) == meant  # type: ignore[attr-defined]
+
+
+# --- kinds ----------------------------------------------------------------------------------------------------------------
+
+WITHOUT_EVENTS: dict[type[c.Command], str] = {
+    c.ScheduleLocalActivity: "_embedded/workers/local_activities.py",  # told by a marker when it ends
+    c.RequestCancelLocalActivity: "_embedded/workers/outcomes.py",
+    c.CancelChildWorkflow: "_embedded/workers/child_outcomes.py",  # a request to cancel, or none, by its policy
+    c.CancelSignalExternal: "_embedded/workers/outcomes.py",  # a signal leaves with its task: there is nothing to take back
+    c.AnswerQuery: "_embedded/workers/cache.py",  # leaves no trace
+}
+"""Commands that the embedded engine writes no event for, and the file that carries each out."""
+
+
+def test_the_embedded_engine_knows_every_command() -> None:
+    """Each leads to an event of its own, or is carried out by a part of the engine that plays Core's."""
+    told: set[type[c.Command]] = set()
+    for kinds in COMMAND_OF.values():
+        told.update(kinds if isinstance(kinds, tuple) else (kinds,))
+    assert set(c.COMMANDS) <= told | set(WITHOUT_EVENTS)
+    assert not told & set(WITHOUT_EVENTS)
+    for kind, place in WITHOUT_EVENTS.items():
+        assert kind.__name__ in source.names_in(source.module(place))

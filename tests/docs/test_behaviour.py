@@ -1,0 +1,60 @@
+"""docs/behaviour.md shows the table of `_engine.behaviour`, row by row."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+
+from hourglass._engine import behaviour
+from hourglass._engine.behaviour import NEWER_PYTHON, OURS, SINGLE_BATCH, TEMPORALIO, Behaviour, Flag
+
+PAGE = Path(__file__).parents[2] / "docs" / "behaviour.md"
+
+
+def said_of_fields() -> dict[str, str]:
+    """What stands below each field of `Behaviour`."""
+    (table,) = [
+        node
+        for node in ast.parse(inspect.getsource(behaviour)).body
+        if isinstance(node, ast.ClassDef) and node.name == "Behaviour"
+    ]
+    said: dict[str, str] = {}
+    for field, below in zip(table.body, table.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign):
+            assert isinstance(field.target, ast.Name)
+            assert isinstance(below, ast.Expr), f"{field.target.id} is not described"
+            said[field.target.id] = ast.literal_eval(below.value)
+    return said
+
+
+def shown(value: object) -> str:
+    """A value of the table: a flag's number where it depends on one."""
+    if isinstance(value, Flag):
+        return f"flag {value.value}"
+    return "yes" if value else "no"
+
+
+def rows() -> list[str]:
+    """The table of the page."""
+    lines: list[str] = []
+    for name, words in said_of_fields().items():
+        ours, theirs = shown(getattr(OURS, name)), shown(getattr(TEMPORALIO, name))
+        newer = shown(NEWER_PYTHON[name]) if name in NEWER_PYTHON else theirs
+        batch = shown(SINGLE_BATCH[name]) if name in SINGLE_BATCH else "as left"
+        lines.append(f"| `{name}` | {words} | {ours} | {theirs} | {newer} | {batch} |")
+    return lines
+
+
+def test_the_page_shows_the_table() -> None:
+    """Each difference is a row: what it means, and for whom it holds."""
+    assert set(said_of_fields()) == set(Behaviour.__struct_fields__)
+    found = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    assert found == rows()
+
+
+def test_the_page_names_every_flag() -> None:
+    """The numbers that histories record are listed, too."""
+    text = PAGE.read_text()
+    for flag in Flag:
+        assert f"| {flag.value} | {flag.name} |" in text

@@ -1,0 +1,569 @@
+"""Hosts of one file, as processes have them: who owns, who stands by, who is refused; two hosts on one loop are two processes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.specs import made
+
+from hourglass._contract import service as s
+from hourglass._contract.handle import HandleBroken, HandleConfig, Shutdown
+from hourglass._embedded.sharing import calls, unix_socket
+from hourglass._embedded.sharing import shared_file as host_module
+from hourglass._embedded.sharing.calls import was_carried_out
+from hourglass._embedded.sharing.connection import FileConnection, connect_file
+from hourglass._embedded.sharing.ownership import FileLock
+from hourglass._embedded.sharing.serving import OwnerInfo, OwnerServer
+from hourglass._embedded.sharing.shared_file import FileHandle, SharedFile
+from hourglass._embedded.store.sqlite import SQLITE
+from hourglass._engine.commands import CompleteRun, Succeeded
+from hourglass.converter import Payload
+from hourglass.errors import NamespaceNotFoundError, ServiceError, ServiceTimeoutError, StorageError
+
+
+def run(body: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(20):
+            await body()
+
+    asyncio.run(limited())
+
+
+@asynccontextmanager
+async def hosts(path: Path, number: int) -> AsyncIterator[list[SharedFile]]:
+    made = [SharedFile(SQLITE, str(path), "default") for _ in range(number)]
+    try:
+        yield made
+    finally:
+        for each in made:
+            await each.close()
+
+
+def config(queue: str = "q") -> HandleConfig:
+    return HandleConfig(task_queue=queue, identity="me")
+
+
+def start(workflow_id: str, queue: str = "q") -> s.StartWorkflow:
+    return made(
+        s.StartWorkflow,
+        workflow_id=workflow_id,
+        workflow_type="t",
+        task_queue=queue,
+        request_id=f"request of {workflow_id}",
+    )
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    """Look again and again: what is waited for is seen in the file system only."""
+    while not happened():  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+
+
+async def poll(handle: FileHandle) -> str:
+    return (await handle.poll_activation()).run_id
+
+
+def test_the_first_owns_the_second_stands_by(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One host owns, the other waits visibly, and takes over with all there is when the first lets go."""
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 3) as (one, two, client):
+            handle = await one.open_handle(config())
+            second = await two.open_handle(config())
+            assert (one.standing, client.standing) == ("owner", "client")
+            assert two.standing.startswith("standing by for process ")
+            assert "this worker takes over when that one ends" in caplog.text
+            waiting = asyncio.create_task(poll(second))
+            started = await client.call(start("w"))
+            watching = asyncio.create_task(client.call(s.WaitForClose(workflow_id="w")))
+            assert not waiting.done()
+            handle.initiate_shutdown()
+            await handle.finalize_shutdown()
+            assert await waiting == started.run_id
+            assert (one.standing, two.standing) == ("client", "owner")
+            assert "took over" in caplog.text
+            await one.call(s.TerminateWorkflow(workflow_id="w", reason="enough"))
+            assert await watching == s.RunTerminated("enough")
+
+    with caplog.at_level(logging.WARNING, "hourglass"):
+        run(body)
+
+
+def test_other_queues_are_refused_aloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker whose queue the owner does not serve is refused, with who owns the file and what to do."""
+    monkeypatch.setattr(host_module, "QUEUE_GRACE", 0.01)
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 2) as (one, two):
+            await one.open_handle(config("q"))
+            with pytest.raises(ServiceError) as caught:
+                await two.open_handle(config("other"))
+            assert caught.value.status == "PERMISSION_DENIED"
+            for part in (
+                "one process serves a file",
+                "is served by process",
+                "since 2",
+                "for the queues 'q', not for 'other'",
+                "worker.start_worker('other')",
+                "another file, or a Temporal server",
+            ):
+                assert part in str(caught.value)
+            assert two.standing == "client"
+            second = await two.open_handle(config("q"))
+            assert two.standing.startswith("standing by")
+            await second.finalize_shutdown()
+
+    run(body)
+
+
+def test_an_owner_that_is_still_starting_is_given_time(tmp_path: Path) -> None:
+    """The owner's second queue may come a moment after the one that stands by for it."""
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 2) as (one, two):
+            await one.open_handle(config("q"))
+            opening = asyncio.create_task(two.open_handle(config("later")))
+            await asyncio.sleep(0)
+            await one.open_handle(config("later"))
+            await opening
+            assert two.standing.startswith("standing by")
+
+    run(body)
+
+
+def test_a_standby_that_is_shut_down_ends(tmp_path: Path) -> None:
+    """A handle that stands by ends when it is told to, and wants the file no longer."""
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 2) as (one, two):
+            handle = await one.open_handle(config())
+            second = await two.open_handle(config())
+            polls = [
+                asyncio.create_task(second.poll_activation()),
+                asyncio.create_task(second.poll_activity()),
+            ]
+            await asyncio.sleep(0)
+            second.initiate_shutdown()
+            for each in polls:
+                with pytest.raises(Shutdown):
+                    await each
+            await second.finalize_shutdown()
+            assert two.standing == "client"
+            await handle.finalize_shutdown()
+            assert two.standing == "client"
+
+    run(body)
+
+
+def test_an_engine_that_dies_is_opened_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """When the store fails the handles break, so that the tree opens others, and those who wait go on waiting."""
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 2) as (one, client):
+            handle = await one.open_handle(config())
+            started = await one.call(start("w"))
+            waits = [
+                asyncio.create_task(each.call(s.WaitForClose(workflow_id="w"))) for each in (one, client)
+            ]
+            assert await poll(handle) == started.run_id
+            polling = asyncio.create_task(poll(handle))
+            await asyncio.sleep(0.01)
+            assert one.calls.engine is not None
+            one.calls.engine.engine.die(StorageError("the disk is gone", status="UNAVAILABLE"))
+            with pytest.raises(HandleBroken):
+                await polling
+            await handle.finalize_shutdown()
+            anew = await one.open_handle(config())
+            assert await poll(anew) == started.run_id, "the task is offered again"
+            await client.call(s.TerminateWorkflow(workflow_id="w"))
+            for each in waits:
+                assert isinstance(await each, s.RunTerminated)
+            assert "the disk is gone" in caplog.text
+
+    with caplog.at_level(logging.ERROR, "hourglass"):
+        run(body)
+
+
+def test_a_wait_on_our_own_engine_goes_on_elsewhere(tmp_path: Path) -> None:
+    """A wait that began while this process owned the file ends with the run, although another process owns it then."""
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 2) as (one, two):
+            handle = await one.open_handle(config())
+            await one.call(start("w"))
+            waiting = asyncio.create_task(one.call(s.WaitForClose(workflow_id="w")))
+            await asyncio.sleep(0)
+            await handle.finalize_shutdown()
+            await two.open_handle(config())
+            assert (one.standing, two.standing) == ("client", "owner")
+            assert not waiting.done()
+            await two.call(s.TerminateWorkflow(workflow_id="w"))
+            assert isinstance(await waiting, s.RunTerminated)
+
+    run(body)
+
+
+def test_a_caller_that_gives_up_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A wait on our own engine that is cancelled is a cancellation, and nobody holds on to the run any more."""
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 1) as (one,):
+            await one.open_handle(config())
+            started = await one.call(start("w"))
+            room = one.calls.engine
+            assert room is not None
+            record = room.engine.record(started.run_id)
+            assert record is not None
+            waiting = asyncio.create_task(one.call(s.WaitForClose(workflow_id="w")))
+            await asyncio.sleep(0)
+            assert (record.users, len(room._calls._tasks)) == (1, 1)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert (record.users, len(room._calls._tasks)) == (0, 0)
+
+    run(body)
+
+
+def test_without_an_owner_a_client_does_it_alone(tmp_path: Path) -> None:
+    """Starting, signalling, looking, listing and ending need no worker; many at once share one opening of the file."""
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 2) as (one, two):
+            many = [each.call(start(f"w{n}")) for n in range(20) for each in (one, two)]
+            answers = await asyncio.gather(*many)
+            assert len({answer.run_id for answer in answers}) == 20, "the same request is one run"
+            assert (await one.call(s.CountWorkflows())).count == 20
+            await two.call(s.SignalWorkflow(workflow_id="w1", signal_name="n", request_id="x"))
+            assert (await one.call(s.DescribeWorkflow(workflow_id="w1"))).summary.workflow_id == "w1"
+            await one.call(s.CancelWorkflow(workflow_id="w2", request_id="y"))
+            await two.call(s.TerminateWorkflow(workflow_id="w3", reason="enough"))
+            assert await one.call(s.WaitForClose(workflow_id="w3")) == s.RunTerminated("enough")
+            page = await one.call(s.GetHistory(workflow_id="w1"))
+            assert len(page.events) == 3
+            assert (one.standing, two.standing) == ("client", "client")
+
+    run(body)
+
+
+def test_waiting_without_an_owner_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wait that only a worker can end is announced once, and ends when one comes."""
+    monkeypatch.setattr(calls, "SILENCE", 0.0)
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 2) as (client, worker):
+            started = await client.call(start("w"))
+            waiting = asyncio.create_task(client.call(s.WaitForClose(workflow_id="w")))
+            while "no worker is running" not in caplog.text:  # noqa: ASYNC110 - the log tells nobody
+                await asyncio.sleep(0.005)
+            assert f"no worker is running on {tmp_path / 'a.db'}" in caplog.text
+            assert ".run()" in caplog.text
+            handle = await worker.open_handle(config())
+            assert await poll(handle) == started.run_id
+            await worker.call(s.TerminateWorkflow(workflow_id="w"))
+            assert isinstance(await waiting, s.RunTerminated)
+            assert caplog.text.count("no worker is running") == 1
+
+    with caplog.at_level(logging.WARNING, "hourglass"):
+        run(body)
+
+
+def test_a_termination_that_is_repeated_is_no_error(tmp_path: Path) -> None:
+    """A termination whose answer was lost and that is sent again was carried out; another one finds the run closed."""
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 1) as (one,):
+            await one.call(start("w"))
+            for _ in range(2):
+                await one.call(s.TerminateWorkflow(workflow_id="w", request_id="t"))
+            with pytest.raises(ServiceError):
+                await one.call(s.TerminateWorkflow(workflow_id="w", request_id="another"))
+            signal = s.SignalWorkflow(workflow_id="w", signal_name="n", request_id="x")
+            assert not await was_carried_out(signal, one.call)
+
+    run(body)
+
+
+def test_a_connection_that_outlives_its_owner_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the end of a dead owner's connection does not come, its free lock tells, and the client asks elsewhere."""
+    monkeypatch.setattr(calls, "LOOK", 0.01)
+
+    async def silent(request: s.Request[Any]) -> Any:
+        await asyncio.Event().wait()
+
+    async def nobody(queue: str) -> None:
+        return None
+
+    async def body() -> None:
+        server = OwnerServer(OwnerInfo(str(tmp_path / "a.db"), "default", 1, 1, silent, nobody))
+        await server.start()  # without the lock, as if another process had inherited the connections
+        async with hosts(tmp_path / "a.db", 1) as (client,):
+            counting = asyncio.create_task(client.call(s.CountWorkflows()))
+            while not server.peers:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            server.stop_listening()
+            assert (await counting).count == 0
+        server.hang_up()
+
+    run(body)
+
+
+def test_connections_of_a_process_share_a_host(tmp_path: Path) -> None:
+    """A client in the owner's process asks the engine without a socket; the last one out lets go of the file."""
+
+    async def body() -> None:
+        one = await connect_file(str(tmp_path / "a.db"), identity="one")
+        two = await connect_file(str(tmp_path / "." / "a.db"), identity="two")
+        assert isinstance(one, FileConnection)
+        await one.open_handle(HandleConfig(task_queue="q"))
+        assert (two.standing, two.identity) == ("owner", "two")
+        (tmp_path / "a.db-sock").unlink()  # so that there is no other way
+        await two.call(start("w"))
+        with pytest.raises(NamespaceNotFoundError, match="a file has one namespace"):
+            await connect_file(str(tmp_path / "a.db"), namespace="other")
+        await two.close()
+        assert one.standing == "owner"
+        await one.close()
+        await one.close()
+        with pytest.raises(ServiceError, match="the connection is closed"):
+            await one.call(s.CountWorkflows())
+        async with hosts(tmp_path / "a.db", 1) as (after,):
+            assert (await after.call(s.CountWorkflows())).count == 1
+
+    run(body)
+
+
+def test_time_limits_and_closing_end_a_call(tmp_path: Path) -> None:
+    """A call that nobody answers ends with its time limit, or with its connection."""
+
+    async def body() -> None:
+        link = await connect_file(str(tmp_path / "a.db"))
+        await link.call(start("w"))
+        with pytest.raises(ServiceTimeoutError, match=r"QueryWorkflow was not answered within 0.05 s"):
+            await link.call(s.QueryWorkflow(workflow_id="w", query_name="n", rpc_timeout=0.05))
+        waiting = asyncio.create_task(link.call(s.WaitForClose(workflow_id="w")))
+        await asyncio.sleep(0.01)
+        await link.close()
+        with pytest.raises(ServiceError, match="the connection is closed"):
+            await waiting
+
+    run(body)
+
+
+def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    """A file that is no database refuses clients and workers alike, stays as it was, and its lock is free again."""
+
+    async def body() -> None:
+        (tmp_path / "a.db").write_bytes(b"not a database at all" * 100)
+        async with hosts(tmp_path / "a.db", 1) as (one,):
+            with pytest.raises(StorageError, match="is not a database"):
+                await one.call(s.CountWorkflows())
+            with pytest.raises(StorageError, match="is not a database"):
+                await one.open_handle(config())
+            assert one._lock.is_free()
+            assert (tmp_path / "a.db").read_bytes() == b"not a database at all" * 100
+        with pytest.raises(StorageError, match="is a directory"):
+            await connect_file(str(tmp_path))
+        with pytest.raises(StorageError, match="there is no directory"):
+            await connect_file(str(tmp_path / "none" / "a.db"))
+
+    run(body)
+
+
+def test_a_deleted_socket_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that are connected stay, and new ones find the owner again."""
+    monkeypatch.setattr(host_module, "LOOK", 0.01)
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 3) as (one, two, three):
+            await one.open_handle(config())
+            await two.call(start("w"))
+            os.unlink(unix_socket.socket_path(one.path))
+            await until(lambda: unix_socket.identity(one.path) is not None)
+            assert (await three.call(s.DescribeWorkflow(workflow_id="w"))).summary.workflow_id == "w"
+            assert (await two.call(s.DescribeWorkflow(workflow_id="w"))).summary.workflow_id == "w"
+            assert one.standing == "owner"
+
+    run(body)
+
+
+def test_a_client_that_finds_no_socket_says_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lock is held and there is no socket: the log names the process and the socket, and in the end so does an error."""
+    monkeypatch.setattr(calls, "_UNREACHED", 0.01)
+    monkeypatch.setattr(calls, "_UNREACHABLE", 0.1)
+    monkeypatch.setattr(calls, "LOOK", 0.01)
+
+    async def body() -> None:
+        lock = FileLock(str(tmp_path / "a.db"))
+        lock.try_take()
+        async with hosts(tmp_path / "a.db", 1) as (client,):
+            with pytest.raises(StorageError, match=r"owned by process \d+, but there is no socket"):
+                await client.call(start("w"))
+        lock.drop()
+        assert "there is no socket" in caplog.text
+
+    with caplog.at_level(logging.WARNING, "hourglass"):
+        run(body)
+
+
+def test_a_deleted_lock_makes_no_second_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner has its lock again within a look, and the newcomer stands by."""
+    monkeypatch.setattr(host_module, "LOOK", 0.01)
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 2) as (one, two):
+            await one.open_handle(config())
+            os.unlink(f"{one.path}-lock")
+            await until(lambda: os.path.exists(f"{one.path}-lock"))
+            await two.open_handle(config())
+            assert one.standing == "owner"
+            assert two.standing.startswith("standing by")
+
+    run(body)
+
+
+def test_who_stands_by_does_not_take_a_lock_that_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the owner is there it is left to it to make its lock again, and its work is not done twice."""
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 2) as (one, two):
+            monkeypatch.setattr(host_module, "LOOK", 60.0)
+            await one.open_handle(config())
+            await two.open_handle(config())
+            os.unlink(f"{one.path}-lock")
+            there = partial(os.path.lexists, f"{one.path}-lock")
+            for _ in range(5):
+                two._changed.ring()
+                await asyncio.sleep(0.01)
+            assert not there()
+            one._changed.ring()
+            await until(there)
+            two._changed.ring()
+            await asyncio.sleep(0.01)
+            assert one.standing == "owner"
+            assert two.standing.startswith("standing by")
+
+    run(body)
+
+
+def test_of_two_owners_the_former_stops_at_its_next_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Lock and socket are deleted, and another process is quicker: nothing of the former owner is written any more, and
+    its callers are answered by the new one.
+    """
+    monkeypatch.setattr(host_module, "LOOK", 60.0)  # the former owner does not look
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 2) as (one, two):
+            handle = await one.open_handle(config())
+            first = await one.call(start("w"))
+            os.unlink(f"{one.path}-lock")
+            os.unlink(unix_socket.socket_path(one.path))
+            second = await two.open_handle(config())
+            assert (one.standing, two.standing) == ("owner", "owner")
+            assert await poll(second) == first.run_id
+            later = await one.call(start("later"))
+            assert one.standing != "owner"
+            assert await poll(second) == later.run_id
+            with suppress(HandleBroken):
+                while True:
+                    await handle.poll_activation()
+            await two.call(s.TerminateWorkflow(workflow_id="w"))
+            assert "has another owner now" in caplog.text
+            assert unix_socket.identity(two.path) is not None, (
+                "the former owner left the socket of the new one"
+            )
+
+    with caplog.at_level(logging.ERROR, "hourglass"):
+        run(body)
+
+
+def test_a_former_owner_that_looks_lets_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process has taken the lock that was made anew: the holder of the old one stops without a commit."""
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 1) as (one,):
+            monkeypatch.setattr(host_module, "LOOK", 60.0)
+            handle = await one.open_handle(config())
+            os.unlink(f"{one.path}-lock")
+            other = FileLock(one.path)
+            assert other.try_take()
+            one._changed.ring()
+            with pytest.raises(HandleBroken):
+                await handle.poll_activation()
+            assert one.standing != "owner"
+            other.drop()
+
+    run(body)
+
+
+@pytest.mark.parametrize("needs_worker", [False, True])
+def test_a_file_that_needs_a_person_is_told_to_those_who_ask(tmp_path: Path, needs_worker: bool) -> None:
+    """A table is not what it was: after a few tries a call raises `StorageError`, whether it waits for a worker or not."""
+    path = tmp_path / "a.db"
+
+    async def body() -> None:
+        async with hosts(path, 1) as (one,):
+            await one.call(start("w"))
+        connection = sqlite3.connect(path)
+        connection.execute("ALTER TABLE visibility RENAME COLUMN status TO other")
+        connection.commit()
+        connection.close()
+        async with hosts(path, 1) as (one,):
+
+            async def work() -> None:
+                while True:
+                    handle = await one.open_handle(config())
+                    with suppress(HandleBroken):
+                        while True:
+                            run_id = await poll(handle)
+                            await handle.complete_activation(Succeeded(run_id, (CompleteRun(Payload(b"1")),)))
+                    await handle.finalize_shutdown()
+
+            working = asyncio.create_task(work())
+            request = s.WaitForClose(workflow_id="w") if needs_worker else start("another")
+            with pytest.raises(StorageError, match="is damaged: its tables are not what they should be"):
+                await one.call(request)
+            working.cancel()
+
+    run(body)
+
+
+def test_a_file_that_fails_is_opened_less_and_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each failure in a row doubles the pause before the next opening."""
+    pauses: list[float] = []
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 1) as (one,):
+            for _ in range(10):
+                one._failed(StorageError("an error of the disk", status="UNAVAILABLE"))
+                pauses.append(one._not_before - time.monotonic())
+            assert one.calls.broken is None, "what may pass is waited for"
+            one._failed(StorageError("corrupt", status="DATA_LOSS"))
+            assert one.calls.broken is not None
+
+    run(body)
+    assert [round(each, 2) for each in pauses] == sorted(round(each, 2) for each in pauses)
+    assert pauses[0] < 0.1
+    assert 4.0 < pauses[-1] <= host_module.LONGEST_PAUSE

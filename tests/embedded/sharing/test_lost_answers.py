@@ -1,0 +1,157 @@
+"""Answers that never arrive: the owner is killed after the commit, before its client hears of it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+
+from hourglass import Client
+from hourglass._embedded.sharing import wire
+
+from . import work
+from .children import Child
+
+
+class Between:
+    """Stands between clients and the owner; when a request of one kind is answered, kills the owner and swallows the answer.
+
+    The owner's socket is moved aside and this one listens under its name.
+    """
+
+    def __init__(self, path: Path, owner: Child, kind: str) -> None:
+        self._owner = owner
+        self._kind = kind
+        self._numbers: set[int] = set()
+        self.killed = threading.Event()
+        place = f"{path}-sock"
+        self._aside = f"{path}-aside"
+        os.rename(place, self._aside)
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(place)
+        self._listening.listen()
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Between:
+        self._run(self._accept)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listening.close()
+        for thread in self._threads:
+            thread.join(20)
+
+    def _run(self, target: object, *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        client, _ = self._listening.accept()
+        self._listening.close()  # one client is enough; when it is cut off there is nobody here
+        owner = socket.socket(socket.AF_UNIX)
+        owner.connect(self._aside)
+        self._run(self._forward, client, owner, True)
+        self._forward(owner, client, False)
+        client.close()
+        owner.close()
+
+    def _forward(self, source: socket.socket, target: socket.socket, is_asking: bool) -> None:
+        reader = source.makefile("rb")
+        try:
+            while head := reader.read(4):
+                frame = reader.read(struct.unpack(">I", head)[0])
+                if is_asking:
+                    self._note(frame)
+                elif self._is_the_answer(frame):
+                    self._owner.kill()
+                    self.killed.set()
+                    target.shutdown(socket.SHUT_RDWR)
+                    return
+                target.sendall(head + frame)
+        except OSError:
+            pass
+        finally:
+            reader.close()
+
+    def _note(self, frame: bytes) -> None:
+        message = wire.decode_to_owner(frame)
+        if isinstance(message, wire.RequestMessage) and message.kind == self._kind:
+            self._numbers.add(message.number)
+
+    def _is_the_answer(self, frame: bytes) -> bool:
+        message = wire.decode_to_client(frame)
+        return isinstance(message, wire.AnswerMessage) and message.number in self._numbers
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "orders.db"
+
+
+def ready(path: Path) -> Child:
+    child = Child("worker", path)
+    assert child.line() == "ready"
+    return child
+
+
+def test_a_start_whose_answer_is_lost_is_one_run(path: Path) -> None:
+    """The owner dies between commit and answer: the client asks again, and there is one run, with one result."""
+    with (
+        ready(path) as owner,
+        Between(path, owner, "StartWorkflow") as between,
+        Client.connect(f"local:{path}") as client,
+    ):
+        handle = client.start_workflow(work.twice, 1, id="once")
+        assert between.killed.is_set()
+        assert [each.run_id for each in client.list_workflows()] == [handle.run_id]
+        with ready(path):
+            assert handle.result(timeout=30) == 3
+            assert client.count_workflows() == 1
+
+
+def test_a_signal_whose_answer_is_lost_is_one_signal(path: Path) -> None:
+    """The same for a signal: it is sent twice and arrives once, after what was sent before."""
+    with (
+        ready(path) as owner,
+        Between(path, owner, "SignalWorkflow") as between,
+        Client.connect(f"local:{path}") as client,
+    ):
+        handle = client.start_workflow(work.Tally.run, id="tally")
+        handle.signal(work.Tally.note, "once")
+        assert between.killed.is_set()
+        with ready(path):
+            assert handle.query(work.Tally.count) == 1
+            handle.signal(work.Tally.stop)
+            assert handle.result(timeout=30) == ["once"]
+
+
+def test_a_termination_whose_answer_is_lost_is_no_error(path: Path) -> None:
+    """A termination has no id: sent again, it finds the run terminated, and that is what was wanted."""
+    with (
+        ready(path) as owner,
+        Between(path, owner, "TerminateWorkflow") as between,
+        Client.connect(f"local:{path}") as client,
+    ):
+        handle = client.start_workflow(work.Tally.run, id="tally")
+        handle.terminate("enough")
+        assert between.killed.is_set()
+        assert handle.describe().status.name == "TERMINATED"
+
+
+def test_a_result_whose_answer_is_lost_is_asked_for_again(path: Path) -> None:
+    """A result that was on its way is there for whoever asks again."""
+    with (
+        ready(path) as owner,
+        Between(path, owner, "WaitForClose") as between,
+        Client.connect(f"local:{path}") as client,
+    ):
+        assert client.execute_workflow(work.twice, 5, id="once") == 7
+        assert between.killed.is_set()

@@ -1,0 +1,140 @@
+"""A second kind of store is one module: several processes share it by the same locks and sockets as SQLite's file."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hourglass._contract import service as s
+from hourglass._contract.handle import HandleConfig
+from hourglass._embedded import sharing
+from hourglass._embedded.sharing.shared_file import FileHandle, SharedFile
+from hourglass._embedded.store.memory import MemoryStore
+from hourglass._embedded.store.store import Store, StoreOpener
+from hourglass._engine.commands import CompleteRun, Succeeded
+from hourglass._engine.specs import StartSpec
+from hourglass.converter import Payload
+from hourglass.errors import StorageError
+
+from ..memory_world import run_async
+from ..store_conformance import CHECKS, Check
+
+PLACES = {"store", "search_attributes", "fork_safety", "disk_faults"}
+"""What of the package `store` several processes may rest on: the interface, forks, and errors of the operating system."""
+
+
+class MemoryOpener:
+    """Opens stores in memory, by path. Implements `StoreOpener`: what a second kind of store must say of itself."""
+
+    def __init__(self) -> None:
+        self.stores: dict[str, MemoryStore] = {}
+        self.full = ""
+        self.opened: list[str] = []
+
+    def check(self, path: str) -> None:
+        pass
+
+    def open(self, path: str, namespace: str, *, briefly: bool = False) -> Store:
+        if self.full:
+            raise StorageError(self.full, status="RESOURCE_EXHAUSTED")
+        self.opened.append("briefly" if briefly else "to own")
+        return self.stores.setdefault(path, MemoryStore())
+
+    def open_read_only(self, path: str, why: StorageError) -> Store:
+        self.opened.append("read only")
+        return self.stores[path]
+
+
+class OfMemory:
+    """A place for the conformance suite."""
+
+    def __init__(self, opener: StoreOpener, path: Path) -> None:
+        self._opener = opener
+        self._path = str(path)
+
+    def open(self) -> Store:
+        return self._opener.open(self._path, "default")
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_it_keeps_what_the_engine_relies_on(check: Check, tmp_path: Path) -> None:
+    """The conformance suite of stores, on what the opener gives."""
+    run_async(lambda: check(OfMemory(MemoryOpener(), tmp_path / "a")))
+
+
+def start(workflow_id: str) -> s.StartWorkflow:
+    spec = StartSpec(task_queue="q")
+    return s.StartWorkflow(workflow_id=workflow_id, workflow_type="t", request_id=workflow_id, spec=spec)
+
+
+async def complete_one(handle: FileHandle) -> str:
+    activation = await handle.poll_activation()
+    done = CompleteRun(Payload(b'"done"', "json/plain"))
+    await handle.complete_activation(Succeeded(activation.run_id, (done,)))
+    return activation.run_id
+
+
+def test_several_processes_share_it(tmp_path: Path) -> None:
+    """Without an owner, with one, over its socket, and after another has taken over: nothing of it is SQLite's."""
+
+    async def body() -> None:
+        opener = MemoryOpener()
+        one, two, client = (SharedFile(opener, str(tmp_path / "a"), "default") for _ in range(3))
+        started = await client.call(start("without an owner"))
+        assert opener.opened == ["briefly"]
+        handle = await one.open_handle(HandleConfig(task_queue="q", identity="one"))
+        assert await complete_one(handle) == started.run_id
+        second = await two.open_handle(HandleConfig(task_queue="q", identity="two"))
+        assert (one.standing, two.standing[:11]) == ("owner", "standing by")
+        over_the_socket = await client.call(start("over the socket"))
+        waiting = asyncio.create_task(client.call(s.WaitForClose(workflow_id="over the socket")))
+        handle.initiate_shutdown()
+        await handle.finalize_shutdown()
+        assert await complete_one(second) == over_the_socket.run_id
+        assert isinstance(await waiting, s.RunCompleted)
+        assert two.standing == "owner"
+        assert opener.opened == ["briefly", "to own", "to own"]
+        for each in (two, client, one):
+            await each.close()
+
+    run_async(body)
+
+
+def test_what_only_reads_is_answered_where_there_is_no_room(tmp_path: Path) -> None:
+    """A store that says so is opened to be read; what would change something hears why it cannot."""
+
+    async def body() -> None:
+        opener = MemoryOpener()
+        path = tmp_path / "a"
+        path.touch()
+        client = SharedFile(opener, str(path), "default")
+        await client.call(start("w"))
+        opener.full = "there is no room"
+        await asyncio.sleep(0.01)
+        assert (await client.call(s.CountWorkflows())).count == 1
+        with pytest.raises(StorageError, match="there is no room"):
+            await client.call(start("another"))
+        assert opener.opened == ["briefly", "read only"]
+        await client.close()
+
+    run_async(body)
+
+
+def test_only_the_door_names_a_kind_of_store() -> None:
+    """No module of `sharing` but the one that connects imports a store, or SQLite."""
+    folder = Path(str(sharing.__file__)).parent
+    named = {(path.name, name) for path in folder.glob("*.py") for name in _of_stores(path)}
+    assert named == {("connection.py", "sqlite")}
+
+
+def _of_stores(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hourglass._embedded.store"):
+            name = (node.module or "").removeprefix("hourglass._embedded.store").lstrip(".")
+            yield from {name or each.name for each in node.names} - PLACES
+        elif isinstance(node, ast.Import):
+            yield from (each.name for each in node.names if "sqlite" in each.name)

@@ -1,0 +1,160 @@
+"""What processes say to each other: every request, answer and error survives the journey; nothing else is understood."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from tests.specs import made
+
+from hourglass import errors
+from hourglass._contract import service as s
+from hourglass._contract.schedules import DeleteSchedule
+from hourglass._embedded.clients.requests import HANDLERS
+from hourglass._embedded.sharing import wire
+from hourglass.converter import ApplicationFailure, Failure, Payload
+
+PAYLOAD = Payload(b"\x00\xff", "binary/plain", {"key": b"value"})
+START = made(
+    s.StartWorkflow,
+    workflow_id="w",
+    workflow_type="t",
+    task_queue="q",
+    request_id="r",
+    arguments=(PAYLOAD,),
+    memo={"m": PAYLOAD},
+    rpc_timeout=1.5,
+)
+FAILURE = Failure("no", ApplicationFailure(type="T", details=(PAYLOAD,)), cause=Failure("why"))
+
+
+def travel(request: s.Request[Any], value: msgspec.Struct) -> tuple[Any, Any]:
+    asked = wire.decode_to_owner(wire.ask(7, "key", request))
+    assert isinstance(asked, wire.RequestMessage)
+    answered = wire.decode_to_client(wire.answer(7, value))
+    assert isinstance(answered, wire.AnswerMessage)
+    assert (asked.number, asked.key, answered.number) == (7, "key", 7)
+    return wire.request_of(asked), wire.answer_of(request, answered)
+
+
+@pytest.mark.parametrize(
+    ("request_", "answer"),
+    [
+        (START, s.Started("run", started=False)),
+        (s.SignalWorkflow(workflow_id="w", signal_name="n", request_id="r"), s.Nothing()),
+        (s.QueryWorkflow(workflow_id="w", query_name="n", headers={"h": PAYLOAD}), s.QueryAnswer((PAYLOAD,))),
+        (s.WaitForClose(workflow_id="w"), s.RunCompleted((PAYLOAD,), "next")),
+        (s.WaitForClose(workflow_id="w"), s.RunFailed(FAILURE)),
+        (s.WaitForClose(workflow_id="w"), s.RunTerminated("enough", (PAYLOAD,))),
+        (s.WaitForClose(workflow_id="w"), s.StillOpen("run")),
+        (s.GetHistory(workflow_id="w", wait_new=True), s.HistoryPage((b"{}", b"[]"), b"2")),
+        (
+            s.ListWorkflows(query="x = 1"),
+            s.Page(
+                (
+                    s.WorkflowSummary(
+                        workflow_id="w",
+                        run_id="r",
+                        workflow_type="t",
+                        status=s.WorkflowStatus.TERMINATED,
+                        memo={"m": PAYLOAD},
+                    ),
+                ),
+                b"9",
+            ),
+        ),
+        (s.CompleteActivity(token=b"\x01", failure=FAILURE), s.Nothing()),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_requests_and_answers_survive_the_journey(request_: s.Request[Any], answer: msgspec.Struct) -> None:
+    """What comes out is what went in, of the same type."""
+    assert travel(request_, answer) == (request_, answer)
+
+
+def test_every_request_has_its_place() -> None:
+    """Each request that the engine answers can travel, is known to be repeatable or not, and to need a worker or not."""
+    assert set(HANDLERS) == set(wire.REQUESTS)
+    for each in wire.REQUESTS:
+        assert "effect" in vars(each), f"{each.__name__} does not say what happens if it is carried out twice"
+        assert not (each.needs_worker and each.effect is s.Effect.READ)
+    asked_by_ids = {s.CompleteActivity, DeleteSchedule, s.SetCurrentVersion, s.TerminateWorkflow}
+    changes = {each for each in wire.REQUESTS if each.effect is s.Effect.CHANGE}
+    assert all("request_id" in each.__struct_fields__ for each in changes - asked_by_ids)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.ServiceError("a", status="UNAVAILABLE"),
+        errors.WorkflowNotFoundError("b", status="NOT_FOUND"),
+        errors.ServiceTimeoutError("c", status="DEADLINE_EXCEEDED"),
+        errors.StorageError("d", status="DATA_LOSS"),
+        errors.NamespaceNotFoundError("e", status="NOT_FOUND"),
+        errors.QueryFailedError("f"),
+        errors.UsageError("g"),
+        errors.WorkflowAlreadyStartedError("h", workflow_id="w", workflow_type="t", run_id="r"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_errors_survive_the_journey(error: errors.HourglassError) -> None:
+    """An error of ours arrives as the same class with the same text and fields."""
+    problem = msgspec.msgpack.decode(wire.encode(wire.problem_of(error)), type=wire.Problem)
+    arrived = wire.error_of(problem)
+    assert type(arrived) is type(error)
+    assert str(arrived) == str(error)
+    assert arrived.__dict__ == error.__dict__
+
+
+def test_a_foreign_error_says_only_its_name() -> None:
+    """An exception that is not ours may hold anything: its text stays where it was raised."""
+    problem = wire.problem_of(ValueError("secret"))
+    assert problem.kind == "InternalError"
+    assert "secret" not in problem.message
+    assert isinstance(wire.error_of(problem), errors.InternalError)
+
+
+def test_an_error_of_a_kind_we_do_not_know_becomes_ours() -> None:
+    """A name that is in no table is an `InternalError`; nothing is looked up by it."""
+    assert type(wire.error_of(wire.Problem(kind="os.system", message="x"))) is errors.InternalError
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"\xc1",
+        b"\xff" * 40,
+        msgspec.msgpack.encode({"type": "Nonsense"}),
+        msgspec.msgpack.encode([1, 2]),
+    ],
+)
+def test_nonsense_is_garbage(frame: bytes) -> None:
+    """Bytes that are no message are refused, in both directions."""
+    with pytest.raises(wire.Garbage):
+        wire.decode_to_owner(frame)
+    with pytest.raises(wire.Garbage):
+        wire.decode_to_client(frame)
+
+
+@pytest.mark.parametrize("kind", ["Nothing", "os.system", "hourglass.errors.StorageError", "Request"])
+def test_only_requests_can_be_asked(kind: str) -> None:
+    """A name that is no request's is refused, whatever else it may name."""
+    with pytest.raises(wire.Garbage):
+        wire.request_of(wire.RequestMessage(1, "k", kind, msgspec.Raw(wire.encode({}))))
+
+
+def test_an_answer_must_fit_its_request() -> None:
+    """An answer of another request's type is refused."""
+    message = wire.decode_to_client(wire.answer(1, s.Count(3)))
+    assert isinstance(message, wire.AnswerMessage)
+    with pytest.raises(wire.Garbage):
+        wire.answer_of(s.DescribeWorkflow(workflow_id="w"), message)
+
+
+def test_a_request_of_wrong_types_is_refused() -> None:
+    """Fields of a wrong type are refused before anybody acts on them."""
+    body = msgspec.Raw(wire.encode({"workflow_id": 1, "signal_name": "n", "request_id": "r"}))
+    with pytest.raises(wire.Garbage):
+        wire.request_of(wire.RequestMessage(1, "k", "SignalWorkflow", body))

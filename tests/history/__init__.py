@@ -1,0 +1,1 @@
+"""Tests of Temporal's history as typed data."""

@@ -1,0 +1,253 @@
+"""Every kind of event, with any values in its fields, survives every form: JSON, stored bytes, protobuf's own JSON."""
+
+from __future__ import annotations
+
+import json
+from enum import IntEnum
+from functools import cache
+from types import UnionType
+from typing import Any, get_args, get_origin
+
+import msgspec
+import pytest
+from google.protobuf import json_format
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from temporalio.api.history.v1 import HistoryEvent as ProtoEvent
+
+from hourglass._engine.specs import RetryRule
+from hourglass._engine.versions import AutoUpgradeVersioningOverride, PinnedVersioningOverride
+from hourglass._history import codec, times
+from hourglass._history import events as h
+from hourglass._history.encoding import array, decode_events, encode_events
+from hourglass._temporal import quick_json
+from hourglass.converter import ActivityFailure, ApplicationFailure, CanceledFailure, Failure, Payload
+from hourglass.errors import HistoryError
+
+ALL = (*h.KINDS, *h.FOREIGN_KINDS)
+INT32 = {"attempt", "maximum_attempts", "priority_key"}
+
+texts = st.text(st.characters(codec="utf-8"), max_size=8)
+payloads = st.builds(
+    Payload,
+    data=st.binary(max_size=8),
+    encoding=st.sampled_from(("json/plain", "binary/null", "ü/odd", "")),
+    metadata=st.none()
+    | st.dictionaries(
+        texts.filter(lambda key: key != "encoding"), st.binary(max_size=4), min_size=1, max_size=2
+    ),
+)
+infos = (
+    st.builds(
+        ApplicationFailure,
+        type=texts,
+        non_retryable=st.booleans(),
+        details=st.tuples(payloads),
+        next_retry_delay=st.none() | st.integers(0, 10**6).map(lambda n: n / 8),
+        category=st.integers(0, 1),
+    )
+    | st.builds(CanceledFailure, details=st.tuples(payloads))
+    | st.builds(ActivityFailure, activity_type=texts, scheduled_event_id=st.integers(0, 2**40))
+)
+failures = st.recursive(
+    st.builds(Failure, message=texts, info=st.none() | infos, encoded_attributes=st.none() | payloads),
+    lambda inner: st.builds(Failure, message=texts, cause=inner, stack_trace=texts, source=texts),
+    max_leaves=3,
+)
+
+
+def values(kind: Any, name: str) -> st.SearchStrategy[Any]:
+    """Values of a field."""
+    if isinstance(kind, UnionType):
+        return st.one_of(*(values(each, name) for each in get_args(kind)))
+    if get_origin(kind) is tuple:
+        return st.lists(values(get_args(kind)[0], name), max_size=2).map(tuple)
+    if get_origin(kind) is dict:
+        return st.dictionaries(texts, values(get_args(kind)[1], name), max_size=2)
+    if isinstance(kind, type) and issubclass(kind, IntEnum):
+        return st.sampled_from(kind)
+    if kind is int:
+        if name == "cause":
+            return st.sampled_from(sorted(codec.TASK_FAILURE_CAUSES))
+        if name == "activation_index":
+            return st.integers(-1, 5)
+        return st.integers(
+            1 if name == "attempt" else 0, 2**31 - 1 if name in INT32 or "flags" in name else 2**62
+        )
+    simple: dict[Any, st.SearchStrategy[Any]] = {
+        str: texts,
+        bool: st.booleans(),
+        float: st.integers(0, 10**9).map(lambda n: n / 8),
+        type(None): st.none(),
+        Payload: payloads,
+        Failure: failures,
+    }
+    return simple[kind] if kind in simple else made(kind)
+
+
+@cache
+def made(kind: type[Any], holder: type[Any] | None = None) -> st.SearchStrategy[Any]:
+    """Structs with any values in the fields that JSON has."""
+    fields = {
+        field.name: made(field.type, kind) if field.type in codec._INLINE else values(field.type, field.name)
+        for field in msgspec.structs.fields(kind)
+        if not {(kind, field.name), (holder, field.name)} & codec._NOT_WRITTEN
+    }
+    return st.builds(kind, **fields)
+
+
+def readable(attributes: h.Attributes) -> bool:
+    """Whether Temporal's form can hold it: of a oneof one, of a marker only such that is another SDK's."""
+    match attributes:
+        case h.WorkflowExecutionUpdateCompleted():
+            return attributes.result is None or attributes.failure is None
+        case h.WorkflowExecutionUpdateAccepted():
+            request = attributes.request
+            return request is None or request.update_id in ("", attributes.update_id)
+        case h.ForeignMarkerRecorded():
+            return attributes.marker_name not in (codec.PATCH_MARKER, codec.LOCAL_MARKER)
+        case h.WorkflowTaskCompleted():
+            version = attributes.version
+            return version is None or bool(version.deployment_name and version.build_id)
+        case h.RequestCancelExternalWorkflowExecutionFailed():
+            return attributes.cause is not h.ExternalFailedCause.SIGNAL_COUNT_LIMIT_EXCEEDED
+        case _:
+            return True
+
+
+def named(kind: type[Any]) -> str:
+    """The name of a case."""
+    return kind.__name__
+
+
+# Shrinking an event with forty fields takes minutes, and says little more.
+events = settings(
+    max_examples=15,
+    deadline=None,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.mark.parametrize("kind", ALL, ids=named)
+@events
+@given(data=st.data(), time_ns=st.integers(1, 4 * 10**18))
+def test_json_holds_all_that_an_event_says(kind: type[h.Attributes], data: Any, time_ns: int) -> None:
+    """Typed to JSON and back; and protobuf reads the same JSON, writes it alike, and is read back to the same."""
+    event = h.HistoryEvent(7, time_ns, data.draw(made(kind).filter(readable)))
+    text = codec.event_json(event)
+    document = msgspec.json.decode(text)
+    assert codec.read_event(document) == event
+    message = json_format.Parse(text, ProtoEvent())  # refuses names that it does not know
+    assert quick_json.build(ProtoEvent, document) == message
+    theirs = json_format.MessageToDict(message)
+    assert alike(theirs) == alike(document)
+    assert codec.read_event(theirs) == event
+    assert codec.read_event(json_format.MessageToDict(message, preserving_proto_field_name=True)) == event
+
+
+def alike(value: Any) -> Any:
+    """JSON with all times and durations spelled alike, and numbers as floats."""
+    if isinstance(value, dict):
+        return {key: alike(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [alike(each) for each in value]
+    if isinstance(value, str):
+        moment, length = times.plain_moment(value), times.duration(value)
+        return moment if moment is not None else value if length is None else length
+    return float(value) if type(value) is int else value
+
+
+@pytest.mark.parametrize("kind", h.KINDS, ids=named)
+@events
+@given(data=st.data())
+def test_stored_bytes_hold_all_that_an_event_says(kind: type[h.Attributes], data: Any) -> None:
+    """Typed to MessagePack and back."""
+    event = h.HistoryEvent(7, 1, data.draw(made(kind)))
+    assert decode_events(bytes(array(1, encode_events([event])))) == [event]
+
+
+@pytest.mark.parametrize("kind", ALL, ids=named)
+def test_an_event_that_says_nothing_is_read(kind: type[h.Attributes]) -> None:
+    """Missing attributes, and attributes of the wrong shape, read as unset."""
+    name = h.name_of(kind)
+    key = f"{name[0].lower()}{name[1:]}EventAttributes"
+    bare = codec.read_event({"eventType": f"EVENT_TYPE_{codec._snake(name).upper()}", key: {}}, 5)
+    assert bare.id == 5
+    assert h.kind_of(bare.attributes) == name
+    for odd in (None, 7, [], "text"):
+        assert codec.read_event({"eventType": name, key: odd}, 5) == bare
+    fields = [each for group in (codec.table(kind)._known, codec.table(kind)._outer) for each in group]
+    for odd in (7, [1], "text", {"name": 7, "payloads": 7, "fields": [], "seconds": "x"}):
+        codec.read_event({"eventType": name, key: dict.fromkeys(fields, odd)}, 5)
+
+
+def test_kinds_that_are_not_known_are_named() -> None:
+    """In today's spelling, with what they say."""
+    event = codec.read_event({"eventType": "SomethingNew", "somethingNewEventAttributes": {"a": 1}}, 3)
+    assert event.attributes == h.UnknownEvent(name="SOMETHING_NEW", document={"a": 1})
+    with pytest.raises(HistoryError, match="event 3 is no event"):
+        codec.read_event({"eventId": "3"}, 3)
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """What another struct holds."""
+
+    activity_type: str
+    task_queue: str = ""
+    retry_policy: RetryRule | None = None
+
+
+class Held(h.Attributes, frozen=True, kw_only=True):
+    """What holds it."""
+
+    activity_id: str
+    spec: Spec
+    arguments: tuple[Payload, ...] = ()
+
+
+def test_a_struct_that_is_inlined() -> None:
+    """Its fields stand among those of the event that holds it."""
+
+    known = codec._INLINE
+    try:
+        codec._INLINE = known | {Spec}
+        held = Held(activity_id="1", spec=Spec("echo", "q", RetryRule()), arguments=(Payload(b"1"),))
+        document = codec.Table(Held).write(held)
+        assert document.keys() == {"activityId", "activityType", "taskQueue", "retryPolicy", "input"}
+        assert codec.Table(Held).read(json.loads(json.dumps(document))) == held
+    finally:
+        codec._INLINE = known
+
+
+def test_overrides_of_versions() -> None:
+    """Both kinds."""
+    shape = codec._TYPES[PinnedVersioningOverride | AutoUpgradeVersioningOverride]
+    assert shape.read(shape.write(AutoUpgradeVersioningOverride())) == AutoUpgradeVersioningOverride()
+
+
+def test_moments_of_every_zone() -> None:
+    """And what is none."""
+    expected = 1_709_251_199_123_456_789
+    for text in (
+        "2024-02-29T23:59:59.123456789Z",
+        "2024-03-01T00:59:59.123456789+01:00",
+        "2024-02-29 23:59:59,123456789",
+        " 2024-02-29T18:29:59.1234567899-05:30 ",
+    ):
+        assert times.moment(text) == expected
+    for text in (
+        "2024-02-30T00:00:00Z",
+        "2024-02-29T24:00:00Z",
+        "2024-02-29",
+        "",
+        "2024-02-29T00:00:00+24:00",
+    ):
+        assert times.moment(text) is None
+    assert [times.duration(each) for each in ("1.5s", "-1.5s", "30s", "1e3s", "30")] == [
+        1_500_000_000,
+        -1_500_000_000,
+        30_000_000_000,
+        None,
+        None,
+    ]
