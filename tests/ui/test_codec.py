@@ -11,7 +11,7 @@ from tests.ui import flows
 from tests.ui.conftest import asked
 
 from hourglass import Client, Worker
-from hourglass._cli.stories import decoder
+from hourglass._story.watching import decoder
 from hourglass._ui.site import Site
 from hourglass.converter import Payload
 

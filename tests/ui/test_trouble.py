@@ -14,7 +14,7 @@ from tests.durability.test_full_disk import Steps, no_room, step, store_of
 from tests.ui.conftest import asked
 
 from hourglass import Client, Worker, workflow
-from hourglass._cli import why_facts
+from hourglass._story import asking
 from hourglass._ui.server import served
 from hourglass._ui.site import Site
 from hourglass.testing import DevServer, dev_server
@@ -32,7 +32,7 @@ def busy() -> str:
 
 def test_while_the_worker_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages do not wait for code that does not answer; why it stands is said."""
-    monkeypatch.setattr(why_facts, "PATIENCE", 0.2)
+    monkeypatch.setattr(asking, "PATIENCE", 0.2)
     monkeypatch.setenv("HOURGLASS_VERIFY", "off")
     _entered.clear()
     _go_on.clear()

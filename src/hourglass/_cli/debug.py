@@ -89,7 +89,7 @@ def debug(
 def _history(
     what: str, run_id: str | None, target: str | None, namespace: str | None, codec: str | None
 ) -> History:
-    from hourglass._cli.stories import is_file
+    from hourglass._story.watching import is_file
     from hourglass.replay import History
 
     if is_file(what) and target is None and run_id is None:

@@ -407,7 +407,7 @@ def _page(client: Client, loaded: LoadedCode, worker: Worker, life: Life) -> Ite
     if life.page is None:
         yield
         return
-    from hourglass._cli.stories import decoder
+    from hourglass._story.watching import decoder
     from hourglass._ui.server import served
     from hourglass._ui.site import Site
 

@@ -108,8 +108,8 @@ def _meant(signature: Signature, texts: list[str]) -> list[Any]:
 
 def _follow(client: Client, handle: WorkflowHandle[Any], quiet: bool) -> None:
     """Draw what it does until it closes. A run that its own bug stops ends the command, with the line."""
-    from hourglass._cli.stories import Watched
     from hourglass._story.values import hidden
+    from hourglass._story.watching import Watched
 
     watched = Watched(client, handle.id, handle.run_id, hidden, False)
     rest = threading.Event()

@@ -80,8 +80,8 @@ def ui(
             raise
         raise UsageError("the page needs more packages: pip install 'hourglass-temporal[ui]'") from None
     from hourglass._cli.loading import load
-    from hourglass._cli.stories import decoder
     from hourglass._runtime.targets import resolve
+    from hourglass._story.watching import decoder
 
     secret = token or os.environ.get(TOKEN) or None
     check_token(host, secret)

@@ -260,7 +260,7 @@ def _schedule(client: Client, schedule_id: str) -> ScheduleDescription | None:
 
 def _scheduled(found: Diagnosis, schedule: ScheduleDescription, options: str) -> Finding:
     """A schedule is no workflow: it starts some, whose ids begin with that of the schedule's action."""
-    from hourglass._cli.stories import nanoseconds
+    from hourglass._story.watching import nanoseconds
 
     state, coming, action = schedule.schedule.state, schedule.info.next_action_times, schedule.schedule.action
     paused = f": it is paused ({state.note})" if state.note else ": it is paused, and starts nothing"
@@ -329,9 +329,9 @@ def _diagnosis(
 ) -> Diagnosis:
     from hourglass._cli.connecting import codec_named
     from hourglass._cli.loading import load
-    from hourglass._cli.why_facts import WhyContext
     from hourglass._runtime.targets import resolve
     from hourglass._story import reasons
+    from hourglass._story.asking import WhyContext
 
     options = connecting.options_of(target, namespace)
     loaded = load(code) if code else None

@@ -23,7 +23,9 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from hourglass._story.asking import WhyContext
 from hourglass._story.spans import Story
+from hourglass._story.watching import Watched
 from hourglass._ui import addresses, finding, forms, live, pages, pulse, run_view, security
 from hourglass._ui.bulk import Operations
 from hourglass._ui.calendar import year_of
@@ -177,8 +179,6 @@ class Handlers:
         return tuple(sorted(found, key=_started, reverse=True))
 
     def _told(self, request: Request, workflow_id: str, run_id: str) -> tuple[Any, Story]:
-        from hourglass._cli.stories import Watched
-
         peek = self._site.peek(_asks_for_payloads(request))
         watched = Watched(self._site.client, workflow_id, run_id, peek)
         description, events = watched.look()
@@ -186,8 +186,6 @@ class Handlers:
 
     def why(self, request: Request) -> Response:
         """Why it stands as it does; a part of the page, which may take seconds."""
-        from hourglass._cli.why_facts import WhyContext
-
         workflow_id, run_id = _part(request, "id"), _part(request, "run_id")
         try:
             found, error = WhyContext(self._site.client).diagnosis(workflow_id, run_id), ""
