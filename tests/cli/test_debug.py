@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,3 +124,65 @@ def test_code_must_be_named(history: str, capsys: pytest.CaptureFixture[str]) ->
     """Without code there is nothing to walk through."""
     assert main(["debug", history]) == 2
     assert "--code" in capsys.readouterr().err
+
+
+class Terminal:
+    """A program on a terminal of its own."""
+
+    def __init__(self, *words: str) -> None:
+        ours, theirs = pty.openpty()
+        call = [sys.executable, "-m", "hourglass", *words]
+        environment = {**os.environ, "NO_COLOR": "1", "TERM": "xterm", "PYTHONPATH": os.getcwd()}
+        self.process = subprocess.Popen(
+            call, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
+        )
+        os.close(theirs)
+        self._ours = ours
+        self.seen = ""
+
+    def until(self, text: str) -> str:
+        """What it writes up to a text."""
+        while text not in self.seen:
+            self.seen += os.read(self._ours, 65_536).decode(errors="replace")
+        found, _, self.seen = self.seen.partition(text)
+        return found
+
+    def type(self, keys: str) -> None:
+        """Press keys."""
+        os.write(self._ours, keys.encode())
+
+    def close(self) -> None:
+        """Take the terminal away."""
+        self.process.kill()
+        self.process.wait()
+        os.close(self._ours)
+
+
+@pytest.fixture
+def terminal(history: str) -> Iterator[Terminal]:
+    opened = Terminal("debug", history, "--code", "flows_debugged.py")
+    yield opened
+    opened.close()
+
+
+PROMPT = "q quit > "
+
+
+def test_step_by_step_on_a_terminal(terminal: Terminal) -> None:
+    """Forward, back, the list, the end."""
+    assert "step 1 of" in terminal.until(PROMPT)
+    terminal.type("\n")
+    assert "step 2 of" in terminal.until(PROMPT)
+    terminal.type("p\n")
+    assert "step 1 of" in terminal.until(PROMPT)
+    terminal.type("l\n")
+    assert "schedule activity pack" in terminal.until(PROMPT)
+    terminal.type("q\n")
+    assert terminal.process.wait(30) == 0
+
+
+def test_ctrl_c_ends_it(terminal: Terminal) -> None:
+    """As it ends every program: 130, without a traceback."""
+    terminal.until(PROMPT)
+    os.killpg(terminal.process.pid, signal.SIGINT)
+    assert terminal.process.wait(30) == 130

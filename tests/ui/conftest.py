@@ -62,9 +62,9 @@ def address(site: Site) -> Iterator[str]:
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
-    """A real browser."""
+    """A real browser. Its driver has an event loop on the test's thread until it ends, which tests elsewhere do not stand."""
     if CHROMIUM is None:
         pytest.skip("there is no Chromium here: apt-get install chromium, or set CHROMIUM to its path")
     from playwright.sync_api import sync_playwright

@@ -174,3 +174,46 @@ def test_reading_needs_no_script(browser: Any, address: str, client: Client) -> 
     page.click("nav.tabs >> text=History")
     assert "ACTIVITY_TASK_COMPLETED" in page.inner_text("table")
     context.close()
+
+
+def test_a_message_shows_its_fields_at_once(page: Any, address: str, client: Client) -> None:
+    """A name that is chosen or typed brings its fields; one that is not known brings general ones."""
+    _purchase(client, "ada")
+    page.goto(f"{address}/workflows/buy-ada")
+    page.click('#update a[data-message="note"]')
+    assert page.input_value('#update input[name="name"]') == "note"
+    assert page.locator("#update .arguments label").count() == 1
+    assert page.get_attribute("#update .arguments textarea", "placeholder") == '"text"'
+    page.fill("#update .arguments textarea", "hello")
+    page.click("#update button")
+    assert page.inner_text("pre.answer") == "2"
+    page.go_back()
+    page.fill('#update input[name="name"]', "unknown")
+    assert page.locator("#update .arguments label").count() == 2
+
+
+def test_a_page_left_open_does_not_grow(page: Any, address: str, client: Client) -> None:
+    """However often it is shown anew, it has as many nodes and listeners as at first."""
+    _purchase(client, "ada")
+    page.goto(f"{address}/workflows/buy-ada")
+    page.wait_for_selector(".diagnosis")
+    session = page.context.new_cdp_session(page)
+    session.send("HeapProfiler.enable")
+
+    def used() -> tuple[int, int]:
+        session.send("HeapProfiler.collectGarbage")
+        found = session.send("Memory.getDOMCounters")
+        return int(found["nodes"]), int(found["jsEventListeners"])
+
+    again = "async () => { for (let n = 0; n < 30; n++) await refresh(location.href); }"
+
+    def after_more() -> tuple[int, int]:
+        page.evaluate(again)
+        page.wait_for_load_state("networkidle")
+        return used()
+
+    nodes, listeners = after_more()
+    later = [after_more() for _ in range(4)]
+    # A fetch that is on its way has nodes for a moment: what stays is the least.
+    assert min(each[0] for each in later) < nodes * 1.2
+    assert min(each[1] for each in later) <= listeners

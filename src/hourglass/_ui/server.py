@@ -88,7 +88,13 @@ def served(
     number = listening.getsockname()[1]
     app = build(site, hosts=hosts_of(host, number, names), token=token)
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="off", ws="none", server_header=False
+        app,
+        log_level="critical",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        timeout_graceful_shutdown=1,  # pages that are open listen for as long as they are let
     )
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]  # signals are the program's
