@@ -288,8 +288,8 @@ def test_messages_may_be_left_out_of_a_reset(web: httpx.Client, client: Client) 
     client.get_workflow_handle("buy-ada").signal("ship")
     client.get_workflow_handle("buy-ada").result()
     text = web.get(f"{path}/reset", params={"event": "5"}).text
-    assert "1 signals that came since" in text
-    assert "1 updates that came since" in text
+    assert "1 signal that came since is sent" in text
+    assert "1 update that came since is sent" in text
     event = re.search(r'name="event_id" value="(\d+)"', text)
     assert event is not None
     web.post(f"{path}/reset", data={"event_id": event[1], "without_signals": "1"})

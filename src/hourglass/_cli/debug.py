@@ -18,7 +18,7 @@ import typer
 
 from hourglass._cli import connecting, console
 from hourglass._cli.connecting import Codec, Json, Namespace, Target
-from hourglass._story.text import duration
+from hourglass._story.text import duration, near
 from hourglass.errors import UsageError
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def described(moments: Sequence[Moment], index: int) -> Iterator[str]:
     for fiber in moment.fibers or ():
         yield from _fiber(fiber)
     for issued in moment.issued:
-        place = f"  ({console.near(issued.file)}:{issued.line})" if issued.file else ""
+        place = f"  ({near(issued.file)}:{issued.line})" if issued.file else ""
         yield f"asked   {issued.what}{place}"
     if moment.error:
         yield f"raised  {moment.error}"
@@ -183,7 +183,7 @@ def _fiber(fiber: Fiber) -> Iterator[str]:
     waits = f", waits for {fiber.waits_for}" if fiber.waits_for else ""
     yield f"fiber   {fiber.name}{waits}"
     for frame in fiber.frames:
-        yield f"  {console.near(frame.file)}:{frame.line} in {frame.function}"
+        yield f"  {near(frame.file)}:{frame.line} in {frame.function}"
         yield from _source(frame)
         for name, value in frame.values.items():
             yield f"        {name} = {value}"

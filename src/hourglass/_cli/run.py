@@ -131,8 +131,8 @@ def _follow(client: Client, handle: WorkflowHandle[Any], quiet: bool) -> None:
 
 def _stopped(story: Story) -> str:
     """Why a run cannot go on: what its code raised, and the author's line."""
-    from hourglass._cli.console import near
     from hourglass._story.faults import place_of
+    from hourglass._story.text import near
 
     told = f"{story.workflow_type} {story.workflow_id} is stopped by a bug in its code"
     if not story.faults:

@@ -22,11 +22,10 @@ from rich.text import Text
 
 from hourglass._cli import connecting, console
 from hourglass._cli.connecting import Codec, Json, Namespace, RunId, Target, WorkflowId
-from hourglass._cli.console import near
 from hourglass._story.diagnosis import CLOSED, Action, Diagnosis, Finding
 from hourglass._story.faults import root
 from hourglass._story.spans import Fault
-from hourglass._story.text import S, duration, precise
+from hourglass._story.text import S, duration, near, precise
 from hourglass.errors import (
     ConnectionFailedError,
     HourglassError,

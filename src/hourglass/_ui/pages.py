@@ -19,7 +19,7 @@ from markupsafe import Markup
 from hourglass._story import captions
 from hourglass._story.diagnosis import Diagnosis
 from hourglass._story.spans import Kind, Span, Story
-from hourglass._story.text import duration
+from hourglass._story.text import duration, near, near_place
 from hourglass._ui import addresses
 from hourglass._ui.bulk import Operation
 from hourglass._ui.calendar import Day
@@ -86,7 +86,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         finalize=lambda each: each if isinstance(each, Markup) else clean("" if each is None else each),
     )
-    made.filters.update(time=time_of, duration=duration)
+    made.filters.update(time=time_of, duration=duration, near=near, near_place=near_place)
     made.globals.update(
         lasted=lasted,
         statuses=STATUSES,
