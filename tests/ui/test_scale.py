@@ -54,11 +54,18 @@ def _fill(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A client of the file, with a worker that executes runs once: many steps shall not take long here."""
     path = tmp_path_factory.mktemp("scale") / "many.db"
-    with Client.connect(f"local:{path}") as client, Worker(client, workflows=[steps], activities=[nothing]):
+    with (
+        Client.connect(f"local:{path}") as client,
+        Worker(client, workflows=[steps], activities=[nothing], verify="off"),
+    ):
         client.execute_workflow(steps, 0, id="first")
     _fill(path)
-    with Client.connect(f"local:{path}") as client, Worker(client, workflows=[steps], activities=[nothing]):
+    with (
+        Client.connect(f"local:{path}") as client,
+        Worker(client, workflows=[steps], activities=[nothing], verify="off"),
+    ):
         yield client
 
 

@@ -137,7 +137,8 @@ class Handlers:
         """From a workflow's id to its latest run."""
         workflow_id = _part(request, "id")
         description = self._site.client.get_workflow_handle(workflow_id).describe()
-        return RedirectResponse(addresses.run(workflow_id, description.run_id), 303)
+        asked = f"?{request.url.query}" if request.url.query else ""
+        return RedirectResponse(addresses.run(workflow_id, description.run_id) + asked, 303)
 
     # --- one run ------------------------------------------------------------------------------------------------------
 
