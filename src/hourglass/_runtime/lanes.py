@@ -251,6 +251,7 @@ class LaneSet:
         self._guard = LaneGuard(deadlock_timeout, clock)
         self._delays = Delays(clock)
         self._hurry = Hurry()
+        self._is_calm = True  # whether the last look left nothing to put back
         self._max_spares = max_spare_lanes
         self._spares = 0  # made so far
         self._suspects = ""  # the name of the lane for runs that may kill the process
@@ -398,6 +399,7 @@ class LaneSet:
     def relieve(self) -> None:
         """Let leave what waits behind work that does not come back. The timer asks while there is work."""
         delayed = self._delays.look(self._lanes())
+        self._is_calm = not delayed and not self._spares
         self._hurry.set(wanted=bool(delayed) and not self._stopping)
         if delayed and not self._stopping:
             for place in self._staying():
@@ -526,18 +528,23 @@ class LaneSet:
 
     def _tick(self) -> None:
         self._timer = None
-        try:
-            self.check()
-            self.relieve()
-        except Exception:
-            logger.exception("the lanes could not be looked at")
-        if any(lane.busy is not None or lane.queued for lane in self._lanes()):
+        # Most looks find that all is done, and that the last one left nothing to put back.
+        if not self._is_calm or self._quarantine.distress or self._has_work():
+            try:
+                self.check()
+                self.relieve()
+            except Exception:
+                logger.exception("the lanes could not be looked at")
+        if self._has_work():
             self._arm()
         else:
             self._guard.pause()
             self._hurry.set(wanted=False)
             if self._watchdog is not None:
                 self._watchdog.rest()
+
+    def _has_work(self) -> bool:
+        return any(place.lane.busy is not None or place.lane.queued for place in self._places.values())
 
     def _lane_died(self, lane: Lane, error: BaseException | None) -> None:
         self._replace(lane, "LaneDied", f"its thread ended with {type(error).__name__}")

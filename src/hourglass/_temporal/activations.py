@@ -69,7 +69,7 @@ def activation_from_proto(data: bytes) -> Activation:
         history_size=message.history_size_bytes,
         continue_as_new_suggested=message.continue_as_new_suggested,
         continue_as_new_reasons=_reasons(message.suggest_continue_as_new_reasons),
-        flags=tuple(message.available_internal_flags),
+        flags=_flags(tuple(message.available_internal_flags)),
         deployment_version=_version(message),
         target_version_changed=message.target_worker_deployment_version_changed,
     )
@@ -81,6 +81,12 @@ def _version(message: Any) -> WorkerDeploymentVersion | None:
         return None
     found = message.deployment_version_for_current_task
     return version_of(found.deployment_name, found.build_id) if found.deployment_name else None
+
+
+@lru_cache(maxsize=256)
+def _flags(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """One object for equal flags: a run looks closer only at flags that are not those of its last activation."""
+    return numbers
 
 
 @lru_cache(maxsize=256)
