@@ -422,14 +422,12 @@ def torn_log(path: str) -> None:
             process.stdout.readline()
         process.kill()
     log = _bytes(f"{path}-wal")
-    written = len(log.rstrip(b"\0"))  # behind that there may be room
     found = []
     for place, keep in enumerate((1.0, 0.9, 0.5, 0.2)):
         copy = f"{path}.{place}"
         shutil.copy(path, copy)
         with open(f"{copy}-wal", "wb") as file:
-            kept = log if keep == 1.0 else log[: int(written * keep)]
-            file.write(kept + (b"\xee" * 777 if place % 2 else b""))
+            file.write(log[: int(len(log) * keep)] + (b"\xee" * 777 if place % 2 else b""))
         found.append(_finish_all(copy))
     assert found == sorted(found, reverse=True), found
     assert found[0] >= 30, found

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hourglass._embedded.store.sqlite import ROOM_BYTES, LogRoom, SqliteStore
+from hourglass._embedded.store.sqlite import SqliteStore
 from hourglass._embedded.store.store import AT_ONCE, Store
 from hourglass.errors import ServiceError, StorageError
 
@@ -366,28 +366,3 @@ def test_followers_are_one_step(open_store: Open) -> None:
         assert store.load("b") is not None
 
     go(work())
-
-
-def test_the_log_has_room_before_it_is_written(tmp_path: Path) -> None:
-    """Commits overwrite zeros instead of making the file longer; what was written is read past them, also after a crash."""
-    path = tmp_path / "runs.db"
-    path.touch()
-    log = tmp_path / "runs.db-wal"
-    room = LogRoom(str(path), most_pages=1000)
-    room.make(1000)  # there is no log: nothing happens
-    assert not log.exists()
-    frames = b"f" * (40 * 4120)
-    log.write_bytes(frames)
-    room = LogRoom(str(path), most_pages=1000)
-    room.make(10)
-    assert log.read_bytes() == frames, "a file with few changes stays small"
-    room.make(40)
-    assert log.read_bytes().rstrip(b"\0") == frames
-    first = log.stat().st_size
-    assert first >= len(frames) + ROOM_BYTES // 4
-    room.make(41)
-    assert log.stat().st_size == first, "there is room"
-    for pages in range(42, 2000, 20):
-        room.make(pages)
-    assert 1000 * 4096 < log.stat().st_size < 1000 * 4096 + 2 * ROOM_BYTES, "no more than a checkpoint needs"
-    assert log.read_bytes().rstrip(b"\0") == frames

@@ -218,48 +218,6 @@ CHECKPOINT_PAGES = 4000
 """The log is moved into the file when it has grown by about this much."""
 
 
-ROOM_BYTES = 1 << 20
-"""The log is made longer by so much at a time, at most."""
-
-
-class LogRoom:
-    """Keeps the log's file longer than what SQLite has written in it. On the store thread, which is the only writer.
-
-    A commit that makes a file longer has the file system write its own journal, too, and takes two or three times as long
-    as one that overwrites. A log that was begun anew after a checkpoint overwrites itself; the first time round it finds
-    zeros, which are no frames: SQLite reads a log as far as its salts go. As much is added as was written before, so that
-    a file with few changes stays small.
-    """
-
-    def __init__(self, path: str, most_pages: int) -> None:
-        self._log = f"{path}-wal"
-        self._most = most_pages * _FRAME_BYTES
-        self._end = ROOM_BYTES // 4
-        """How far there is room, as far as it is known."""
-
-    def make(self, pages: int) -> None:
-        """About so many pages have been written since the last checkpoint: have room for the next ones."""
-        written = pages * _FRAME_BYTES
-        if written + ROOM_BYTES // 8 < self._end or self._end >= self._most:
-            return
-        try:
-            log = os.open(self._log, os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                size = os.fstat(log).st_size
-                room = min(max(size, ROOM_BYTES // 4), ROOM_BYTES)
-                if size < written + room:
-                    size += os.pwrite(log, bytes(room), size)
-                    os.fsync(log)
-                self._end = size
-            finally:
-                os.close(log)
-        except OSError:
-            self._end = self._most  # a full disk, say: commits make their own room, and tell of what is wrong
-
-
-_FRAME_BYTES = 4096 + 24
-
-
 class SqliteStore(FileReads):
     """A file that remembers runs. Open it with `open`; everything else is called on the control loop."""
 
@@ -288,8 +246,7 @@ class SqliteStore(FileReads):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._told: Callable[[Refusal], None] = lambda _: None
         self._writer = BatchWriter(opened.writer, path, opened.epoch)
-        room = LogRoom(path, checkpoint_pages)
-        self._sink = _Sink(self._writer, DiskWatch(path, 0), checkpoint_pages, room, self._on_refusals)
+        self._sink = _Sink(self._writer, DiskWatch(path, 0), checkpoint_pages, self._on_refusals)
         self._thread: StoreThread[Batch | Apart] = StoreThread(
             self._sink,
             path,
@@ -532,11 +489,9 @@ class _Sink:
         writer: BatchWriter,
         surroundings: DiskWatch,
         checkpoint_pages: int,
-        room: LogRoom,
         on_refusals: Callable[[Sequence[Refusal]], None],
     ) -> None:
         self._on_refusals = on_refusals
-        self._room = room
         self._writer = writer
         self._surroundings = surroundings
         self._checkpoint_pages = checkpoint_pages
@@ -576,8 +531,6 @@ class _Sink:
         self.forgot = self._asked_to_forget
         self._pages += batch.pages
         if self._pages < self._checkpoint_pages:
-            with NO_FORK:
-                self._room.make(self._pages)
             return
         self._pages = 0
         try:
