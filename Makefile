@@ -12,6 +12,12 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group test
 	touch $(READY)
 
+browser:  ## a Chromium for the tests of the page, where Debian and root are there; elsewhere they say that they are skipped
+	@command -v chromium >/dev/null || test -n "$$CHROMIUM" || { \
+		command -v apt-get >/dev/null && test "$$(id -u)" = 0 && \
+		{ apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } >/dev/null 2>&1; \
+	} || echo "no Chromium here: the tests of the page in a browser are skipped"
+
 demo: $(READY)  ## a checkout that survives being killed: no server, one file; kill it and run it again
 	$(BIN)/python examples/checkout.py
 

@@ -46,13 +46,14 @@ The private packages:
                   activity executors, targets
     _built_in     the workflows that every worker serves without being told
     _story        pure: what a run did, from its history; drawn for terminals, browsers and paper
+    _ui           the page: every workflow in a browser
     _cli          the `hourglass` command
 
 Imports only go down these ranks (tests/architecture holds us to it):
 
     {errors, _forks} < {converter, metrics} < {_engine, _supervision, _check} < activity
     < {workflow, _contract, _history} < _bridge < {_temporal, _embedded} < _runtime < client
-    < {interceptors, progress} < limits < _built_in < {worker, replay} < {testing, contrib} < _story < _cli
+    < {interceptors, progress} < limits < _built_in < {worker, replay} < {testing, contrib} < _story < _ui < _cli
 
 Five minutes: this page, then `_engine/evaluator.py` (how events become commands), `_embedded/__init__.py` and its
 `engine/engine.py` (the default engine), `_runtime/subsystem.py` (what keeps it running) and `_temporal/core.py` (the door to

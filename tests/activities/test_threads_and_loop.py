@@ -385,8 +385,8 @@ def test_the_payload_limit_is_configurable():
 def test_a_forked_copy_ends_where_it_would_leave_the_activity(name, code, each_event_loop):
     """It reports nothing, takes no further work, and says that it ends; the worker goes on."""
     done = subprocess.run(
-        [sys.executable, "-m", "activities.forking", name, each_event_loop],
-        cwd=Path(__file__).parents[1],
+        [sys.executable, "-m", "tests.activities.forking", name, each_event_loop],
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         timeout=60,

@@ -22,6 +22,7 @@ RANKS: tuple[frozenset[str], ...] = (
     frozenset({"worker", "replay"}),
     frozenset({"testing", "contrib"}),
     frozenset({"_story"}),
+    frozenset({"_ui"}),
     frozenset({"_cli"}),
     frozenset({"__main__"}),
 )

@@ -3,6 +3,7 @@
     python -m tests.architecture.trace                # the default engine, in a file
     python -m tests.architecture.trace --temporal     # a real dev server
     python -m tests.architecture.trace --walk         # each change of file, in order
+    python -m tests.architecture.trace --page > docs/way.md
 
 A profile function on every thread notes each call of a function of ours. One execution goes before the one that is
 traced, so that what happens once per process (imports, connecting, starting the tree) does not count.
@@ -15,6 +16,7 @@ import ast
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -159,15 +161,93 @@ def _docstrings(place: str) -> dict[int, str]:
     tree = ast.parse((SOURCE / place).read_text())
     functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     return {
-        (node.decorator_list[0].lineno if node.decorator_list else node.lineno): doc.splitlines()[0]
+        (node.decorator_list[0].lineno if node.decorator_list else node.lineno): _first_sentence(doc)
         for node in functions
         if (doc := ast.get_docstring(node))
     }
 
 
+def _first_sentence(doc: str) -> str:
+    paragraph = " ".join(doc.partition("\n\n")[0].split())
+    return paragraph.partition(". ")[0].rstrip(".") + "."
+
+
 def said_of(call: Call) -> str:
-    """The first line of the function's docstring."""
+    """The first sentence of the function's docstring."""
     return _docstrings(call.place).get(call.line, "")
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+STATIONS = {
+    "MainThread": ("Your thread", "a blocking call: what it is given is checked and encoded here"),
+    "hourglass-control": (
+        "The control loop",
+        "client calls, the engine, the tree: no code of yours runs here",
+    ),
+    "hourglass-lane": ("A lane", "the workflow's code runs, until all its fibers wait"),
+    "hourglass-activity": ("An activity thread", "the activity's code runs"),
+    "hourglass-store": (
+        "The store thread",
+        "what was queued becomes durable, in one commit with all else",
+    ),
+}
+"""Threads by the beginning of their names: a title, and what happens there."""
+
+_HEAD = """# A workflow's way, step by step
+
+One workflow with one activity on the default engine, from the call to its result: the functions that it passes, in
+order, each where it is first passed, with what it says of itself. Helpers that are called again and again are left
+out. Made by `python -m tests.architecture.trace --page`, which traces a real execution; `--walk` prints every change of
+file, `--temporal` the way on a server.
+"""
+
+_LEAST = 3
+"""Stations with fewer functions than this are passed without a stop."""
+
+_HELPER = 6
+"""What is called more often than this is a helper."""
+
+
+def stations(trace: Trace) -> Iterator[tuple[str, list[Call]]]:
+    """The calls, cut where another thread goes on. The store's thread works beside the others: it is a station once."""
+    stretch: list[Call] = []
+    stored = False
+    for call in trace.calls:
+        beside = call.thread.startswith("hourglass-store")
+        if beside and stored:
+            continue
+        if stretch and stretch[-1].thread != call.thread:
+            yield stretch[0].thread, stretch
+            stored = stored or stretch[0].thread.startswith("hourglass-store")
+            stretch = []
+        stretch.append(call)
+    yield stretch[0].thread, stretch
+
+
+def page(trace: Trace) -> str:
+    """The way as a page for people: each function where it is first passed."""
+    often = Counter((each.place, each.function) for each in trace.calls)
+    known: set[tuple[str, str]] = set()
+    lines = [_HEAD]
+    number = 0
+    for thread, calls in stations(trace):
+        told: list[Call] = []
+        for call in calls:
+            key = call.place, call.function
+            if key not in known and often[key] <= _HELPER and said_of(call):
+                known.add(key)
+                told.append(call)
+        if len(told) < _LEAST:
+            continue
+        number += 1
+        title, about = next(STATIONS[name] for name in STATIONS if thread.startswith(name))
+        lines.append(f"\n## {number}. {title}\n\n{about[0].upper()}{about[1:]}.\n\n| | | |\n|---|---|---|\n")
+        for call, before in zip(told, [None, *told], strict=False):
+            place = "" if before is not None and before.place == call.place else f"`{call.place}`"
+            lines.append(f"| {place} | `{call.function}` | {said_of(call).replace('|', '/')} |\n")
+    return "".join(lines)
 
 
 def main() -> None:
@@ -177,9 +257,13 @@ def main() -> None:
     )
     parser.add_argument("--temporal", action="store_true", help="on a real Temporal dev server")
     parser.add_argument("--walk", action="store_true", help="print each change of file, in order")
+    parser.add_argument("--page", action="store_true", help="print the way as a page")
     asked = parser.parse_args()
     with target(asked.temporal) as where:
         trace = execute(where)
+    if asked.page:
+        print(page(trace), end="")
+        return
     files, hops, lines = len(trace.files()), trace.hops(), trace.lines_that_matter()
     print(
         f"{files} files opened, {len(hops)} changes of file, {len(trace.calls)} calls, "

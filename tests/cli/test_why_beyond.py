@@ -14,8 +14,8 @@ import pytest
 
 from hourglass import Client, RetryPolicy, Worker, activity, limits, workflow
 from hourglass._cli import main
-from hourglass._cli.why_facts import added, is_paused, with_slots
 from hourglass._history.codec import events_from
+from hourglass._story.asking import added, is_paused, with_slots
 from hourglass._story.diagnosis import Cause, Facts
 from hourglass._story.faults import Stand, Waits
 from hourglass._story.reasons import diagnose

@@ -49,7 +49,7 @@ def test_verifying_everything_costs_the_same(workflow: Any, at_a_time: int) -> N
         return pump.events
 
     # Powers of two fall differently into runs of different sizes: by four they fall alike.
-    assert_flat(work, small=64, large=256)
+    assert_flat(work, small=128, large=512)
 
 
 def test_a_large_run_is_checked_when_it_has_grown() -> None:

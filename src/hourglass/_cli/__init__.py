@@ -5,11 +5,10 @@ console     what people see, and the only door to it
 loading     from a FILE or a MODULE to modules with decorated workflows and activities
 connecting  a client for one command; options that several commands have
 logs        how a worker logs
-stories     the story of what was named on the command line
 picture     a story on a console
 run, worker, dev, dev_worker                     commands that execute workflows
-workflows, listing, show, why, why_facts         commands about workflows
-check, replay, doctor, backup                    commands about code and files
+workflows, listing, show, why, ui                commands about workflows
+check, replay, debug, doctor, backup             commands about code and files
 """
 
 from __future__ import annotations

@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -30,23 +29,6 @@ from rich.segment import Segment
 from rich.text import Text
 
 from hourglass._story.text import cells, fit
-
-# --- names of files ---------------------------------------------------------------------------------------------------
-
-
-def near(file: str) -> str:
-    """A file's name as people call it: below the working folder the short one, elsewhere the whole one."""
-    try:
-        return str(Path(file).relative_to(Path.cwd()))
-    except (ValueError, OSError):  # elsewhere; or the working folder is gone
-        return file
-
-
-def near_place(place: str) -> str:
-    """A file and line, seen from here."""
-    file, colon, line = place.rpartition(":")
-    return f"{near(os.path.normpath(file))}{colon}{line}" if file else place
-
 
 # --- the console ------------------------------------------------------------------------------------------------------
 
@@ -151,6 +133,14 @@ def live() -> Iterator[Callable[[Any], None]]:
 
     with Live(console=_console(stderr=False), auto_refresh=False) as screen:
         yield lambda thing: screen.update(thing, refresh=True)
+
+
+def ask(prompt: str) -> str | None:
+    """A line that the person at the terminal types; None at the end of the input."""
+    try:
+        return input(clean(prompt))
+    except EOFError:
+        return None
 
 
 def note(text: str) -> None:

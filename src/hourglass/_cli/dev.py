@@ -39,6 +39,7 @@ UiPort: TypeAlias = Annotated[
 Strict: TypeAlias = Annotated[
     bool, typer.Option("--strict", help="Take no work while the code would break an open run.")
 ]
+Page: TypeAlias = Annotated[bool, typer.Option("--ui/--no-ui", help="Serve the page to look at workflows.")]
 Check: TypeAlias = Annotated[
     int, typer.Option(min=0, metavar="N", help="Open runs to check before taking work; 0 checks none.")
 ]
@@ -55,6 +56,7 @@ def dev(
     task_queues: TaskQueues = None,
     strict: Strict = False,
     check: Check = 200,
+    ui: Page = True,
     log_level: Level = LogLevel.info,
 ) -> None:
     """Run a worker that reloads when a file changes.
@@ -87,7 +89,7 @@ def dev(
         )
         raise typer.Exit(dev_worker.serve(options, life))
     server = _Server(namespace or "default", port, ui_port) if temporal else None
-    raise typer.Exit(_watch(sources, server))
+    raise typer.Exit(_watch(sources, server, ui))
 
 
 def _refuse_what_makes_no_sense(
@@ -103,14 +105,20 @@ def _refuse_what_makes_no_sense(
         raise UsageError("--port and --ui-port are of the server that --temporal runs: say --temporal, too")
 
 
-def _watch(sources: list[str], temporal: _Server | None) -> int:
+def _watch(sources: list[str], temporal: _Server | None, ui: bool) -> int:
     from hourglass._cli.dev_worker import Reloader, folders
+    from hourglass._cli.ui import page_socket
 
     with ExitStack() as stack:
         server = None if temporal is None else stack.enter_context(temporal)
         # The same interpreter, with the same flags and arguments: the environment tells it what it is to be.
         command = (sys.executable, *sys.orig_argv[1:])
-        reloader = Reloader(command, folders(sources), target="" if server is None else server.target)
+        page = page_socket() if ui else None
+        if page is not None:
+            stack.enter_context(page)
+        reloader = Reloader(
+            command, folders(sources), target="" if server is None else server.target, page=page
+        )
         return reloader.run()
 
 

@@ -15,9 +15,11 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -32,6 +34,7 @@ from hourglass.errors import HourglassError, UsageError, WorkflowNotFoundError
 if TYPE_CHECKING:
     from hourglass._cli.loading import LoadedCode
     from hourglass.client import Client, WorkflowExecution
+    from hourglass.worker import Worker
 
 
 # --- tracebacks -------------------------------------------------------------------------------------------------------
@@ -143,9 +146,10 @@ def _said(error: HourglassError | TimeoutError) -> str:
 
 logger = logging.getLogger("hourglass.dev")
 
-STOP, TARGET = "HOURGLASS_DEV_STOP", "HOURGLASS_DEV_TARGET"
-"""Variables that make a process the one that works: the pipe that ends with its parent, and the target if none was
-given.
+STOP, TARGET, PAGE = "HOURGLASS_DEV_STOP", "HOURGLASS_DEV_TARGET", "HOURGLASS_DEV_PAGE"
+"""Variables that make a process the one that works: the pipe that ends with its parent, the target if none was given, and the
+socket on which it serves the page. The parent holds that socket, so that a browser is not refused during a reload, only kept
+waiting.
 """
 
 WAITS = 3
@@ -176,7 +180,15 @@ def _folder(path: Path) -> Path:
 class Reloader:
     """Runs a command again and again. `target` is where it works, if its arguments do not say that."""
 
-    def __init__(self, command: Sequence[str], watched: Sequence[Path], *, target: str = "") -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        watched: Sequence[Path],
+        *,
+        target: str = "",
+        page: socket.socket | None = None,
+    ) -> None:
+        self._page = page
         self._command = command
         self._watched = watched
         self._target = target
@@ -215,7 +227,7 @@ class Reloader:
     def _begin(self) -> None:
         if self._child is not None:
             self._child.stop()
-        self._child = _WorkerProcess(self._command, self._target)
+        self._child = _WorkerProcess(self._command, self._target, self._page)
 
     def _stop(self, number: int, _: FrameType | None) -> None:
         if self._over.is_set() and self._child is not None:
@@ -226,11 +238,15 @@ class Reloader:
 class _WorkerProcess:
     """The process that works."""
 
-    def __init__(self, command: Sequence[str], target: str) -> None:
+    def __init__(self, command: Sequence[str], target: str, page: socket.socket | None) -> None:
         reading, self._writing = os.pipe()
         environment = {**os.environ, STOP: str(reading), TARGET: target}
+        passed = [reading]
+        if page is not None:
+            environment[PAGE] = str(page.fileno())
+            passed.append(page.fileno())
         try:
-            self._process = subprocess.Popen(command, env=environment, pass_fds=(reading,))
+            self._process = subprocess.Popen(command, env=environment, pass_fds=passed)
         finally:
             os.close(reading)
 
@@ -309,8 +325,9 @@ class DevOptions:
 class Life:
     """This process, as its parent made it. `target` is where to work, if the command line does not say it."""
 
-    def __init__(self, pipe: int, target: str) -> None:
+    def __init__(self, pipe: int, target: str, page: int | None) -> None:
         self.target = target
+        self.page = page
         self.over = threading.Event()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, too, and tells us
         signal.signal(signal.SIGTERM, lambda *_: self.over.set())
@@ -327,7 +344,8 @@ def enter(environment: MutableMapping[str, str]) -> Life | None:
     """The life of the process that works; None in its parent."""
     pipe = environment.pop(STOP, "")
     target = environment.pop(TARGET, "")
-    return Life(int(pipe), target) if pipe else None
+    page = environment.pop(PAGE, "")
+    return Life(int(pipe), target, int(page) if page else None) if pipe else None
 
 
 def serve(options: DevOptions, life: Life) -> int:
@@ -372,7 +390,7 @@ def _serve(options: DevOptions, client: Client, loaded: LoadedCode, life: Life) 
         watch="warn",
         graceful_shutdown_timeout=_DRAIN,
     )
-    with worker:
+    with worker, _page(client, loaded, worker, life):
         for queue in options.task_queues[1:]:
             worker.start_worker(queue)
         logger.info(
@@ -381,6 +399,27 @@ def _serve(options: DevOptions, client: Client, loaded: LoadedCode, life: Life) 
         while not life.over.wait(1.0):  # bounded, so that signals are handled on every platform
             pass
     return 0
+
+
+@contextmanager
+def _page(client: Client, loaded: LoadedCode, worker: Worker, life: Life) -> Iterator[None]:
+    """The page of this worker, if its parent has made a socket for it."""
+    if life.page is None:
+        yield
+        return
+    from hourglass._story.watching import decoder
+    from hourglass._ui.server import served
+    from hourglass._ui.site import Site
+
+    site = Site(
+        client,
+        target=client.target,
+        modules=loaded.modules,
+        workers=lambda: (worker,),
+        decode=None if client.codec is None else decoder(client.codec),
+    )
+    with served(site, listening=socket.socket(fileno=life.page)):
+        yield
 
 
 def _fits(options: DevOptions, client: Client, loaded: LoadedCode, life: Life) -> bool:

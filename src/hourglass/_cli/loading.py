@@ -17,9 +17,9 @@ from linecache import getline
 from pathlib import Path
 from types import ModuleType
 
-from hourglass._cli.console import near
 from hourglass._engine.definition import workflow_definition
 from hourglass._runtime.code_origin import where_raised
+from hourglass._story.text import near
 from hourglass.activity import activity_definition
 from hourglass.errors import UsageError
 

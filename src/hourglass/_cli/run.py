@@ -108,8 +108,8 @@ def _meant(signature: Signature, texts: list[str]) -> list[Any]:
 
 def _follow(client: Client, handle: WorkflowHandle[Any], quiet: bool) -> None:
     """Draw what it does until it closes. A run that its own bug stops ends the command, with the line."""
-    from hourglass._cli.stories import Watched
     from hourglass._story.values import hidden
+    from hourglass._story.watching import Watched
 
     watched = Watched(client, handle.id, handle.run_id, hidden, False)
     rest = threading.Event()
@@ -131,8 +131,8 @@ def _follow(client: Client, handle: WorkflowHandle[Any], quiet: bool) -> None:
 
 def _stopped(story: Story) -> str:
     """Why a run cannot go on: what its code raised, and the author's line."""
-    from hourglass._cli.console import near
     from hourglass._story.faults import place_of
+    from hourglass._story.text import near
 
     told = f"{story.workflow_type} {story.workflow_id} is stopped by a bug in its code"
     if not story.faults:

@@ -13,8 +13,8 @@ from hourglass._cli.connecting import Codec, Namespace, Target
 from hourglass.errors import UsageError
 
 if TYPE_CHECKING:
-    from hourglass._cli.stories import Watched
     from hourglass._story.spans import Story
+    from hourglass._story.watching import Watched
 
 What: TypeAlias = Annotated[
     str,
@@ -69,8 +69,8 @@ def show(
       hourglass show history.json --html order-1.html
     """
     from hourglass._cli.connecting import codec_named
-    from hourglass._cli.stories import Watched, decoder, is_file, story_of_file
     from hourglass._story.values import hidden, peek
+    from hourglass._story.watching import Watched, decoder, is_file, story_of_file
 
     chosen = codec_named(codec)
     look = peek(None if chosen is None else decoder(chosen)) if payloads else hidden

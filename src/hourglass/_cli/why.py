@@ -22,11 +22,10 @@ from rich.text import Text
 
 from hourglass._cli import connecting, console
 from hourglass._cli.connecting import Codec, Json, Namespace, RunId, Target, WorkflowId
-from hourglass._cli.console import near
 from hourglass._story.diagnosis import CLOSED, Action, Diagnosis, Finding
 from hourglass._story.faults import root
 from hourglass._story.spans import Fault
-from hourglass._story.text import S, duration, precise
+from hourglass._story.text import S, duration, near, precise
 from hourglass.errors import (
     ConnectionFailedError,
     HourglassError,
@@ -260,7 +259,7 @@ def _schedule(client: Client, schedule_id: str) -> ScheduleDescription | None:
 
 def _scheduled(found: Diagnosis, schedule: ScheduleDescription, options: str) -> Finding:
     """A schedule is no workflow: it starts some, whose ids begin with that of the schedule's action."""
-    from hourglass._cli.stories import nanoseconds
+    from hourglass._story.watching import nanoseconds
 
     state, coming, action = schedule.schedule.state, schedule.info.next_action_times, schedule.schedule.action
     paused = f": it is paused ({state.note})" if state.note else ": it is paused, and starts nothing"
@@ -329,9 +328,9 @@ def _diagnosis(
 ) -> Diagnosis:
     from hourglass._cli.connecting import codec_named
     from hourglass._cli.loading import load
-    from hourglass._cli.why_facts import WhyContext
     from hourglass._runtime.targets import resolve
     from hourglass._story import reasons
+    from hourglass._story.asking import WhyContext
 
     options = connecting.options_of(target, namespace)
     loaded = load(code) if code else None

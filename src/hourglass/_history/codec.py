@@ -444,7 +444,6 @@ _FIELDS: dict[str | tuple[type[Any], str], _Field] = {
     "static_summary": ("/userMetadata.summary", _PAYLOAD),
     "static_details": ("/userMetadata.details", _PAYLOAD),
     "declined_version": "declinedTargetVersionUpgrade.deploymentVersion",
-    (h.WorkflowExecutionContinuedAsNew, "versioning"): "initialVersioningBehavior",
     (h.WorkflowExecutionContinuedAsNew, "task_timeout"): "workflowTaskTimeout",
     # tasks
     (h.WorkflowTaskScheduled, "task_timeout"): "startToCloseTimeout",
@@ -499,6 +498,7 @@ _NOT_WRITTEN = frozenset(
         (h.WorkflowExecutionContinuedAsNew, "priority_key"),
         (h.WorkflowExecutionContinuedAsNew, "static_summary"),
         (h.WorkflowExecutionContinuedAsNew, "static_details"),
+        (h.WorkflowExecutionContinuedAsNew, "versioning"),  # a server keeps it to itself
     }
 )
 """Fields that Temporal's events do not have: what only the worker needs to know, or the next run's first event says."""

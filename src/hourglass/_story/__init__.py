@@ -1,4 +1,6 @@
-"""Pure: what a run did, from its history, and why it stands as it does; drawn for terminals, browsers and paper.
+"""What a run did, from its history, and why it stands as it does; drawn for terminals, browsers and paper.
+
+Pure, but for the two that ask a client, for the commands and the page alike: `watching` and `asking`.
 
 text           durations, moments, and how wide text is
 spans          the story as data, and as JSON
@@ -15,4 +17,6 @@ captions       what stands beside the bars
 terminal       the story drawn with characters
 svg            the story as a picture
 html           the story as a page
+watching       the story of a run that a client knows, or of a file with a history
+asking         what `hourglass why` asks: the run, the pollers of its queues, the run itself, its children
 """

@@ -1,7 +1,7 @@
 """Texts of pictures: durations and moments as people read them, and how wide text is, in em, without asking a
 browser.
 
-What a history says is cleaned before it is shown (`clean`).
+What a history says is cleaned before it is shown (`clean`). Names of files are shown as seen from the working folder (`near`).
 
 Durations are short: three digits, at most two units. Widths are those of Arial's characters, and of fonts whose
 characters are all alike. Fonts differ: what a browser takes instead is up to a seventh wider, so sums are generous,
@@ -10,9 +10,11 @@ and text that is cut by these widths fits.
 
 from __future__ import annotations
 
+import os.path
 import unicodedata
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TypeAlias
 
 from hourglass._history.times import moment_text
@@ -142,3 +144,20 @@ def _cells(char: str) -> int:
     if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me", "Cf"):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+# --- names of files ---------------------------------------------------------------------------------------------------
+
+
+def near(file: str) -> str:
+    """A file's name as people call it: below the working folder the short one, elsewhere the whole one."""
+    try:
+        return str(Path(file).relative_to(Path.cwd()))
+    except (ValueError, OSError):  # elsewhere; or the working folder is gone
+        return file
+
+
+def near_place(place: str) -> str:
+    """A file and line, seen from here."""
+    file, colon, line = place.rpartition(":")
+    return f"{near(os.path.normpath(file))}{colon}{line}" if file else place

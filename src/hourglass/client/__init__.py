@@ -85,6 +85,7 @@ from hourglass.client._values import (
     WorkflowExecution,
     WorkflowExecutionCount,
     WorkflowExecutionCountAggregationGroup,
+    WorkflowExecutionPage,
 )
 
 __all__ = [
@@ -138,6 +139,7 @@ __all__ = [
     "WorkflowExecution",
     "WorkflowExecutionCount",
     "WorkflowExecutionCountAggregationGroup",
+    "WorkflowExecutionPage",
     "WorkflowHandle",
     "WorkflowStatus",
 ]

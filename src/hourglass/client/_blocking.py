@@ -27,7 +27,7 @@ from hourglass.client._interception import Interceptor, checked
 from hourglass.client._options import StartOptions
 from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleListDescription
 from hourglass.client._session import ClientSession, open_link
-from hourglass.client._values import WorkflowExecution, WorkflowExecutionCount
+from hourglass.client._values import WorkflowExecution, WorkflowExecutionCount, WorkflowExecutionPage
 from hourglass.converter import Codec, Converter, SearchAttributes, default_converter
 
 R = TypeVar("R")
@@ -176,6 +176,19 @@ class Client(ClientFacts):
             if not token:
                 return
             left = None if left is None else left - len(page.items)
+
+    def list_page(
+        self,
+        query: str = "",
+        *,
+        page_size: int = 100,
+        page_token: bytes = b"",
+        rpc_timeout: Duration | None = None,
+    ) -> WorkflowExecutionPage:
+        """One page of the runs that match a filter: the first, or the one after a page that told its token."""
+        return self._session.run(
+            _operations.list_page(self._session, query, page_size, page_token, rpc_timeout)
+        )
 
     def count_workflows(self, query: str = "") -> WorkflowExecutionCount:
         """How many runs match a filter; its `groups` say how many of each, where it ends with `GROUP BY ExecutionStatus`."""

@@ -64,8 +64,8 @@ from hourglass.client._options import start_request
 from hourglass.client._session import ClientOperation, ClientSession, asking, nothing, through
 from hourglass.client._values import (
     WorkflowDescription,
-    WorkflowExecution,
     WorkflowExecutionCount,
+    WorkflowExecutionPage,
     count_from,
     description_from,
     execution_from,
@@ -285,13 +285,6 @@ class Reference(msgspec.Struct, frozen=True):
         return {"id": self.workflow_id, "run_id": self.addressed_run or None}
 
 
-class Executions(msgspec.Struct, frozen=True):
-    """A page of a list, and where to go on (empty at the end)."""
-
-    items: tuple[WorkflowExecution, ...]
-    next_page_token: bytes
-
-
 # --- starting and finding ---------------------------------------------------------------------------------
 
 
@@ -383,16 +376,17 @@ def refer(workflow_id: str, run_id: str | None, workflow: object, result_type: A
 
 
 def list_page(
-    session: ClientSession, query: str, page_size: int, token: bytes
-) -> ClientOperation[Executions]:
+    session: ClientSession, query: str, page_size: int, token: bytes, rpc_timeout: Duration | None = None
+) -> ClientOperation[WorkflowExecutionPage]:
     """One page of the runs that match."""
 
-    def parse(page: Page) -> Executions:
+    def parse(page: Page) -> WorkflowExecutionPage:
         items = tuple(execution_from(summary, session.converter) for summary in page.workflows)
-        return Executions(items, page.next_page_token)
+        return WorkflowExecutionPage(items, page.next_page_token, page.notice)
 
     size = whole_number(page_size, "page_size", 1, INT32)
-    return asking(ListWorkflows(query=query, page_size=size, next_page_token=token), parse)
+    limit = optional_seconds(rpc_timeout, "rpc_timeout")
+    return asking(ListWorkflows(query=query, page_size=size, next_page_token=token, rpc_timeout=limit), parse)
 
 
 def count(query: str) -> ClientOperation[WorkflowExecutionCount]:

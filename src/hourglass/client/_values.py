@@ -41,6 +41,17 @@ class WorkflowExecution:
 
 
 @dataclass(frozen=True)
+class WorkflowExecutionPage:
+    """Some of the runs that match a filter. `next_page_token` asks for those that follow; empty: there are no more. `notice` says
+    what is the matter with the storage, if anything: then this is what it has, and may not be the latest.
+    """
+
+    items: tuple[WorkflowExecution, ...]
+    next_page_token: bytes
+    notice: str = ""
+
+
+@dataclass(frozen=True)
 class WorkflowExecutionCountAggregationGroup:
     """How many of the runs that were counted have these values of what was grouped by."""
 

@@ -11,6 +11,7 @@ results, and names the file and line where the code went another way.
                        SDK had
     _foreign_walk      replays a history of another SDK, task by task, without Core
     _history           a recorded history, in Temporal's JSON form
+    _moments           a run's history, step by step, with what its code knew at each
     _replayer          `Replayer`: histories against today's code
     _session           one thread with Core's replay worker
     _trace             what a run asked for while Core replayed it, task by task, against what its history says that
@@ -20,6 +21,17 @@ results, and names the file and line where the code went another way.
 from __future__ import annotations
 
 from hourglass.replay._history import History
+from hourglass.replay._moments import Change, Fiber, Frame, Issued, Moment, changes
 from hourglass.replay._replayer import Replayer, ReplayResult
 
-__all__ = ["History", "ReplayResult", "Replayer"]
+__all__ = [
+    "Change",
+    "Fiber",
+    "Frame",
+    "History",
+    "Issued",
+    "Moment",
+    "ReplayResult",
+    "Replayer",
+    "changes",
+]

@@ -30,6 +30,7 @@ from hourglass.metrics import Registry
 from hourglass.replay._comparison import differs
 from hourglass.replay._foreign_order import ShortSleeps, TurnSearch, has_naps
 from hourglass.replay._history import History
+from hourglass.replay._moments import Moment, MomentRecorder
 from hourglass.replay._session import HistoryExecution, ReplaySession
 
 if TYPE_CHECKING:
@@ -101,6 +102,8 @@ class Replayer:
         self._timeout = timeout
         self._session: ReplaySession | None = None
         self._lock = threading.Lock()
+        self._looks = False
+        self._wanted: range | None = None
 
     def replay(self, history: History) -> ReplayResult:
         """Replay one history; raise `NondeterminismError`, `WorkflowParked`, `HistoryError` … where the code does not fit."""
@@ -117,25 +120,46 @@ class Replayer:
     def try_replay(self, history: History) -> ReplayResult:
         """Replay one history; an error is in the result, not raised."""
         with self._lock:
-            execution: HistoryExecution | None = None
-            error: HourglassError | TimeoutError | None
-            difference: HourglassError | TimeoutError | None
+            return self._try_replay(history)[0]
+
+    def moments(
+        self, history: History, wanted: range | None = None
+    ) -> tuple[tuple[Moment, ...], ReplayResult]:
+        """Walk a history step by step: all moments up to its end, or to where the code goes another way; and the result.
+
+        Where fibers stand, with their frames and local variables, is kept of the moments whose numbers are `wanted`: by
+        default of all, which takes room for as many.
+        """
+        with self._lock:
+            self._wanted, self._looks = wanted, True
             try:
-                facts = history._facts
-                settings = msgspec.structs.replace(self._settings, task_queue=facts.task_queue)
-                if facts.dialect is Dialect.OTHER:
-                    execution, error = self._walks(history, settings)
-                else:
-                    execution, error = self._cores(history, settings)
-                difference = error
-                if facts.dialect is Dialect.CORE and isinstance(error, _DIFFERENCES):
-                    # Its SDK may only have issued the same commands in another order, which Core does not take.
-                    difference = self._second_look(history, settings)
-            except (HourglassError, TimeoutError) as raised:
-                error = difference = raised
-            if error is not None:
-                self._leave_session()
-            return ReplayResult(history, execution.activations if execution else 0, error, difference)
+                result, execution = self._try_replay(history)
+            finally:
+                self._wanted, self._looks = None, False
+            recorder = None if execution is None else execution.recorder
+            return () if recorder is None else tuple(recorder.moments), result
+
+    def _try_replay(self, history: History) -> tuple[ReplayResult, HistoryExecution | None]:
+        execution: HistoryExecution | None = None
+        error: HourglassError | TimeoutError | None
+        difference: HourglassError | TimeoutError | None
+        try:
+            facts = history._facts
+            settings = msgspec.structs.replace(self._settings, task_queue=facts.task_queue)
+            if facts.dialect is Dialect.OTHER:
+                execution, error = self._walks(history, settings)
+            else:
+                execution, error = self._cores(history, settings)
+            difference = error
+            if facts.dialect is Dialect.CORE and isinstance(error, _DIFFERENCES):
+                # Its SDK may only have issued the same commands in another order, which Core does not take.
+                difference = self._second_look(history, settings)
+        except (HourglassError, TimeoutError) as raised:
+            error = difference = raised
+        if error is not None:
+            self._leave_session()
+        result = ReplayResult(history, execution.activations if execution else 0, error, difference)
+        return result, execution
 
     def _second_look(self, history: History, settings: RunSettings) -> HourglassError | TimeoutError | None:
         """What the code does otherwise than a history of another SDK on Core, in whatever order that had."""
@@ -226,7 +250,8 @@ class Replayer:
         return self._session
 
     def _execution(self, settings: RunSettings) -> HistoryExecution:
-        execution = HistoryExecution(self._resolver.workflow, settings)
+        recorder = MomentRecorder(self._wanted) if self._looks else None
+        execution = HistoryExecution(self._resolver.workflow, settings, recorder)
         if self._codec is not None:
             plain, codec = execution.activate, self._codec
             # Here the codec may run on the session's own thread: nothing else waits for it.

@@ -24,6 +24,7 @@ from hourglass._engine.evaluator import Run
 from hourglass._engine.events import Activation, RunEvicted, RunStarted
 from hourglass._engine.state import CommandId, PathStep
 from hourglass.errors import HistoryError
+from hourglass.replay._moments import MomentRecorder
 
 _TICK = 0.05
 _SILENT_TICKS = (
@@ -45,8 +46,14 @@ class ReplayStep(msgspec.Struct, frozen=True):
 class HistoryExecution:
     """One history on its way through Core: the run, and all that it asked for."""
 
-    def __init__(self, resolve: Callable[[str], WorkflowDefinition], settings: RunSettings) -> None:
+    def __init__(
+        self,
+        resolve: Callable[[str], WorkflowDefinition],
+        settings: RunSettings,
+        recorder: MomentRecorder | None = None,
+    ) -> None:
         self._resolve = resolve
+        self.recorder = recorder
         self._settings = settings
         self.run: Run | None = None
         self.commands: list[tuple[Command, Site]] = []
@@ -69,6 +76,7 @@ class HistoryExecution:
         run = self.run
         assert run is not None
         completion = run.activate(activation)
+        found: tuple[tuple[Command, Site], ...] = ()
         if isinstance(completion, Succeeded):
             sites = run.live.sites if run.live is not None else None
             found = tuple(
@@ -79,6 +87,8 @@ class HistoryExecution:
             self.steps.append(ReplayStep(activation.history_length, found, drawn))
         else:
             self.error = run.error
+        if self.recorder is not None:
+            self.recorder.after(run, activation, found)
         return completion
 
     def _begin(self, activation: Activation) -> TaskFailed | None:

@@ -133,7 +133,8 @@ class CarriedOut:
             unstored.append((number, key))
         while unstored and self._is_durable(unstored[0][0]):
             earlier, key = unstored.popleft()
-            if self._runs[key][1] == earlier:
+            # Several runs of one change may carry out the same request: then it is gone already.
+            if self._runs.get(key, ("", 0))[1] == earlier:
                 del self._runs[key]
 
     def find(self, workflow_id: str, request_id: str) -> str:

@@ -166,9 +166,10 @@ def check(connection: sqlite3.Connection, path: str, namespace: str, more: str =
         )
 
 
-def add_missing(connection: sqlite3.Connection) -> None:
-    """Make what an earlier version has not made, in a file of this format."""
-    for statement in ADDED:
+def add_missing(connection: sqlite3.Connection, more: str = "") -> None:
+    """Make what an earlier version has not made, in a file of this format: also the indexes of the script `more`."""
+    indexes = (each for each in more.split(";") if "create index if not exists" in each)
+    for statement in (*ADDED, *indexes):
         connection.execute(statement)
 
 
@@ -470,7 +471,7 @@ def _open_writer(
             copy_database(connection, f"{path}.format-{found}.backup", overwrite=True, source=path)
             migrate(connection, found, migrations)
         check(connection, path, namespace, more_tables)
-        add_missing(connection)
+        add_missing(connection, more_tables)
         _drop_statistics(connection)
     except BaseException:
         fork_safety.close(connection)

@@ -44,6 +44,12 @@ class Sql:
 
 STATUS = "ExecutionStatus"
 DURATION = "ExecutionDuration"
+CLOSED = "CloseTime"
+
+OPEN = 2**62
+"""The rank of a run that is open: later than all times."""
+
+_NOT_OPEN = f" AND rank < {OPEN}"
 
 _COLUMNS = {
     "WorkflowId": "workflow_id",
@@ -53,7 +59,7 @@ _COLUMNS = {
     "TaskQueue": "task_queue",
     "StartTime": "start_time",
     "ExecutionTime": "execution_time",
-    "CloseTime": "close_time",
+    CLOSED: "close_time",
     DURATION: "execution_duration",
     "HistoryLength": "history_length",
     "HistorySizeBytes": "history_size",
@@ -183,6 +189,9 @@ def _scalar(leaf: f.Leaf, attribute: Attribute, values: tuple[Indexed, ...]) -> 
             test = f"{'NOT ' if negated else ''}BETWEEN ? AND ?"
         case f.Missing():
             raise AssertionError("has no values")
+    if attribute.name == CLOSED and not test.startswith(("NOT", "!=", "IN")):
+        # The rank of a closed run is its close time, and that of an open one beyond all times: the list is in this order.
+        return Sql(f"(rank {test}{_NOT_OPEN if test.startswith('>') else ''})", values)
     if attribute.column:
         return Sql(f"{attribute.column} {test}", values)
     return _beside(attribute, f" AND value {test}", values, True)

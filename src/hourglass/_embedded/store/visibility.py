@@ -21,7 +21,7 @@ import msgspec
 from hourglass._contract.service import Count, CountGroup, Page, WorkflowStatus, WorkflowSummary
 from hourglass._embedded.rules.draft import first_task_ns
 from hourglass._embedded.rules.run import Run
-from hourglass._embedded.store.filter_sql import Sql, statement, status_name
+from hourglass._embedded.store.filter_sql import OPEN, Sql, statement, status_name
 from hourglass._embedded.store.filters import parse, refusal
 from hourglass._embedded.store.search_attributes import (
     SYSTEM,
@@ -80,6 +80,7 @@ create table if not exists visibility (
     fields blob
 );
 create index if not exists visibility_in_order on visibility (rank, start_time);
+create index if not exists visibility_by_start on visibility (start_time);
 create index if not exists visibility_by_status on visibility (status, rank, start_time);
 create index if not exists visibility_by_type on visibility (workflow_type, rank, start_time);
 create index if not exists visibility_by_workflow_id on visibility (workflow_id, rank, start_time);
@@ -97,7 +98,6 @@ create table if not exists visibility_types (
 """
 """Its tables. `rank` is the close time, or beyond all times while the run is open."""
 
-_OPEN = 2**62
 _COLUMNS = (
     "run_id", "rank", "start_time", "execution_time", "close_time", "status", "workflow_id", "workflow_type",
     "task_queue", "execution_duration", "history_length", "history_size", "parent_workflow_id", "parent_run_id",
@@ -203,7 +203,7 @@ def _row(run: Run) -> tuple[Any, ...]:
     fields = _Fields(shown.memo, shown.search_attributes)
     return (
         shown.run_id,
-        close_time if closed else _OPEN,
+        close_time if closed else OPEN,
         shown.start_time_ns // 1000,
         shown.execution_time_ns // 1000,
         close_time,

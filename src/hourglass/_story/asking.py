@@ -20,7 +20,6 @@ from difflib import SequenceMatcher
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hourglass._cli.stories import Watched, nanoseconds
 from hourglass._engine.messages import WAITED_FOR
 from hourglass._engine.versions import VersioningBehavior
 from hourglass._history import events as h
@@ -31,6 +30,7 @@ from hourglass._story.reasons import diagnose
 from hourglass._story.reasons_tasks import queue_of
 from hourglass._story.spans import Fault, Kind, Outcome, Span, Story
 from hourglass._story.text import clean, duration
+from hourglass._story.watching import Watched, nanoseconds
 from hourglass.errors import HourglassError, NondeterminismError, WorkflowNotFoundError
 
 if TYPE_CHECKING:

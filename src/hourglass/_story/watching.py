@@ -1,6 +1,6 @@
-"""The story of what was named on the command line: a run that a client knows, or a file with a history.
+"""The story of a run that a client knows, or of a file with a history.
 
-Histories are in Temporal's JSON form. Where a codec is given, payloads pass it if the person at the command line
+Histories are in Temporal's JSON form. Where a codec is given, payloads pass it if the reader
 asked to see them, messages of failures always. What a codec refuses stays as it is: a history may hold values from
 before the codec, or of another one.
 """

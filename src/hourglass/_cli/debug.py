@@ -1,0 +1,297 @@
+"""`hourglass debug`: walk back in time. A run's history, step by step on the code as it is today: where every fiber stood, its
+call stack and local variables, what had changed, and what the run asked for then.
+
+Nothing takes effect: it is a replay. `--what-if` shows the same history on other code beside it, up to where they part.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hourglass._cli import connecting, console
+from hourglass._cli.connecting import Codec, Json, Namespace, Target
+from hourglass._story.text import duration, near
+from hourglass.errors import UsageError
+
+if TYPE_CHECKING:
+    from hourglass.replay import Fiber, Frame, History, Moment, ReplayResult
+
+_AROUND = 2
+"""Lines of the source that are shown before and after the one where a frame stands."""
+
+_HELP = "[Enter] next   p previous   NUMBER to that event   l list   q quit"
+
+
+def debug(
+    what: Annotated[
+        str,
+        typer.Argument(metavar="ID|FILE", help="A workflow's id, or a file with a history (- for stdin)."),
+    ],
+    code: Annotated[
+        list[str] | None,
+        typer.Option("--code", "-c", metavar="FILE|MODULE", help="Where the workflows are; may be repeated."),
+    ] = None,
+    at: Annotated[
+        int | None, typer.Option(metavar="EVENT", min=1, help="Show the moment of this event, and end.")
+    ] = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option("--what-if", metavar="FILE|MODULE", help="The same history on this code, side by side."),
+    ] = None,
+    run_id: Annotated[str | None, typer.Option(metavar="ID", help="This run, not the latest one.")] = None,
+    target: Target = None,
+    namespace: Namespace = None,
+    codec: Codec = None,
+    json: Json = False,
+) -> None:
+    """Walk through a run step by step: where its code stood, and what it knew.
+
+    In a terminal it asks which step to show next; elsewhere it lists the steps.
+
+    \b
+    Examples:
+      hourglass debug order-1 --code app.py
+      hourglass debug order-1 --code app.py --at 19
+      hourglass debug history.json --code app.py --what-if app_new.py
+    """
+    if not code:
+        raise UsageError("say where the workflows are: --code app.py")
+    history = _history(what, run_id, target, namespace, codec)
+    loaded_before = set(sys.modules)
+    walk = _walk(history, code, codec)
+    if what_if:
+        with _set_aside(set(sys.modules) - loaded_before):
+            other = _walk(history, what_if, codec)
+        _side_by_side(walk, other, json)
+        return
+    if json:
+        _write_json(walk, at)
+    elif at is not None:
+        _show(walk, walk.index_at(at))
+        walk.say_error()
+    elif sys.stdin.isatty() and sys.stdout.isatty():
+        _step_through(walk)
+    else:
+        _list(walk)
+        walk.say_error()
+    if walk.result.error is not None:
+        raise typer.Exit(1)
+
+
+def _history(
+    what: str, run_id: str | None, target: str | None, namespace: str | None, codec: str | None
+) -> History:
+    from hourglass._story.watching import is_file
+    from hourglass.replay import History
+
+    if is_file(what) and target is None and run_id is None:
+        return History.from_json(sys.stdin.buffer.read()) if what == "-" else History.from_file(what)
+    with connecting.connected(target, namespace, codec, about=what, run_id=run_id) as client:
+        return client.get_workflow_handle(what, run_id=run_id).history()
+
+
+def _walk(history: History, code: list[str], codec: str | None) -> Walk:
+    from hourglass._cli.connecting import codec_named
+    from hourglass._cli.loading import load
+    from hourglass.replay import Replayer
+
+    with Replayer(modules=load(code).modules, codec=codec_named(codec)) as replayer:
+        return Walk(replayer.moments(history))
+
+
+@contextmanager
+def _set_aside(names: set[str]) -> Iterator[None]:
+    """Modules are imported anew in here: a changed copy of a program has modules of the same names."""
+    known = {name: sys.modules.pop(name) for name in names if not name.startswith("hourglass.")}
+    try:
+        yield
+    finally:
+        sys.modules.update(known)
+
+
+class Walk:
+    """The moments of one history on one version of the code."""
+
+    def __init__(self, found: tuple[tuple[Moment, ...], ReplayResult]) -> None:
+        self.moments, self.result = found
+        if not self.moments:
+            raise self.result.error or UsageError(
+                "this history holds no workflow task: there is nothing to walk through"
+            )
+
+    def index_at(self, event: int) -> int:
+        """The last moment that rests on no event after this one."""
+        known = [number for number, each in enumerate(self.moments) if each.event_id <= event]
+        return known[-1] if known else 0
+
+    def say_error(self) -> None:
+        """Where the code no longer fits the history, if it does not."""
+        if self.result.error is not None:
+            console.error(f"the code does not fit this history: {self.result.error}")
+
+
+# --- text (pure) ------------------------------------------------------------------------------------------------------
+
+
+def headline(moments: Sequence[Moment], index: int) -> str:
+    """Which moment it is."""
+    moment = moments[index]
+    since = duration(moment.time_ns - moments[0].time_ns)
+    clock = datetime.fromtimestamp(moment.time_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return f"step {index + 1} of {len(moments)}, event {moment.event_id}, {clock} (+{since})"
+
+
+def summary(moment: Moment) -> str:
+    """A moment in one line."""
+    asked = ", ".join(each.what for each in moment.issued) or "nothing"
+    return f"{', '.join(moment.told) or 'nothing new'} -> {asked}"
+
+
+def described(moments: Sequence[Moment], index: int) -> Iterator[str]:
+    """A moment in full."""
+    from hourglass.replay import changes
+
+    moment = moments[index]
+    before = moments[index - 1] if index else None
+    yield headline(moments, index)
+    for each in moment.told or ("nothing new",):
+        yield f"told    {each}"
+    if before is not None:
+        for change in changes(before, moment):
+            was, now = change.before or "(not there)", change.after or "(gone)"
+            yield f"changed {change.function}: {change.name}: {was} -> {now}"
+    for fiber in moment.fibers or ():
+        yield from _fiber(fiber)
+    for issued in moment.issued:
+        place = f"  ({near(issued.file)}:{issued.line})" if issued.file else ""
+        yield f"asked   {issued.what}{place}"
+    if moment.error:
+        yield f"raised  {moment.error}"
+    if moment.closed:
+        yield "closed  the run has ended"
+
+
+def _fiber(fiber: Fiber) -> Iterator[str]:
+    waits = f", waits for {fiber.waits_for}" if fiber.waits_for else ""
+    yield f"fiber   {fiber.name}{waits}"
+    for frame in fiber.frames:
+        yield f"  {near(frame.file)}:{frame.line} in {frame.function}"
+        yield from _source(frame)
+        for name, value in frame.values.items():
+            yield f"        {name} = {value}"
+
+
+def _source(frame: Frame) -> Iterator[str]:
+    for number in range(max(1, frame.line - _AROUND), frame.line + _AROUND + 1):
+        text = linecache.getline(frame.file, number).rstrip()
+        if text:
+            yield f"    {'>' if number == frame.line else ' '} {number:4} | {text}"
+
+
+# --- what is shown ----------------------------------------------------------------------------------------------------
+
+
+def _show(walk: Walk, index: int) -> None:
+    for line in described(walk.moments, index):
+        console.show(line, whole=True)
+
+
+def _list(walk: Walk) -> None:
+    for index, moment in enumerate(walk.moments):
+        console.show(f"{index + 1:5}  event {moment.event_id:<6} {summary(moment)}", whole=True)
+
+
+def _step_through(walk: Walk) -> None:
+    index = 0
+    last = len(walk.moments) - 1
+    _show(walk, index)
+    while True:
+        answer = console.ask(f"{_HELP} > ")
+        if answer is None:
+            return
+        match answer.strip().lower():
+            case "" | "n" if index < last:
+                index += 1
+            case "" | "n":
+                walk.say_error()
+                console.note("that was the last step")
+                continue
+            case "p":
+                index = max(0, index - 1)
+            case "l":
+                _list(walk)
+                continue
+            case "q":
+                return
+            case number if number.isdecimal():
+                index = walk.index_at(int(number))
+            case _:
+                continue
+        _show(walk, index)
+
+
+def _side_by_side(walk: Walk, other: Walk, json: bool) -> None:
+    """Both walks up to where they part, and what each does there."""
+    parted = parts_at(walk.moments, other.moments)
+    if json:
+        console.write_json(
+            {"parts_at": parted, "code": _document(walk, None), "what_if": _document(other, None)}
+        )
+        return
+    if parted is None:
+        console.show(f"the same in all {len(walk.moments)} steps")
+    else:
+        for index in range(parted):
+            moment = walk.moments[index]
+            console.show(f"{index + 1:5}  event {moment.event_id:<6} {summary(moment)}", whole=True)
+        console.show(f"here they part, at step {parted + 1}:")
+        for name, each in (("the code", walk), ("what if", other)):
+            console.show(f"--- {name}")
+            if parted < len(each.moments):
+                _show(each, parted)
+            else:
+                console.show("has no such step")
+    for name, each in (("the code", walk), ("what if", other)):
+        fits = (
+            "fits the history"
+            if each.result.error is None
+            else f"does not fit the history: {each.result.error}"
+        )
+        console.show(f"{name} {fits}")
+    if other.result.error is not None:
+        raise typer.Exit(1)
+
+
+def parts_at(one: Sequence[Moment], other: Sequence[Moment]) -> int | None:
+    """The number of the first step in which two walks differ in what the run asked for; None if they do not."""
+    for index, (mine, theirs) in enumerate(zip_longest(one, other)):
+        if mine is None or theirs is None or _asked(mine) != _asked(theirs):
+            return index
+    return None
+
+
+def _asked(moment: Moment) -> tuple[Any, ...]:
+    return (*(each.what for each in moment.issued), moment.closed, bool(moment.error))
+
+
+def _write_json(walk: Walk, at: int | None) -> None:
+    console.write_json(_document(walk, at))
+
+
+def _document(walk: Walk, at: int | None) -> Any:
+    import msgspec
+
+    error = walk.result.error
+    moments = walk.moments if at is None else (walk.moments[walk.index_at(at)],)
+    return {
+        "error": None if error is None else str(error),
+        "moments": [msgspec.to_builtins(each) for each in moments],
+    }

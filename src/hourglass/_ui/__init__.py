@@ -1,0 +1,20 @@
+"""The page: every workflow in a browser, on a file, in memory or on a Temporal server. Extra `ui` of the package.
+
+Must not know: engines. It uses the public client, the story and the replayer, and nothing below them; a page is made from data by
+a function that can be called without a server (`pages`), the handlers (`app`) only read forms and choose.
+
+server     serves the page: address, token, browser
+app        the routes, and what each does with what it is asked
+security   who may ask: hosts, origins, tokens; the headers of every answer
+addresses  of pages: ids that may hold anything, in paths
+site       what the pages are about: a client, code, what may be shown and done
+finding    from the fields of a form to a filter, and to a page of the list
+calendar   the days of a year on which a schedule acts
+pulse      whether what the pages show can be reached
+run_view   what the pages of one run are made of beyond its story: links, resets, values that are hidden
+waterfall  the story of a run as rows of bars
+forms      from text in a form to the arguments of a workflow, a signal, an update
+bulk       one thing done to many runs, in the background, with its progress
+live       server-sent events: a page hears that what it shows has changed
+pages      pages from data: the only user of templates
+"""

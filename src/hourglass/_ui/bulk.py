@@ -1,0 +1,101 @@
+"""One thing done to many runs, in the background, with its progress. Readers look at it by its number, or hear of it as it goes
+on.
+
+Must not know: HTTP. Invariants: an operation touches each run once; one that fails stops no other; what failed is kept, by run,
+up to a limit; of the operations that have ended the last hundred are remembered.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from hourglass.errors import HourglassError
+
+_AT_ONCE = 8
+_MOST_FAILURES = 200
+_MOST_KEPT = 100
+
+Act = Callable[[str, str], object]
+"""What is done to one run, by its workflow id and run id."""
+
+
+@dataclass
+class Operation:
+    """How far one has come."""
+
+    number: int
+    title: str
+    total: int
+    done: int = 0
+    failures: list[tuple[str, str, str]] = field(default_factory=list)
+    failed: int = 0
+    stopped: bool = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will be done."""
+        return self.stopped or self.done >= self.total
+
+    @property
+    def share(self) -> int:
+        """How much of it is done, in hundredths."""
+        return 100 if not self.total else int(self.done * 100 / self.total)
+
+
+class Operations:
+    """All operations of a site."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="hourglass-ui-bulk")
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._known: OrderedDict[int, Operation] = OrderedDict()
+
+    def start(self, title: str, runs: Sequence[tuple[str, str]], act: Act) -> Operation:
+        """Begin to do it to each of these runs."""
+        with self._lock:
+            operation = Operation(next(self._numbers), title, len(runs))
+            self._known[operation.number] = operation
+            for number in [each for each, known in self._known.items() if known.ended][:-_MOST_KEPT]:
+                del self._known[number]
+        for workflow_id, run_id in runs:
+            self._threads.submit(self._act, operation, act, workflow_id, run_id)
+        return operation
+
+    def find(self, number: int) -> Operation | None:
+        """One by its number."""
+        return self._known.get(number)
+
+    def stop(self, number: int) -> None:
+        """Do no more of it; what has begun goes on."""
+        operation = self.find(number)
+        if operation is not None and not operation.ended:
+            operation.stopped = True
+
+    def _act(self, operation: Operation, act: Act, workflow_id: str, run_id: str) -> None:
+        if operation.stopped:
+            return
+        error = ""
+        try:
+            act(workflow_id, run_id)
+        except HourglassError as raised:
+            error = str(raised)
+        except Exception as raised:  # one that fails must not stop the others
+            error = f"{type(raised).__name__}: {raised}"
+        with self._lock:
+            operation.done += 1
+            if error:
+                operation.failed += 1
+                if len(operation.failures) < _MOST_FAILURES:
+                    operation.failures.append((workflow_id, run_id, error))
+
+    def close(self) -> None:
+        """Stop all of them."""
+        for operation in self._known.values():
+            operation.stopped = True
+        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,69 @@
+"""A schedule's year: on which days it acts, and how often. Pure.
+
+Must not know: HTML. The times are computed by the rules of the embedded engine, which are the server's; jitter is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+
+from hourglass._embedded.rules.schedule_times import Timetable
+from hourglass.client import ScheduleSpec
+from hourglass.client._schedules import spec_form
+
+DAYS = 371
+"""53 weeks: a year from any day of the week."""
+
+MOST = 5_000
+"""Times that are computed; a schedule that acts more often is drawn as far as they reach, and its later days alike."""
+
+
+@dataclass(frozen=True)
+class Day:
+    """A day, in UTC: its column and row in the picture, and how often the schedule acts on it."""
+
+    date: date
+    week: int
+    weekday: int
+    count: int
+
+    @property
+    def level(self) -> int:
+        """How strong it is drawn, from 0 to 4."""
+        return (
+            0
+            if not self.count
+            else 1
+            if self.count == 1
+            else 2
+            if self.count <= 4
+            else 3
+            if self.count <= 24
+            else 4
+        )
+
+
+def year_of(spec: ScheduleSpec, now: datetime) -> tuple[Day, ...]:
+    """The days from this week on."""
+    first = now.astimezone(UTC).date() - timedelta(days=now.astimezone(UTC).weekday())
+    end = datetime.combine(first + timedelta(days=DAYS), datetime.min.time(), UTC)
+    counts: dict[date, int] = {}
+    table = Timetable(spec_form(spec))
+    after = int(now.timestamp() * 1e9)
+    reached = end
+    for number in range(MOST):
+        moment = table.next(after)
+        if moment is None or moment.nominal_ns >= end.timestamp() * 1e9:
+            break
+        after = moment.nominal_ns
+        at = datetime.fromtimestamp(after // 1_000_000_000, UTC)
+        counts[at.date()] = counts.get(at.date(), 0) + 1
+        if number == MOST - 1:
+            reached = at
+    often = max(counts.values(), default=0)
+    days = (first + timedelta(days=number) for number in range(DAYS))
+    return tuple(
+        Day(day, number // 7, number % 7, often if day > reached.date() else counts.get(day, 0))
+        for number, day in enumerate(days)
+    )

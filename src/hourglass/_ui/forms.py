@@ -1,0 +1,159 @@
+"""From text in a form to the arguments of a workflow, a signal, an update; and from a definition to the fields of its form. Pure.
+
+An argument is written as JSON. A text without quotes that is no JSON is taken as it is, where the type is a text or not known: a
+reader who types `order-1` means that.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from hourglass._engine.definition import workflow_definition
+
+
+@dataclass(frozen=True)
+class Field:
+    """One parameter of a definition."""
+
+    name: str
+    type: str
+    example: str
+    required: bool
+
+
+@dataclass(frozen=True)
+class Form:
+    """The parameters of something that can be called by its name; `fields` is None where they are not known."""
+
+    name: str
+    fields: tuple[Field, ...] | None
+    description: str = ""
+
+
+def arguments(texts: Sequence[str]) -> list[Any]:
+    """The arguments that were typed, one a line or a field; those at the end that were left empty are left out."""
+    given = list(texts)
+    while given and not given[-1].strip():
+        given.pop()
+    return [value(each) for each in given]
+
+
+def value(text: str) -> Any:
+    """One argument. Raises ValueError where it was meant as JSON and is none."""
+    stripped = text.strip()
+    try:
+        return json.loads(stripped)
+    except ValueError:
+        if stripped[:1] in ("{", "[", '"'):
+            raise ValueError(f"this is no JSON: {stripped[:80]}") from None
+        return stripped
+
+
+def form_of(name: str, signature: inspect.Signature | None, description: str = "") -> Form:
+    """The form of a callable, from its signature; `self` is not asked for."""
+    if signature is None:
+        return Form(name, None, description)
+    fields = tuple(_field(each) for each in signature.parameters.values() if each.name != "self")
+    return Form(name, fields, description)
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    """With its annotations as types, where they can be had."""
+    try:
+        return inspect.signature(function, eval_str=True)
+    except Exception:  # names that only type checkers see
+        return inspect.signature(function)
+
+
+def _field(parameter: inspect.Parameter) -> Field:
+    annotation = parameter.annotation
+    known = annotation is not inspect.Parameter.empty
+    shown = (
+        ""
+        if not known
+        else annotation
+        if isinstance(annotation, str)
+        else inspect.formatannotation(annotation)
+    )
+    return Field(
+        parameter.name,
+        shown,
+        _example(annotation) if known else "",
+        parameter.default is inspect.Parameter.empty,
+    )
+
+
+_EXAMPLES = {"str": '"text"', "int": "1", "float": "1.5", "bool": "true", "dict": "{}", "list": "[]"}
+
+
+def _example(annotation: Any) -> str:
+    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    if name in _EXAMPLES:
+        return _EXAMPLES[name]
+    try:
+        schema = msgspec.json.schema(annotation)
+    except (TypeError, ValueError, NotImplementedError):
+        return ""
+    return json.dumps(_of_schema(schema, schema.get("$defs", {}), 4), ensure_ascii=False)
+
+
+def _of_schema(schema: Mapping[str, Any], known: Mapping[str, Any], depth: int) -> Any:
+    if depth == 0:
+        return None
+    if "$ref" in schema:
+        return _of_schema(known.get(str(schema["$ref"]).rpartition("/")[2], {}), known, depth - 1)
+    if "default" in schema:
+        return schema["default"]
+    if "enum" in schema:
+        return schema["enum"][0]
+    for choice in schema.get("anyOf", ())[:1]:
+        return _of_schema(choice, known, depth - 1)
+    match schema.get("type"):
+        case "object":
+            inner = schema.get("properties", {})
+            return {name: _of_schema(each, known, depth - 1) for name, each in inner.items()}
+        case "array":
+            return []
+        case "string":
+            return "text"
+        case "integer":
+            return 1
+        case "number":
+            return 1.5
+        case "boolean":
+            return True
+    return None
+
+
+def workflows_in(modules: Sequence[ModuleType]) -> dict[str, Form]:
+    """The workflows that loaded code defines, by type, with their forms."""
+    found: dict[str, Form] = {}
+    for module in modules:
+        for value in vars(module).values():
+            definition = workflow_definition(value)
+            if definition is not None and not definition.dynamic:
+                about = inspect.getdoc(definition.target) or ""
+                found[definition.name] = form_of(definition.name, _signature(definition.run), about)
+    return dict(sorted(found.items()))
+
+
+def messages_of(modules: Sequence[ModuleType], workflow_type: str, kind: str) -> dict[str, Form]:
+    """The signals, queries or updates that loaded code defines for a type of workflow."""
+    for module in modules:
+        for value in vars(module).values():
+            definition = workflow_definition(value)
+            if definition is not None and definition.name == workflow_type:
+                known: Mapping[str | None, Any] = getattr(definition, kind)
+                return {
+                    name: form_of(name, _signature(each.fn), each.description)
+                    for name, each in known.items()
+                    if name is not None
+                }
+    return {}

@@ -1,0 +1,282 @@
+"""Pages from data: each function takes what is to be shown and gives HTML. The only user of templates.
+
+Everything that is shown is escaped by the templates (`autoescape`); nothing here marks text as safe but `time_of`, which escapes
+what it is given. Text of others is made harmless first: what steers or turns a line is shown as an escape.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from hourglass._story import captions
+from hourglass._story.diagnosis import Diagnosis
+from hourglass._story.spans import Kind, Span, Story
+from hourglass._story.text import duration, near, near_place
+from hourglass._ui import addresses
+from hourglass._ui.bulk import Operation
+from hourglass._ui.calendar import Day
+from hourglass._ui.finding import FIELDS, STATUSES, Bucket, Listing, Search, status_name
+from hourglass._ui.forms import Form
+from hourglass._ui.run_view import ResetPlan
+from hourglass._ui.waterfall import Waterfall
+from hourglass.client import (
+    ScheduleDescription,
+    ScheduleListDescription,
+    WorkflowDescription,
+    WorkflowExecution,
+)
+from hourglass.replay import Change, Moment
+
+# What turns, hides or steers text, but for line feeds and tabs.
+_HOSTILE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
+    "\U000e0000-\U000e007f]"
+)
+
+
+@dataclass(frozen=True)
+class View:
+    """What every page shows around its content."""
+
+    target: str
+    read_only: bool = False
+    has_code: bool = False
+    hides_payloads: bool = False
+    payloads_asked: bool = False
+    trouble: str = ""
+
+
+def clean(text: object) -> str:
+    """Text of others, with what could turn or hide it shown as an escape."""
+    return _HOSTILE.sub(lambda found: f"\\u{ord(found[0]):04x}", str(text))
+
+
+def time_of(moment: datetime | int | None) -> Markup:
+    """A moment, in UTC; a script writes it in the reader's zone."""
+    if moment is None or moment == 0:
+        return Markup("")
+    at = datetime.fromtimestamp(moment / 1e9, UTC) if isinstance(moment, int) else moment.astimezone(UTC)
+    utc = at.strftime("%Y-%m-%d %H:%M:%S")
+    return Markup('<time datetime="{}" title="{} UTC">{}</time>').format(at.isoformat(), utc, utc)
+
+
+def lasted(start: datetime | None, end: datetime | None) -> str:
+    """How long something took, or has taken so far."""
+    if start is None:
+        return ""
+    taken = (end or datetime.now(UTC)) - start
+    return duration(max(0, int(taken.total_seconds() * 1e9)))
+
+
+@cache
+def _templates() -> Environment:
+    made = Environment(
+        loader=PackageLoader("hourglass._ui"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda each: each if isinstance(each, Markup) else clean("" if each is None else each),
+    )
+    made.filters.update(time=time_of, duration=duration, near=near, near_place=near_place)
+    made.globals.update(
+        lasted=lasted,
+        statuses=STATUSES,
+        status_name=status_name,
+        outcome_of=captions.outcome,
+        address=addresses,
+    )
+    return made
+
+
+def _page(name: str, view: View, **shown: Any) -> str:
+    return _templates().get_template(f"{name}.html").render(view=view, **shown)
+
+
+# --- workflows --------------------------------------------------------------------------------------------------------
+
+
+def workflows(
+    view: View, search: Search, listing: Listing | None, error: str = "", known_types: Sequence[str] = ()
+) -> str:
+    """The list of workflows. What is typed is completed by what is in use: types, search attributes."""
+    items = () if listing is None else listing.items
+    types = dict.fromkeys([*known_types, *sorted({each.workflow_type for each in items})])
+    attributes = sorted({name for each in items for name in each.search_attributes})
+    return _page(
+        "workflows",
+        view,
+        title="Workflows",
+        search=search,
+        listing=listing,
+        error=error,
+        types=list(types),
+        fields=[*FIELDS, *attributes],
+    )
+
+
+def chart(view: View, buckets: Sequence[Bucket]) -> str:
+    """Starts, ends and failures over time."""
+    most = max((max(each.started, each.closed) for each in buckets), default=0)
+    return _page("chart", view, buckets=buckets, most=most)
+
+
+def run(
+    view: View,
+    description: WorkflowDescription,
+    story: Story,
+    drawn: Waterfall,
+    span: Span | None,
+    chain: Sequence[tuple[str, str, str]],
+    runs: Sequence[WorkflowExecution],
+    messages: Mapping[str, Mapping[str, Form]],
+    chosen: Mapping[str, str],
+    notice: str = "",
+    error: str = "",
+) -> str:
+    """One run: what it does, its timeline, what it waits for, and what can be done with it."""
+    return _page(
+        "run",
+        view,
+        title=description.id,
+        run=description,
+        story=story,
+        status=captions.status(story),
+        waterfall=drawn,
+        waiting=[each for each in story.spans[1:] if each.end is None and each.kind in _ELSEWHERE],
+        span=span,
+        chain=chain,
+        runs=runs,
+        messages=messages,
+        chosen=chosen,
+        notice=notice,
+        error=error,
+    )
+
+
+_ELSEWHERE = (Kind.TIMER, Kind.UPDATE, Kind.SIGNAL, Kind.EXTERNAL, Kind.NEXUS, Kind.LOCAL)
+"""Kinds of steps that a description does not list among what is pending."""
+
+
+def why(view: View, diagnosis: Diagnosis | None, error: str = "") -> str:
+    """Why a run stands as it does."""
+    return _page("why", view, diagnosis=diagnosis, error=error)
+
+
+def history(
+    view: View, workflow_id: str, run_id: str, events: Sequence[Mapping[str, Any]], first: int, total: int
+) -> str:
+    """The events of a run as a table."""
+    return _page(
+        "history",
+        view,
+        title=f"History of {workflow_id}",
+        id=workflow_id,
+        run_id=run_id,
+        events=events,
+        first=first,
+        total=total,
+    )
+
+
+def confirm_reset(view: View, workflow_id: str, run_id: str, plan: ResetPlan) -> str:
+    """What a reset would do, before it is done."""
+    return _page(
+        "reset",
+        view,
+        title=f"Reset {workflow_id}",
+        id=workflow_id,
+        run_id=run_id,
+        plan=plan,
+    )
+
+
+def moments(
+    view: View,
+    workflow_id: str,
+    run_id: str,
+    known: Sequence[Moment],
+    at: Moment | None,
+    changed: Sequence[Change],
+    sources: Mapping[tuple[str, int], Sequence[tuple[int, str]]],
+    error: str,
+) -> str:
+    """A run at one moment of its past."""
+    return _page(
+        "moments",
+        view,
+        title=f"{workflow_id}, step by step",
+        id=workflow_id,
+        run_id=run_id,
+        moments=known,
+        at=at,
+        changed=changed,
+        sources=sources,
+        error=error,
+    )
+
+
+def start(
+    view: View,
+    known: Mapping[str, Form],
+    chosen: str,
+    error: str = "",
+    given: Mapping[str, str] | None = None,
+) -> str:
+    """The form to start a workflow."""
+    return _page(
+        "start", view, title="Start a workflow", forms=known, chosen=chosen, error=error, given=given or {}
+    )
+
+
+def answer(view: View, title: str, value: str, back: str) -> str:
+    """What a query or an update answered."""
+    return _page("answer", view, title=title, value=value, back=back)
+
+
+def operation(view: View, found: Operation) -> str:
+    """How far a thing that is done to many runs has come."""
+    return _page("operation", view, title=found.title, operation=found)
+
+
+# --- others -----------------------------------------------------------------------------------------------------------
+
+
+def schedules(view: View, known: Sequence[ScheduleListDescription], error: str = "") -> str:
+    """The list of schedules."""
+    return _page("schedules", view, title="Schedules", schedules=known, error=error)
+
+
+def schedule(
+    view: View, found: ScheduleDescription, year: Sequence[Day], notice: str = "", error: str = ""
+) -> str:
+    """One schedule."""
+    return _page("schedule", view, title=found.id, schedule=found, year=year, notice=notice, error=error)
+
+
+def workers(view: View, queues: Sequence[Any], local: Sequence[Mapping[str, Any]], error: str = "") -> str:
+    """Task queues and who serves them; workers of this process in detail."""
+    return _page("workers", view, title="Workers", queues=queues, local=local, error=error)
+
+
+def limits(view: View, keepers: Sequence[Mapping[str, Any]], error: str = "") -> str:
+    """Slots: which workflows hold them, which wait."""
+    return _page("limits", view, title="Limits", keepers=keepers, error=error)
+
+
+def login(view: View, error: str = "") -> str:
+    """The form that asks for the token."""
+    return _page("login", view, title="Log in", error=error)
+
+
+def failure(view: View, title: str, message: str, *, comes_back: bool = False) -> str:
+    """A page that could not be made; one that may come back looks for that by itself."""
+    return _page("failure", view, title=title, message=message, comes_back=comes_back)

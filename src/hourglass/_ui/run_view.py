@@ -1,0 +1,166 @@
+"""What the pages of one run are made of, beyond its story: other runs it is linked to, what a reset would do, the source around a
+line, values that are hidden. Pure, but for reading source.
+
+Must not know: HTML, the client's calls.
+"""
+
+from __future__ import annotations
+
+import json
+import linecache
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from hourglass._history.codec import read_payload
+from hourglass._story.spans import Kind, Outcome, Span, Story
+from hourglass._story.values import Peek
+from hourglass._ui import addresses
+from hourglass.errors import UsageError
+from hourglass.replay import Change, Moment
+
+HIDDEN = "(hidden)"
+
+_RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-")
+_AROUND = 4
+
+# --- other runs -------------------------------------------------------------------------------------------------------
+
+
+def chain(story: Story) -> list[tuple[str, str, str]]:
+    """Other runs that this one is linked to: what, the id to show, the address."""
+    return [(what, value, _link(what, value, story)) for what, value in story.links]
+
+
+def _link(what: str, value: str, story: Story) -> str:
+    if what == "child of":
+        return addresses.workflow(value)
+    return addresses.run(story.workflow_id, value) if _RUN_ID.match(value) else ""
+
+
+# --- resets -----------------------------------------------------------------------------------------------------------
+
+_EFFECTS = (Kind.ACTIVITY, Kind.LOCAL, Kind.CHILD, Kind.EXTERNAL, Kind.NEXUS)
+_FAILED = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.CANCELLED)
+
+
+@dataclass(frozen=True)
+class ResetPlan:
+    """What a reset to the event `event_id` leaves behind: steps after it that took effect, those that did not, and those that ran
+    after a step had failed or the run had been asked to cancel (`after_failure`): mostly they undid what others had done.
+    """
+
+    event_id: int
+    effects: tuple[Span, ...]
+    others: tuple[Span, ...]
+    after_failure: tuple[Span, ...]
+    failed: str
+    signals: int
+    updates: int
+
+
+def reset_plan(events: Sequence[Mapping[str, Any]], story: Story, wanted: int) -> ResetPlan:
+    """What a reset to the end of the last workflow task at or before an event would do. Raises `UsageError` if there is none."""
+    point = _reset_point(events, wanted)
+    since = [each for each in story.spans[1:] if each.id >= point]
+    again = [each for each in since if each.kind in _EFFECTS]
+    done = [each for each in again if each.outcome is Outcome.DONE]
+    trouble = [
+        (each.start if each.kind is Kind.CANCEL else each.end or 0, each)
+        for each in story.spans[1:]
+        if each.kind is Kind.CANCEL or (each.kind in _EFFECTS and each.outcome in _FAILED)
+    ]
+    failed_at, failed = min(trouble, key=lambda found: found[0], default=(0, None))
+    return ResetPlan(
+        event_id=point,
+        effects=tuple(each for each in done if failed is None or each.start < failed_at),
+        others=tuple(each for each in again if each.outcome is not Outcome.DONE),
+        after_failure=tuple(each for each in done if failed is not None and each.start >= failed_at),
+        failed=""
+        if failed is None
+        else "it was asked to cancel"
+        if failed.kind is Kind.CANCEL
+        else f"{failed.name} had failed",
+        signals=sum(each.kind is Kind.SIGNAL for each in since),
+        updates=sum(each.kind is Kind.UPDATE for each in since),
+    )
+
+
+def _reset_point(events: Sequence[Mapping[str, Any]], wanted: int) -> int:
+    """The end of the last workflow task at or before an event."""
+    ends = [
+        int(event["eventId"])
+        for event in events
+        if event.get("eventType") == "EVENT_TYPE_WORKFLOW_TASK_COMPLETED"
+    ]
+    before = [each for each in ends if each <= wanted] or ends[:1]
+    if not before:
+        raise UsageError("the run has completed no workflow task yet: there is nothing to reset to")
+    return before[-1]
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def event_row(event: Mapping[str, Any], peek: Peek | None) -> dict[str, Any]:
+    """An event as the table of a history shows it: its payloads as values, or hidden without `peek`."""
+    attributes: Any = next((value for key, value in event.items() if key.endswith("EventAttributes")), {})
+    return {
+        "id": event.get("eventId"),
+        "time": event.get("eventTime", ""),
+        "kind": str(event.get("eventType", "")).removeprefix("EVENT_TYPE_"),
+        "attributes": json.dumps(_with_values(attributes, peek), indent=2, ensure_ascii=False),
+    }
+
+
+def _with_values(node: Any, peek: Peek | None) -> Any:
+    if isinstance(node, list):
+        return [_with_values(each, peek) for each in node]
+    if not isinstance(node, dict):
+        return node
+    if isinstance(node.get("metadata"), dict) and "encoding" in node["metadata"]:
+        return HIDDEN if peek is None else _value(peek([read_payload(node)]))
+    return {name: _with_values(each, peek) for name, each in node.items()}
+
+
+def _value(shown: str) -> Any:
+    try:
+        return json.loads(shown)
+    except ValueError:  # cut, or no JSON
+        return shown
+
+
+def hide_moment(moment: Moment) -> Moment:
+    """A moment without the values of variables: with a codec they are as secret as the payloads that they came from."""
+    fibers = moment.fibers or ()
+    return msgspec.structs.replace(
+        moment,
+        fibers=tuple(
+            msgspec.structs.replace(
+                fiber,
+                frames=tuple(
+                    msgspec.structs.replace(frame, values=dict.fromkeys(frame.values, HIDDEN))
+                    for frame in fiber.frames
+                ),
+            )
+            for fiber in fibers
+        ),
+    )
+
+
+def hide_change(change: Change) -> Change:
+    """That a variable has changed, without its values."""
+    return msgspec.structs.replace(change, before=change.before and HIDDEN, after=change.after and HIDDEN)
+
+
+def source(file: str, line: int) -> list[tuple[int, str]]:
+    """The lines of a file around one of them."""
+    found = []
+    for number in range(max(1, line - _AROUND), line + _AROUND + 1):
+        text = linecache.getline(file, number)
+        if text:
+            found.append((number, text.rstrip("\n")))
+    return found

@@ -1,0 +1,154 @@
+"""The story of a run as rows of bars, each a share of the time that is looked at. Pure.
+
+Places are hundredths of the width, so that a page can draw them as attributes of SVG, in percent, at any size and without a style
+of their own. Must not know: HTML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hourglass._story import captions
+from hourglass._story.axis import fold
+from hourglass._story.spans import Kind, Outcome, Phase, Segment, Span, Story
+from hourglass._story.text import duration
+
+WIDTH = 100.0
+LEAST = 0.15
+"""What is shorter is drawn this wide: a moment must be seen."""
+
+ROWS = 400
+"""Rows before those that are alike become one."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A piece of a row."""
+
+    x: float
+    width: float
+    phase: str
+    guessed: bool
+    title: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """A span with its bars. `key` names it in the page's address."""
+
+    key: str
+    span: Span
+    kind: str
+    name: str
+    outcome: str
+    bad: bool
+    took: str
+    at: str
+    caption: str
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A line of the axis."""
+
+    x: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Waterfall:
+    """Rows over the time from `start` to `end`; `folded`: how many spans stand in rows of several."""
+
+    start: int
+    end: int
+    rows: tuple[Row, ...]
+    ticks: tuple[Tick, ...]
+    spans: int
+    folded: int
+    zoomed: bool = False
+
+
+def waterfall(
+    story: Story, *, start: int | None = None, end: int | None = None, rows: int = ROWS
+) -> Waterfall:
+    """The rows of a story, of all its time or of a part of it."""
+    low = story.start if start is None else max(start, story.start)
+    high = max(story.until if end is None else min(end, story.until), low + 1)
+    seen = fold(story, rows)
+    drawn = tuple(
+        _row(span, story, low, high)
+        for span in seen.spans
+        if _ends(span, story) >= low and span.start <= high
+    )
+    folded = sum(span.count for span in seen.spans if span.count > 1)
+    return Waterfall(
+        low,
+        high,
+        drawn,
+        tuple(_ticks(low, high, story.start)),
+        len(story.spans),
+        folded,
+        (low, high) != (story.start, max(story.until, story.start + 1)),
+    )
+
+
+def _ends(span: Span, story: Story) -> int:
+    return story.until if span.end is None else span.end
+
+
+def _row(span: Span, story: Story, low: int, high: int) -> Row:
+    pieces = span.segments or (Segment(span.start, _ends(span, story), _phase(span)),)
+    told = [captions.counted(span), span.note, captions.reason(span)]
+    return Row(
+        key=f"{span.id}-{span.depth}",
+        span=span,
+        kind=captions.KINDS[span.kind],
+        name=span.name,
+        outcome=captions.outcome(span.outcome),
+        bad=span.outcome.bad,
+        took=captions.length(span, story),
+        at=f"+{duration(span.start - story.start)}",
+        caption="; ".join(each for each in told if each),
+        bars=tuple(_bars(pieces, low, high)),
+    )
+
+
+def _phase(span: Span) -> Phase:
+    if span.kind in (Kind.SIGNAL, Kind.CANCEL, Kind.MARKER) or span.end == span.start:
+        return Phase.POINT
+    return Phase.FAILED if span.outcome in (Outcome.FAILED, Outcome.TIMED_OUT) else Phase.RUNNING
+
+
+def _bars(pieces: tuple[Segment, ...], low: int, high: int) -> Iterator[Bar]:
+    scale = WIDTH / (high - low)
+    for piece in pieces:
+        if piece.end < low or piece.start > high:
+            continue
+        x = (max(piece.start, low) - low) * scale
+        width = max((min(piece.end, high) - low) * scale - x, LEAST)
+        title = f"{piece.phase.value} for {duration(piece.end - piece.start)}"
+        yield Bar(round(min(x, WIDTH - LEAST), 3), round(width, 3), piece.phase.value, piece.guessed, title)
+
+
+_STEPS = tuple(
+    base * unit
+    for unit, bases in (
+        (1_000, (1, 2, 5, 10, 20, 50, 100, 200, 500)),
+        (1_000_000, (1, 2, 5, 10, 20, 50, 100, 200, 500)),
+        (1_000_000_000, (1, 2, 5, 10, 15, 30)),
+        (60_000_000_000, (1, 2, 5, 10, 15, 30)),
+        (3_600_000_000_000, (1, 2, 3, 6, 12)),
+        (86_400_000_000_000, (1, 2, 5, 10, 30, 90, 365, 3650)),
+    )
+    for base in bases
+)
+
+
+def _ticks(low: int, high: int, zero: int, most: int = 8) -> Iterator[Tick]:
+    step = next((each for each in _STEPS if (high - low) / each <= most), _STEPS[-1])
+    first = -(-(low - zero) // step)
+    for number in range(first, (high - zero) // step + 1):
+        at = zero + number * step
+        yield Tick(round((at - low) * WIDTH / (high - low), 2), f"+{duration(at - zero)}" if number else "0")

@@ -1,0 +1,172 @@
+"""Moments: where a run's code stood at each step of its history, and what it knew."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from hourglass import Client, History, Worker, activity, workflow
+from hourglass.errors import NondeterminismError
+from hourglass.replay import Moment, Replayer, changes
+from hourglass.testing import Environment
+
+
+@activity.defn(start_to_close_timeout=5)
+def add(one: int, other: int) -> int:
+    return one + other
+
+
+def doubled(number: int) -> int:
+    found = add(number, 1)
+    return found * 2
+
+
+@workflow.defn
+class Totals:
+    def __init__(self) -> None:
+        self.found: list[int] = []
+
+    @workflow.run
+    def run(self, times: int) -> int:
+        total = 0
+        for number in range(times):
+            total += doubled(number)
+            self.found.append(total)
+        beside = workflow.spawn(doubled, 10)
+        workflow.sleep(60)
+        return total + beside.result()
+
+
+@pytest.fixture(scope="module")
+def history() -> History:
+    """The history of a run that has ended."""
+    with Environment() as env:
+        handle = env.start_workflow(Totals.run, 2)
+        assert handle.result() == 28
+        return handle.history()
+
+
+@pytest.fixture(scope="module")
+def moments(history: History) -> tuple[Moment, ...]:
+    with Replayer(workflows=[Totals]) as replayer:
+        found, result = replayer.moments(history)
+    assert result.ok
+    return found
+
+
+def test_a_moment_shows_the_authors_frames_and_their_variables(moments: tuple[Moment, ...]) -> None:
+    """The body and the function that it called are there, outermost first, with the values they had."""
+    (fiber,) = moments[1].fibers or ()
+    assert [frame.function for frame in fiber.frames] == ["Totals.run", "doubled"]
+    outer, inner = fiber.frames
+    assert (outer.values["total"], outer.values["number"], outer.values["self.found"]) == ("2", "1", "[2]")
+    assert inner.values == {"number": "1"}
+    assert fiber.waits_for == "activity add"
+    assert fiber.at[0] == __file__
+    assert fiber.at[1] == doubled.__code__.co_firstlineno + 1
+
+
+def test_a_moment_says_what_the_run_was_told_and_what_it_asked_for(moments: tuple[Moment, ...]) -> None:
+    """By the names that authors gave, with the line of the code that asked."""
+    assert moments[0].told == ("run started Totals",)
+    assert moments[1].told == ("activity completed add",)
+    assert [(each.what, each.line) for each in moments[1].issued] == [
+        ("schedule activity add", doubled.__code__.co_firstlineno + 1)
+    ]
+    assert moments[-1].told == ("timer fired of 60 s",)
+    assert moments[-1].closed
+
+
+def test_changes_are_those_of_one_step(moments: tuple[Moment, ...]) -> None:
+    """Only what has another value than at the moment before, with both values."""
+    told = {(each.function, each.name): (each.before, each.after) for each in changes(moments[0], moments[1])}
+    assert told == {
+        ("Totals.run", "self.found"): ("[]", "[2]"),
+        ("Totals.run", "total"): ("0", "2"),
+        ("Totals.run", "number"): ("0", "1"),
+        ("doubled", "number"): ("0", "1"),
+    }
+
+
+def test_fibers_that_were_spawned_are_there(moments: tuple[Moment, ...]) -> None:
+    """Each fiber stands where it waits, by the name of its function."""
+    assert sorted(fiber.name for fiber in moments[2].fibers or ()) == ["doubled", "workflow"]
+
+
+def test_two_walks_are_equal(history: History, moments: tuple[Moment, ...]) -> None:
+    """A moment holds nothing that differs from one replay to the next: no addresses, no times of the replay."""
+    with Replayer(workflows=[Totals]) as replayer:
+        assert replayer.moments(history)[0] == moments
+
+
+def test_only_what_is_wanted_is_looked_at(history: History, moments: tuple[Moment, ...]) -> None:
+    """The others are passed: they are listed, without their fibers."""
+    with Replayer(workflows=[Totals]) as replayer:
+        found, _ = replayer.moments(history, range(1, 2))
+    assert [each.fibers is not None for each in found] == [number == 1 for number in range(len(found))]
+    assert found[1] == moments[1]
+
+
+def test_code_that_does_not_fit_is_walked_up_to_where_it_differs(history: History) -> None:
+    """The moments before are there, and the result says what differs."""
+
+    @workflow.defn(name="Totals")
+    class Changed:
+        @workflow.run
+        def run(self, times: int) -> int:
+            doubled(0)
+            workflow.sleep(5)
+            return 0
+
+    with Replayer(workflows=[Changed]) as replayer:
+        found, result = replayer.moments(history)
+    assert isinstance(result.error, NondeterminismError)
+    assert [each.issued[0].what for each in found[:2]] == ["schedule activity add", "start timer of 5 s"]
+
+
+@dataclass
+class Rude:
+    """A value that cannot say what it is."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        raise ZeroDivisionError
+
+
+@workflow.defn
+def holds_odd_values(times: int) -> int:
+    rude = Rude("x")
+    endless: list[object] = []
+    endless.append(endless)
+    long = "a" * 100_000
+    many = list(range(100_000))
+    asks = Asks()
+    return add(len(long), len(many)) + len(endless) + len(rude.name) + len(asks.name)
+
+
+class Asks:
+    """A value whose text would be a step of the workflow."""
+
+    name = "y"
+
+    def __repr__(self) -> str:
+        return f"asks {add(1, 1)}"
+
+
+def test_values_of_all_kinds_are_shown_short_and_change_nothing() -> None:
+    """A repr that raises, one without end, long ones, and one that asks for an activity: the replay goes on unharmed."""
+    with Client.connect("local:") as client, Worker(client, workflows=[holds_odd_values], activities=[add]):
+        handle = client.start_workflow(holds_odd_values, 1, id="odd")
+        handle.result()
+        history = handle.history()
+    with Replayer(workflows=[holds_odd_values]) as replayer:
+        found, result = replayer.moments(history)
+    assert result.ok
+    values = (found[0].fibers or ())[0].frames[0].values
+    assert values["rude"] == "<Rude instance>"
+    assert values["endless"].startswith("[[[")
+    assert len(values["long"]) < 3_000
+    assert len(values["many"]) < 3_000
+    assert values["asks"] == "<Asks instance>"

@@ -1,0 +1,89 @@
+"""A worker on an engine in memory, and its page: asked by a program, or shown in a browser."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from tests.ui import flows
+
+from hourglass import Client, Worker
+from hourglass._ui.server import served
+from hourglass._ui.site import Site
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    """A client of an engine in memory, with a worker."""
+    with (
+        Client.connect("local:") as client,
+        Worker(client, workflows=flows.WORKFLOWS, activities=flows.ACTIVITIES),
+    ):
+        yield client
+
+
+@pytest.fixture
+def site(client: Client) -> Iterator[Site]:
+    """All of it, with the code loaded."""
+    made = Site(client, target="local:", modules=[flows])
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def web(site: Site) -> Iterator[httpx.Client]:
+    """The page, asked by a program."""
+    with asked(site) as web:
+        yield web
+
+
+@contextmanager
+def asked(site: Site, token: str | None = None) -> Iterator[httpx.Client]:
+    """The page of a site, served on a socket and asked as its own forms ask."""
+    with (
+        served(site, port=0, token=token) as address,
+        httpx.Client(base_url=address, headers={"origin": address}, follow_redirects=True, timeout=60) as web,
+    ):
+        yield web
+
+
+@pytest.fixture
+def address(site: Site) -> Iterator[str]:
+    """The page, served on a socket."""
+    with served(site, port=0) as address:
+        yield address
+
+
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Any]:
+    """A real browser. Its driver has an event loop on the test's thread until it ends, which tests elsewhere do not stand."""
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium here: apt-get install chromium, or set CHROMIUM to its path")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        made = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A page of the browser; a script that fails, and anything that the policy of the page forbids, fails the test."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    opened = context.new_page()
+    wrong: list[str] = []
+    opened.on("pageerror", lambda error: wrong.append(str(error)))
+    opened.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    yield opened
+    context.close()
+    # What the server refuses on purpose is logged by the browser as well.
+    assert [each for each in wrong if "Failed to load resource" not in each] == []

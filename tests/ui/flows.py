@@ -1,0 +1,104 @@
+"""Workflows that the page's tests look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hourglass import ApplicationError, RetryPolicy, activity, workflow
+from hourglass.errors import ActivityError
+
+
+@dataclass
+class Order:
+    """What is ordered."""
+
+    name: str
+    amount: int = 1
+
+
+@activity.defn(start_to_close_timeout=10)
+def charge(name: str, amount: int) -> str:
+    return f"{name} paid {amount}"
+
+
+@activity.defn(start_to_close_timeout=10, retry_policy=RetryPolicy(initial_interval=3600))
+def refuse(name: str) -> str:
+    raise ValueError(f"the bank refuses {name}")
+
+
+@workflow.defn
+class Purchase:
+    """Buys something, and waits until it is told to ship."""
+
+    def __init__(self) -> None:
+        self.shipped = False
+        self.notes: list[str] = []
+
+    @workflow.run
+    def run(self, order: Order) -> str:
+        receipt = charge(order.name, order.amount)
+        workflow.wait_condition(lambda: self.shipped)
+        return receipt
+
+    @workflow.signal
+    def ship(self) -> None:
+        self.shipped = True
+
+    @workflow.query
+    def note_count(self) -> int:
+        return len(self.notes)
+
+    @workflow.update
+    def note(self, text: str) -> int:
+        self.notes.append(text)
+        return len(self.notes)
+
+
+@workflow.defn
+def stuck(name: str) -> str:
+    return refuse(name)
+
+
+@workflow.defn
+def fails(name: str) -> str:
+    raise ApplicationError(f"sold out: {name}", type="SoldOut")
+
+
+@workflow.defn
+def family(name: str) -> str:
+    return workflow.execute_child_workflow(quick, name, id=f"child-of-{name}")
+
+
+@workflow.defn
+def quick(name: str) -> str:
+    return charge(name, 1)
+
+
+@workflow.defn
+def endless(times: int) -> int:
+    if times:
+        workflow.continue_as_new(times - 1)
+    return times
+
+
+@activity.defn(start_to_close_timeout=10)
+def refund(name: str) -> str:
+    return f"{name} has the money back"
+
+
+@activity.defn(start_to_close_timeout=10, retry_policy=RetryPolicy(maximum_attempts=1))
+def ship_it(name: str) -> str:
+    raise ValueError(f"no address of {name}")
+
+
+@workflow.defn
+def saga(name: str) -> str:
+    charge(name, 1)
+    try:
+        return ship_it(name)
+    except ActivityError:
+        return refund(name)
+
+
+WORKFLOWS = [saga, Purchase, stuck, fails, family, quick, endless]
+ACTIVITIES = [charge, refuse, refund, ship_it]

@@ -1,0 +1,332 @@
+"""The pages and their forms, asked by a program."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import httpx
+import pytest
+from tests.ui import flows
+
+from hourglass import Client
+from hourglass._ui import addresses
+from hourglass._ui.site import Site
+from hourglass.client import (
+    Schedule,
+    ScheduleActionStartWorkflow,
+    ScheduleCalendarSpec,
+    ScheduleRange,
+    ScheduleSpec,
+)
+from hourglass.errors import WorkflowFailedError
+from hourglass.replay import History
+
+
+def _started(client: Client, name: str = "ada") -> str:
+    """A purchase that waits to be shipped; gives the path of its page."""
+    handle = client.start_workflow(flows.Purchase.run, flows.Order(name), id=f"buy-{name}")
+    handle.execute_update(flows.Purchase.note, "seen")
+    return f"/workflows/buy-{name}/{handle.describe().run_id}"
+
+
+def test_the_list_shows_runs_by_status(web: httpx.Client, client: Client) -> None:
+    """Open and closed ones with their counts; a status narrows it."""
+    _started(client)
+    with pytest.raises(WorkflowFailedError):
+        client.execute_workflow("fails", "bob", id="bad-bob")
+    text = web.get("/workflows").text
+    assert "buy-ada" in text
+    assert "bad-bob" in text
+    assert re.search(r"failed</span> 1</a>", text)
+    only = web.get("/workflows?status=FAILED").text
+    assert "buy-ada" not in only
+    assert "bad-bob" in only
+
+
+def test_a_filter_that_is_wrong_is_explained(web: httpx.Client) -> None:
+    """The page says where, and keeps what was typed."""
+    answer = web.get("/workflows", params={"query": "Status is great"})
+    assert answer.status_code == 200
+    assert "Status is great" in answer.text
+    assert 'class="banner bad"' in answer.text
+
+
+def test_paging_holds(web: httpx.Client, client: Client) -> None:
+    """Every run is on one page, in order."""
+    for number in range(120):
+        client.start_workflow("stuck", "x", id=f"many-{number}")
+    seen: list[str] = []
+    path = "/workflows"
+    while True:
+        text = web.get(path).text
+        seen += re.findall(r'aria-label="choose (many-\d+)"', text)
+        found = re.search(r'rel="next" href="([^"]+)"', text)
+        if found is None:
+            break
+        path = found[1].replace("&amp;", "&")
+    assert len(seen) == 120
+    assert len(set(seen)) == 120
+
+
+def test_a_run_shows_its_timeline_and_what_it_waits_for(web: httpx.Client, client: Client) -> None:
+    """Steps as rows; a step that is chosen with its values."""
+    path = _started(client)
+    text = web.get(path).text
+    assert "charge" in text
+    key = re.search(r'<li class="k-activity[^"]*" id="s([^"]+)"', text)
+    assert key is not None
+    chosen = web.get(path, params={"span": key[1]}).text
+    assert "ada paid 1" in chosen
+    assert "condition" in web.get(f"{path}/why").text
+
+
+def test_a_failure_is_shown_with_its_cause(web: httpx.Client, client: Client) -> None:
+    """Why it failed stands at the top."""
+    with pytest.raises(WorkflowFailedError):
+        client.execute_workflow("fails", "bob", id="bad")
+    text = web.get("/workflows/bad").text
+    assert "SoldOut" in text
+    assert "sold out: bob" in text
+
+
+def test_messages_reach_the_run(web: httpx.Client, client: Client) -> None:
+    """A query and an update are answered, a signal is heard."""
+    path = _started(client)
+    assert ">1</pre>" in web.post(f"{path}/query", data={"name": "note_count"}).text
+    assert ">2</pre>" in web.post(f"{path}/update", data={"name": "note", "argument": '"hello"'}).text
+    told = web.post(f"{path}/signal", data={"name": "ship"})
+    assert "signal ship was sent" in told.text
+    assert client.get_workflow_handle("buy-ada").result() == "ada paid 1"
+
+
+def test_what_cannot_be_done_is_said(web: httpx.Client, client: Client) -> None:
+    """An unknown update, arguments that are no JSON: the run's page says so."""
+    path = _started(client)
+    assert "there is no handler" in web.post(f"{path}/update", data={"name": "nothing"}).text
+    assert "no JSON" in web.post(f"{path}/signal", data={"name": "ship", "argument": "{oops"}).text
+    assert "no name" in web.post(f"{path}/signal", data={"name": ""}).text
+
+
+def test_a_run_is_cancelled_and_terminated(web: httpx.Client, client: Client) -> None:
+    """Each by its form, with a reason."""
+    one, other = _started(client, "one"), _started(client, "other")
+    web.post(f"{one}/cancel", data={"reason": "enough"})
+    web.post(f"{other}/terminate", data={"reason": "enough"})
+    assert "enough" in web.get(other).text
+    assert client.get_workflow_handle("buy-other").describe().status.name == "TERMINATED"
+
+
+def test_a_reset_says_first_what_it_does_again(web: httpx.Client, client: Client) -> None:
+    """The steps after the point are named; the reset makes a new run that does them again."""
+    path = _started(client)
+    text = web.get(f"{path}/reset", params={"event": "5"}).text
+    assert "<b>charge</b>" in text
+    event = re.search(r'name="event_id" value="(\d+)"', text)
+    assert event is not None
+    answer = web.post(f"{path}/reset", data={"event_id": event[1], "reason": "again"})
+    assert str(answer.url.path).startswith("/workflows/buy-ada/")
+    assert str(answer.url.path) != path
+
+
+def test_a_workflow_is_started_by_a_form_that_knows_its_types(web: httpx.Client, client: Client) -> None:
+    """The form has a field for each parameter, with an example; what is wrong with the input is said."""
+    form = web.get("/start", params={"type": "Purchase"}).text
+    assert "order" in form
+    assert "&#34;name&#34;: &#34;text&#34;" in form
+    refused = web.post("/start", data={"type": "Purchase", "id": "p", "argument": "{"})
+    assert refused.status_code == 400
+    assert "no JSON" in refused.text
+    started = web.post("/start", data={"type": "Purchase", "id": "p", "argument": '{"name": "eve"}'})
+    assert started.url.path.startswith("/workflows/p/")
+
+
+def _done(web: httpx.Client, path: str) -> str:
+    """The page of an operation once it has ended."""
+    while "done</p>" not in (text := web.get(path).text):
+        pass
+    return text
+
+
+def test_many_are_acted_on_with_what_failed(web: httpx.Client, client: Client) -> None:
+    """Chosen runs: each is done, those that cannot be are named with the reason."""
+    for number in range(3):
+        client.start_workflow("stuck", "x", id=f"s-{number}")
+    runs = [
+        addresses.run(f"s-{number}", client.get_workflow_handle(f"s-{number}").describe().run_id)
+        for number in range(3)
+    ]
+    client.get_workflow_handle("s-1").terminate()
+    page = web.post("/bulk", data={"action": "signal", "name": "ship", "run": runs})
+    number = str(page.url.path).rsplit("/", 1)[1]
+    text = _done(web, f"/operations/{number}")
+    assert "3 of 3" in text
+    assert "1 failed" in text
+    assert "s-1" in text
+
+
+def test_all_that_a_search_finds(web: httpx.Client, client: Client) -> None:
+    """Not only what is on the page."""
+    for number in range(60):
+        client.start_workflow("stuck", "x", id=f"all-{number}")
+    page = web.post("/bulk", data={"action": "terminate", "all": "1", "id": "all-"})
+    text = _done(web, page.url.path)
+    assert "60 of 60" in text
+    assert int(client.count_workflows("ExecutionStatus = 'Terminated'")) == 60
+
+
+def test_the_history_as_a_table_and_as_a_file(web: httpx.Client, client: Client) -> None:
+    """The file is what `hourglass replay` reads."""
+    path = _started(client)
+    assert "ACTIVITY_TASK_SCHEDULED" in web.get(f"{path}/history").text
+    answer = web.get(f"{path}/history.json")
+    assert "attachment" in answer.headers["content-disposition"]
+    assert History.from_json(answer.text).workflow_type == "Purchase"
+    assert json.loads(answer.text)["events"]
+
+
+def test_a_run_at_a_moment_of_its_past(web: httpx.Client, client: Client) -> None:
+    """The values that its code had then, and the line where it stood."""
+    path = _started(client)
+    first = web.get(f"{path}/moments", params={"at": "0"}).text
+    assert "schedule activity charge" in first
+    assert "receipt = charge(order.name, order.amount)" in first
+    last = web.get(f"{path}/moments").text
+    assert "&#39;ada paid 1&#39;" in last
+
+
+def test_children_and_parents_by_a_click(web: httpx.Client, client: Client) -> None:
+    """A child's bar leads to it, and its page to the parent."""
+    client.execute_workflow("family", "ada", id="parent")
+    assert 'href="/workflows/child-of-ada"' in web.get("/workflows/parent").text
+    child = web.get("/workflows/child-of-ada").text
+    assert "/workflows/parent" in child
+
+
+def test_the_chain_of_runs_by_a_click(web: httpx.Client, client: Client) -> None:
+    """A run that continued leads to the next, and that one back."""
+    handle = client.start_workflow("endless", 2, id="chain")
+    handle.result()
+    runs = [each.run_id for each in client.list_workflows("WorkflowId = 'chain'")]
+    latest = client.get_workflow_handle("chain").describe().run_id
+    text = web.get(f"/workflows/chain/{latest}").text
+    assert any(f"/workflows/chain/{each}" in text for each in runs if each != latest)
+
+
+def test_what_is_not_there(web: httpx.Client) -> None:
+    """A missing run is a page that says so, not an error of ours."""
+    answer = web.get("/workflows/nothing")
+    assert answer.status_code == 404
+    assert "nothing" in answer.text
+    assert web.get("/operations/999").status_code == 404
+
+
+def test_without_code_there_is_no_way_back(web: httpx.Client, site: Site, client: Client) -> None:
+    """The page says how to load it."""
+    path = _started(client)
+    site.modules = ()
+    answer = web.get(f"{path}/moments")
+    assert answer.status_code == 400
+    assert "hourglass ui app.py" in answer.text
+
+
+def _schedule(client: Client, name: str) -> None:
+    client.create_schedule(
+        name,
+        Schedule(
+            action=ScheduleActionStartWorkflow("quick", "ada", id=f"of-{name}"),
+            spec=ScheduleSpec(calendars=[ScheduleCalendarSpec(hour=[ScheduleRange(9)])]),
+        ),
+    )
+
+
+def test_a_schedule_is_looked_at_and_acted_on(web: httpx.Client, client: Client) -> None:
+    """Its next times, its year; paused, resumed, triggered, backfilled, deleted."""
+    _schedule(client, "daily/9")
+    assert "daily/9" in web.get("/schedules").text
+    path = addresses.schedule("daily/9")
+    text = web.get(path).text
+    assert text.count(": 1×</title>") > 360
+    web.post(f"{path}/pause", data={"note": "holidays"})
+    assert "holidays" in web.get(path).text
+    web.post(f"{path}/resume")
+    web.post(f"{path}/trigger")
+    told = web.post(f"{path}/backfill", data={"start": "2026-01-01", "end": "2026-01-03"})
+    assert "banner good" in told.text
+    assert "no time" in web.post(f"{path}/backfill", data={"start": "soon", "end": "later"}).text
+    web.post(f"{path}/delete")
+    assert "daily/9" not in web.get("/schedules").text
+
+
+def test_many_schedules_at_once(web: httpx.Client, client: Client) -> None:
+    """Chosen ones are paused, those that are gone are named."""
+    for number in range(3):
+        _schedule(client, f"s{number}")
+    page = web.post("/schedules", data={"action": "pause", "run": ["s0", "s1", "gone"]})
+    text = _done(web, page.url.path)
+    assert "3 of 3" in text
+    assert "1 failed" in text
+    paused = [each.id for each in client.list_schedules() if each.paused]
+    assert sorted(paused) == ["s0", "s1"]
+
+
+def test_a_reset_names_compensations(web: httpx.Client, client: Client) -> None:
+    """Steps that took effect, those after a failure, and those that did not end well are told apart."""
+    client.execute_workflow("saga", "ada", id="saga")
+    path = web.get("/workflows/saga").url.path
+    text = web.get(f"{path}/reset", params={"event": "1"}).text
+    effects, _, rest = text.partition("Ran after ship_it had failed")
+    undone, _, again = rest.partition("Did not end well")
+    assert "<b>charge</b>" in effects
+    assert "<b>refund</b>" in undone
+    assert "<b>ship_it</b>" in again
+
+
+def test_messages_may_be_left_out_of_a_reset(web: httpx.Client, client: Client) -> None:
+    """The signals and updates since are counted, and each kind can be left out."""
+    path = _started(client)
+    client.get_workflow_handle("buy-ada").signal("ship")
+    client.get_workflow_handle("buy-ada").result()
+    text = web.get(f"{path}/reset", params={"event": "5"}).text
+    assert "1 signal that came since is sent" in text
+    assert "1 update that came since is sent" in text
+    event = re.search(r'name="event_id" value="(\d+)"', text)
+    assert event is not None
+    web.post(f"{path}/reset", data={"event_id": event[1], "without_signals": "1"})
+    assert client.get_workflow_handle("buy-ada").query("note_count") == 1
+    assert client.get_workflow_handle("buy-ada").describe().status.name == "RUNNING"
+    web.post(f"{path}/reset", data={"event_id": event[1]})
+    assert client.get_workflow_handle("buy-ada").result() == "ada paid 1"
+
+
+def test_the_form_of_a_message_knows_its_types(web: httpx.Client, client: Client) -> None:
+    """A link chooses the message; without one the fields are general."""
+    path = _started(client)
+    text = web.get(path, params={"update": "note"}).text
+    form = text.partition('id="update"')[2].partition("<template")[0]
+    assert 'value="note"' in form
+    assert "text <span" in form
+    assert "&#34;text&#34;" in form
+    assert f"{path}?signal=ship#signal" in text
+
+
+def test_what_is_typed_is_completed_by_what_is_in_use(web: httpx.Client, client: Client) -> None:
+    """Types of the code and of runs, search attributes of runs."""
+    client.start_workflow("elsewhere", id="e", task_queue="other", search_attributes={"Customer": "ada"})
+    text = web.get("/workflows").text
+    types = text.partition('<datalist id="types">')[2].partition("</datalist>")[0]
+    assert 'value="elsewhere"' in types
+    assert 'value="Purchase"' in types
+    assert 'value="Customer"' in text.partition('<datalist id="fields">')[2].partition("</datalist>")[0]
+
+
+def test_all_runs_of_an_id(web: httpx.Client, client: Client) -> None:
+    """Newest first, on the page of each of them."""
+    client.execute_workflow("endless", 2, id="chain")
+    runs = [each.run_id for each in client.list_workflows("WorkflowId = 'chain'")]
+    assert len(runs) == 3
+    for one in runs:
+        text = web.get(f"/workflows/chain/{one}").text
+        listed = text.partition("3 runs of this id")[2].partition("</details>")[0]
+        assert all(each in listed for each in runs)
+        assert listed.index("this one") > listed.index(one)

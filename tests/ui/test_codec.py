@@ -1,0 +1,104 @@
+"""Payloads behind a codec: hidden until a reader asks, everywhere."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+
+import httpx
+import pytest
+from tests.ui import flows
+from tests.ui.conftest import asked
+
+from hourglass import Client, Worker
+from hourglass._story.watching import decoder
+from hourglass._ui.site import Site
+from hourglass.converter import Payload
+
+SECRET = "hush-hush"
+
+
+class Reversed:
+    """Data the other way round: no cipher, but enough that nothing reads it by chance."""
+
+    def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Turned around."""
+        return [Payload(each.data[::-1], "reversed", {"was": each.encoding.encode()}) for each in payloads]
+
+    def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Turned back."""
+        return [Payload(each.data[::-1], (each.metadata or {})["was"].decode()) for each in payloads]
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    """A client with a codec, and a worker."""
+    with (
+        Client.connect("local:", codec=Reversed()) as client,
+        Worker(client, workflows=flows.WORKFLOWS, activities=flows.ACTIVITIES),
+    ):
+        yield client
+
+
+@pytest.fixture
+def path(client: Client) -> str:
+    """The page of a run full of secrets."""
+    handle = client.start_workflow(
+        flows.Purchase.run, flows.Order(SECRET), id="buy", memo={"about": f"memo {SECRET}"}
+    )
+    handle.execute_update(flows.Purchase.note, f"note {SECRET}")
+    return f"/workflows/buy/{handle.describe().run_id}"
+
+
+@pytest.fixture
+def web(client: Client) -> Iterator[httpx.Client]:
+    """Its page."""
+    site = Site(client, target="local:", modules=[flows], decode=decoder(Reversed()))
+    with asked(site) as web:
+        yield web
+
+
+@pytest.mark.parametrize("part", ["", "/history", "/moments?at=0", "/moments?at=1", "/reset?event=4", "/why"])
+def test_nothing_is_shown_unasked(web: httpx.Client, path: str, part: str) -> None:
+    """Neither plain nor as it travels; the page of a moment has the names of variables, not their values."""
+    answer = web.get(path + part)
+    assert answer.status_code == 200
+    assert SECRET not in answer.text
+    assert base64.b64encode(SECRET[::-1].encode()).decode()[:8] not in answer.text
+
+
+@pytest.mark.parametrize("part", ["", "/history", "/moments?at=1"])
+def test_what_is_asked_for_is_shown(web: httpx.Client, path: str, part: str) -> None:
+    """Decoded; and the way to the other pages keeps it."""
+    text = web.get(path + part + ("&" if "?" in part else "?") + "payloads=1").text
+    assert SECRET in text
+    assert "payloads=1" in text
+    assert "Hide payloads" in text
+
+
+def test_a_step_is_shown_with_its_values_on_request(web: httpx.Client, path: str) -> None:
+    """The step that is chosen."""
+    key = web.get(path).text.partition('<li class="k-activity')[2].partition('id="s')[2].partition('"')[0]
+    assert SECRET not in web.get(path, params={"span": key}).text
+    assert f"{SECRET} paid 1" in web.get(path, params={"span": key, "payloads": "1"}).text
+
+
+def test_answers_are_hidden_too(web: httpx.Client, path: str) -> None:
+    """Unless the form says otherwise."""
+    assert "(hidden)" in web.post(f"{path}/query", data={"name": "note_count"}).text
+    assert ">1</pre>" in web.post(f"{path}/query", data={"name": "note_count", "payloads": "1"}).text
+
+
+def test_the_file_has_payloads_as_they_travel(web: httpx.Client, path: str) -> None:
+    """Whatever is asked for: it is the history, which is decoded where it is replayed."""
+    text = web.get(f"{path}/history.json?payloads=1").text
+    assert SECRET not in text
+    assert base64.b64encode(b"reversed").decode() in text
+
+
+def test_without_a_decoder_nothing_is_decoded(client: Client, path: str) -> None:
+    """A site that was given no codec to decode with shows what travels as what it is."""
+    with asked(Site(client, target="local:")) as web:
+        text = web.get(f"{path}/history?payloads=1").text
+    assert SECRET not in text
+    assert "reversed" in text

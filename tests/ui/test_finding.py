@@ -1,0 +1,50 @@
+"""From the fields of a form to a filter."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hourglass._embedded.store.filters import parse
+from hourglass._ui.finding import Search, filter_of
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+def test_the_fields_become_one_filter() -> None:
+    """Each field narrows it; what the reader typed stands in brackets."""
+    search = Search(
+        status=("FAILED", "TIMED_OUT"), type="Order", id="o-", within="1h", query="Amount > 1 OR Vip = true"
+    )
+    assert filter_of(search, NOW) == (
+        "ExecutionStatus IN ('Failed', 'TimedOut') AND WorkflowType = 'Order' AND WorkflowId STARTS_WITH 'o-' "
+        "AND StartTime >= '2026-01-31T11:00:00Z' AND (Amount > 1 OR Vip = true)"
+    )
+    assert filter_of(Search(), NOW) == ""
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_no_text_breaks_out_of_the_filter(kind: str, prefix: str) -> None:
+    """Whatever is typed as a type or an id is one text of the filter."""
+    query = filter_of(Search(type=kind, id=prefix), NOW)
+    if query:
+        parse(query)
+
+
+@pytest.mark.parametrize("value", ["yesterday", "2026-13-01 25:00", "'; DROP", "2026-01-01T00:00:00Z OR 1=1"])
+def test_a_time_that_is_none_is_said_to_be_none(value: str) -> None:
+    """It does not reach the filter."""
+    with pytest.raises(ValueError, match=r"time|month|hour"):
+        filter_of(Search(since=value), NOW)
+
+
+def test_an_address_holds_the_search() -> None:
+    """What is looked for is in the address, so that it can be kept and sent; a change begins at the first page."""
+    search = Search(status=("RUNNING",), id="a b&c", page="ff")
+    assert search.url() == "/workflows?status=RUNNING&id=a+b%26c"
+    assert search.url(page="00") == "/workflows?status=RUNNING&id=a+b%26c&page=00"
+    assert search.toggled("RUNNING") == "/workflows?id=a+b%26c"
+    assert search.toggled("FAILED") == "/workflows?status=RUNNING&status=FAILED&id=a+b%26c"
