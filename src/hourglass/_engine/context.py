@@ -408,13 +408,29 @@ def _outermost(frame: FrameType | None) -> FrameType | None:
 
 def place_of(frame: FrameType | None) -> Site:
     """The first of the author's frames from here upwards, and the next ones as its callers; ("", 0) if there is none."""
+    # Comes by at each command of a test, where every call of a function is watched: it makes as few as it can.
     sites: list[Site] = []
-    while frame is not None and len(sites) <= _CALLERS:
+    wanted = _CALLERS + 1
+    while frame is not None and wanted:
         name = frame.f_code.co_filename
-        if not is_library(name) and not name.startswith("<frozen"):
-            sites.append((name, frame.f_lineno))
+        if _is_authored[name] if name in _is_authored else _learn_authored(name):
+            sites += ((name, frame.f_lineno),)
+            wanted -= 1
         frame = frame.f_back
     return _placed(sites)
+
+
+_is_authored: dict[str, bool] = {}
+
+
+def _learn_authored(name: str) -> bool:
+    """Whether a file is an author's. It is remembered, and never forgotten, for other threads look it up meanwhile; but
+    only of so many files.
+    """
+    found = not is_library(name) and not name.startswith("<frozen")
+    if len(_is_authored) < 4096:
+        _is_authored[name] = found
+    return found
 
 
 def raised_at(error: BaseException) -> Site:
@@ -459,7 +475,7 @@ def _placed(sites: list[Site]) -> Site:
     return place
 
 
-@lru_cache(maxsize=1024)  # asked for each frame above each command, where sites are recorded
+@lru_cache(maxsize=1024)
 def is_library(filename: str) -> bool:
     """Whether a file is ours or the standard library's, so that a report must look further up for the author's line."""
     return filename.startswith(_OUR_CODE) or (

@@ -9,7 +9,8 @@ the first, without a switch of threads.
 
 Invariants:
 
-- While jobs wait a thread has been woken, or all that there may be are at work.
+- While jobs wait a thread has been woken, or will be when the turn of the event loop that submitted them ends, or all
+  that there may be are at work.
 - What a job lets out is logged and ends nothing; a thread that ends all the same is replaced.
 - A job that is given up keeps its thread, which ends with it, and another thread takes its place: the pool
   never has fewer threads than its limit to offer. How many may be lost at a time is bounded.
@@ -18,6 +19,7 @@ Invariants:
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
@@ -93,6 +95,7 @@ class ThreadPool:
         self._hands: set[_Hand] = set()
         self._resting: list[_Hand] = []
         self._called: set[_Hand] = set()  # on their way, and not there yet
+        self._will_call = False  # when the turn of the loop that submitted jobs has ended
         self._made = 0
         self._lost = 0
         self._stopped = False
@@ -112,14 +115,25 @@ class ThreadPool:
         seat = Seat(self, job, arguments)
         with self._lock:
             self._jobs.append(seat)
-            if self._called:
-                return seat  # a thread is on its way, which calls the next one for this job
+            if self._called or self._will_call:
+                return seat  # a thread is on its way, or soon will be, which calls the next one for this job
+            loop = asyncio._get_running_loop() if self._resting else None
+            if loop is not None:
+                # Until this turn of the loop has ended the thread would only wait for the interpreter.
+                self._will_call = True
+                loop.call_soon(self._call_now)
+                return seat
             try:
                 self._call_one()
             except BaseException:
                 self._jobs.remove(seat)
                 raise
         return seat
+
+    def _call_now(self) -> None:
+        with self._lock:
+            self._will_call = False
+            self._call_one()
 
     def give_up(self, seat: Seat) -> bool:
         """Have the pool go on without this job: one that waits is dropped, one that runs loses its thread.

@@ -172,6 +172,8 @@ class Execution(Work):
         if self.exit is not None:
             return  # it was reported in its place
         record = self.record
+        # It knows us, too: two that hold each other would be left to the collector, at every step.
+        self._attempt = None
         try:
             if record.attempts.open.get(result.token) is self:
                 send_result(self.dispatch.tables, record, result, self.finish)

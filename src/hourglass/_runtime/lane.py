@@ -6,6 +6,7 @@ takes nothing more, says nothing more, unwinds its fibers and ends.
 Invariants:
 
 - An activation is queued, or in work, or answered: never two of them, never none, wherever the thread dies.
+- For each work there is a ring of the bell, or will be when the turn of the control loop that submitted it ends.
 - Answers reach the control loop in order; those that come together wake it once. Each job is answered at most once,
   there, and never by a lane that was abandoned (I5).
 """
@@ -101,6 +102,7 @@ class Lane:
         self._mutex = threading.Lock()
         self._work: deque[Work] = deque()
         self._bell: SimpleQueue[None] = SimpleQueue()
+        self._to_ring = 0  # so many jobs have come in this turn of the loop
         self._busy: Work | None = None
         self._abandoned = False
         self._ended = False
@@ -149,7 +151,16 @@ class Lane:
     def submit(self, activation: Activation, reply: Reply, generation: int = 0) -> None:
         """Have an activation evaluated; `reply` is called with the verdict on the control loop."""
         self._work.append(LaneJob(activation, reply, generation))
-        self._bell.put(None)
+        # The thread is woken when this turn of the loop has ended: until then it would wait for the interpreter, and each
+        # such wake-up is two switches of threads. What is submitted in one turn wakes it once.
+        self._to_ring += 1
+        if self._to_ring == 1:
+            self._loop.call_soon(self._ring)
+
+    def _ring(self) -> None:
+        count, self._to_ring = self._to_ring, 0
+        for _ in range(count):
+            self._bell.put(None)
 
     def do(self, chore: Callable[[Evaluations], None]) -> None:
         """Have something done with the lane's runs, in its turn."""
@@ -220,6 +231,7 @@ class Lane:
 
     def _put(self, work: Work) -> None:
         self._work.append(work)
+        self._ring()  # for the loop may end before its turn does
         self._bell.put(None)
 
     def _deliver(self) -> None:

@@ -26,8 +26,6 @@ TOO_LARGE_TRANSACTION = "Transaction size exceeds limit."
 
 MEGABYTE = 1024 * 1024
 
-_SMALL = (str, int, float)
-
 
 class Overgrown(Exception):
     """What a step writes is more than can be written at once: the run is ended instead, with this reason."""
@@ -83,10 +81,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         self._check_fields(request, _NAMES.get(type(request), _NO_NAMES))
 
     def _check_fields(self, said: msgspec.Struct, names: Mapping[str, str]) -> None:
-        for name in said.__struct_fields__:
-            value = getattr(said, name)
-            if not value or isinstance(value, _SMALL):  # most fields, of every request
-                if isinstance(value, str) and name in names and self.is_too_long(value):
+        for name, value in zip(said.__struct_fields__, msgspec.structs.astuple(said), strict=True):
+            if not value:  # most fields, of every request
+                continue
+            if isinstance(value, str):
+                if name in names and self.is_too_long(value):
                     raise ServiceError(names[name], status="INVALID_ARGUMENT")
                 continue
             if isinstance(value, Request):
