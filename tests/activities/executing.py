@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.specs import made
 
-from hourglass._contract.handle import ActivityFailed, ActivityOk, ActivityTask
+from hourglass._contract.handle import ActivityOk, ActivityTask, AttemptFailed
 from hourglass._engine.specs import Payloads
 from hourglass._runtime.executors import ActivityExecutor, ExecutorLimits
 from hourglass._runtime.resolver import Resolver
@@ -80,6 +80,6 @@ def value(result: object) -> Any:
 
 def failure(result: object) -> tuple[str, bool, str]:
     """How an attempt failed: type, whether for good, message."""
-    assert isinstance(result, ActivityFailed), result
+    assert isinstance(result, AttemptFailed), result
     assert isinstance(result.failure.info, ApplicationFailure)
     return result.failure.info.type, result.failure.info.non_retryable, result.failure.message

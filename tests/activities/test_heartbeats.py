@@ -15,7 +15,7 @@ from effort import cases
 from hourglass import activity, workflow
 from hourglass._contract.handle import ActivityTask
 from hourglass._engine.options import RetryPolicy
-from hourglass._runtime.attempts import _BEAT_PAUSE, Attempt, Surroundings
+from hourglass._runtime.attempts import _BEAT_PAUSE, Attempt, AttemptSurroundings
 from hourglass._runtime.portal import Mailbox
 from hourglass.activity._context import Equipment
 from hourglass.client import Client
@@ -105,7 +105,7 @@ def test_whatever_is_left_to_wait_the_beat_is_sent(sinces: list[float]) -> None:
             sent.append(details)
             arrived.set()
 
-        around = Surroundings(
+        around = AttemptSurroundings(
             equipment=Equipment(
                 converter=default_converter, client=None, payload_limit=None, inbound=None, registry=None
             ),

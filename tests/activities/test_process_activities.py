@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._contract.handle import ActivityCancelled, ActivityDeferred
+from hourglass._contract.handle import ActivityDeferred, AttemptCancelled
 from hourglass._runtime.process_pool import command
 from hourglass._runtime.process_wire import converter_place, frame_limit, place_of
 from hourglass.activity import activity_definition
@@ -109,7 +109,7 @@ def test_cancellation_reaches_the_process(tmp_path, name):
     if name == "waits":
         assert value(result) is True
     else:
-        assert isinstance(result, ActivityCancelled)
+        assert isinstance(result, AttemptCancelled)
         assert beats[-1] == (b"t", payloads("cleaned up"))
     assert seen.died_processes == 0
 
@@ -136,7 +136,7 @@ def test_what_does_not_stop_is_killed(tmp_path, reason):
         return result, value(await executor.execute(attempt("static", 1))), executor.statistics()
 
     result, following, seen = script(stubborn, cancel_grace=0.01, hang_grace=0.01)
-    assert isinstance(result, ActivityCancelled)
+    assert isinstance(result, AttemptCancelled)
     assert following == 2
     assert (seen.started_processes, seen.died_processes) == (2, 1)
 
@@ -146,7 +146,7 @@ def test_a_timeout_kills_even_if_the_engine_says_nothing(tmp_path):
     sign = str(tmp_path / "sign")
     task = attempt("deaf", sign, start_to_close_timeout=0.01)
     result = script(lambda executor, _: executor.execute(task), late=0.01, hang_grace=0.01)
-    assert isinstance(result, ActivityCancelled)
+    assert isinstance(result, AttemptCancelled)
 
 
 def test_what_waits_for_a_slot_can_be_cancelled(tmp_path):
@@ -165,7 +165,7 @@ def test_what_waits_for_a_slot_can_be_cancelled(tmp_path):
         return await running, await waiting
 
     for result in script(queueing, cancel_grace=0.01):
-        assert isinstance(result, ActivityCancelled)
+        assert isinstance(result, AttemptCancelled)
     assert not second.exists()
 
 

@@ -9,11 +9,11 @@ import pytest
 from tests.specs import made
 
 from hourglass._contract.handle import (
-    ActivityCancelled,
     ActivityDeferred,
-    ActivityFailed,
     ActivityOk,
     ActivityTask,
+    AttemptCancelled,
+    AttemptFailed,
     HandleBroken,
 )
 from hourglass._contract.service import CompleteActivity, Nothing
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.usefixtures("each_event_loop")
 
 (DETAIL,) = payloads("detail")
 OK = ActivityOk(b"t", DETAIL)
-FAILED = ActivityFailed(b"t", Failure("no", ApplicationFailure("Bank")))
-CANCELLED = ActivityCancelled(b"t", Failure("Cancelled", CanceledFailure((DETAIL,))))
+FAILED = AttemptFailed(b"t", Failure("no", ApplicationFailure("Bank")))
+CANCELLED = AttemptCancelled(b"t", Failure("Cancelled", CanceledFailure((DETAIL,))))
 
 
 class Service:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hourglass import activity
-from hourglass._contract.handle import ActivityCancelled, HandleBroken
+from hourglass._contract.handle import AttemptCancelled, HandleBroken
 from hourglass._engine.specs import RetryRule
 from hourglass._runtime.activity_threads import ThreadPool
 from hourglass._runtime.attempts import Attempt
@@ -188,7 +188,7 @@ def test_hung_threads_are_replaced(reason, caplog):
 
     with caplog.at_level(logging.ERROR, logger="hourglass.worker"):
         results, following, lost, after = script(hanging, max_threads=2, hang_grace=0.01)
-    assert all(isinstance(each, ActivityCancelled) for each in results)
+    assert all(isinstance(each, AttemptCancelled) for each in results)
     assert (following, after) == ("next", "after")
     assert (lost.lost_threads, lost.running) == (2, 0)
     assert "2 threads are lost" in caplog.text
@@ -544,7 +544,7 @@ def test_a_cancellation_before_the_first_line_ends_the_attempt(moved):
         return result, value(await guilty)
 
     result, _ = script(cancelling, loop_tick=0.01, loop_limit=0.02 if moved else 600.0)
-    assert isinstance(result, ActivityCancelled)
+    assert isinstance(result, AttemptCancelled)
 
 
 def test_a_coroutine_that_swallows_its_cancellation_is_given_up():
@@ -557,7 +557,7 @@ def test_a_coroutine_that_swallows_its_cancellation_is_given_up():
         return await running, executor.running
 
     result, left = script(stubborn, hang_grace=0.01)
-    assert isinstance(result, ActivityCancelled)
+    assert isinstance(result, AttemptCancelled)
     assert left == 0
 
 

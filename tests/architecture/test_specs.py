@@ -22,7 +22,7 @@ from hourglass._embedded.engine.dispatch import activity_task
 from hourglass._embedded.engine.starting import _first_event
 from hourglass._embedded.rules.children import first_event
 from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.rules.run import Step
+from hourglass._embedded.rules.run import Transition
 from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.rules.tasks import Sent, TaskAnswer, complete_task, start_task
 from hourglass._embedded.rules.transitions import open_run
@@ -182,7 +182,7 @@ def asked(what: str, **said: Any) -> Any:
     return command
 
 
-def embedded(command: c.Command) -> Step:
+def embedded(command: c.Command) -> Transition:
     """What the embedded engine makes of a command."""
     started = h.WorkflowExecutionStarted(
         workflow_id="w",

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from hourglass._bridge.calls import Patience, begin
+from hourglass._bridge.calls import CallDeadlines, begin
 
 from .virtual_loop import run, settle
 
@@ -115,7 +115,7 @@ def test_patience_tells_of_what_is_late_when_it_is_late() -> None:
     async def body() -> None:
         loop = asyncio.get_running_loop()
         begun, told = loop.time(), []
-        patience = Patience(10.0)
+        patience = CallDeadlines(10.0)
 
         def late(name: str) -> None:
             told.append((name, loop.time() - begun))
@@ -138,7 +138,7 @@ def test_patience_can_begin_anew_when_it_calls() -> None:
     async def body() -> None:
         loop = asyncio.get_running_loop()
         begun, told = loop.time(), []
-        patience = Patience(5.0)
+        patience = CallDeadlines(5.0)
 
         def beat(what: str) -> None:
             told.append(loop.time() - begun)
@@ -157,7 +157,7 @@ def test_thousands_watched_are_one_timer() -> None:
 
     async def body() -> None:
         loop = asyncio.get_running_loop()
-        patience = Patience(5.0)
+        patience = CallDeadlines(5.0)
         before = len(loop._scheduled)  # type: ignore[attr-defined]
         for number in range(1000):
             patience.watch(number, lambda _: None)
@@ -170,7 +170,7 @@ def test_what_cannot_be_told_keeps_nothing_back() -> None:
     """One that raises is logged, and the others are told of all the same, also those that fall due later."""
 
     async def body() -> None:
-        patience, told = Patience(5.0), []
+        patience, told = CallDeadlines(5.0), []
 
         def harm(_: object) -> None:
             raise ValueError("no")

@@ -9,11 +9,11 @@ import pytest
 
 from hourglass._bridge.holder import StaleCompletion, WorkerNotRegistered
 from hourglass._contract.handle import (
-    ActivityCancelled,
     ActivityDeferred,
-    ActivityFailed,
     ActivityOk,
     ActivityResult,
+    AttemptCancelled,
+    AttemptFailed,
     HandleBroken,
 )
 from hourglass._contract.service import CompleteActivity
@@ -280,9 +280,9 @@ def test_heartbeats_and_evictions_reach_the_handle() -> None:
     ("result", "request_"),
     [
         (ActivityOk(b"a-1", Payload(b"1")), CompleteActivity(token=b"a-1", result=Payload(b"1"))),
-        (ActivityFailed(b"a-1", Failure("no")), CompleteActivity(token=b"a-1", failure=Failure("no"))),
+        (AttemptFailed(b"a-1", Failure("no")), CompleteActivity(token=b"a-1", failure=Failure("no"))),
         (
-            ActivityCancelled(b"a-1", Failure("c", CanceledFailure((Payload(b"2"),)))),
+            AttemptCancelled(b"a-1", Failure("c", CanceledFailure((Payload(b"2"),)))),
             CompleteActivity(token=b"a-1", cancelled=True, cancelled_details=(Payload(b"2"),)),
         ),
     ],

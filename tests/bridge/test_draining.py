@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hourglass._bridge.holder import StaleCompletion
-from hourglass._contract.handle import ActivityCancel, ActivityFailed, ActivityOk, HandleBroken
+from hourglass._contract.handle import ActivityCancel, ActivityOk, AttemptFailed, HandleBroken
 from hourglass._engine import events
 from hourglass._engine.commands import Succeeded, TaskFailed
 from hourglass._engine.events import Activation, ActivityCompleted
@@ -123,7 +123,7 @@ def test_what_still_comes_is_failed_at_once() -> None:
         old.give(attempt(b"late"))
         await settle()
         assert [each.run_id for each in old.completions] == ["late"]
-        assert [type(each) for each in old.results] == [ActivityFailed]
+        assert [type(each) for each in old.results] == [AttemptFailed]
         await world.holder.stop()
 
     run(body)
@@ -145,7 +145,7 @@ def test_activities_have_the_graceful_period_then_are_told_then_failed() -> None
         await world.holder.complete_activity(Q, 1, ActivityOk(b"stops"))
         await world.holder.stop()
         assert now() == pytest.approx(21.0)
-        assert [type(each) for each in world.handle.results] == [ActivityOk, ActivityOk, ActivityFailed]
+        assert [type(each) for each in world.handle.results] == [ActivityOk, ActivityOk, AttemptFailed]
         assert world.handle.finalized == 1
 
     run(body)
@@ -199,7 +199,7 @@ def test_a_worker_that_ends_does_not_wait_for_its_recycled_handles() -> None:
         await world.holder.stop()
         assert now() == pytest.approx(1.0)
         assert world.cancels == [(1, b"long", "WORKER_SHUTDOWN")]
-        assert [type(each) for each in world.engine.handles[0].results] == [ActivityFailed]
+        assert [type(each) for each in world.engine.handles[0].results] == [AttemptFailed]
 
     run(body)
 
@@ -435,7 +435,7 @@ def test_a_local_activity_that_the_drain_ends_fails_its_task() -> None:
         await world.holder.unregister_worker(Q)
         await asyncio.sleep(5.5)
         failure = Failure("told to stop", ApplicationFailure(type="WorkerShutdown"))
-        await world.holder.complete_activity(Q, 1, ActivityFailed(b"told", failure))
+        await world.holder.complete_activity(Q, 1, AttemptFailed(b"told", failure))
         await world.holder.complete_activity(Q, 1, ActivityOk(b"quick"))
         handle.give(local_end("three"))
         handle.give(local_end("one", events.ActivityFailed(1, failure, is_local=True)))
@@ -451,7 +451,7 @@ def test_a_local_activity_that_the_drain_ends_fails_its_task() -> None:
             "one": TaskFailed,
             "two": TaskFailed,
         }
-        failed = [each.failure.info for each in handle.results if isinstance(each, ActivityFailed)]
+        failed = [each.failure.info for each in handle.results if isinstance(each, AttemptFailed)]
         assert [each.non_retryable for each in failed] == [True, True]
 
     run(body)
@@ -469,7 +469,7 @@ def test_what_nobody_dispatches_is_answered() -> None:
         world.handle.give(local(b"next", "run"))
         await settle()
         assert [type(each) for each in world.handle.completions] == [TaskFailed]
-        assert [type(each) for each in world.handle.results] == [ActivityFailed]
+        assert [type(each) for each in world.handle.results] == [AttemptFailed]
         await world.holder.stop()
 
     run(body)

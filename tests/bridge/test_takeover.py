@@ -10,7 +10,7 @@ import asyncio
 import pytest
 
 from hourglass._bridge.holder import WorkerNotRegistered
-from hourglass._contract.handle import ActivityFailed, ActivityOk, Shutdown
+from hourglass._contract.handle import ActivityOk, AttemptFailed, Shutdown
 from hourglass._engine.commands import TaskFailed
 
 from .scripted import Q, World, activation, attempt, complete, done, eviction, take_activation, take_activity
@@ -77,7 +77,7 @@ def test_kept_items_are_failed_properly() -> None:
         old = world.engine.handles[0]
         assert old.log[:2] == ["shutdown", "begin run-1"]
         assert [type(each) for each in old.completions] == [TaskFailed]
-        assert [type(each) for each in old.results] == [ActivityFailed]
+        assert [type(each) for each in old.results] == [AttemptFailed]
         assert old.finalized == 1
         await world.holder.stop()
 

@@ -92,7 +92,7 @@ class Shelf:
             case sc.DescribeSchedule(schedule_id=name):
                 token, schedule = self.kept[name]
                 shown = msgspec.structs.replace(schedule, spec=canonical(schedule.spec))
-                return sc.ScheduleDescription(
+                return sc.ScheduleDetails(
                     schedule_id=name, schedule=shown, conflict_token=str(token).encode()
                 )
             case sc.UpdateSchedule(schedule_id=name):

@@ -18,7 +18,7 @@ from hourglass._contract.schedules import EngineScheduleSpec, IntervalSpec
 from hourglass._contract.service import SignalWorkflow, StartWorkflow, TerminateWorkflow, WorkflowStatus
 from hourglass._embedded.rules import tasks, transitions
 from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.rules.run import Run, Step
+from hourglass._embedded.rules.run import Run, Transition
 from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store.store import AT_ONCE, Change, ScheduleChange, Store
 from hourglass._engine import commands as c
@@ -69,7 +69,7 @@ class Life:
         step = self.step
         return Change(run=step.run, events=step.events, touched=step.touched, wake_ns=wake_ns, **more)
 
-    def go(self, transition: Callable[[Run, int], Step], wake_ns: int = 0, **more: Any) -> Change:
+    def go(self, transition: Callable[[Run, int], Transition], wake_ns: int = 0, **more: Any) -> Change:
         self.now += SECOND
         self.step = transition(self.run, self.now)
         return self.change(wake_ns, **more)

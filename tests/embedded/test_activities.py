@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.specs import made
 
-from hourglass._contract.handle import ActivityCancelled, ActivityDeferred, ActivityFailed, ActivityOk
+from hourglass._contract.handle import ActivityDeferred, ActivityOk, AttemptCancelled, AttemptFailed
 from hourglass._contract.service import (
     CompleteActivity,
     DescribeWorkflow,
@@ -75,7 +75,7 @@ def test_a_failed_attempt_is_retried_with_back_off() -> None:
         for attempt, wait in ((1, 1.0), (2, 2.0), (3, 4.0)):
             task = await world.activity()
             assert task.attempt == attempt
-            await world.handle.complete_activity(ActivityFailed(task.token, app_failure("no")))
+            await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
             world.clock.advance(wait - 0.001)
             assert not list(world.connection.engine.queues.attempts("q"))
             world.clock.advance(0.001)
@@ -111,7 +111,7 @@ def test_a_failure_for_good_is_wrapped_as_core_wraps_it(
         world = await World.new()
         await begun(world, schedule(retry_policy=rule, schedule_to_close_timeout=30.0))
         task = await world.activity()
-        await world.handle.complete_activity(ActivityFailed(task.token, failure))
+        await world.handle.complete_activity(AttemptFailed(task.token, failure))
         info = ActivityFailure(
             activity_type="act",
             activity_id="1",
@@ -135,7 +135,7 @@ def test_a_failure_may_name_the_next_delay() -> None:
         await begun(world, schedule())
         task = await world.activity()
         await world.handle.complete_activity(
-            ActivityFailed(task.token, app_failure("no", next_retry_delay=77.0))
+            AttemptFailed(task.token, app_failure("no", next_retry_delay=77.0))
         )
         before = world.clock.now_ns()
         assert world.clock.advance_to_next()
@@ -276,7 +276,7 @@ def test_try_cancel_resolves_at_once_and_tells_the_attempt() -> None:
         assert second.history_length == world.seen[-2].history_length
         await world.complete(run_id)
         assert (await world.cancel()).reason == "CANCELLED"
-        await world.handle.complete_activity(ActivityCancelled(task.token, Failure(info=CanceledFailure())))
+        await world.handle.complete_activity(AttemptCancelled(task.token, Failure(info=CanceledFailure())))
         # The end wants a task, which has nothing to say and completes by itself.
         await settle()
         assert world.handle._next_activation() is None
@@ -305,7 +305,7 @@ def test_wait_for_cancellation_resolves_when_the_attempt_ends() -> None:
         await world.complete(run_id, c.RequestCancelActivity(1))
         assert (await world.cancel()).token == task.token
         failure = Failure("cancelled", CanceledFailure((text("half"),)))
-        await world.handle.complete_activity(ActivityCancelled(task.token, failure))
+        await world.handle.complete_activity(AttemptCancelled(task.token, failure))
         (event,) = (await world.activation()).events
         assert isinstance(event, e.ActivityCancelled)
         assert event.failure.cause == Failure(info=CanceledFailure((text("half"),)))
@@ -420,7 +420,7 @@ def test_many_heartbeats_are_thinned_out_and_the_last_details_are_kept() -> None
         assert recorded() == (text("49"),)
         world.handle.heartbeat(task.token, (text("50"),))
         assert recorded() == (text("49"),)
-        await world.handle.complete_activity(ActivityFailed(task.token, app_failure("no")))
+        await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
         world.clock.advance(1)
         again = await world.activity()
         assert (again.attempt, again.heartbeat_details) == (2, (text("50"),))

@@ -21,7 +21,7 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import ActivityCancellationType
 from tests.specs import made
 
-from hourglass._contract.handle import ActivityCancelled, ActivityFailed, ActivityOk
+from hourglass._contract.handle import ActivityOk, AttemptCancelled, AttemptFailed
 from hourglass._contract.service import CancelWorkflow, SignalWorkflow, TerminateWorkflow
 from hourglass._embedded.workers.cursor import seed_of
 from hourglass._engine import commands as c
@@ -78,7 +78,7 @@ async def drive_steps(world: World) -> None:
     )
     task = await world.activity()
     failure = app_failure("no", non_retryable=True)
-    await world.handle.complete_activity(ActivityFailed(task.token, failure))
+    await world.handle.complete_activity(AttemptFailed(task.token, failure))
     await world.activation()
     once = RetryRule(maximum_attempts=1)
     await world.complete(run_id, made(c.ScheduleActivity, seq=3, activity_id="3", **act, retry_policy=once))
@@ -158,7 +158,7 @@ async def drive_cancelling(world: World) -> None:
         world.clock.advance(1)
         await _until(world, e.TimerFired)
         await world.complete(run_id, c.RequestCancelActivity(seq))
-        end = ActivityCancelled(task.token, Failure(info=CanceledFailure()))
+        end = AttemptCancelled(task.token, Failure(info=CanceledFailure()))
         if kind is specs.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED:
             await world.cancel()
             await world.handle.complete_activity(end)

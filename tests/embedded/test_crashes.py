@@ -14,9 +14,9 @@ from hourglass._contract import service as s
 from hourglass._contract.handle import (
     ActivityCancel,
     ActivityDeferred,
-    ActivityFailed,
     ActivityOk,
     ActivityTask,
+    AttemptFailed,
 )
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.rules.run import Run
@@ -213,7 +213,7 @@ class Life:
             await handle.complete_activity(
                 self.rng.choice(
                     [
-                        ActivityFailed(token, app_failure("no")),
+                        AttemptFailed(token, app_failure("no")),
                         ActivityDeferred(token),
                         ActivityOk(token, text("r")),
                         ActivityOk(token, text("r")),

@@ -15,7 +15,7 @@ from hourglass._embedded.rules import activities, transitions
 from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules.draft import Draft, Eager, take_task
 from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.rules.run import Activity, Run, Step
+from hourglass._embedded.rules.run import PendingActivity, Run, Transition
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.specs import ActivitySpec, StartSpec
@@ -32,7 +32,7 @@ def eager(attempts: int = 9, queue: str = "q", limits: Limits = LIMITS) -> Eager
     return Eager("me", queue, limits, attempts)
 
 
-def answered(life: Life, *commands: c.Command, at_once: Eager | None) -> Step:
+def answered(life: Life, *commands: c.Command, at_once: Eager | None) -> Transition:
     answer = tasks.TaskAnswer(commands=tuple(map(tasks.Sent, commands)), identity="me")
     return tasks.complete_task(life.run, answer, "", LIMITS, NOW, at_once)
 
@@ -43,7 +43,7 @@ def with_task() -> Life:
     return life
 
 
-def begun(step: Step) -> list[int]:
+def begun(step: Transition) -> list[int]:
     return [event_id for event_id, each in step.run.activities.items() if each.started_ns]
 
 
@@ -211,7 +211,7 @@ def test_an_end_with_its_task_is_what_the_end_and_then_the_task_write(
         spec=StartSpec(task_queue="q"),
     )
     scheduled = h.ActivityTaskScheduled("1", "echo", ActivitySpec(task_queue="q"), 4)
-    attempt = Activity(
+    attempt = PendingActivity(
         scheduled_event_id=5,
         scheduled=scheduled,
         spec=scheduled.spec,

@@ -15,7 +15,7 @@ from tests.specs import made
 
 from hourglass._contract import schedules as sc
 from hourglass._contract import service as s
-from hourglass._contract.handle import ActivityFailed
+from hourglass._contract.handle import AttemptFailed
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.clock import LATEST_NS, SECOND, later, storable, to_ns
 from hourglass._embedded.rules.activities import backoff
@@ -81,7 +81,7 @@ def fails(commands: c.Command, **failure: Any) -> Door:
     async def door(world: World) -> None:
         await asks(commands)(world)
         task = await world.activity()
-        await world.handle.complete_activity(ActivityFailed(task.token, app_failure("no", **failure)))
+        await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no", **failure)))
 
     return door
 

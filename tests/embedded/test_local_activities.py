@@ -13,11 +13,11 @@ from tests.specs import made
 
 from hourglass._contract.handle import (
     ActivityCancel,
-    ActivityCancelled,
     ActivityDeferred,
-    ActivityFailed,
     ActivityOk,
     ActivityTask,
+    AttemptCancelled,
+    AttemptFailed,
     Shutdown,
 )
 from hourglass._contract.service import QueryWorkflow, SignalWorkflow, TerminateWorkflow
@@ -128,13 +128,13 @@ def test_short_pauses_pass_within_the_task() -> None:
         for number in (1, 2):
             task = await world.activity()
             assert task.attempt == number
-            await world.handle.complete_activity(ActivityFailed(task.token, app_failure("no")))
+            await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
             await settle()
             assert world.is_idle, "only time can move things on"
             world.clock.advance(2.0 * number)
         task = await world.activity()
         assert task.attempt == 3
-        await world.handle.complete_activity(ActivityFailed(task.token, app_failure("never")))
+        await world.handle.complete_activity(AttemptFailed(task.token, app_failure("never")))
         assert await told(world) == e.ActivityFailed(1, app_failure("never"), is_local=True)
         await world.complete(run_id, c.CompleteRun(text("end")))
         assert [each["attempt"] for each in await markers(world)] == [3]
@@ -158,7 +158,7 @@ def test_what_must_not_be_retried_is_not(failure: Failure) -> None:
         world = await World.new()
         await begun(world, local(retry_policy=RetryRule(non_retryable_error_types=("Never",))))
         task = await world.activity()
-        await world.handle.complete_activity(ActivityFailed(task.token, failure))
+        await world.handle.complete_activity(AttemptFailed(task.token, failure))
         assert await told(world) == e.ActivityFailed(1, failure, is_local=True)
         await world.close()
 
@@ -173,7 +173,7 @@ def test_a_long_pause_is_left_to_the_run() -> None:
         run_id = await begun(world, local(local_retry_threshold=0.5))
         task = await world.activity()
         asked_ns = world.clock.now_ns()
-        await world.handle.complete_activity(ActivityFailed(task.token, app_failure("no")))
+        await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
         event = await told(world)
         assert event == e.ActivityBackedOff(1, 2, 1.0, asked_ns)
         await world.complete(run_id, c.StartTimer(1, 1_000_000_000))
@@ -223,7 +223,7 @@ def test_the_whole_limit_counts_pauses() -> None:
             local(schedule_to_close_timeout=5.0, retry_policy=RetryRule(initial_interval=7.0)),
         )
         task = await world.activity()
-        await world.handle.complete_activity(ActivityFailed(task.token, app_failure("no")))
+        await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
         world.clock.advance(5)
         event = await told(world)
         assert isinstance(event, e.ActivityFailed)
@@ -262,7 +262,7 @@ def test_cancelling(kind: Kind) -> None:
             assert await world.cancel() == ActivityCancel(task.token, "CANCELLED")
         if kind is Kind.WAIT_CANCELLATION_COMPLETED:
             await world.handle.complete_activity(
-                ActivityCancelled(task.token, Failure("stopped", CanceledFailure()))
+                AttemptCancelled(task.token, Failure("stopped", CanceledFailure()))
             )
         event = await told(world)
         assert isinstance(event, e.ActivityCancelled)
@@ -285,7 +285,7 @@ def test_a_failure_after_a_cancel_is_not_retried() -> None:
         await beats(world)
         await world.complete(run_id, c.RequestCancelLocalActivity(1))
         await world.cancel()
-        await world.handle.complete_activity(ActivityFailed(task.token, app_failure("broke")))
+        await world.handle.complete_activity(AttemptFailed(task.token, app_failure("broke")))
         assert await told(world) == e.ActivityFailed(1, app_failure("broke"), is_local=True)
         await world.close()
 
@@ -504,7 +504,7 @@ def test_a_worker_that_leaves_hands_its_pauses_over() -> None:
         world = await World.new()
         await begun(world, local())
         task = await world.activity()
-        await world.handle.complete_activity(ActivityFailed(task.token, app_failure("no")))
+        await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
         world.handle.initiate_shutdown()
         for poll in (world.handle.poll_activation, world.handle.poll_activity):
             with pytest.raises(Shutdown):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.specs import made
 
-from hourglass._contract.handle import ActivityCancel, ActivityFailed, ActivityOk, ActivityTask
+from hourglass._contract.handle import ActivityCancel, ActivityOk, ActivityTask, AttemptFailed
 from hourglass._contract.service import CancelWorkflow, SignalWorkflow, StillOpen, WaitForClose
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine import commands as c
@@ -158,7 +158,7 @@ class Life:
             task = self.attempts.pop(self.rng.randrange(len(self.attempts)))
             failed = self.rng.random() < 0.3
             end = (
-                ActivityFailed(task.token, app_failure("no")) if failed else ActivityOk(task.token, text("r"))
+                AttemptFailed(task.token, app_failure("no")) if failed else ActivityOk(task.token, text("r"))
             )
             await self.handle.complete_activity(end)
 

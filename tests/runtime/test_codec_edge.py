@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Sequence
 
-from hourglass._contract.handle import ActivityCancel, ActivityFailed, ActivityOk
+from hourglass._contract.handle import ActivityCancel, ActivityOk, AttemptFailed
 from hourglass._engine.commands import CompleteRun, FailRun, Succeeded, TaskFailed
 from hourglass._engine.events import RunStarted
 from hourglass._runtime.codec_edge import CodecHandle
@@ -86,7 +86,7 @@ def test_what_the_codec_refuses_is_answered_as_failed():
         inner.activities.put_nowait(attempt("a", "plain"))
         inner.activities.put_nowait(ActivityCancel(b"other"))
         assert await edge.poll_activity() == ActivityCancel(b"other")
-        assert isinstance(inner.results[0], ActivityFailed)
+        assert isinstance(inner.results[0], AttemptFailed)
 
     with_codec(script)
 
@@ -99,7 +99,7 @@ def test_what_cannot_be_sealed_is_answered_as_failed():
         await edge.complete_activation(Succeeded("r", (CompleteRun(payloads("secret")[0]),)))
         await edge.complete_activity(ActivityOk(b"t", payloads("secret")[0]))
         assert isinstance(inner.completions[0], TaskFailed)
-        assert isinstance(inner.results[0], ActivityFailed)
+        assert isinstance(inner.results[0], AttemptFailed)
         assert "secret" not in repr(inner.completions) + repr(inner.results)
 
     with_codec(script)

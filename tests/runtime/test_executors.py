@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from hourglass import activity
-from hourglass._contract.handle import ActivityCancelled, ActivityDeferred, ActivityFailed, ActivityOk
+from hourglass._contract.handle import ActivityDeferred, ActivityOk, AttemptCancelled, AttemptFailed
 from hourglass._engine.specs import Payloads
 from hourglass._runtime.executors import ActivityExecutor
 from hourglass._runtime.resolver import Resolver
@@ -238,7 +238,7 @@ def value(result: object) -> object:
 
 
 def failure(result: object) -> tuple[str, bool, str]:
-    assert isinstance(result, ActivityFailed), result
+    assert isinstance(result, AttemptFailed), result
     assert isinstance(result.failure.info, ApplicationFailure)
     return result.failure.info.type, result.failure.info.non_retryable, result.failure.message
 
@@ -361,7 +361,7 @@ def test_cancellation_reaches_a_thread_once_at_its_heartbeat():
         return await running, list(beats)
 
     result, beats = with_executor(script)
-    assert isinstance(result, ActivityCancelled)
+    assert isinstance(result, AttemptCancelled)
     assert isinstance(result.failure.info, CanceledFailure)
     assert place.seen == [True]
     assert beats[0] == (b"t", payloads("step", 1))
@@ -383,11 +383,11 @@ def test_wait_cancelled_tells_and_takes_the_request():
 @pytest.mark.parametrize(
     ("reason", "kind"),
     [
-        ("CANCELLED", ActivityCancelled),
-        ("TIMED_OUT", ActivityCancelled),
-        ("NOT_FOUND", ActivityCancelled),
-        ("WORKER_SHUTDOWN", ActivityFailed),
-        ("PAUSED", ActivityFailed),
+        ("CANCELLED", AttemptCancelled),
+        ("TIMED_OUT", AttemptCancelled),
+        ("NOT_FOUND", AttemptCancelled),
+        ("WORKER_SHUTDOWN", AttemptFailed),
+        ("PAUSED", AttemptFailed),
     ],
 )
 def test_coroutines_are_cancelled_by_their_loop(reason, kind):
@@ -414,7 +414,7 @@ def test_cancellation_reaches_a_thread_of_an_async_activity():
         executor.cancel(b"t", "CANCELLED")
         return await running
 
-    assert isinstance(with_executor(script), ActivityCancelled)
+    assert isinstance(with_executor(script), AttemptCancelled)
     assert place.seen == ["thread saw it"]
 
 

@@ -14,11 +14,11 @@ from tests.specs import made
 from hourglass._contract import service as sv
 from hourglass._contract.handle import (
     ActivityCancel,
-    ActivityCancelled,
     ActivityDeferred,
     ActivityItem,
     ActivityResult,
     ActivityTask,
+    AttemptCancelled,
     HandleBroken,
     HandleConfig,
     Shutdown,
@@ -188,7 +188,7 @@ def test_an_activity_is_cancelled(server: DevServer) -> None:
                 while not done.is_set():
                     handle.heartbeat(item.token, (live.value("alive"),))
                     await asyncio.sleep(0.05)
-                return ActivityCancelled(item.token, Failure("stopped", CanceledFailure()))
+                return AttemptCancelled(item.token, Failure("stopped", CanceledFailure()))
 
             loops = live.Loops(handle, evaluate, execute)
             await connection.call(live.start(queue, queue))

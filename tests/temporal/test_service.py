@@ -10,7 +10,7 @@ import pytest
 from temporalio.client import WorkflowHistory
 
 from hourglass._contract import service as sv
-from hourglass._contract.handle import ActivityFailed
+from hourglass._contract.handle import AttemptFailed
 from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
 from hourglass._engine.specs import RetryRule
@@ -124,7 +124,7 @@ def test_pending_activities(server: DevServer) -> None:
         queue = live.unique("q")
 
         async def fail(item: Any) -> Any:
-            return ActivityFailed(item.token, Failure("not yet", ApplicationFailure("NotYet")))
+            return AttemptFailed(item.token, Failure("not yet", ApplicationFailure("NotYet")))
 
         async with (
             live.connected(server.target) as connection,

@@ -263,8 +263,8 @@ def test_an_unknown_activity_item_is_none() -> None:
     [
         (hd.ActivityOk(b"t", ex.ONE), "completed"),
         (hd.ActivityOk(b"t"), "completed"),
-        (hd.ActivityFailed(b"t", ex.BOOM), "failed"),
-        (hd.ActivityCancelled(b"t", ex.BOOM), "cancelled"),
+        (hd.AttemptFailed(b"t", ex.BOOM), "failed"),
+        (hd.AttemptCancelled(b"t", ex.BOOM), "cancelled"),
         (hd.ActivityDeferred(b"t"), "will_complete_async"),
     ],
 )
@@ -273,7 +273,7 @@ def test_an_activity_result(result: hd.ActivityResult, kind: str) -> None:
     message = ActivityTaskCompletion.FromString(activity_result_to_proto(result))
     assert message.task_token == b"t"
     assert message.result.WhichOneof("status") == kind
-    if isinstance(result, (hd.ActivityFailed, hd.ActivityCancelled)):
+    if isinstance(result, (hd.AttemptFailed, hd.AttemptCancelled)):
         assert failure_from(getattr(message.result, kind).failure) == result.failure
     if isinstance(result, hd.ActivityOk):
         assert message.result.completed.HasField("result") == (result.result is not None)

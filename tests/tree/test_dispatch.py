@@ -7,7 +7,7 @@ import logging
 
 from bridge.scripted import activation, attempt, eviction
 from hourglass._bridge.handles import HandleLimits
-from hourglass._contract.handle import ActivityCancel, ActivityFailed, ActivityOk
+from hourglass._contract.handle import ActivityCancel, ActivityOk, AttemptFailed
 from hourglass._engine.commands import Succeeded, TaskFailed
 from hourglass._engine.events import Activation, RunEvicted, RunStarted
 from hourglass._supervision import NotRunning
@@ -35,7 +35,7 @@ def started(run_id: str, workflow: str, *args: object) -> Activation:
 
 
 def kind_of(answer: object) -> str:
-    assert isinstance(answer, (TaskFailed, ActivityFailed)), answer
+    assert isinstance(answer, (TaskFailed, AttemptFailed)), answer
     assert isinstance(answer.failure.info, ApplicationFailure)
     return answer.failure.info.type
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from bridge.scripted import eviction
-from hourglass._contract.handle import ActivityFailed
+from hourglass._contract.handle import AttemptFailed
 from hourglass._engine.commands import TaskFailed
 from hourglass._runtime.watchdog import (
     NobodyPolls,
@@ -148,7 +148,7 @@ def test_an_attempt_that_nobody_is_at_is_reported_as_failed(caplog):
             look(world.app, patience, 0.0)
             look(world.app, patience, 30.0)
             await until(lambda: world.handle.results)
-            assert [type(each) for each in world.handle.results] == [ActivityFailed]
+            assert [type(each) for each in world.handle.results] == [AttemptFailed]
 
     caplog.set_level(logging.ERROR)
     play(script)

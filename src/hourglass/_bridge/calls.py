@@ -2,7 +2,7 @@
 on one loop.
 
 `begin` runs a coroutine right away, in the turn of its caller: a call on an engine in this process mostly ends
-there and then, and costs no task. `Patience` tells of each call that has not ended within a fixed limit: the limit
+there and then, and costs no task. `CallDeadlines` tells of each call that has not ended within a fixed limit: the limit
 is the same for all, so the oldest is always the next to be overdue, and one timer serves thousands. `Condition` wakes
 all waiters together.
 
@@ -73,7 +73,7 @@ def within(seconds: float | None) -> AbstractAsyncContextManager[object]:
     return _NO_LIMIT if seconds is None else asyncio.timeout(seconds)
 
 
-class Patience:
+class CallDeadlines:
     """Calls back for each call that was not forgotten within the limit, in the order in which they were watched.
 
     The limit is the same for all, so the dict's insertion order is the order of deadlines, and one timer is enough.

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
-from hourglass._bridge.calls import Condition, Patience, begin
+from hourglass._bridge.calls import CallDeadlines, Condition, begin
 from hourglass._bridge.poll_line import InFlight, Kept, PollLine
 from hourglass._contract.handle import (
     ActivityCancel,
@@ -565,7 +565,7 @@ class HandleTables:
         self._tokens = itertools.count(1)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._bounded: set[asyncio.Task[Any]] = set()
-        self._patience: dict[float, Patience] = {}
+        self._patience: dict[float, CallDeadlines] = {}
         self._around = HandleContext(
             next_token=self._tokens.__next__, now_ns=now_ns, broken=self.handle_broke
         )
@@ -636,11 +636,11 @@ class HandleTables:
                 return record.connection
         return self.shared or otherwise
 
-    def patience(self, limit: float) -> Patience:
+    def patience(self, limit: float) -> CallDeadlines:
         """The timer for all calls with this limit in seconds."""
         patience = self._patience.get(limit)
         if patience is None:
-            patience = self._patience[limit] = Patience(limit)
+            patience = self._patience[limit] = CallDeadlines(limit)
         return patience
 
     # --- tasks --------------------------------------------------------------------------------------------

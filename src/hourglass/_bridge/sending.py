@@ -31,13 +31,13 @@ from hourglass._bridge.handles import (
 )
 from hourglass._bridge.poll_line import OURS, InFlight
 from hourglass._contract.handle import (
-    ActivityCancelled,
     ActivityDeferred,
-    ActivityFailed,
     ActivityItem,
     ActivityOk,
     ActivityResult,
     ActivityTask,
+    AttemptCancelled,
+    AttemptFailed,
     HandleBroken,
     RawCalls,
     Shutdown,
@@ -276,7 +276,7 @@ def _as_ended_by_drain(
     """The end of a local attempt that the drain stopped: for good, or Core would begin it again on this very handle, and
     again, and never end. What its run is told of that is not evaluated any more.
     """
-    if not isinstance(result, ActivityFailed):
+    if not isinstance(result, AttemptFailed):
         return result
     if asyncio.get_running_loop().time() < drain.deadlines.stop_activities:
         return result
@@ -287,7 +287,7 @@ def _as_ended_by_drain(
     if record.handle.in_process is not None or not isinstance(info, ApplicationFailure):
         return result
     final = msgspec.structs.replace(info, non_retryable=True)
-    return ActivityFailed(result.token, msgspec.structs.replace(result.failure, info=final))
+    return AttemptFailed(result.token, msgspec.structs.replace(result.failure, info=final))
 
 
 class _Report:
@@ -425,9 +425,9 @@ def _as_request(result: ActivityResult) -> CompleteActivity | None:
     match result:
         case ActivityOk():
             return CompleteActivity(token=result.token, result=result.result)
-        case ActivityFailed():
+        case AttemptFailed():
             return CompleteActivity(token=result.token, failure=result.failure)
-        case ActivityCancelled():
+        case AttemptCancelled():
             info = result.failure.info
             details = info.details if isinstance(info, CanceledFailure) else ()
             return CompleteActivity(token=result.token, cancelled=True, cancelled_details=details)
@@ -438,7 +438,7 @@ def _as_request(result: ActivityResult) -> CompleteActivity | None:
 def fail_attempt(tables: HandleTables, record: HandleRecord, token: bytes, reason: str) -> None:
     """Report an attempt as failed that no executor will end any more, so that the engine tries it again."""
     tables.counters.forced_failures += 1
-    send_result(tables, record, ActivityFailed(token, _failure(reason)))
+    send_result(tables, record, AttemptFailed(token, _failure(reason)))
 
 
 async def _tried(call: Coroutine[Any, Any, None]) -> BaseException | None:

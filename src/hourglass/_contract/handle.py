@@ -80,14 +80,14 @@ class ActivityOk(msgspec.Struct, frozen=True, gc=False):
     result: Payload | None = None
 
 
-class ActivityFailed(msgspec.Struct, frozen=True):
+class AttemptFailed(msgspec.Struct, frozen=True):
     """The attempt failed."""
 
     token: bytes
     failure: Failure
 
 
-class ActivityCancelled(msgspec.Struct, frozen=True):
+class AttemptCancelled(msgspec.Struct, frozen=True):
     """The attempt ended because it was cancelled."""
 
     token: bytes
@@ -100,7 +100,7 @@ class ActivityDeferred(msgspec.Struct, frozen=True, gc=False):
     token: bytes
 
 
-ActivityResult: TypeAlias = ActivityOk | ActivityFailed | ActivityCancelled | ActivityDeferred
+ActivityResult: TypeAlias = ActivityOk | AttemptFailed | AttemptCancelled | ActivityDeferred
 
 
 class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -147,7 +147,7 @@ class EngineScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     update_time_ns: int = 0
 
 
-class ScheduleDescription(msgspec.Struct, frozen=True, kw_only=True):
+class ScheduleDetails(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule in detail. `conflict_token` guards an update against others."""
 
     schedule_id: str
@@ -203,7 +203,7 @@ class CreateSchedule(Request[Nothing], frozen=True, kw_only=True):
     search_attributes: dict[str, Payload] = {}
 
 
-class DescribeSchedule(Request[ScheduleDescription], frozen=True, kw_only=True):
+class DescribeSchedule(Request[ScheduleDetails], frozen=True, kw_only=True):
     """Look at a schedule."""
 
     effect: ClassVar[Effect] = Effect.READ

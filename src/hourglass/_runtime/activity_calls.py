@@ -22,12 +22,12 @@ from typing import Any
 import msgspec
 
 from hourglass._contract.handle import (
-    ActivityCancelled,
     ActivityDeferred,
-    ActivityFailed,
     ActivityOk,
     ActivityResult,
     ActivityTask,
+    AttemptCancelled,
+    AttemptFailed,
 )
 from hourglass.activity import ActivityDefinition
 from hourglass.activity._context import (
@@ -52,13 +52,13 @@ _SHORT = 1000
 _ASKED_FOR = frozenset({"CANCELLED", "NOT_FOUND", "TIMED_OUT"})
 
 
-def failed(task: ActivityTask, type_: str, message: str, *, non_retryable: bool = False) -> ActivityFailed:
+def failed(task: ActivityTask, type_: str, message: str, *, non_retryable: bool = False) -> AttemptFailed:
     """An attempt that failed for a reason of ours."""
     info = ApplicationFailure(type=type_, non_retryable=non_retryable)
-    return ActivityFailed(task.token, Failure(message=message, info=info))
+    return AttemptFailed(task.token, Failure(message=message, info=info))
 
 
-def refused(task: ActivityTask, error: BaseException) -> ActivityFailed:
+def refused(task: ActivityTask, error: BaseException) -> AttemptFailed:
     """An attempt that could not begin, or whose result cannot be told.
 
     Repeating it would change nothing, unless the activity is not known here: another worker may know it, or
@@ -68,7 +68,7 @@ def refused(task: ActivityTask, error: BaseException) -> ActivityFailed:
     return failed(task, type(error).__name__, _text(error), non_retryable=hopeless)
 
 
-def abandoned(task: ActivityTask, reason: str) -> ActivityFailed:
+def abandoned(task: ActivityTask, reason: str) -> AttemptFailed:
     """An attempt that this worker no longer waits for; another worker may try."""
     return failed(task, "WorkerShutdown", f"activity {task.activity_type}: {reason}")
 
@@ -84,28 +84,28 @@ def returned(task: ActivityTask, value: Any, converter: Converter, limit: int | 
     return ActivityOk(task.token, payload)
 
 
-def died(task: ActivityTask, exit_code: int | None) -> ActivityFailed:
+def died(task: ActivityTask, exit_code: int | None) -> AttemptFailed:
     """The process that ran the attempt ended before the attempt did. It may be tried again."""
     return failed(
         task, "ProcessDied", f"the process that ran activity {task.activity_type} {_exit(exit_code)}"
     )
 
 
-def died_thread(task: ActivityTask) -> ActivityFailed:
+def died_thread(task: ActivityTask) -> AttemptFailed:
     """The thread that ran the attempt was ended from outside."""
     return failed(
         task, "ThreadDied", f"the thread that ran activity {task.activity_type} was ended from outside"
     )
 
 
-def loop_blocked(task: ActivityTask, running: str, stack: str) -> ActivityFailed:
+def loop_blocked(task: ActivityTask, running: str, stack: str) -> AttemptFailed:
     """The loop of an attempt was blocked for too long, by another activity; a new attempt is made on another loop."""
     text = (
         f"activity {task.activity_type}: the loop on which it waited was blocked by {running}, so that it is tried again on "
         f"another; blocking calls belong in a `def` activity or in asyncio.to_thread"
     )
     info = ApplicationFailure(type=_LOOP_BLOCKED)
-    return ActivityFailed(task.token, Failure(message=text, info=info, stack_trace=stack))
+    return AttemptFailed(task.token, Failure(message=text, info=info, stack_trace=stack))
 
 
 def can_be_tried_again(task: ActivityTask) -> bool:
@@ -120,7 +120,7 @@ def can_be_tried_again(task: ActivityTask) -> bool:
 def stopped(task: ActivityTask, reason: str) -> ActivityResult:
     """An attempt that was asked to stop, and did, or was made to."""
     if reason in _ASKED_FOR:
-        return ActivityCancelled(task.token, Failure(message="Cancelled", info=CanceledFailure()))
+        return AttemptCancelled(task.token, Failure(message="Cancelled", info=CanceledFailure()))
     if reason == "WORKER_SHUTDOWN":
         return abandoned(task, "stopped because its worker shuts down")
     return failed(task, "AttemptStopped", f"activity {task.activity_type} was stopped: {reason}")
@@ -140,9 +140,9 @@ def ended_by(
         case Cancelled() | asyncio.CancelledError() if cancel_reason is not None:
             return stopped(task, cancel_reason)
         case UsageError():
-            return ActivityFailed(task.token, _without_retry(_as_failure(error, converter, limit)))
+            return AttemptFailed(task.token, _without_retry(_as_failure(error, converter, limit)))
         case Exception():
-            return ActivityFailed(task.token, _as_failure(error, converter, limit))
+            return AttemptFailed(task.token, _as_failure(error, converter, limit))
         case _:
             # SystemExit, KeyboardInterrupt, a cancellation that neither the engine nor the worker asked for: of the
             # activity's own making.

@@ -35,7 +35,7 @@ logger = logging.getLogger("hourglass.worker")
 Job = Callable[..., object]
 
 
-class _State(Enum):
+class _ThreadState(Enum):
     WAITING = auto()
     RUNNING = auto()
     LOST = auto()
@@ -51,7 +51,7 @@ class Seat:
         self._pool = pool
         self.job: Job | None = job
         self.arguments = arguments
-        self.state = _State.WAITING
+        self.state = _ThreadState.WAITING
         self.hand: _Hand | None = None
 
     def cancel(self, reason: str) -> None:
@@ -141,14 +141,14 @@ class ThreadPool:
         False if it runs and too many are lost already.
         """
         with self._lock:
-            if seat.state is _State.WAITING:
+            if seat.state is _ThreadState.WAITING:
                 # It stays queued: the thread that takes it finds no job, and goes on to the next.
-                seat.state = _State.OVER
+                seat.state = _ThreadState.OVER
                 seat.job, seat.arguments = None, ()
-            elif seat.state is _State.RUNNING:
+            elif seat.state is _ThreadState.RUNNING:
                 if self._lost >= self._most_lost:
                     return False
-                seat.state = _State.LOST
+                seat.state = _ThreadState.LOST
                 self._lost += 1
                 if seat.hand is not None:
                     self._hands.discard(seat.hand)
@@ -201,8 +201,8 @@ class ThreadPool:
 
     def _leave(self, hand: _Hand, seat: Seat) -> None:
         """A job is over; its thread may have been lost meanwhile."""
-        was, seat.state, seat.hand, hand.seat = seat.state, _State.OVER, None, None
-        if was is _State.LOST:
+        was, seat.state, seat.hand, hand.seat = seat.state, _ThreadState.OVER, None, None
+        if was is _ThreadState.LOST:
             self._lost -= 1
 
     # --- in a thread of the pool -------------------------------------------------------------------------------------
@@ -224,16 +224,16 @@ class ThreadPool:
             with self._lock:
                 last = hand.seat
                 if last is not None:
-                    if last.state is _State.LOST:
+                    if last.state is _ThreadState.LOST:
                         self._leave(hand, last)
                         return None
-                    last.state, last.hand, hand.seat = _State.OVER, None, None
+                    last.state, last.hand, hand.seat = _ThreadState.OVER, None, None
                 if self._called:
                     self._called.discard(hand)
                 while self._jobs:
                     seat = self._jobs.popleft()
                     if seat.job is not None:  # else it was given up while it waited
-                        hand.seat, seat.state, seat.hand = seat, _State.RUNNING, hand
+                        hand.seat, seat.state, seat.hand = seat, _ThreadState.RUNNING, hand
                         if self._jobs and not self._called:
                             self._call_one()
                         return seat
@@ -265,6 +265,6 @@ class ThreadPool:
             if hand in self._resting:
                 self._resting.remove(hand)
             if seat is not None and seat.job is not None:  # taken, and not begun
-                seat.state, seat.hand = _State.WAITING, None
+                seat.state, seat.hand = _ThreadState.WAITING, None
                 self._jobs.appendleft(seat)
             self._call_one()

@@ -33,7 +33,7 @@ T = TypeVar("T")
 Heartbeat = Callable[[bytes, Payloads], None]
 
 
-class Work(Protocol):
+class AttemptWork(Protocol):
     """Where an attempt executes. On the control loop; nothing here waits."""
 
     def cancel(self, reason: str) -> None:
@@ -54,7 +54,7 @@ class Waiter(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class AttemptSurroundings:
     """What all attempts of an executor share. `ended` is told of the end of each, once, on the control loop."""
 
     equipment: Equipment
@@ -102,7 +102,9 @@ class Attempt:
         "work",
     )
 
-    def __init__(self, task: ActivityTask, waiter: Waiter, around: Surroundings, generation: int) -> None:
+    def __init__(
+        self, task: ActivityTask, waiter: Waiter, around: AttemptSurroundings, generation: int
+    ) -> None:
         self.task = task
         self.waiter = waiter
         self.generation = generation
@@ -111,7 +113,7 @@ class Attempt:
         self.key: bytes | tuple[int, bytes] = (generation, task.token) if task.is_local else task.token
         self.since = self.told_at = time.monotonic()
         self.over = False
-        self.work: Work | None = None
+        self.work: AttemptWork | None = None
         self._around = around
         # Plain handles: for a delay that rounds to 0 ms uvloop gives one without `when()`.
         self._timers: dict[object, asyncio.Handle] | None = None

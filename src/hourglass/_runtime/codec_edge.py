@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from hourglass._contract.handle import (
-    ActivityFailed,
     ActivityItem,
     ActivityResult,
     ActivityTask,
+    AttemptFailed,
     Handle,
     HandleConfig,
     InProcess,
@@ -71,7 +71,7 @@ class CodecHandle:
                 return await self._open(item)
             except PayloadError as error:
                 logger.error("activity %s: %s; the attempt fails", item.activity_type, error)
-                await self._inner.complete_activity(ActivityFailed(item.token, _failure(error)))
+                await self._inner.complete_activity(AttemptFailed(item.token, _failure(error)))
 
     async def complete_activation(self, completion: Completion) -> None:
         """Answer an activation; what cannot be sealed is a failed task."""
@@ -88,7 +88,7 @@ class CodecHandle:
             sealed: ActivityResult = await self._seal(result)
         except PayloadError as error:
             logger.error("an activity's result: %s; the attempt fails", error)
-            sealed = ActivityFailed(result.token, _failure(error))
+            sealed = AttemptFailed(result.token, _failure(error))
         await self._inner.complete_activity(sealed)
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:

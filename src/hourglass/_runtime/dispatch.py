@@ -24,10 +24,10 @@ from hourglass._bridge.holder import BridgeHolder, WorkerNotRegistered
 from hourglass._bridge.sending import send_completion, send_result
 from hourglass._contract.handle import (
     ActivityCancel,
-    ActivityFailed,
     ActivityItem,
     ActivityResult,
     ActivityTask,
+    AttemptFailed,
 )
 from hourglass._engine.commands import Completion, Succeeded, TaskFailed
 from hourglass._engine.events import Activation
@@ -200,7 +200,7 @@ class Execution(Work):
         if self._attempt is not None:  # this one: another may have come under the same token
             self.services.executor.abandon(self._attempt)
         failed = _failure("AttemptDied", f"the process that made this attempt ended: {reason}")
-        self._mend(self._report_somehow(ActivityFailed(self.item.token, failed)))
+        self._mend(self._report_somehow(AttemptFailed(self.item.token, failed)))
 
 
 class LocalExecution(Execution):

@@ -31,18 +31,18 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from hourglass._contract.handle import (
-    ActivityCancelled,
     ActivityDeferred,
-    ActivityFailed,
     ActivityOk,
     ActivityResult,
     ActivityTask,
+    AttemptCancelled,
+    AttemptFailed,
 )
 from hourglass._runtime import activity_calls
 from hourglass._runtime.activity_calls import call_on_loop, call_plainly
 from hourglass._runtime.activity_loop import LoopThread, WatchedLoop
 from hourglass._runtime.activity_threads import Seat, ThreadPool
-from hourglass._runtime.attempts import Attempt, Heartbeat, Surroundings, TaskContext, Waiter
+from hourglass._runtime.attempts import Attempt, AttemptSurroundings, Heartbeat, TaskContext, Waiter
 from hourglass._runtime.portal import Mailbox
 from hourglass._runtime.process_pool import ProcessPool
 from hourglass._runtime.process_wire import refuse_in_script
@@ -146,8 +146,8 @@ class Beats:
 
 _OUTCOMES: dict[type[ActivityResult], str] = {
     ActivityOk: "completed",
-    ActivityFailed: "failed",
-    ActivityCancelled: "cancelled",
+    AttemptFailed: "failed",
+    AttemptCancelled: "cancelled",
     ActivityDeferred: "deferred",
 }
 
@@ -276,7 +276,7 @@ class ActivityExecutor:
         self._resolver = resolver
         self._limits = limits
         self._metrics = metrics
-        self._around = Surroundings(
+        self._around = AttemptSurroundings(
             equipment=Equipment(
                 converter=converter,
                 client=None if client is None else lambda: client,

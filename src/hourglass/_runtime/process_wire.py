@@ -28,12 +28,12 @@ from typing import TypeAlias
 import msgspec
 
 from hourglass._contract.handle import (
-    ActivityCancelled,
     ActivityDeferred,
-    ActivityFailed,
     ActivityOk,
     ActivityResult,
     ActivityTask,
+    AttemptCancelled,
+    AttemptFailed,
 )
 from hourglass._engine.specs import Payloads
 from hourglass.activity import ActivityDefinition, activity_definition
@@ -219,8 +219,8 @@ class Done(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
     number: int
     ok: ActivityOk | None = None
-    failed: ActivityFailed | None = None
-    cancelled: ActivityCancelled | None = None
+    failed: AttemptFailed | None = None
+    cancelled: AttemptCancelled | None = None
     deferred: ActivityDeferred | None = None
 
     @property
@@ -241,9 +241,9 @@ def done(number: int, result: ActivityResult) -> Done:
     match result:
         case ActivityOk():
             return Done(number=number, ok=result)
-        case ActivityFailed():
+        case AttemptFailed():
             return Done(number=number, failed=result)
-        case ActivityCancelled():
+        case AttemptCancelled():
             return Done(number=number, cancelled=result)
         case ActivityDeferred():
             return Done(number=number, deferred=result)

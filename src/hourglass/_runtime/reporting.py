@@ -18,12 +18,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 
 from hourglass._contract.handle import (
-    ActivityCancelled,
     ActivityDeferred,
-    ActivityFailed,
     ActivityOk,
     ActivityResult,
     ActivityTask,
+    AttemptCancelled,
+    AttemptFailed,
 )
 from hourglass._contract.service import CompleteActivity, HeartbeatActivity, Service
 from hourglass._engine.specs import Payloads
@@ -258,9 +258,9 @@ class ResultSender:
 def request_of(task: ActivityTask, result: ActivityResult) -> CompleteActivity:
     """A result as a client's request. Pure."""
     match result:
-        case ActivityFailed(token, failure):
+        case AttemptFailed(token, failure):
             return CompleteActivity(token=token, failure=failure, rpc_timeout=RPC_TIMEOUT)
-        case ActivityCancelled(token, failure):
+        case AttemptCancelled(token, failure):
             details = failure.info.details if isinstance(failure.info, CanceledFailure) else ()
             return CompleteActivity(
                 token=token, cancelled=True, cancelled_details=details, rpc_timeout=RPC_TIMEOUT

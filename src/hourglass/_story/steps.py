@@ -102,7 +102,7 @@ def _kept(*segments: Segment) -> tuple[Segment, ...]:
 
 
 @dataclass(eq=False)
-class Draft:
+class SpanDraft:
     """A span in the making."""
 
     id: int
@@ -142,7 +142,7 @@ class Draft:
 
 
 @dataclass(eq=False)
-class Task:
+class TaskDraft:
     """A workflow task in the making."""
 
     id: int
@@ -160,21 +160,25 @@ class Told:
     """All that is known so far."""
 
     peek: Peek
-    drafts: dict[int, Draft] = field(default_factory=dict)
-    tasks: dict[int, Task] = field(default_factory=dict)
+    drafts: dict[int, SpanDraft] = field(default_factory=dict)
+    tasks: dict[int, TaskDraft] = field(default_factory=dict)
     updates: dict[str, int] = field(default_factory=dict)
-    run: Draft | None = None
+    run: SpanDraft | None = None
     facts: dict[str, str] = field(default_factory=dict)
     links: list[tuple[str, str]] = field(default_factory=list)
     first_task_delay: int = 0
 
-    def add(self, event: h.HistoryEvent, kind: Kind, name: str, first_phase: Phase = Phase.RUNNING) -> Draft:
+    def add(
+        self, event: h.HistoryEvent, kind: Kind, name: str, first_phase: Phase = Phase.RUNNING
+    ) -> SpanDraft:
         """Something begins."""
-        draft = Draft(event.id, kind, clean(name), event.time_ns, first_phase)
+        draft = SpanDraft(event.id, kind, clean(name), event.time_ns, first_phase)
         self.drafts[event.id] = draft
         return draft
 
-    def point(self, event: h.HistoryEvent, kind: Kind, name: str, outcome: Outcome = Outcome.DONE) -> Draft:
+    def point(
+        self, event: h.HistoryEvent, kind: Kind, name: str, outcome: Outcome = Outcome.DONE
+    ) -> SpanDraft:
         """Something happened in a moment."""
         draft = self.add(event, kind, name, Phase.POINT)
         draft.end, draft.outcome = event.time_ns, outcome
@@ -185,7 +189,7 @@ Handler: TypeAlias = Callable[[Told, h.HistoryEvent, Any], None]
 """Hears of an event, and of what it says."""
 
 
-def frozen(draft: Draft, until: int) -> Span:
+def frozen(draft: SpanDraft, until: int) -> Span:
     """The finished span; `until` is where an open one ends for now."""
     end = until if draft.end is None else draft.end
     return Span(
@@ -208,7 +212,7 @@ def frozen(draft: Draft, until: int) -> Span:
     )
 
 
-def _segments(draft: Draft, end: int) -> tuple[Segment, ...]:
+def _segments(draft: SpanDraft, end: int) -> tuple[Segment, ...]:
     last = Phase.FAILED if draft.outcome in _FAILED else Phase.RUNNING
     if draft.first_phase is Phase.POINT:
         return (Segment(draft.start, end, Phase.POINT),)

@@ -19,7 +19,7 @@ from hourglass._history import events as h
 from hourglass._history.codec import TASK_FAILURE_CAUSES
 from hourglass._story.faults import chain, words
 from hourglass._story.spans import Fault, Kind, Outcome, Phase, Segment, Span, Story, Wait
-from hourglass._story.steps import MESSAGES, STEPS, Draft, Handler, Task, Told, frozen
+from hourglass._story.steps import MESSAGES, STEPS, Handler, SpanDraft, TaskDraft, Told, frozen
 from hourglass._story.text import S, clean, duration
 from hourglass._story.values import Peek, hidden
 
@@ -27,12 +27,12 @@ from hourglass._story.values import Peek, hidden
 
 
 def _scheduled(told: Told, event: h.HistoryEvent, a: h.WorkflowTaskScheduled) -> None:
-    told.tasks[event.id] = Task(event.id, event.time_ns, max(a.attempt, 1))
+    told.tasks[event.id] = TaskDraft(event.id, event.time_ns, max(a.attempt, 1))
 
 
-def _task(told: Told, event: h.HistoryEvent, known: int) -> Task:
+def _task(told: Told, event: h.HistoryEvent, known: int) -> TaskDraft:
     if known not in told.tasks:
-        told.tasks[known] = Task(known, event.time_ns)
+        told.tasks[known] = TaskDraft(known, event.time_ns)
     return told.tasks[known]
 
 
@@ -65,7 +65,7 @@ TASKS: dict[type[h.Attributes], Handler] = {
 }
 
 
-def run_segments(tasks: Iterable[Task], start: int, end: int) -> tuple[Segment, ...]:
+def run_segments(tasks: Iterable[TaskDraft], start: int, end: int) -> tuple[Segment, ...]:
     """The run's bar: its code ran, or failed, or it waited."""
     segments: list[Segment] = []
     at = start
@@ -83,9 +83,9 @@ def run_segments(tasks: Iterable[Task], start: int, end: int) -> tuple[Segment, 
     return tuple(segments)
 
 
-def failing(tasks: Iterable[Task], end: int | None, until: int, attempt: int) -> Iterator[Span]:
+def failing(tasks: Iterable[TaskDraft], end: int | None, until: int, attempt: int) -> Iterator[Span]:
     """A span for every row of failed tasks: up to the next that went well, the run's end, or now."""
-    row: list[Task] = []
+    row: list[TaskDraft] = []
     for task in tasks:
         if task.outcome.bad:
             row.append(task)
@@ -97,7 +97,7 @@ def failing(tasks: Iterable[Task], end: int | None, until: int, attempt: int) ->
         yield _row(row, None if still else row[-1].end, max(len(row), attempt - 1 if still else 0), until)
 
 
-def _row(row: list[Task], end: int | None, attempts: int, until: int) -> Span:
+def _row(row: list[TaskDraft], end: int | None, attempts: int, until: int) -> Span:
     last = row[-1]
     outcome = Outcome.RETRYING if end is None else last.outcome
     return Span(
@@ -114,7 +114,7 @@ def _row(row: list[Task], end: int | None, attempts: int, until: int) -> Span:
     )
 
 
-def _pieces(row: list[Task], end: int) -> Iterator[Segment]:
+def _pieces(row: list[TaskDraft], end: int) -> Iterator[Segment]:
     at = row[0].scheduled
     for task in row:
         failed = max(at, at if task.end is None else task.end)
@@ -217,13 +217,13 @@ def waiting_for(told: Told, until: int) -> tuple[str, ...]:
     return tuple(_step(each, until) for each in steps) or (_NOTHING,)
 
 
-def _waited_task(task: Task, until: int) -> str:
+def _waited_task(task: TaskDraft, until: int) -> str:
     if task.started is not None:
         return f"its workflow task to end, begun {duration(until - task.started)} ago"
     return f"a worker: its workflow task was scheduled {duration(until - task.scheduled)} ago"
 
 
-def _step(draft: Draft, until: int) -> str:
+def _step(draft: SpanDraft, until: int) -> str:
     said = named(draft.kind, draft.name)
     if draft.due is not None:
         left = draft.due - until
@@ -269,7 +269,7 @@ def tell(
     told = Told(peek)
     for event in events:
         _HANDLERS.get(type(event.attributes), _other)(told, event, event.attributes)
-    run = told.run or Draft(0, Kind.RUN, "workflow", events[0].time_ns)
+    run = told.run or SpanDraft(0, Kind.RUN, "workflow", events[0].time_ns)
     last = max(each.time_ns for each in events)
     until = run.end if run.end is not None else max(last, now or 0)
     if run.end is not None:
@@ -313,12 +313,12 @@ def nest(story: Story, children: Mapping[str, Story]) -> Story:
     return replace(story, spans=tuple(spans), until=until)
 
 
-def _outcome(run: Draft, broken: list[Span]) -> Outcome:
+def _outcome(run: SpanDraft, broken: list[Span]) -> Outcome:
     parked = run.end is None and broken and broken[-1].end is None
     return Outcome.RETRYING if parked else run.outcome
 
 
-def _run(run: Draft, told: Told, until: int, outcome: Outcome) -> Span:
+def _run(run: SpanDraft, told: Told, until: int, outcome: Outcome) -> Span:
     span = frozen(run, until)
     segments = run_segments(told.tasks.values(), run.start, max(until, run.start))
     return replace(span, segments=segments, outcome=outcome)
@@ -348,7 +348,7 @@ def _know(told: Told, pending: Pending) -> None:
 
 
 def _started(told: Told, event: h.HistoryEvent, a: h.WorkflowExecutionStarted) -> None:
-    run = Draft(event.id, Kind.RUN, clean(a.workflow_type) or "workflow", event.time_ns, Phase.WAITING)
+    run = SpanDraft(event.id, Kind.RUN, clean(a.workflow_type) or "workflow", event.time_ns, Phase.WAITING)
     told.run = run
     told.first_task_delay = round(a.first_task_backoff * S)
     told.facts["workflow_id"] = clean(a.workflow_id)

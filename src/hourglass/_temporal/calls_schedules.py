@@ -220,9 +220,9 @@ def describe(request: sc.DescribeSchedule, scope: CallScope) -> Rpc:
     """Look at a schedule; the server asks a worker of its own."""
     message = ws.DescribeScheduleRequest(namespace=scope.namespace, schedule_id=request.schedule_id)
 
-    def read(data: bytes) -> sc.ScheduleDescription:
+    def read(data: bytes) -> sc.ScheduleDetails:
         answer = ws.DescribeScheduleResponse.FromString(data)
-        return sc.ScheduleDescription(
+        return sc.ScheduleDetails(
             schedule_id=request.schedule_id,
             schedule=schedule_from(answer.schedule),
             info=info_from(answer.info),

@@ -24,13 +24,13 @@ from temporalio.bridge.proto.activity_task import ActivityTask as TaskMessage
 
 from hourglass._contract.handle import (
     ActivityCancel,
-    ActivityCancelled,
     ActivityDeferred,
-    ActivityFailed,
     ActivityItem,
     ActivityOk,
     ActivityResult,
     ActivityTask,
+    AttemptCancelled,
+    AttemptFailed,
     HandleBroken,
     HandleConfig,
     InProcess,
@@ -110,9 +110,9 @@ def activity_result_to_proto(result: ActivityResult) -> bytes:
             out.completed.SetInParent()
             if result.result is not None:
                 put_payload(out.completed.result, result.result)
-        case ActivityFailed():
+        case AttemptFailed():
             put_failure(out.failed.failure, result.failure)
-        case ActivityCancelled():
+        case AttemptCancelled():
             put_failure(out.cancelled.failure, result.failure)
         case ActivityDeferred():
             out.will_complete_async.SetInParent()
@@ -249,7 +249,7 @@ class CoreHandle:
         """The end of an attempt was refused."""
         reason = _reason(error)
         _log.error("the end of an activity's attempt could not be sent; the attempt fails")
-        failed = ActivityFailed(result.token, _failure(f"malformed result: {reason}"))
+        failed = AttemptFailed(result.token, _failure(f"malformed result: {reason}"))
         await self._guard(lambda: self.send_activity(failed))
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:

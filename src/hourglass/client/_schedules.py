@@ -27,7 +27,7 @@ from hourglass._contract.schedules import (
     ListSchedules,
     OverlapPolicy,
     PatchSchedule,
-    ScheduleDescription,
+    ScheduleDetails,
     SchedulePage,
     UpdateSchedule,
     canonical,
@@ -207,7 +207,7 @@ def _nanos(time: datetime | None, what: str) -> int:
 # --- in -----------------------------------------------------------------------------------------------------
 
 
-def description_from(answer: sc.ScheduleDescription, converter: Converter) -> data.ScheduleDescription:
+def description_from(answer: sc.ScheduleDetails, converter: Converter) -> data.ScheduleDescription:
     """A schedule in detail."""
     return data.ScheduleDescription(
         id=answer.schedule_id,
@@ -488,10 +488,10 @@ def delete(session: ClientSession, schedule_id: str, rpc_timeout: Duration | Non
 def update(session: ClientSession, schedule_id: str, change: Change, rpc_timeout: Duration | None) -> Steps:
     """Change a schedule: look, ask the author, send, and look whether it came to be."""
     limit = optional_seconds(rpc_timeout, "rpc_timeout")
-    look: ClientOperation[ScheduleDescription] = asking(
+    look: ClientOperation[ScheduleDetails] = asking(
         DescribeSchedule(schedule_id=schedule_id, rpc_timeout=limit), lambda answer: answer
     )
-    seen: ScheduleDescription = yield look
+    seen: ScheduleDetails = yield look
     for _ in range(_TRIES):
         wanted = change(description_from(seen, session.converter))
         if wanted is None:

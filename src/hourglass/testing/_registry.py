@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from hourglass._built_in import BUILT_IN
-from hourglass._embedded.rules.run import Activity as PendingActivity
+from hourglass._embedded.rules.run import PendingActivity
 from hourglass._engine.definition import WorkflowDefinition, workflow_definition
 from hourglass._engine.options import Duration, optional_seconds
 from hourglass._runtime.resolver import Resolver

@@ -10,7 +10,7 @@ import msgspec
 from tests.specs import made
 
 from hourglass._contract.service import WorkflowStatus
-from hourglass._embedded.rules.run import Activity, Run, Task, Timer
+from hourglass._embedded.rules.run import PendingActivity, PendingTask, PendingTimer, Run
 from hourglass._embedded.store.store import Change
 from hourglass._history import events as h
 from hourglass.converter import ApplicationFailure, Failure, Payload
@@ -40,7 +40,7 @@ class Story:
 
     def start(self, **changes: Any) -> Change:
         first = [self.run.started, h.WorkflowTaskScheduled(task_queue="default", task_timeout=10.0)]
-        task = Task(number=1, scheduled_event_id=2, available_ns=self.now_ns)
+        task = PendingTask(number=1, scheduled_event_id=2, available_ns=self.now_ns)
         return self.step(first, task=task, task_count=1, **changes)
 
     def signal(self, size: int = 10) -> Change:
@@ -60,7 +60,7 @@ class Story:
             for place in range(count)
         ]
         new = {
-            first + place: Activity(
+            first + place: PendingActivity(
                 scheduled_event_id=first + place,
                 scheduled=scheduled,
                 spec=scheduled.spec,
@@ -94,7 +94,7 @@ class Story:
 
     def start_timer(self, due_ns: int = 10**18) -> Change:
         number = self.run.length + 1
-        timer = Timer(timer_id=f"t{number}", started_event_id=number, due_ns=due_ns)
+        timer = PendingTimer(timer_id=f"t{number}", started_event_id=number, due_ns=due_ns)
         event = h.TimerStarted(timer_id=timer.timer_id, duration_ns=5, task_completed_event_id=1)
         return self.step([event], frozenset({number}), timers=self.run.timers | {number: timer})
 

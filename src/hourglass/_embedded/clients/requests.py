@@ -41,7 +41,7 @@ from hourglass._embedded.engine.run import AttemptToken, LoadedRun, WaitingQuery
 from hourglass._embedded.engine.starting import check_signals, check_start, start_workflow
 from hourglass._embedded.rules import children, resetting, transitions
 from hourglass._embedded.rules.activities import retry_rule
-from hourglass._embedded.rules.run import Activity, Child, Run, Step
+from hourglass._embedded.rules.run import PendingActivity, PendingChild, Run, Transition
 from hourglass._embedded.rules.updates import request_id
 from hourglass._embedded.rules.versioning import behavior, external_name, pinned_version
 from hourglass._embedded.store.visibility import summary
@@ -158,7 +158,7 @@ def _tell_of_ended_children(engine: Engine, record: LoadedRun) -> None:
         engine.runs.change(record, partial(_child_ended, child.initiated_event_id, last.run))
 
 
-def _child_ended(initiated: int, last: Run, run: Run, now_ns: int) -> Step:
+def _child_ended(initiated: int, last: Run, run: Run, now_ns: int) -> Transition:
     return children.child_ended(run, initiated, last, now_ns)
 
 
@@ -363,7 +363,7 @@ async def complete_activity(engine: Engine, request: s.CompleteActivity) -> Pend
         raise ServiceError("the activity was not asked to cancel", status="INVALID_ARGUMENT")
     engine.attempts.release(token)
 
-    def end(run: Run, now: int) -> Step:
+    def end(run: Run, now: int) -> Transition:
         if failure is not None:
             return transitions.fail_activity(run, activity, failure, who, now)
         if request.cancelled:
@@ -479,7 +479,7 @@ def _has_room(record: LoadedRun, limit: int) -> bool:
 
 
 def _change(
-    engine: Engine, record: LoadedRun, transition: Callable[[Run, int], Step], request_id: str
+    engine: Engine, record: LoadedRun, transition: Callable[[Run, int], Transition], request_id: str
 ) -> None:
     """Apply what was asked for; raises if the run was ended instead, for it has outgrown its limits."""
     reason = engine.runs.change(record, transition, request_ids=(request_id,) if request_id else ())
@@ -493,9 +493,9 @@ def _done(engine: Engine, record: LoadedRun) -> PendingAnswer[s.Nothing]:
 
 def _attempt(
     engine: Engine, token: bytes, workflow_id: str, run_id: str, activity_id: str
-) -> tuple[AttemptToken, LoadedRun, Activity]:
+) -> tuple[AttemptToken, LoadedRun, PendingActivity]:
     """The running attempt that a request names, by token or by ids."""
-    found: tuple[LoadedRun, Activity] | None = None
+    found: tuple[LoadedRun, PendingActivity] | None = None
     if token:
         try:
             name = AttemptToken.decode(token)
@@ -542,7 +542,7 @@ def _outcome(record: LoadedRun) -> s.Outcome:
             return s.StillOpen(record.run.run_id)
 
 
-def _pending(activity: Activity) -> s.PendingActivity:
+def _pending(activity: PendingActivity) -> s.PendingActivity:
     state = "SCHEDULED"
     if activity.started_ns:
         state = "CANCEL_REQUESTED" if activity.cancel_requested_event_id else "STARTED"
@@ -559,7 +559,7 @@ def _pending(activity: Activity) -> s.PendingActivity:
     )
 
 
-def _pending_child(child: Child) -> s.PendingChild:
+def _pending_child(child: PendingChild) -> s.PendingChild:
     return s.PendingChild(
         workflow_id=child.initiated.workflow_id,
         run_id=child.run_id,

@@ -126,7 +126,7 @@ async def create_schedule(engine: Engine, request: sc.CreateSchedule) -> Pending
 
 async def describe_schedule(
     engine: Engine, request: sc.DescribeSchedule
-) -> PendingAnswer[sc.ScheduleDescription]:
+) -> PendingAnswer[sc.ScheduleDetails]:
     """Look at a schedule."""
     found = describe(_as_of_now(engine, _find(engine, request.schedule_id)))
     if await is_written(engine, engine.runs.newest):

@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from hourglass._contract.handle import (
-    ActivityCancelled,
     ActivityDeferred,
-    ActivityFailed,
     ActivityOk,
     ActivityResult,
     ActivityTask,
+    AttemptCancelled,
+    AttemptFailed,
 )
 from hourglass._embedded.clock import SECOND
 from hourglass._embedded.engine.deployments import Deployments
@@ -31,7 +31,7 @@ from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import narrowest_timeout
 from hourglass._embedded.rules.draft import Draft, Eager, key_of
-from hourglass._embedded.rules.run import Activity, Run, Step
+from hourglass._embedded.rules.run import PendingActivity, Run, Transition
 from hourglass._embedded.rules.tasks import TaskAnswer
 from hourglass._embedded.rules.updates import Updates, Waiting, call_id, request_id
 from hourglass._engine import commands as c
@@ -45,7 +45,7 @@ from hourglass.errors import HourglassError, ServiceError
 # --- attempts of activities -----------------------------------------------------------------------------------
 
 
-def activity_task(namespace: str, run: Run, activity: Activity, token: bytes) -> ActivityTask:
+def activity_task(namespace: str, run: Run, activity: PendingActivity, token: bytes) -> ActivityTask:
     """An attempt that has started, as a worker gets it. Pure."""
     scheduled, spec = activity.scheduled, activity.spec
     key = key_of(run, activity)
@@ -145,12 +145,12 @@ class ActivityDispatch:
             self._runs.in_hand.add(run.run_id)
         return tasks
 
-    def _start(self, record: LoadedRun, activity: Activity, identity: str) -> str:
+    def _start(self, record: LoadedRun, activity: PendingActivity, identity: str) -> str:
         return self._runs.change(
             record, lambda run, now: transitions.start_attempt(run, activity, identity, now)
         )
 
-    def find(self, token: AttemptToken) -> tuple[LoadedRun, Activity] | None:
+    def find(self, token: AttemptToken) -> tuple[LoadedRun, PendingActivity] | None:
         """The attempt that a token names, if it is still the one that counts."""
         record = self._runs.record(token.run_id)
         activity = record.run.activities.get(token.scheduled_event_id) if record else None
@@ -189,12 +189,12 @@ class ActivityDispatch:
                 change(record, lambda run, now: transitions.complete_activity(run, activity, value, who, now))
             case ActivityDeferred():
                 change(record, lambda run, now: transitions.defer_activity(run, activity, now))
-            case ActivityCancelled() if activity.cancel_requested_event_id:
+            case AttemptCancelled() if activity.cancel_requested_event_id:
                 info = result.failure.info
                 details = info.details if isinstance(info, CanceledFailure) else ()
                 change(record, lambda run, now: transitions.cancel_activity(run, activity, details, who, now))
-            case ActivityFailed() | ActivityCancelled():
-                failure = result.failure if isinstance(result, ActivityFailed) else unasked(result.failure)
+            case AttemptFailed() | AttemptCancelled():
+                failure = result.failure if isinstance(result, AttemptFailed) else unasked(result.failure)
                 change(record, lambda run, now: transitions.fail_activity(run, activity, failure, who, now))
 
     def record_heartbeat(self, token: bytes, details: Payloads) -> None:
@@ -270,7 +270,7 @@ class UpdateDispatch:
             self._runs.change(record, lambda run, now: _want_task(run, silent, now))
 
 
-def _want_task(run: Run, silent: bool, now_ns: int) -> Step:
+def _want_task(run: Run, silent: bool, now_ns: int) -> Transition:
     """A task for updates.
 
     Silent: the task before it was answered with nothing. A task that fails right behind such a one makes Core

@@ -2,7 +2,7 @@
 earliest time that something of it needs.
 
 Must not know: handles, activations, requests, how a store remembers. It decides nothing: every change is a
-transition's `Step`, which goes into memory and to the store at once; then the task queues, handles and waiters that
+transition's `Transition`, which goes into memory and to the store at once; then the task queues, handles and waiters that
 it concerns are told. Nothing here waits.
 
 Invariants: a workflow id has at most one open run; a step, the run that it leads to and all that it asks of other
@@ -32,7 +32,7 @@ from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import deadline
 from hourglass._embedded.rules.limits import Limits, Overgrown
-from hourglass._embedded.rules.run import RUNNING, Activity, Run, Step, TellSchedule
+from hourglass._embedded.rules.run import RUNNING, PendingActivity, Run, TellSchedule, Transition
 from hourglass._embedded.rules.transitions import needs_recovery, recover
 from hourglass._embedded.rules.wakes import run_wake_ns
 from hourglass._embedded.store.search_attributes import SearchAttributes
@@ -297,7 +297,7 @@ class RunTable:
             self._announce(record, _NOTHING, earliest, now)
         return record
 
-    def begin_anew(self, step: Step, request_ids: tuple[str, ...]) -> LoadedRun:
+    def begin_anew(self, step: Transition, request_ids: tuple[str, ...]) -> LoadedRun:
         """Begin a run that has a history already. The caller has seen to it that no other run of the workflow is
         open.
         """
@@ -323,7 +323,7 @@ class RunTable:
     def change(
         self,
         record: LoadedRun,
-        transition: Callable[[Run, int], Step],
+        transition: Callable[[Run, int], Transition],
         *,
         request_ids: tuple[str, ...] = (),
         looked: frozenset[int] = _NOTHING,
@@ -550,7 +550,7 @@ class RunTable:
     def _apply(
         self,
         record: LoadedRun,
-        step: Step,
+        step: Transition,
         looked: frozenset[int],
         now: int,
         request_ids: tuple[str, ...] = (),
@@ -591,7 +591,12 @@ class RunTable:
             self._announce(part.record, part.ids, part.earliest, now)
 
     def _take_in(
-        self, record: LoadedRun, step: Step, ids: Collection[int], request_ids: tuple[str, ...], now: int
+        self,
+        record: LoadedRun,
+        step: Transition,
+        ids: Collection[int],
+        request_ids: tuple[str, ...],
+        now: int,
     ) -> int:
         """Put a step into memory; gives the earliest time that it needs."""
         record.run = step.run
@@ -690,7 +695,7 @@ class RunTable:
                 self.queues.dispatch()
 
 
-def _waits_with_a_limit(activity: Activity, now_ns: int) -> bool:
+def _waits_with_a_limit(activity: PendingActivity, now_ns: int) -> bool:
     """Whether an activity waits for a worker, and times out if none comes."""
     spec = activity.spec
     limited = spec.schedule_to_start_timeout or spec.schedule_to_close_timeout

@@ -22,7 +22,7 @@ from hourglass._embedded.engine.run import LoadedRun
 from hourglass._embedded.engine.runs import RunTable
 from hourglass._embedded.engine.starting import start_workflow
 from hourglass._embedded.rules import transitions
-from hourglass._embedded.rules.run import Step as RunStep
+from hourglass._embedded.rules.run import Transition as RunStep
 from hourglass._embedded.rules.schedules import (
     Running,
     ScheduleRecord,

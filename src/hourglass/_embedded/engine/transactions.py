@@ -34,15 +34,15 @@ from hourglass._embedded.rules.children import may_reuse
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import (
     Ask,
-    Child,
     LeaveChild,
+    PendingChild,
     Run,
     SendCancel,
     SendSignal,
     StartChild,
-    Step,
     TellParent,
     TellSchedule,
+    Transition,
 )
 from hourglass._embedded.store.store import Change, ScheduleChange
 from hourglass._engine.specs import IdReusePolicy, ParentClosePolicy
@@ -140,7 +140,7 @@ class Runs(Protocol):
         """Begin a run."""
         ...
 
-    def change(self, record: LoadedRun, transition: Callable[[Run, int], Step]) -> str:
+    def change(self, record: LoadedRun, transition: Callable[[Run, int], Transition]) -> str:
         """Apply a transition; gives why the run was ended instead, if it was."""
         ...
 
@@ -172,7 +172,7 @@ class EffectsOnOthers:
 
     # --- children -------------------------------------------------------------------------------------------
 
-    def _start(self, parent: LoadedRun, child: Child) -> None:
+    def _start(self, parent: LoadedRun, child: PendingChild) -> None:
         if not parent.run.is_open:
             return
         initiated = child.initiated_event_id
@@ -184,7 +184,7 @@ class EffectsOnOthers:
         self._runs.open(children.first_event(parent.run, child, run_id, self._runs.clock.now_ns()))
         self._runs.change(parent, lambda run, now: children.child_started(run, initiated, run_id, now))
 
-    def _why_not(self, child: Child) -> o.StartChildFailedCause | None:
+    def _why_not(self, child: PendingChild) -> o.StartChildFailedCause | None:
         """Why a child cannot start; makes room for it if its policy says so."""
         asked = child.initiated
         if asked.namespace != self._namespace:
@@ -204,7 +204,7 @@ class EffectsOnOthers:
         self._runs.change(existing, lambda run, now: children.terminated_by_engine(run, reason, now))
         return None
 
-    def _leave(self, parent: LoadedRun, child: Child) -> None:
+    def _leave(self, parent: LoadedRun, child: PendingChild) -> None:
         """A parent has closed; its child is found along its runs."""
         policy = child.initiated.child.parent_close_policy
         if policy is ParentClosePolicy.ABANDON:

@@ -18,13 +18,13 @@ from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules.activities import complete_retry
 from hourglass._embedded.rules.draft import Draft
 from hourglass._embedded.rules.run import (
-    Child,
+    PendingChild,
     RequestCancelChild,
     Run,
     SendCancel,
     SendSignal,
     StartChild,
-    Step,
+    Transition,
 )
 from hourglass._embedded.rules.schedule_times import backoff_until_next
 from hourglass._embedded.rules.versioning import inherited, inherited_override
@@ -100,7 +100,7 @@ def initiate_child(draft: Draft, command: c.StartChildWorkflow, completed: int) 
         child=said,
         inherit_build_id=command.spec.task_queue in ("", own),
     )
-    child = Child(initiated_event_id=draft.write(initiated), initiated=initiated)
+    child = PendingChild(initiated_event_id=draft.write(initiated), initiated=initiated)
     draft.put_child(child)
     draft.ask(StartChild(child))
 
@@ -138,7 +138,7 @@ def initiate_cancel(
 # --- the run that asked -------------------------------------------------------------------------------------
 
 
-def child_started(run: Run, initiated: int, run_id: str, now_ns: int) -> Step:
+def child_started(run: Run, initiated: int, run_id: str, now_ns: int) -> Transition:
     """A child has begun."""
     draft = Draft(run, now_ns)
     child = run.children[initiated]
@@ -158,7 +158,7 @@ def child_started(run: Run, initiated: int, run_id: str, now_ns: int) -> Step:
     return draft.step()
 
 
-def child_not_started(run: Run, initiated: int, cause: o.StartChildFailedCause, now_ns: int) -> Step:
+def child_not_started(run: Run, initiated: int, cause: o.StartChildFailedCause, now_ns: int) -> Transition:
     """A child could not be started."""
     draft = Draft(run, now_ns)
     asked = run.children[initiated].initiated
@@ -175,7 +175,7 @@ def child_not_started(run: Run, initiated: int, cause: o.StartChildFailedCause, 
     return draft.step()
 
 
-def child_ended(run: Run, initiated: int, last: Run, now_ns: int) -> Step:
+def child_ended(run: Run, initiated: int, last: Run, now_ns: int) -> Transition:
     """The last run of a child has closed."""
     draft = Draft(run, now_ns)
     child = run.children[initiated]
@@ -208,7 +208,7 @@ def _end(last: Run, names: dict[str, Any]) -> o.ChildEnd:
             raise TypeError(f"a child does not end with {type(other).__name__}")
 
 
-def signal_sent(run: Run, ask: SendSignal, cause: o.ExternalFailedCause | None, now_ns: int) -> Step:
+def signal_sent(run: Run, ask: SendSignal, cause: o.ExternalFailedCause | None, now_ns: int) -> Transition:
     """A signal has arrived, or could not."""
     draft = Draft(run, now_ns)
     names = _names(ask)
@@ -219,7 +219,7 @@ def signal_sent(run: Run, ask: SendSignal, cause: o.ExternalFailedCause | None, 
     return draft.step()
 
 
-def cancel_sent(run: Run, ask: SendCancel, cause: o.ExternalFailedCause | None, now_ns: int) -> Step:
+def cancel_sent(run: Run, ask: SendCancel, cause: o.ExternalFailedCause | None, now_ns: int) -> Transition:
     """A request to cancel has arrived, or could not."""
     draft = Draft(run, now_ns)
     names = _names(ask)
@@ -242,7 +242,7 @@ def _names(ask: SendSignal | SendCancel) -> dict[str, Any]:
 # --- the run that was asked ---------------------------------------------------------------------------------
 
 
-def first_event(parent: Run, child: Child, run_id: str, now_ns: int) -> h.WorkflowExecutionStarted:
+def first_event(parent: Run, child: PendingChild, run_id: str, now_ns: int) -> h.WorkflowExecutionStarted:
     """How a child begins."""
     asked = child.initiated
     spec = asked.spec
@@ -278,7 +278,7 @@ def is_child_of(run: Run, parent: Run) -> bool:
     return bool(run.started.parent_run_id) and run.started.parent_run_id == parent.run_id
 
 
-def signalled_by(run: Run, sender: Run, ask: SendSignal, now_ns: int) -> Step:
+def signalled_by(run: Run, sender: Run, ask: SendSignal, now_ns: int) -> Transition:
     """Another run sends a signal."""
     draft = Draft(run, now_ns)
     draft.happen(
@@ -294,7 +294,7 @@ def signalled_by(run: Run, sender: Run, ask: SendSignal, now_ns: int) -> Step:
     return draft.step()
 
 
-def cancelled_by(run: Run, sender: Run, reason: str, initiated: int, now_ns: int) -> Step:
+def cancelled_by(run: Run, sender: Run, reason: str, initiated: int, now_ns: int) -> Transition:
     """Another run asks for cancellation; once is enough. `initiated` is 0 where a parent has closed."""
     draft = Draft(run, now_ns)
     if not run.cancel_requested:
@@ -312,7 +312,7 @@ def cancelled_by(run: Run, sender: Run, reason: str, initiated: int, now_ns: int
     return draft.step()
 
 
-def terminated_by_engine(run: Run, reason: str, now_ns: int) -> Step:
+def terminated_by_engine(run: Run, reason: str, now_ns: int) -> Transition:
     """A run ends because of another: its parent has closed, or its id is wanted."""
     draft = Draft(run, now_ns)
     final = h.WorkflowExecutionTerminated(reason=reason, identity=ENGINE)

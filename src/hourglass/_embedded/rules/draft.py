@@ -28,15 +28,15 @@ from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import (
     JUST_BEFORE,
     RUNNING,
-    Activity,
     Ask,
-    Child,
     LeaveChild,
+    PendingActivity,
+    PendingChild,
+    PendingTask,
+    PendingTimer,
     Run,
-    Step,
-    Task,
     TellParent,
-    Timer,
+    Transition,
 )
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._history import events as h
@@ -52,12 +52,12 @@ _USUAL = 3
 """The level where no key is given."""
 
 
-def key_of(run: Run, activity: Activity) -> int:
+def key_of(run: Run, activity: PendingActivity) -> int:
     """The priority key of an activity, which is that of its workflow where it has none of its own; 0: none."""
     return activity.spec.priority_key or run.started.spec.priority_key
 
 
-def level_of(run: Run, activity: Activity | None = None) -> int:
+def level_of(run: Run, activity: PendingActivity | None = None) -> int:
     """Which level a run's task, or an attempt of one of its activities, waits at."""
     key = run.started.spec.priority_key if activity is None else key_of(run, activity)
     return min(key, LEVELS[-1]) if key > 0 else _USUAL
@@ -109,14 +109,14 @@ class Draft:
         for name, value in fields.items():
             force_setattr(self.run, name, value)
 
-    def set_task(self, task: Task | None) -> None:
+    def set_task(self, task: PendingTask | None) -> None:
         """The run has this task, or none."""
         self._changed = True
         force_setattr(self.run, "task", task)
 
     # --- what is pending ------------------------------------------------------------------------------------
 
-    def put_activity(self, activity: Activity) -> None:
+    def put_activity(self, activity: PendingActivity) -> None:
         """An activity is pending, or changed."""
         self._activities()[activity.scheduled_event_id] = activity
         self.touched.add(activity.scheduled_event_id)
@@ -127,7 +127,7 @@ class Draft:
             del self._activities()[scheduled_event_id]
             self.touched.add(scheduled_event_id)
 
-    def put_timer(self, timer: Timer) -> None:
+    def put_timer(self, timer: PendingTimer) -> None:
         """A timer runs."""
         self._timers()[timer.started_event_id] = timer
         self.touched.add(timer.started_event_id)
@@ -138,7 +138,7 @@ class Draft:
             del self._timers()[started_event_id]
             self.touched.add(started_event_id)
 
-    def put_child(self, child: Child) -> None:
+    def put_child(self, child: PendingChild) -> None:
         """A child is pending, or changed."""
         self._children()[child.initiated_event_id] = child
         self.touched.add(child.initiated_event_id)
@@ -160,19 +160,19 @@ class Draft:
         """How many asks of a kind there are so far."""
         return 0 if self._asked is None else self._asked.get(kind, 0)
 
-    def _activities(self) -> dict[int, Activity]:
+    def _activities(self) -> dict[int, PendingActivity]:
         if self.run.activities is self._before.activities:
             self._changed = True
             force_setattr(self.run, "activities", self.run.activities.copy())
         return self.run.activities
 
-    def _timers(self) -> dict[int, Timer]:
+    def _timers(self) -> dict[int, PendingTimer]:
         if self.run.timers is self._before.timers:
             self._changed = True
             force_setattr(self.run, "timers", self.run.timers.copy())
         return self.run.timers
 
-    def _children(self) -> dict[int, Child]:
+    def _children(self) -> dict[int, PendingChild]:
         if self.run.children is self._before.children:
             self._changed = True
             force_setattr(self.run, "children", self.run.children.copy())
@@ -305,7 +305,7 @@ class Draft:
                 h.WorkflowTaskScheduled(task_queue=started.task_queue, task_timeout=started.task_timeout)
             )
         number = run.task_count + 1
-        task = Task(
+        task = PendingTask(
             number=number,
             scheduled_event_id=scheduled,
             available_ns=available_ns,
@@ -344,7 +344,7 @@ class Draft:
         self,
         follower: h.WorkflowExecutionStarted | None = None,
         signals: tuple[h.WorkflowExecutionSignaled, ...] = (),
-    ) -> Step:
+    ) -> Transition:
         """The outcome of the transition: the run that follows, if any, begins with these signals."""
         run, before = self.run, self._before
         if self.written:
@@ -359,7 +359,7 @@ class Draft:
             and run.started.parent_run_id
         ):
             self.ask(TellParent())
-        return Step(
+        return Transition(
             run if self._changed else before,
             tuple(self.written),
             b"".join(self._encoded),
@@ -401,7 +401,7 @@ class Eager(msgspec.Struct, frozen=True, gc=False):
 
 def start_task(
     run: Run, identity: str, limits: Limits, now_ns: int, target: WorkerDeploymentVersion | None = None
-) -> Step:
+) -> Transition:
     """A worker takes the run's task. `target` is where a run that is pinned would go otherwise."""
     draft = Draft(run, now_ns)
     begin_task(draft, task_of(run), identity, limits, target)
@@ -417,7 +417,7 @@ def take_task(draft: Draft, eager: Eager) -> None:
         begin_task(draft, task, eager.identity, eager.limits)
 
 
-def start_attempt(run: Run, activity: Activity, identity: str, now_ns: int) -> Step:
+def start_attempt(run: Run, activity: PendingActivity, identity: str, now_ns: int) -> Transition:
     """A worker takes an activity's attempt."""
     draft = Draft(run, now_ns)
     _begin_attempt(draft, activity, identity)
@@ -427,7 +427,7 @@ def start_attempt(run: Run, activity: Activity, identity: str, now_ns: int) -> S
 def take_attempts(draft: Draft, eager: Eager) -> None:
     """The worker whose commands asked for activities takes those on its queue, as many as it has slots for."""
     left = 0 if eager.limits.is_overgrown(draft.length, draft.history_size) else eager.attempts
-    wanted: list[Activity] = []
+    wanted: list[PendingActivity] = []
     pending = draft.run.activities
     for event_id in sorted(draft.touched) if left else ():
         activity = pending.get(event_id)
@@ -459,7 +459,7 @@ def write_unwritten(draft: Draft) -> None:
         draft.write_at(event.attributes, event.time_ns)
 
 
-def task_of(run: Run) -> Task:
+def task_of(run: Run) -> PendingTask:
     """The task of a run that must have one."""
     if run.task is None:
         raise RuntimeError(f"run {run.run_id} has no task")
@@ -468,7 +468,7 @@ def task_of(run: Run) -> Task:
 
 def begin_task(
     draft: Draft,
-    task: Task,
+    task: PendingTask,
     identity: str,
     limits: Limits,
     target: WorkerDeploymentVersion | None = None,
@@ -500,14 +500,14 @@ def begin_task(
     )
 
 
-def _begin_attempt(draft: Draft, activity: Activity, identity: str) -> None:
+def _begin_attempt(draft: Draft, activity: PendingActivity, identity: str) -> None:
     now = draft.now_ns
     draft.put_activity(
         replace(activity, started_ns=now, last_started_ns=now, heartbeat_ns=now, identity=identity)
     )
 
 
-def _scheduled(run: Run, task: Task) -> h.WorkflowTaskScheduled:
+def _scheduled(run: Run, task: PendingTask) -> h.WorkflowTaskScheduled:
     return h.WorkflowTaskScheduled(
         task_queue=run.started.spec.task_queue,
         task_timeout=run.started.spec.task_timeout,
@@ -515,7 +515,7 @@ def _scheduled(run: Run, task: Task) -> h.WorkflowTaskScheduled:
     )
 
 
-def _started(run: Run, task: Task) -> h.WorkflowTaskStarted:
+def _started(run: Run, task: PendingTask) -> h.WorkflowTaskStarted:
     return h.WorkflowTaskStarted(
         scheduled_event_id=task.scheduled_event_id,
         identity=task.identity,

@@ -20,18 +20,18 @@ from hourglass._contract.service import ResetWorkflow, WorkflowStatus
 from hourglass._embedded.clock import later
 from hourglass._embedded.rules.draft import Draft
 from hourglass._embedded.rules.run import (
-    Activity,
     Ask,
-    Child,
     LeaveChild,
+    PendingActivity,
+    PendingChild,
+    PendingTask,
+    PendingTimer,
     Run,
     SendCancel,
     SendSignal,
     StartChild,
-    Step,
-    Task,
     TellParent,
-    Timer,
+    Transition,
 )
 from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
 from hourglass._history import events as h
@@ -51,11 +51,11 @@ class _Rebuilt:
         self.now_ns = now_ns
         self.memo = dict(started.spec.memo)
         self.search_attributes = dict(started.spec.search_attributes)
-        self.activities: dict[int, Activity] = {}
-        self.timers: dict[int, Timer] = {}
-        self.children: dict[int, Child] = {}
+        self.activities: dict[int, PendingActivity] = {}
+        self.timers: dict[int, PendingTimer] = {}
+        self.children: dict[int, PendingChild] = {}
         self.asks: dict[int, Ask] = {}
-        self.task: Task | None = None
+        self.task: PendingTask | None = None
         self.task_count = 0
         self.cancel_requested = False
         self.version = started.inherited_pinned_version
@@ -80,7 +80,7 @@ class _Rebuilt:
                 _merge(self.memo, changes)
             case h.TimerStarted():
                 due = later(event.time_ns, attributes.duration_ns)
-                self.timers[event.id] = Timer(attributes.timer_id, event.id, due, event.time_ns)
+                self.timers[event.id] = PendingTimer(attributes.timer_id, event.id, due, event.time_ns)
             case h.TimerFired() | h.TimerCanceled():
                 self.timers.pop(attributes.started_event_id, None)
             case _:
@@ -91,7 +91,7 @@ class _Rebuilt:
         match event.attributes:
             case h.WorkflowTaskScheduled():
                 self.task_count += 1
-                self.task = Task(
+                self.task = PendingTask(
                     number=self.task_count, scheduled_event_id=event.id, available_ns=event.time_ns
                 )
             case h.WorkflowTaskStarted() as started if self.task is not None:
@@ -110,7 +110,7 @@ class _Rebuilt:
         attributes = event.attributes
         match attributes:
             case h.ActivityTaskScheduled():
-                self.activities[event.id] = Activity(
+                self.activities[event.id] = PendingActivity(
                     scheduled_event_id=event.id,
                     scheduled=attributes,
                     spec=attributes.spec,
@@ -137,7 +137,7 @@ class _Rebuilt:
         attributes = event.attributes
         match attributes:
             case o.StartChildWorkflowExecutionInitiated():
-                self.children[event.id] = Child(initiated_event_id=event.id, initiated=attributes)
+                self.children[event.id] = PendingChild(initiated_event_id=event.id, initiated=attributes)
             case o.ChildWorkflowExecutionStarted(initiated_event_id=initiated):
                 self.children[initiated] = msgspec.structs.replace(
                     self.children[initiated], run_id=attributes.run_id, started_event_id=event.id
@@ -208,7 +208,7 @@ def reset(
     later: Iterable[h.Attributes],
     new_run_id: str,
     now_ns: int,
-) -> Step:
+) -> Transition:
     """The new run. `later` is what happened to the runs that follow the base. Raises `ServiceError` for a point
     that no run can begin from.
     """
@@ -256,7 +256,7 @@ def again(events: Iterable[h.Attributes], request: ResetWorkflow) -> Iterator[h.
                 pass
 
 
-def give_way(run: Run, reason: str, new_run_id: str, now_ns: int) -> Step:
+def give_way(run: Run, reason: str, new_run_id: str, now_ns: int) -> Transition:
     """A run that is open ends, because another takes its place.
 
     Children that the new run knows too are now its own, and it is the one that tells the parent of its end. Those
@@ -271,7 +271,7 @@ def give_way(run: Run, reason: str, new_run_id: str, now_ns: int) -> Step:
     )
 
 
-def note_reset(run: Run, new_run_id: str, now_ns: int) -> Step:
+def note_reset(run: Run, new_run_id: str, now_ns: int) -> Transition:
     """A run that has closed was reset: a client that asks for it is led to the run in its place."""
     draft = Draft(run, now_ns)
     draft.change(reset_run_id=new_run_id)

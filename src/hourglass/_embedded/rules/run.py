@@ -28,7 +28,7 @@ from hourglass.converter import Failure, Payload
 # --- what ties a run to others ------------------------------------------------------------------------------
 
 
-class Child(msgspec.Struct, frozen=True, kw_only=True):
+class PendingChild(msgspec.Struct, frozen=True, kw_only=True):
     """A child of a run, from the request for it to its end; `run_id` is its first run, once it has started."""
 
     initiated_event_id: int
@@ -49,7 +49,7 @@ class RequestCancelChild(Command, frozen=True, kw_only=True):
 class StartChild(msgspec.Struct, frozen=True):
     """Start this child."""
 
-    child: Child
+    child: PendingChild
 
 
 class SendSignal(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class SendCancel(msgspec.Struct, frozen=True):
 class LeaveChild(msgspec.Struct, frozen=True):
     """The run has closed: do with this child as its policy says."""
 
-    child: Child
+    child: PendingChild
 
 
 class TellParent(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ JUST_BEFORE = -1
 """As a link in a held event, which has no id yet: the event written right before it."""
 
 
-class Activity(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class PendingActivity(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """An activity that a run waits for, at its present attempt."""
 
     scheduled_event_id: int
@@ -116,7 +116,7 @@ class Activity(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """
 
 
-class Timer(msgspec.Struct, frozen=True, gc=False):
+class PendingTimer(msgspec.Struct, frozen=True, gc=False):
     """A timer that runs."""
 
     timer_id: str
@@ -126,7 +126,7 @@ class Timer(msgspec.Struct, frozen=True, gc=False):
     """When it was started, by the clock: its event may have a later time, where the clock was set back."""
 
 
-class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+class PendingTask(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A workflow task that is scheduled or, once `started_event_id` is set, started: a worker has it.
 
     From the second attempt on a task is transient: its first two events are written only when it succeeds, so
@@ -168,12 +168,12 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     latest_ns: int = 0
     """The latest time of an event: none that follows has an earlier one."""
     history_size: int = 0
-    task: Task | None = None
+    task: PendingTask | None = None
     task_count: int = 0
     held: tuple[h.Attributes, ...] = ()
-    activities: dict[int, Activity] = {}
-    timers: dict[int, Timer] = {}
-    children: dict[int, Child] = {}
+    activities: dict[int, PendingActivity] = {}
+    timers: dict[int, PendingTimer] = {}
+    children: dict[int, PendingChild] = {}
     memo: dict[str, Payload] = {}
     search_attributes: dict[str, Payload] = {}
     cancel_requested: bool = False
@@ -183,7 +183,7 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The version of the worker that answered its last task, or that it was begun for."""
     behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
 
-    def pending(self, event_id: int) -> Activity | Timer | Child | None:
+    def pending(self, event_id: int) -> PendingActivity | PendingTimer | PendingChild | None:
         """What is pending since this event, if anything is."""
         return self.activities.get(event_id) or self.timers.get(event_id) or self.children.get(event_id)
 
@@ -208,7 +208,7 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return min(whole, own) if whole else own
 
 
-class Step(msgspec.Struct, frozen=True, gc=False):
+class Transition(msgspec.Struct, frozen=True, gc=False):
     """What a transition leads to.
 
     `run` is the run afterwards, `events` are those to append, `encoded` the same as bytes, one after the other. `touched` names

@@ -33,7 +33,7 @@ from hourglass._contract.schedules import (
     OverlapPolicy,
     PatchSchedule,
     ScheduleAction,
-    ScheduleDescription,
+    ScheduleDetails,
     ScheduleSummary,
     UpdateSchedule,
     canonical,
@@ -158,9 +158,9 @@ def token_of(record: ScheduleRecord) -> bytes:
     return record.token.to_bytes(8)
 
 
-def describe(record: ScheduleRecord) -> ScheduleDescription:
+def describe(record: ScheduleRecord) -> ScheduleDetails:
     """A schedule in detail."""
-    return ScheduleDescription(
+    return ScheduleDetails(
         schedule_id=record.schedule_id,
         schedule=record.schedule,
         info=EngineScheduleInfo(

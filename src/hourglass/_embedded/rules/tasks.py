@@ -27,15 +27,15 @@ from hourglass._embedded.rules.followers import continue_follower, cron_follower
 from hourglass._embedded.rules.limits import Limits, blob_size
 from hourglass._embedded.rules.run import (
     RUNNING,
-    Activity,
+    PendingActivity,
+    PendingTask,
+    PendingTimer,
     RequestCancelChild,
     Run,
     SendCancel,
     SendSignal,
     StartChild,
-    Step,
-    Task,
-    Timer,
+    Transition,
 )
 from hourglass._embedded.rules.schedule_times import check_cron
 from hourglass._embedded.rules.versioning import after_task
@@ -330,14 +330,14 @@ def may_be_followed(answer: TaskAnswer) -> bool:
     return bool(answer.commands) and type(answer.commands[-1].command) in c.TERMINAL_KINDS  # it comes last
 
 
-def leaves_no_trace(task: Task, answer: TaskAnswer) -> bool:
+def leaves_no_trace(task: PendingTask, answer: TaskAnswer) -> bool:
     """Whether a task that was for updates alone led to nothing: all were refused."""
     return task.speculative and not answer.commands and not answer.again
 
 
 def complete_task(
     run: Run, answer: TaskAnswer, new_run_id: str, limits: Limits, now_ns: int, eager: Eager | None = None
-) -> Step:
+) -> Transition:
     """A worker answers. Raises `AnswerRefused` where the answer must be."""
     signals = _signals_for_next(run, answer) if run.held else ()
     if run.held and not signals and may_be_followed(answer):
@@ -396,7 +396,7 @@ def _signals_for_next(run: Run, answer: TaskAnswer) -> tuple[h.WorkflowExecution
     return signals if len(signals) == len(run.held) else ()
 
 
-def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_ns: int) -> Step:
+def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_ns: int) -> Transition:
     """A worker could not handle the task, or its answer was refused: the task is wanted again."""
     task = task_of(run)
     draft = Draft(run, now_ns)
@@ -430,7 +430,7 @@ def time_out_task(draft: Draft, *, at_once: bool = False) -> None:
     _want_again(draft, task, at_once=at_once)
 
 
-def _is_told(task: Task) -> bool:
+def _is_told(task: PendingTask) -> bool:
     """Whether the history tells of this task if it does not succeed."""
     return not task.transient or (task.speculative and not task.silent)
 
@@ -442,7 +442,7 @@ def forget_speculative_task(draft: Draft) -> None:
         draft.want_task()
 
 
-def _want_again(draft: Draft, task: Task, *, at_once: bool = False) -> None:
+def _want_again(draft: Draft, task: PendingTask, *, at_once: bool = False) -> None:
     draft.change(task=None)
     if draft.flush() or (task.speculative and not task.silent):
         draft.want_task()
@@ -580,7 +580,7 @@ def _start_timer(draft: Draft, command: c.StartTimer, completed: int) -> None:
         )
     )
     now = draft.now_ns
-    draft.put_timer(Timer(timer_id, started, later(now, command.duration_ns), now))
+    draft.put_timer(PendingTimer(timer_id, started, later(now, command.duration_ns), now))
 
 
 def _cancel_timer(draft: Draft, timer_id: str, started: int, completed: int) -> None:
@@ -605,7 +605,7 @@ def _schedule_activity(draft: Draft, command: c.ScheduleActivity, completed: int
     number = draft.write(scheduled)
     after = draft.time_ns if draft.time_ns > now else 0
     draft.put_activity(
-        Activity(
+        PendingActivity(
             scheduled_event_id=number,
             scheduled=scheduled,
             spec=scheduled.spec,

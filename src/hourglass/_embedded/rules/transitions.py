@@ -21,7 +21,7 @@ from hourglass._embedded.rules.activities import lost_failure
 from hourglass._embedded.rules.draft import Draft, Eager, take_task
 from hourglass._embedded.rules.draft import start_attempt as start_attempt
 from hourglass._embedded.rules.followers import next_attempt_or_run
-from hourglass._embedded.rules.run import Activity, Run, Step, Task
+from hourglass._embedded.rules.run import PendingActivity, PendingTask, Run, Transition
 from hourglass._embedded.rules.tasks import LONGEST_WAIT, forget_speculative_task, time_out_task
 from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
 from hourglass._engine.specs import Payloads
@@ -39,7 +39,7 @@ def open_run(
     started: h.WorkflowExecutionStarted,
     now_ns: int,
     signals: tuple[h.WorkflowExecutionSignaled, ...] = (),
-) -> Step:
+) -> Transition:
     """A new run; signals that it begins with stand in its history before its first task."""
     run = Run(
         run_id=run_id,
@@ -58,7 +58,7 @@ def open_run(
     return draft.step()
 
 
-def signal(run: Run, request: SignalWorkflow, now_ns: int, *, with_start: bool = False) -> Step:
+def signal(run: Run, request: SignalWorkflow, now_ns: int, *, with_start: bool = False) -> Transition:
     """A client sends a signal. One that came with a start does not wait until the run's back-off is over: a server's
     rule, as is that a plain signal does.
     """
@@ -78,7 +78,7 @@ def signaled(request: SignalWorkflow) -> h.WorkflowExecutionSignaled:
     )
 
 
-def request_cancel(run: Run, request: CancelWorkflow, now_ns: int) -> Step:
+def request_cancel(run: Run, request: CancelWorkflow, now_ns: int) -> Transition:
     """A client asks the run to cancel; once is enough. A run that backs off hears of it at once."""
     draft = Draft(run, now_ns)
     if not run.cancel_requested:
@@ -88,7 +88,7 @@ def request_cancel(run: Run, request: CancelWorkflow, now_ns: int) -> Step:
     return draft.step()
 
 
-def terminate(run: Run, request: TerminateWorkflow, now_ns: int) -> Step:
+def terminate(run: Run, request: TerminateWorkflow, now_ns: int) -> Transition:
     """A client terminates the run: it ends without being asked."""
     draft = Draft(run, now_ns)
     final = h.WorkflowExecutionTerminated(
@@ -98,7 +98,7 @@ def terminate(run: Run, request: TerminateWorkflow, now_ns: int) -> Step:
     return draft.step()
 
 
-def end_overgrown(run: Run, reason: str, now_ns: int) -> Step:
+def end_overgrown(run: Run, reason: str, now_ns: int) -> Transition:
     """The engine ends a run that has outgrown its limits."""
     draft = Draft(run, now_ns)
     final = h.WorkflowExecutionTerminated(reason=reason, identity="history-service")
@@ -106,7 +106,7 @@ def end_overgrown(run: Run, reason: str, now_ns: int) -> Step:
     return draft.step()
 
 
-def give_back_attempt(run: Run, activity: Activity, now_ns: int) -> Step:
+def give_back_attempt(run: Run, activity: PendingActivity, now_ns: int) -> Transition:
     """An attempt that was taken but reached no worker waits again, as if it had not been taken."""
     draft = Draft(run, now_ns)
     waits = activities.put_off(activity, max(0, now_ns - activity.started_ns))
@@ -114,7 +114,7 @@ def give_back_attempt(run: Run, activity: Activity, now_ns: int) -> Step:
     return draft.step()
 
 
-def hand_out_attempt(run: Run, activity: Activity, now_ns: int) -> Step:
+def hand_out_attempt(run: Run, activity: PendingActivity, now_ns: int) -> Transition:
     """An attempt that had to wait for a commit reaches its worker: its clocks begin now."""
     draft = Draft(run, now_ns)
     late = activities.put_off(activity, max(0, now_ns - activity.started_ns))
@@ -135,12 +135,12 @@ def began_later(run: Run, now_ns: int) -> bool:
     )
 
 
-def _activity_began_later(activity: Activity, now_ns: int) -> bool:
+def _activity_began_later(activity: PendingActivity, now_ns: int) -> bool:
     latest = max(activity.scheduled_ns, activity.started_ns, activity.heartbeat_ns)
     return latest > now_ns or activity.available_ns > _latest_attempt(activity, now_ns)
 
 
-def _latest_attempt(activity: Activity, now_ns: int) -> int:
+def _latest_attempt(activity: PendingActivity, now_ns: int) -> int:
     """When the next attempt is due at the latest, had the one before failed just now."""
     if activity.attempt == 1:
         return now_ns
@@ -150,7 +150,7 @@ def _latest_attempt(activity: Activity, now_ns: int) -> int:
     return now_ns + to_ns(delay)
 
 
-def set_back(run: Run, now_ns: int) -> Step:
+def set_back(run: Run, now_ns: int) -> Transition:
     """The clock was set back: what began while it was ahead begins now. What has happened by it has happened."""
     draft = Draft(run, now_ns)
     for timer in tuple(run.timers.values()):
@@ -181,7 +181,7 @@ def set_back(run: Run, now_ns: int) -> Step:
     return draft.step()
 
 
-def put_off_activities(run: Run, event_ids: Iterable[int], since_ns: int, now_ns: int) -> Step:
+def put_off_activities(run: Run, event_ids: Iterable[int], since_ns: int, now_ns: int) -> Transition:
     """The store stood still since then: these activities, which wait for a worker, could not be given to one."""
     draft = Draft(run, now_ns)
     for event_id in event_ids:
@@ -191,14 +191,14 @@ def put_off_activities(run: Run, event_ids: Iterable[int], since_ns: int, now_ns
     return draft.step()
 
 
-def defer_activity(run: Run, activity: Activity, now_ns: int) -> Step:
+def defer_activity(run: Run, activity: PendingActivity, now_ns: int) -> Transition:
     """A worker leaves an attempt to a client, which will complete it by its token (asynchronous completion)."""
     draft = Draft(run, now_ns)
     draft.put_activity(msgspec.structs.replace(activity, deferred=True))
     return draft.step()
 
 
-def heartbeat(run: Run, activity: Activity, details: Payloads, now_ns: int) -> Step:
+def heartbeat(run: Run, activity: PendingActivity, details: Payloads, now_ns: int) -> Transition:
     """An attempt reports that it lives."""
     draft = Draft(run, now_ns)
     draft.put_activity(msgspec.structs.replace(activity, heartbeat_ns=now_ns, heartbeat_details=details))
@@ -207,12 +207,12 @@ def heartbeat(run: Run, activity: Activity, details: Payloads, now_ns: int) -> S
 
 def complete_activity(
     run: Run,
-    activity: Activity,
+    activity: PendingActivity,
     result: Payload | None,
     identity: str,
     now_ns: int,
     eager: Eager | None = None,
-) -> Step:
+) -> Transition:
     """An attempt returned."""
     if eager is not None and run.task is None and run.task_count:
         return _complete_and_take_task(run, activity, result, identity, now_ns, eager)
@@ -224,8 +224,8 @@ def complete_activity(
 
 
 def _complete_and_take_task(
-    run: Run, activity: Activity, result: Payload | None, identity: str, now_ns: int, eager: Eager
-) -> Step:
+    run: Run, activity: PendingActivity, result: Payload | None, identity: str, now_ns: int, eager: Eager
+) -> Transition:
     """What `complete_activity` does where nothing but this end leads to the run's next task, which the worker takes at
     once. Most steps of most runs are this one: without a draft it takes a third of the time.
     """
@@ -265,7 +265,7 @@ def _complete_and_take_task(
         length=length,
         latest_ns=time_ns,
         history_size=size,
-        task=Task(
+        task=PendingTask(
             number=number,
             scheduled_event_id=scheduled,
             available_ns=now_ns,
@@ -277,21 +277,25 @@ def _complete_and_take_task(
         task_count=number,
         activities=pending,
     )
-    return Step(after, tuple(events), encoded, frozenset((activity.scheduled_event_id,)))
+    return Transition(after, tuple(events), encoded, frozenset((activity.scheduled_event_id,)))
 
 
-def fail_activity(run: Run, activity: Activity, failure: Failure, identity: str, now_ns: int) -> Step:
+def fail_activity(
+    run: Run, activity: PendingActivity, failure: Failure, identity: str, now_ns: int
+) -> Transition:
     """An attempt failed: try again, or give up."""
     draft = Draft(run, now_ns)
     match activities.next_attempt(activity, failure, now_ns):
-        case Activity() as again:
+        case PendingActivity() as again:
             draft.put_activity(again)
         case RetryState() as state:
             _end(draft, activity, activities.failed(activity, failure, state, identity))
     return draft.step()
 
 
-def cancel_activity(run: Run, activity: Activity, details: Payloads, identity: str, now_ns: int) -> Step:
+def cancel_activity(
+    run: Run, activity: PendingActivity, details: Payloads, identity: str, now_ns: int
+) -> Transition:
     """An attempt ended as it was asked to."""
     draft = Draft(run, now_ns)
     _end(draft, activity, activities.canceled(activity, details, identity))
@@ -300,7 +304,7 @@ def cancel_activity(run: Run, activity: Activity, details: Payloads, identity: s
 
 def elapse(
     run: Run, event_ids: Iterable[int], new_run_id: str, now_ns: int, *, task_is_withheld: bool = False
-) -> Step:
+) -> Transition:
     """Time has passed: do what is due of what is named, earliest first, and of the run as a whole. A task that may
     not have reached its worker, for the store stands still, does not time out: its clock begins again.
     """
@@ -333,23 +337,23 @@ def _fire_timers(draft: Draft, event_ids: Iterable[int]) -> None:
         draft.happen(h.TimerFired(timer_id=timer.timer_id, started_event_id=timer.started_event_id))
 
 
-def _expire(draft: Draft, activity: Activity) -> None:
+def _expire(draft: Draft, activity: PendingActivity) -> None:
     when, kind = activities.deadline(activity)
     if when and when <= draft.now_ns:
         lose_attempt(draft, activity, activities.timeout_failure(activity, kind))
 
 
-def lose_attempt(draft: Draft, activity: Activity, failure: Failure) -> None:
+def lose_attempt(draft: Draft, activity: PendingActivity, failure: Failure) -> None:
     """An attempt timed out: try again, or give up."""
     match activities.next_attempt(activity, failure, draft.now_ns):
-        case Activity() as again:
+        case PendingActivity() as again:
             told = activities.without_details(failure)
             draft.put_activity(msgspec.structs.replace(again, last_failure=told))
         case RetryState() as state:
             _end(draft, activity, activities.timed_out(activity, failure, state))
 
 
-def time_out_run(draft: Draft, new_run_id: str) -> Step:
+def time_out_run(draft: Draft, new_run_id: str) -> Transition:
     """The run took too long: it ends, and is tried again if its policy says so."""
     state, follower = next_attempt_or_run(draft.run, None, new_run_id, draft.now_ns)
     following = "" if follower is None else new_run_id
@@ -359,7 +363,7 @@ def time_out_run(draft: Draft, new_run_id: str) -> Step:
     return draft.step(follower)
 
 
-def _end(draft: Draft, activity: Activity, events: tuple[h.Attributes, ...]) -> None:
+def _end(draft: Draft, activity: PendingActivity, events: tuple[h.Attributes, ...]) -> None:
     draft.drop_activity(activity.scheduled_event_id)
     draft.happen(*events)
 
@@ -372,7 +376,7 @@ def needs_recovery(run: Run) -> bool:
     return run.task_is_started or _is_speculative(run) or any(map(_was_in_hand, run.activities.values()))
 
 
-def recover(run: Run, new_run_id: str, now_ns: int) -> Step:
+def recover(run: Run, new_run_id: str, now_ns: int) -> Transition:
     """The process that served the run has ended.
 
     Attempts are lost as a heartbeat timeout would lose them, and tried again as their policies say; the task
@@ -397,7 +401,7 @@ def is_backing_off(run: Run, now_ns: int) -> bool:
     return task is not None and task.attempt > 1 and not task.started_event_id and task.available_ns > now_ns
 
 
-def try_now(run: Run, now_ns: int) -> Step:
+def try_now(run: Run, now_ns: int) -> Transition:
     """Another process serves the run, with code that may have been mended: its failing task need not wait."""
     draft = Draft(run, now_ns)
     task = run.task
@@ -412,5 +416,5 @@ def _is_speculative(run: Run) -> bool:
     return run.task is not None and run.task.speculative
 
 
-def _was_in_hand(activity: Activity) -> bool:
+def _was_in_hand(activity: PendingActivity) -> bool:
     return activity.started_ns != 0 and not activity.deferred

@@ -40,7 +40,7 @@ class Turn:
     readmitted: Sequence[str] = ()
 
 
-class Sink(Protocol[B]):
+class CommitSink(Protocol[B]):
     """Where the thread writes. All of it runs on the thread."""
 
     def build(self, turns: Sequence[Turn], /) -> B:
@@ -69,7 +69,7 @@ class StoreThread(Generic[B]):
 
     def __init__(
         self,
-        sink: Sink[B],
+        sink: CommitSink[B],
         name: str,
         *,
         on_commit: Callable[[int], None],

@@ -20,13 +20,13 @@ import msgspec
 
 from hourglass._contract.handle import (
     ActivityCancel,
-    ActivityCancelled,
     ActivityDeferred,
-    ActivityFailed,
     ActivityItem,
     ActivityOk,
     ActivityResult,
     ActivityTask,
+    AttemptCancelled,
+    AttemptFailed,
     HandleConfig,
 )
 from hourglass._embedded.clock import Cancel, Clock, later, to_ns
@@ -219,11 +219,11 @@ class LocalAttempts:
         match result:
             case ActivityOk():
                 self._settle(attempt, Ending.COMPLETED, result=result.result)
-            case ActivityCancelled() if attempt.told_to_cancel:
+            case AttemptCancelled() if attempt.told_to_cancel:
                 self._settle(attempt, Ending.CANCELLED, failure=result.failure)
-            case ActivityCancelled():
+            case AttemptCancelled():
                 self._fail(attempt, Ending.FAILED, unasked(result.failure))
-            case ActivityFailed():
+            case AttemptFailed():
                 self._fail(attempt, Ending.FAILED, result.failure)
             case ActivityDeferred():
                 failure = Failure(
