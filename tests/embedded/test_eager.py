@@ -15,7 +15,7 @@ from hourglass._embedded.rules import activities, transitions
 from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules.draft import Draft, Eager, take_task
 from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.rules.run import PendingActivity, Run, Transition
+from hourglass._embedded.rules.run import OpenActivity, Run, Transition
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.specs import ActivitySpec, StartSpec
@@ -211,7 +211,7 @@ def test_an_end_with_its_task_is_what_the_end_and_then_the_task_write(
         spec=StartSpec(task_queue="q"),
     )
     scheduled = h.ActivityTaskScheduled("1", "echo", ActivitySpec(task_queue="q"), 4)
-    attempt = PendingActivity(
+    attempt = OpenActivity(
         scheduled_event_id=5,
         scheduled=scheduled,
         spec=scheduled.spec,

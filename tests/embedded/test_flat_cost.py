@@ -15,7 +15,7 @@ from hourglass._contract import service as s
 from hourglass._contract.handle import ActivityOk, ActivityTask
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.rules.run import PendingActivity, PendingTimer, Run
+from hourglass._embedded.rules.run import OpenActivity, PendingTimer, Run
 from hourglass._embedded.rules.wakes import Wakes, activity_wake_ns, run_wake_ns, timer_wake_ns
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.store import Change
@@ -170,10 +170,10 @@ class Checking(MemoryStore):
 
     def append(self, change: Change) -> int:
         before = self.load(change.run.run_id)
-        old: dict[int, PendingActivity | PendingTimer] = (
+        old: dict[int, OpenActivity | PendingTimer] = (
             {} if before is None else {**before.run.activities, **before.run.timers}
         )
-        new: dict[int, PendingActivity | PendingTimer] = {**change.run.activities, **change.run.timers}
+        new: dict[int, OpenActivity | PendingTimer] = {**change.run.activities, **change.run.timers}
         differing = {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
         assert differing <= change.touched
         if change.wake_ns > 1:

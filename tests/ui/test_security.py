@@ -6,7 +6,7 @@ import httpx
 import pytest
 from tests.ui.conftest import asked
 
-from hourglass._ui.security import COOKIE, Guard
+from hourglass._ui.security import COOKIE, RequestGuard
 from hourglass._ui.server import check_token, hosts_of
 from hourglass._ui.site import Site
 from hourglass.errors import UsageError
@@ -23,7 +23,7 @@ async def _nothing(*_: object) -> None:
 def _refusal(
     method: str = "GET", path: str = "/workflows", token: str | None = None, **headers: str
 ) -> int | None:
-    guard = Guard(_nothing, hosts=frozenset({HOST}), token=token)
+    guard = RequestGuard(_nothing, hosts=frozenset({HOST}), token=token)
     given = {"host": HOST} | {name.replace("_", "-"): value for name, value in headers.items()}
     found = guard.refusal(method, path, given)
     return None if found is None else found[0]

@@ -98,13 +98,13 @@ def _history(
         return client.get_workflow_handle(what, run_id=run_id).history()
 
 
-def _walk(history: History, code: list[str], codec: str | None) -> Walk:
+def _walk(history: History, code: list[str], codec: str | None) -> HistoryWalk:
     from hourglass._cli.connecting import codec_named
     from hourglass._cli.loading import load
     from hourglass.replay import Replayer
 
     with Replayer(modules=load(code).modules, codec=codec_named(codec)) as replayer:
-        return Walk(replayer.moments(history))
+        return HistoryWalk(replayer.moments(history))
 
 
 @contextmanager
@@ -117,7 +117,7 @@ def _set_aside(names: set[str]) -> Iterator[None]:
         sys.modules.update(known)
 
 
-class Walk:
+class HistoryWalk:
     """The moments of one history on one version of the code."""
 
     def __init__(self, found: tuple[tuple[Moment, ...], ReplayResult]) -> None:
@@ -199,17 +199,17 @@ def _source(frame: Frame) -> Iterator[str]:
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
 
-def _show(walk: Walk, index: int) -> None:
+def _show(walk: HistoryWalk, index: int) -> None:
     for line in described(walk.moments, index):
         console.show(line, whole=True)
 
 
-def _list(walk: Walk) -> None:
+def _list(walk: HistoryWalk) -> None:
     for index, moment in enumerate(walk.moments):
         console.show(f"{index + 1:5}  event {moment.event_id:<6} {summary(moment)}", whole=True)
 
 
-def _step_through(walk: Walk) -> None:
+def _step_through(walk: HistoryWalk) -> None:
     index = 0
     last = len(walk.moments) - 1
     _show(walk, index)
@@ -238,7 +238,7 @@ def _step_through(walk: Walk) -> None:
         _show(walk, index)
 
 
-def _side_by_side(walk: Walk, other: Walk, json: bool) -> None:
+def _side_by_side(walk: HistoryWalk, other: HistoryWalk, json: bool) -> None:
     """Both walks up to where they part, and what each does there."""
     parted = parts_at(walk.moments, other.moments)
     if json:
@@ -282,11 +282,11 @@ def _asked(moment: Moment) -> tuple[Any, ...]:
     return (*(each.what for each in moment.issued), moment.closed, bool(moment.error))
 
 
-def _write_json(walk: Walk, at: int | None) -> None:
+def _write_json(walk: HistoryWalk, at: int | None) -> None:
     console.write_json(_document(walk, at))
 
 
-def _document(walk: Walk, at: int | None) -> Any:
+def _document(walk: HistoryWalk, at: int | None) -> Any:
     import msgspec
 
     error = walk.result.error

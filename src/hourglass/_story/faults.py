@@ -50,7 +50,7 @@ class Waits(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class StackFrame:
     """One line of a stack."""
 
     file: str
@@ -103,13 +103,13 @@ def _fibers(text: str) -> Iterator[tuple[str, list[str]]]:
         yield label, lines
 
 
-def _frames(lines: list[str]) -> list[Frame]:
-    frames: list[Frame] = []
+def _frames(lines: list[str]) -> list[StackFrame]:
+    frames: list[StackFrame] = []
     for at, line in enumerate(lines):
         if found := _FRAME.search(line):
             following = lines[at + 1].strip() if at + 1 < len(lines) else ""
             code = "" if _FRAME.search(following) else following
-            frames.append(Frame(found["file"], int(found["line"]), found["function"] or "", code))
+            frames.append(StackFrame(found["file"], int(found["line"]), found["function"] or "", code))
     return frames
 
 

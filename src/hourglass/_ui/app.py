@@ -27,7 +27,7 @@ from hourglass._story.asking import WhyContext
 from hourglass._story.spans import Story
 from hourglass._story.watching import Watched
 from hourglass._ui import addresses, finding, forms, live, pages, pulse, run_view, security
-from hourglass._ui.bulk import Operations
+from hourglass._ui.bulk import BulkOperations
 from hourglass._ui.calendar import year_of
 from hourglass._ui.finding import Search
 from hourglass._ui.pages import View
@@ -52,13 +52,13 @@ _MOST_KEEPERS = 50
 _MOST_AT_ONCE = 100_000
 
 
-class Handlers:
+class PageHandlers:
     """The pages of one site."""
 
     def __init__(self, site: Site, token: str | None = None) -> None:
         self._site = site
         self._token = token
-        self.operations = Operations()
+        self.operations = BulkOperations()
         # What asks the code of workflows or replays them may take seconds: it must not take all threads.
         self._slow = anyio.CapacityLimiter(_SLOW_AT_ONCE)
 
@@ -617,9 +617,9 @@ class _AwayError(ServiceError):
     """What the page shows cannot be asked for now."""
 
 
-def build(site: Site, *, hosts: frozenset[str], token: str | None = None) -> security.Guard:
+def build(site: Site, *, hosts: frozenset[str], token: str | None = None) -> security.RequestGuard:
     """The application of a site, guarded."""
-    return security.Guard(Handlers(site, token).app(), hosts=hosts, token=token)
+    return security.RequestGuard(PageHandlers(site, token).app(), hosts=hosts, token=token)
 
 
 # --- reading what was asked -------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ Act = Callable[[str, str], object]
 
 
 @dataclass
-class Operation:
+class BulkOperation:
     """How far one has come."""
 
     number: int
@@ -47,19 +47,19 @@ class Operation:
         return 100 if not self.total else int(self.done * 100 / self.total)
 
 
-class Operations:
+class BulkOperations:
     """All operations of a site."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="hourglass-ui-bulk")
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
-        self._known: OrderedDict[int, Operation] = OrderedDict()
+        self._known: OrderedDict[int, BulkOperation] = OrderedDict()
 
-    def start(self, title: str, runs: Sequence[tuple[str, str]], act: Act) -> Operation:
+    def start(self, title: str, runs: Sequence[tuple[str, str]], act: Act) -> BulkOperation:
         """Begin to do it to each of these runs."""
         with self._lock:
-            operation = Operation(next(self._numbers), title, len(runs))
+            operation = BulkOperation(next(self._numbers), title, len(runs))
             self._known[operation.number] = operation
             for number in [each for each, known in self._known.items() if known.ended][:-_MOST_KEPT]:
                 del self._known[number]
@@ -67,7 +67,7 @@ class Operations:
             self._threads.submit(self._act, operation, act, workflow_id, run_id)
         return operation
 
-    def find(self, number: int) -> Operation | None:
+    def find(self, number: int) -> BulkOperation | None:
         """One by its number."""
         return self._known.get(number)
 
@@ -77,7 +77,7 @@ class Operations:
         if operation is not None and not operation.ended:
             operation.stopped = True
 
-    def _act(self, operation: Operation, act: Act, workflow_id: str, run_id: str) -> None:
+    def _act(self, operation: BulkOperation, act: Act, workflow_id: str, run_id: str) -> None:
         if operation.stopped:
             return
         error = ""

@@ -19,7 +19,7 @@ from hourglass._engine.definition import workflow_definition
 
 
 @dataclass(frozen=True)
-class Field:
+class FormField:
     """One parameter of a definition."""
 
     name: str
@@ -33,7 +33,7 @@ class Form:
     """The parameters of something that can be called by its name; `fields` is None where they are not known."""
 
     name: str
-    fields: tuple[Field, ...] | None
+    fields: tuple[FormField, ...] | None
     description: str = ""
 
 
@@ -72,7 +72,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
         return inspect.signature(function)
 
 
-def _field(parameter: inspect.Parameter) -> Field:
+def _field(parameter: inspect.Parameter) -> FormField:
     annotation = parameter.annotation
     known = annotation is not inspect.Parameter.empty
     shown = (
@@ -82,7 +82,7 @@ def _field(parameter: inspect.Parameter) -> Field:
         if isinstance(annotation, str)
         else inspect.formatannotation(annotation)
     )
-    return Field(
+    return FormField(
         parameter.name,
         shown,
         _example(annotation) if known else "",

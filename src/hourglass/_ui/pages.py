@@ -21,7 +21,7 @@ from hourglass._story.diagnosis import Diagnosis
 from hourglass._story.spans import Kind, Span, Story
 from hourglass._story.text import duration, near, near_place
 from hourglass._ui import addresses
-from hourglass._ui.bulk import Operation
+from hourglass._ui.bulk import BulkOperation
 from hourglass._ui.calendar import Day
 from hourglass._ui.finding import FIELDS, STATUSES, Bucket, Listing, Search, status_name
 from hourglass._ui.forms import Form
@@ -33,7 +33,7 @@ from hourglass.client import (
     WorkflowDescription,
     WorkflowExecution,
 )
-from hourglass.replay import Change, Moment
+from hourglass.replay import Moment, ValueChange
 
 # What turns, hides or steers text, but for line feeds and tabs.
 _HOSTILE = re.compile(
@@ -205,7 +205,7 @@ def moments(
     run_id: str,
     known: Sequence[Moment],
     at: Moment | None,
-    changed: Sequence[Change],
+    changed: Sequence[ValueChange],
     sources: Mapping[tuple[str, int], Sequence[tuple[int, str]]],
     error: str,
 ) -> str:
@@ -242,7 +242,7 @@ def answer(view: View, title: str, value: str, back: str) -> str:
     return _page("answer", view, title=title, value=value, back=back)
 
 
-def operation(view: View, found: Operation) -> str:
+def operation(view: View, found: BulkOperation) -> str:
     """How far a thing that is done to many runs has come."""
     return _page("operation", view, title=found.title, operation=found)
 

@@ -20,7 +20,7 @@ from hourglass._story.spans import Kind, Outcome, Span, Story
 from hourglass._story.values import Peek
 from hourglass._ui import addresses
 from hourglass.errors import UsageError
-from hourglass.replay import Change, Moment
+from hourglass.replay import Moment, ValueChange
 
 HIDDEN = "(hidden)"
 
@@ -151,7 +151,7 @@ def hide_moment(moment: Moment) -> Moment:
     )
 
 
-def hide_change(change: Change) -> Change:
+def hide_change(change: ValueChange) -> ValueChange:
     """That a variable has changed, without its values."""
     return msgspec.structs.replace(change, before=change.before and HIDDEN, after=change.after and HIDDEN)
 

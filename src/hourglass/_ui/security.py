@@ -47,7 +47,7 @@ HEADERS = (
 )
 
 
-class Guard:
+class RequestGuard:
     """Refuses what is not allowed to ask. `hosts` are the values of `Host` that are the page's own, in lower case."""
 
     def __init__(self, app: App, *, hosts: frozenset[str], token: str | None) -> None:

@@ -34,7 +34,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Row:
+class WaterfallRow:
     """A span with its bars. `key` names it in the page's address."""
 
     key: str
@@ -50,7 +50,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Tick:
+class AxisTick:
     """A line of the axis."""
 
     x: float
@@ -63,8 +63,8 @@ class Waterfall:
 
     start: int
     end: int
-    rows: tuple[Row, ...]
-    ticks: tuple[Tick, ...]
+    rows: tuple[WaterfallRow, ...]
+    ticks: tuple[AxisTick, ...]
     spans: int
     folded: int
     zoomed: bool = False
@@ -98,10 +98,10 @@ def _ends(span: Span, story: Story) -> int:
     return story.until if span.end is None else span.end
 
 
-def _row(span: Span, story: Story, low: int, high: int) -> Row:
+def _row(span: Span, story: Story, low: int, high: int) -> WaterfallRow:
     pieces = span.segments or (Segment(span.start, _ends(span, story), _phase(span)),)
     told = [captions.counted(span), span.note, captions.reason(span)]
-    return Row(
+    return WaterfallRow(
         key=f"{span.id}-{span.depth}",
         span=span,
         kind=captions.KINDS[span.kind],
@@ -146,9 +146,11 @@ _STEPS = tuple(
 )
 
 
-def _ticks(low: int, high: int, zero: int, most: int = 8) -> Iterator[Tick]:
+def _ticks(low: int, high: int, zero: int, most: int = 8) -> Iterator[AxisTick]:
     step = next((each for each in _STEPS if (high - low) / each <= most), _STEPS[-1])
     first = -(-(low - zero) // step)
     for number in range(first, (high - zero) // step + 1):
         at = zero + number * step
-        yield Tick(round((at - low) * WIDTH / (high - low), 2), f"+{duration(at - zero)}" if number else "0")
+        yield AxisTick(
+            round((at - low) * WIDTH / (high - low), 2), f"+{duration(at - zero)}" if number else "0"
+        )

@@ -21,11 +21,10 @@ results, and names the file and line where the code went another way.
 from __future__ import annotations
 
 from hourglass.replay._history import History
-from hourglass.replay._moments import Change, Fiber, Frame, Issued, Moment, changes
+from hourglass.replay._moments import Fiber, Frame, Issued, Moment, ValueChange, changes
 from hourglass.replay._replayer import Replayer, ReplayResult
 
 __all__ = [
-    "Change",
     "Fiber",
     "Frame",
     "History",
@@ -33,5 +32,6 @@ __all__ = [
     "Moment",
     "ReplayResult",
     "Replayer",
+    "ValueChange",
     "changes",
 ]

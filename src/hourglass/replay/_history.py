@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hourglass.replay._foreign_markers import MarkedTask
 
 
-class Facts(msgspec.Struct, frozen=True):
+class HistoryFacts(msgspec.Struct, frozen=True):
     """What a replay needs to know of a history before it begins."""
 
     workflow_type: str
@@ -39,11 +39,11 @@ class Facts(msgspec.Struct, frozen=True):
     """Whether Python's SDK may have written it: histories that name no SDK do not say."""
 
 
-def read_facts(events: tuple[HistoryEvent, ...]) -> Facts:
+def read_facts(events: tuple[HistoryEvent, ...]) -> HistoryFacts:
     """The facts of a history that has been checked."""
     first = events[0].attributes
     assert isinstance(first, WorkflowExecutionStarted)
-    return Facts(
+    return HistoryFacts(
         workflow_type=first.workflow_type,
         workflow_id=first.workflow_id,
         run_id=first.original_run_id,
@@ -140,7 +140,7 @@ class History:
         return events_from_text(self._text)
 
     @cached_property
-    def _facts(self) -> Facts:
+    def _facts(self) -> HistoryFacts:
         return read_facts(self._recorded.events)
 
     @cached_property

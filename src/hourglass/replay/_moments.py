@@ -85,7 +85,7 @@ class Moment(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-class Change(msgspec.Struct, frozen=True):
+class ValueChange(msgspec.Struct, frozen=True):
     """A local variable of a frame that has another value than at the moment before; empty text: it was not there, or is gone."""
 
     function: str
@@ -94,10 +94,10 @@ class Change(msgspec.Struct, frozen=True):
     after: str
 
 
-def changes(before: Moment | None, after: Moment) -> tuple[Change, ...]:
+def changes(before: Moment | None, after: Moment) -> tuple[ValueChange, ...]:
     """What changed from one moment to the next, in the frames of fibers that both have."""
     known = {} if before is None else {fiber.path: fiber for fiber in before.fibers or ()}
-    found: list[Change] = []
+    found: list[ValueChange] = []
     for fiber in after.fibers or ():
         earlier = known.get(fiber.path)
         for depth, frame in enumerate(fiber.frames):
@@ -108,7 +108,7 @@ def changes(before: Moment | None, after: Moment) -> tuple[Change, ...]:
                     was = candidate.values
             names = [*frame.values, *(name for name in was if name not in frame.values)]
             found += [
-                Change(frame.function, name, was.get(name, ""), frame.values.get(name, ""))
+                ValueChange(frame.function, name, was.get(name, ""), frame.values.get(name, ""))
                 for name in names
                 if was.get(name, "") != frame.values.get(name, "")
             ]

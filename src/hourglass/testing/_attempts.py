@@ -82,7 +82,7 @@ def as_ns(time: datetime) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class AttemptCall:
     """One attempt of an activity: with what it was called, the how-manieth attempt it was, and when.
 
     Equal to another, or to `call(…)`, if the arguments are, however they were given: by position, by name or by
@@ -109,7 +109,7 @@ class Call:
         return as_datetime(self.time_ns)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Call):
+        if not isinstance(other, AttemptCall):
             return NotImplemented
         signature = _signature(self.function or other.function)
         return self._bound(signature) == other._bound(signature)
@@ -135,17 +135,17 @@ class Call:
 
 
 @dataclass(slots=True, eq=False)
-class Recorded:
+class RecordedAttempt:
     """An attempt that was begun, as it came. What it was called with is decoded when the test asks: few do."""
 
     task: ActivityTask
     fake: Fake
     time_ns: int
     outcome: list[str] = field(default_factory=list)
-    _call: Call | None = None
+    _call: AttemptCall | None = None
     _is_decoded: bool = False
 
-    def call(self, converter: Converter) -> Call | None:
+    def call(self, converter: Converter) -> AttemptCall | None:
         """The call; None where its arguments cannot be decoded: the attempt has failed with that."""
         if not self._is_decoded:
             self._is_decoded = True
@@ -153,7 +153,7 @@ class Recorded:
                 arguments = self.fake.definition.arguments(converter, self.task.arguments)
             except HourglassError:
                 return None
-            self._call = Call(
+            self._call = AttemptCall(
                 tuple(arguments),
                 activity=self.task.activity_type,
                 attempt=self.task.attempt,
@@ -172,9 +172,9 @@ def _signature(function: Callable[..., Any] | None) -> inspect.Signature | None:
         return None  # some callables of C do not say what they take
 
 
-def call(*args: Any, **kwargs: Any) -> Call:
+def call(*args: Any, **kwargs: Any) -> AttemptCall:
     """What a call is compared with."""
-    return Call(args, kwargs)
+    return AttemptCall(args, kwargs)
 
 
 # --- attempts -------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class EnvironmentAttempt:
     task: ActivityTask
     fake: Fake
     context: ActivityContext
-    recorded: Recorded
+    recorded: RecordedAttempt
     alarms: tuple[Cancel, ...] = ()
     coroutine: asyncio.Task[None] | None = None
     over: bool = False
@@ -235,7 +235,7 @@ class Attempts:
             inbound=inbound,
             registry=registry,
         )
-        self._recorded: dict[str, list[Recorded]] = {}
+        self._recorded: dict[str, list[RecordedAttempt]] = {}
         self._watched: dict[str, tuple[Fake, ActivityDefinition]] = {}
         self._held: dict[bytes, EnvironmentAttempt] = {}
         self._asleep: set[bytes] = set()
@@ -261,7 +261,7 @@ class Attempts:
         name = f"{item.activity_type} ({item.activity_id}, attempt {item.attempt})"
         return "attempt", name, partial(self.begin, queue, item)
 
-    def calls(self, name: str) -> list[Call]:
+    def calls(self, name: str) -> list[AttemptCall]:
         """Every attempt of an activity so far."""
         found = [each.call(self._converter) for each in self._recorded.get(name, ())]
         return [each for each in found if each is not None]
@@ -290,7 +290,7 @@ class Attempts:
             self._driver.troubles.add(error)
             queue.report(activity_calls.failed(task, type(error).__name__, str(error), non_retryable=True))
             return
-        recorded = Recorded(task, fake, self._driver.clock.now_ns())
+        recorded = RecordedAttempt(task, fake, self._driver.clock.now_ns())
         self._recorded.setdefault(task.activity_type, []).append(recorded)
         planned = None if fake.takes or mishap is not None else fake.planned(task.attempt)
         if planned is not None:  # most attempts of tests that retry: over before the test could ask for them

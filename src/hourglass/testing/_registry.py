@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from hourglass._built_in import BUILT_IN
-from hourglass._embedded.rules.run import PendingActivity
+from hourglass._embedded.rules.run import OpenActivity
 from hourglass._engine.definition import WorkflowDefinition, workflow_definition
 from hourglass._engine.options import Duration, optional_seconds
 from hourglass._runtime.resolver import Resolver
@@ -248,7 +248,7 @@ class Mishaps:
     errors: tuple[Raisable, ...] = USUAL_ERRORS
     sure: bool = False
 
-    def errors_of(self, activity: PendingActivity) -> tuple[Raisable, ...]:
+    def errors_of(self, activity: OpenActivity) -> tuple[Raisable, ...]:
         """What the present attempt may raise."""
         if not self.sure:
             return self.errors
@@ -258,7 +258,7 @@ class Mishaps:
         final = frozenset(policy.non_retryable_error_types) if policy is not None else frozenset()
         return tuple(error for error in self.errors if not _is_final(error, final))
 
-    def may_be_lost(self, activity: PendingActivity) -> bool:
+    def may_be_lost(self, activity: OpenActivity) -> bool:
         """Whether the present attempt may time out."""
         policy = activity.spec.retry_policy
         return not self.sure or policy is None or not 0 < policy.maximum_attempts <= activity.attempt

@@ -10,7 +10,7 @@ import msgspec
 from tests.specs import made
 
 from hourglass._contract.service import WorkflowStatus
-from hourglass._embedded.rules.run import PendingActivity, PendingTask, PendingTimer, Run
+from hourglass._embedded.rules.run import OpenActivity, PendingTask, PendingTimer, Run
 from hourglass._embedded.store.store import Change
 from hourglass._history import events as h
 from hourglass.converter import ApplicationFailure, Failure, Payload
@@ -60,7 +60,7 @@ class Story:
             for place in range(count)
         ]
         new = {
-            first + place: PendingActivity(
+            first + place: OpenActivity(
                 scheduled_event_id=first + place,
                 scheduled=scheduled,
                 spec=scheduled.spec,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hourglass._embedded.rules.run import PendingActivity, PendingTimer, Run
+from hourglass._embedded.rules.run import OpenActivity, PendingTimer, Run
 from hourglass._embedded.store import records
 from hourglass._embedded.store.sqlite import SqliteStore
 from hourglass._embedded.store.writer import coalesce, events_as_bytes
@@ -161,7 +161,7 @@ def test_nothing_is_stored_twice() -> None:
 def test_fields_that_are_stored_are_these() -> None:
     """The names in the file are fixed: one may be added here with a default, none may go."""
     assert set(records._RUN_FIELDS) | records.IN_EVENTS | records.PENDING == set(Run.__struct_fields__)
-    assert set(records._ACTIVITY_FIELDS) | {"scheduled", "spec"} == set(PendingActivity.__struct_fields__)
+    assert set(records._ACTIVITY_FIELDS) | {"scheduled", "spec"} == set(OpenActivity.__struct_fields__)
     assert set(records._TIMER_FIELDS) == set(PendingTimer.__struct_fields__)
     assert set(records._RUN_FIELDS) >= {
         "run_id", "start_ns", "status", "close_ns", "length", "task", "task_count", "held", "memo",

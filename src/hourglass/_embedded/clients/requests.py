@@ -41,7 +41,7 @@ from hourglass._embedded.engine.run import AttemptToken, LoadedRun, WaitingQuery
 from hourglass._embedded.engine.starting import check_signals, check_start, start_workflow
 from hourglass._embedded.rules import children, resetting, transitions
 from hourglass._embedded.rules.activities import retry_rule
-from hourglass._embedded.rules.run import PendingActivity, PendingChild, Run, Transition
+from hourglass._embedded.rules.run import OpenActivity, OpenChild, Run, Transition
 from hourglass._embedded.rules.updates import request_id
 from hourglass._embedded.rules.versioning import behavior, external_name, pinned_version
 from hourglass._embedded.store.visibility import summary
@@ -493,9 +493,9 @@ def _done(engine: Engine, record: LoadedRun) -> PendingAnswer[s.Nothing]:
 
 def _attempt(
     engine: Engine, token: bytes, workflow_id: str, run_id: str, activity_id: str
-) -> tuple[AttemptToken, LoadedRun, PendingActivity]:
+) -> tuple[AttemptToken, LoadedRun, OpenActivity]:
     """The running attempt that a request names, by token or by ids."""
-    found: tuple[LoadedRun, PendingActivity] | None = None
+    found: tuple[LoadedRun, OpenActivity] | None = None
     if token:
         try:
             name = AttemptToken.decode(token)
@@ -542,7 +542,7 @@ def _outcome(record: LoadedRun) -> s.Outcome:
             return s.StillOpen(record.run.run_id)
 
 
-def _pending(activity: PendingActivity) -> s.PendingActivity:
+def _pending(activity: OpenActivity) -> s.PendingActivity:
     state = "SCHEDULED"
     if activity.started_ns:
         state = "CANCEL_REQUESTED" if activity.cancel_requested_event_id else "STARTED"
@@ -559,7 +559,7 @@ def _pending(activity: PendingActivity) -> s.PendingActivity:
     )
 
 
-def _pending_child(child: PendingChild) -> s.PendingChild:
+def _pending_child(child: OpenChild) -> s.PendingChild:
     return s.PendingChild(
         workflow_id=child.initiated.workflow_id,
         run_id=child.run_id,

@@ -14,7 +14,7 @@ import msgspec
 
 from hourglass._embedded.engine.runs import RunTable
 from hourglass._embedded.engine.task_queues import QueuePoller
-from hourglass._embedded.rules.run import PendingActivity, Run
+from hourglass._embedded.rules.run import OpenActivity, Run
 from hourglass._embedded.rules.versioning import external_name, pinned_version
 from hourglass._embedded.store.store import NoteChange
 from hourglass._engine.versions import (
@@ -144,7 +144,7 @@ class Deployments:
         """Whether a worker is of the version that a run's next task is for."""
         return taker.version == (pinned_version(run) or self.current(run.started.spec.task_queue))
 
-    def takes_attempt(self, taker: QueuePoller, run: Run, activity: PendingActivity) -> bool:
+    def takes_attempt(self, taker: QueuePoller, run: Run, activity: OpenActivity) -> bool:
         """Whether a worker is of the version that an activity is for: that of a pinned run, where it serves the
         queue.
         """

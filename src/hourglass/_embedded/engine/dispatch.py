@@ -31,7 +31,7 @@ from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import narrowest_timeout
 from hourglass._embedded.rules.draft import Draft, Eager, key_of
-from hourglass._embedded.rules.run import PendingActivity, Run, Transition
+from hourglass._embedded.rules.run import OpenActivity, Run, Transition
 from hourglass._embedded.rules.tasks import TaskAnswer
 from hourglass._embedded.rules.updates import Updates, Waiting, call_id, request_id
 from hourglass._engine import commands as c
@@ -45,7 +45,7 @@ from hourglass.errors import HourglassError, ServiceError
 # --- attempts of activities -----------------------------------------------------------------------------------
 
 
-def activity_task(namespace: str, run: Run, activity: PendingActivity, token: bytes) -> ActivityTask:
+def activity_task(namespace: str, run: Run, activity: OpenActivity, token: bytes) -> ActivityTask:
     """An attempt that has started, as a worker gets it. Pure."""
     scheduled, spec = activity.scheduled, activity.spec
     key = key_of(run, activity)
@@ -145,12 +145,12 @@ class ActivityDispatch:
             self._runs.in_hand.add(run.run_id)
         return tasks
 
-    def _start(self, record: LoadedRun, activity: PendingActivity, identity: str) -> str:
+    def _start(self, record: LoadedRun, activity: OpenActivity, identity: str) -> str:
         return self._runs.change(
             record, lambda run, now: transitions.start_attempt(run, activity, identity, now)
         )
 
-    def find(self, token: AttemptToken) -> tuple[LoadedRun, PendingActivity] | None:
+    def find(self, token: AttemptToken) -> tuple[LoadedRun, OpenActivity] | None:
         """The attempt that a token names, if it is still the one that counts."""
         record = self._runs.record(token.run_id)
         activity = record.run.activities.get(token.scheduled_event_id) if record else None

@@ -32,7 +32,7 @@ from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import deadline
 from hourglass._embedded.rules.limits import Limits, Overgrown
-from hourglass._embedded.rules.run import RUNNING, PendingActivity, Run, TellSchedule, Transition
+from hourglass._embedded.rules.run import RUNNING, OpenActivity, Run, TellSchedule, Transition
 from hourglass._embedded.rules.transitions import needs_recovery, recover
 from hourglass._embedded.rules.wakes import run_wake_ns
 from hourglass._embedded.store.search_attributes import SearchAttributes
@@ -695,7 +695,7 @@ class RunTable:
                 self.queues.dispatch()
 
 
-def _waits_with_a_limit(activity: PendingActivity, now_ns: int) -> bool:
+def _waits_with_a_limit(activity: OpenActivity, now_ns: int) -> bool:
     """Whether an activity waits for a worker, and times out if none comes."""
     spec = activity.spec
     limited = spec.schedule_to_start_timeout or spec.schedule_to_close_timeout

@@ -35,7 +35,7 @@ from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import (
     Ask,
     LeaveChild,
-    PendingChild,
+    OpenChild,
     Run,
     SendCancel,
     SendSignal,
@@ -172,7 +172,7 @@ class EffectsOnOthers:
 
     # --- children -------------------------------------------------------------------------------------------
 
-    def _start(self, parent: LoadedRun, child: PendingChild) -> None:
+    def _start(self, parent: LoadedRun, child: OpenChild) -> None:
         if not parent.run.is_open:
             return
         initiated = child.initiated_event_id
@@ -184,7 +184,7 @@ class EffectsOnOthers:
         self._runs.open(children.first_event(parent.run, child, run_id, self._runs.clock.now_ns()))
         self._runs.change(parent, lambda run, now: children.child_started(run, initiated, run_id, now))
 
-    def _why_not(self, child: PendingChild) -> o.StartChildFailedCause | None:
+    def _why_not(self, child: OpenChild) -> o.StartChildFailedCause | None:
         """Why a child cannot start; makes room for it if its policy says so."""
         asked = child.initiated
         if asked.namespace != self._namespace:
@@ -204,7 +204,7 @@ class EffectsOnOthers:
         self._runs.change(existing, lambda run, now: children.terminated_by_engine(run, reason, now))
         return None
 
-    def _leave(self, parent: LoadedRun, child: PendingChild) -> None:
+    def _leave(self, parent: LoadedRun, child: OpenChild) -> None:
         """A parent has closed; its child is found along its runs."""
         policy = child.initiated.child.parent_close_policy
         if policy is ParentClosePolicy.ABANDON:

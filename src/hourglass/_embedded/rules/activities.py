@@ -11,7 +11,7 @@ from functools import lru_cache
 import msgspec
 
 from hourglass._embedded.clock import later, to_ns
-from hourglass._embedded.rules.run import JUST_BEFORE, PendingActivity
+from hourglass._embedded.rules.run import JUST_BEFORE, OpenActivity
 from hourglass._engine.commands import ScheduleActivity
 from hourglass._engine.specs import ActivitySpec, Payloads, RetryRule
 from hourglass._history import events as h
@@ -82,7 +82,7 @@ def complete_retry(rule: RetryRule) -> RetryRule:
 _USUAL_RETRY = complete_retry(RetryRule())
 
 
-def retry_rule(activity: PendingActivity) -> RetryRule:
+def retry_rule(activity: OpenActivity) -> RetryRule:
     """The policy by which a failed attempt is tried again."""
     return activity.spec.retry_policy or _USUAL_RETRY
 
@@ -127,7 +127,7 @@ def retry_state(rule: RetryRule, attempt: int, failure: Failure) -> RetryState:
     return RetryState.IN_PROGRESS
 
 
-def next_attempt(activity: PendingActivity, failure: Failure, now_ns: int) -> PendingActivity | RetryState:
+def next_attempt(activity: OpenActivity, failure: Failure, now_ns: int) -> OpenActivity | RetryState:
     """The activity waiting for its next attempt, or why there is none."""
     if activity.cancel_requested_event_id:
         return RetryState.CANCEL_REQUESTED
@@ -150,7 +150,7 @@ def next_attempt(activity: PendingActivity, failure: Failure, now_ns: int) -> Pe
     )
 
 
-def deadline(activity: PendingActivity) -> tuple[int, TimeoutType]:
+def deadline(activity: OpenActivity) -> tuple[int, TimeoutType]:
     """When the activity times out next, and how; of equal times the narrower timeout wins. (0, …) means
     never.
     """
@@ -175,14 +175,14 @@ def deadline(activity: PendingActivity) -> tuple[int, TimeoutType]:
     return when, kind
 
 
-def narrowest_timeout(activity: PendingActivity) -> float:
+def narrowest_timeout(activity: OpenActivity) -> float:
     """The shortest of the timeouts that run while a worker has an attempt; 0 if there is none."""
     spec = activity.spec
     limits = (spec.start_to_close_timeout, spec.heartbeat_timeout, spec.schedule_to_close_timeout)
     return min([limit for limit in limits if limit], default=0.0)
 
 
-def put_off(activity: PendingActivity, withheld_ns: int) -> PendingActivity:
+def put_off(activity: OpenActivity, withheld_ns: int) -> OpenActivity:
     """The activity after the engine could not give it to a worker for so long: that time counts for no timeout."""
     return msgspec.structs.replace(
         activity,
@@ -191,7 +191,7 @@ def put_off(activity: PendingActivity, withheld_ns: int) -> PendingActivity:
     )
 
 
-def timeout_failure(activity: PendingActivity, kind: TimeoutType) -> Failure:
+def timeout_failure(activity: OpenActivity, kind: TimeoutType) -> Failure:
     """The failure of a timeout, worded as the server words it."""
     outright = kind is TimeoutType.SCHEDULE_TO_CLOSE  # the server has one message for every way out of time
     message = NO_TIME_LEFT if outright else f"activity {h.TIMEOUT_NAMES[kind]} timeout"
@@ -205,7 +205,7 @@ def without_details(failure: Failure) -> Failure:
     return msgspec.structs.replace(failure, info=TimeoutFailure(failure.info.type))
 
 
-def lost_failure(activity: PendingActivity) -> Failure:
+def lost_failure(activity: OpenActivity) -> Failure:
     """The failure of an attempt whose process ended: what a heartbeat timeout would find out later."""
     return Failure(
         "activity Heartbeat timeout: the process that ran this attempt has ended",
@@ -215,7 +215,7 @@ def lost_failure(activity: PendingActivity) -> Failure:
 
 
 def completed(
-    activity: PendingActivity, result: Payload | None, identity: str, started_event_id: int = JUST_BEFORE
+    activity: OpenActivity, result: Payload | None, identity: str, started_event_id: int = JUST_BEFORE
 ) -> tuple[h.Attributes, h.Attributes]:
     """The events of an activity that returned."""
     return (
@@ -230,7 +230,7 @@ def completed(
 
 
 def failed(
-    activity: PendingActivity, failure: Failure, state: RetryState, identity: str
+    activity: OpenActivity, failure: Failure, state: RetryState, identity: str
 ) -> tuple[h.Attributes, ...]:
     """The events of an activity that failed for good."""
     return (
@@ -245,7 +245,7 @@ def failed(
     )
 
 
-def timed_out(activity: PendingActivity, failure: Failure, state: RetryState) -> tuple[h.Attributes, ...]:
+def timed_out(activity: OpenActivity, failure: Failure, state: RetryState) -> tuple[h.Attributes, ...]:
     """The events of an activity that timed out for good; the failure of the attempt before is the cause."""
     started = activity.started_ns != 0
     if state is RetryState.TIMEOUT and started and _is_retryable_timeout(failure):
@@ -263,7 +263,7 @@ def timed_out(activity: PendingActivity, failure: Failure, state: RetryState) ->
     return (_started(activity), end) if started else (end,)
 
 
-def canceled(activity: PendingActivity, details: Payloads, identity: str) -> tuple[h.Attributes, ...]:
+def canceled(activity: OpenActivity, details: Payloads, identity: str) -> tuple[h.Attributes, ...]:
     """The events of an activity that ended as cancelled, or that is cancelled before it started."""
     started = activity.started_ns != 0
     end = h.ActivityTaskCanceled(
@@ -283,7 +283,7 @@ def _is_retryable_timeout(failure: Failure) -> bool:
     )
 
 
-def _started(activity: PendingActivity) -> h.ActivityTaskStarted:
+def _started(activity: OpenActivity) -> h.ActivityTaskStarted:
     return h.ActivityTaskStarted(
         scheduled_event_id=activity.scheduled_event_id,
         attempt=activity.attempt,

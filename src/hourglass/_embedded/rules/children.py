@@ -18,7 +18,7 @@ from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules.activities import complete_retry
 from hourglass._embedded.rules.draft import Draft
 from hourglass._embedded.rules.run import (
-    PendingChild,
+    OpenChild,
     RequestCancelChild,
     Run,
     SendCancel,
@@ -100,7 +100,7 @@ def initiate_child(draft: Draft, command: c.StartChildWorkflow, completed: int) 
         child=said,
         inherit_build_id=command.spec.task_queue in ("", own),
     )
-    child = PendingChild(initiated_event_id=draft.write(initiated), initiated=initiated)
+    child = OpenChild(initiated_event_id=draft.write(initiated), initiated=initiated)
     draft.put_child(child)
     draft.ask(StartChild(child))
 
@@ -242,7 +242,7 @@ def _names(ask: SendSignal | SendCancel) -> dict[str, Any]:
 # --- the run that was asked ---------------------------------------------------------------------------------
 
 
-def first_event(parent: Run, child: PendingChild, run_id: str, now_ns: int) -> h.WorkflowExecutionStarted:
+def first_event(parent: Run, child: OpenChild, run_id: str, now_ns: int) -> h.WorkflowExecutionStarted:
     """How a child begins."""
     asked = child.initiated
     spec = asked.spec

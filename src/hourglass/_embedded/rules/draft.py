@@ -30,8 +30,8 @@ from hourglass._embedded.rules.run import (
     RUNNING,
     Ask,
     LeaveChild,
-    PendingActivity,
-    PendingChild,
+    OpenActivity,
+    OpenChild,
     PendingTask,
     PendingTimer,
     Run,
@@ -52,12 +52,12 @@ _USUAL = 3
 """The level where no key is given."""
 
 
-def key_of(run: Run, activity: PendingActivity) -> int:
+def key_of(run: Run, activity: OpenActivity) -> int:
     """The priority key of an activity, which is that of its workflow where it has none of its own; 0: none."""
     return activity.spec.priority_key or run.started.spec.priority_key
 
 
-def level_of(run: Run, activity: PendingActivity | None = None) -> int:
+def level_of(run: Run, activity: OpenActivity | None = None) -> int:
     """Which level a run's task, or an attempt of one of its activities, waits at."""
     key = run.started.spec.priority_key if activity is None else key_of(run, activity)
     return min(key, LEVELS[-1]) if key > 0 else _USUAL
@@ -116,7 +116,7 @@ class Draft:
 
     # --- what is pending ------------------------------------------------------------------------------------
 
-    def put_activity(self, activity: PendingActivity) -> None:
+    def put_activity(self, activity: OpenActivity) -> None:
         """An activity is pending, or changed."""
         self._activities()[activity.scheduled_event_id] = activity
         self.touched.add(activity.scheduled_event_id)
@@ -138,7 +138,7 @@ class Draft:
             del self._timers()[started_event_id]
             self.touched.add(started_event_id)
 
-    def put_child(self, child: PendingChild) -> None:
+    def put_child(self, child: OpenChild) -> None:
         """A child is pending, or changed."""
         self._children()[child.initiated_event_id] = child
         self.touched.add(child.initiated_event_id)
@@ -160,7 +160,7 @@ class Draft:
         """How many asks of a kind there are so far."""
         return 0 if self._asked is None else self._asked.get(kind, 0)
 
-    def _activities(self) -> dict[int, PendingActivity]:
+    def _activities(self) -> dict[int, OpenActivity]:
         if self.run.activities is self._before.activities:
             self._changed = True
             force_setattr(self.run, "activities", self.run.activities.copy())
@@ -172,7 +172,7 @@ class Draft:
             force_setattr(self.run, "timers", self.run.timers.copy())
         return self.run.timers
 
-    def _children(self) -> dict[int, PendingChild]:
+    def _children(self) -> dict[int, OpenChild]:
         if self.run.children is self._before.children:
             self._changed = True
             force_setattr(self.run, "children", self.run.children.copy())
@@ -417,7 +417,7 @@ def take_task(draft: Draft, eager: Eager) -> None:
         begin_task(draft, task, eager.identity, eager.limits)
 
 
-def start_attempt(run: Run, activity: PendingActivity, identity: str, now_ns: int) -> Transition:
+def start_attempt(run: Run, activity: OpenActivity, identity: str, now_ns: int) -> Transition:
     """A worker takes an activity's attempt."""
     draft = Draft(run, now_ns)
     _begin_attempt(draft, activity, identity)
@@ -427,7 +427,7 @@ def start_attempt(run: Run, activity: PendingActivity, identity: str, now_ns: in
 def take_attempts(draft: Draft, eager: Eager) -> None:
     """The worker whose commands asked for activities takes those on its queue, as many as it has slots for."""
     left = 0 if eager.limits.is_overgrown(draft.length, draft.history_size) else eager.attempts
-    wanted: list[PendingActivity] = []
+    wanted: list[OpenActivity] = []
     pending = draft.run.activities
     for event_id in sorted(draft.touched) if left else ():
         activity = pending.get(event_id)
@@ -500,7 +500,7 @@ def begin_task(
     )
 
 
-def _begin_attempt(draft: Draft, activity: PendingActivity, identity: str) -> None:
+def _begin_attempt(draft: Draft, activity: OpenActivity, identity: str) -> None:
     now = draft.now_ns
     draft.put_activity(
         replace(activity, started_ns=now, last_started_ns=now, heartbeat_ns=now, identity=identity)

@@ -22,8 +22,8 @@ from hourglass._embedded.rules.draft import Draft
 from hourglass._embedded.rules.run import (
     Ask,
     LeaveChild,
-    PendingActivity,
-    PendingChild,
+    OpenActivity,
+    OpenChild,
     PendingTask,
     PendingTimer,
     Run,
@@ -51,9 +51,9 @@ class _Rebuilt:
         self.now_ns = now_ns
         self.memo = dict(started.spec.memo)
         self.search_attributes = dict(started.spec.search_attributes)
-        self.activities: dict[int, PendingActivity] = {}
+        self.activities: dict[int, OpenActivity] = {}
         self.timers: dict[int, PendingTimer] = {}
-        self.children: dict[int, PendingChild] = {}
+        self.children: dict[int, OpenChild] = {}
         self.asks: dict[int, Ask] = {}
         self.task: PendingTask | None = None
         self.task_count = 0
@@ -110,7 +110,7 @@ class _Rebuilt:
         attributes = event.attributes
         match attributes:
             case h.ActivityTaskScheduled():
-                self.activities[event.id] = PendingActivity(
+                self.activities[event.id] = OpenActivity(
                     scheduled_event_id=event.id,
                     scheduled=attributes,
                     spec=attributes.spec,
@@ -137,7 +137,7 @@ class _Rebuilt:
         attributes = event.attributes
         match attributes:
             case o.StartChildWorkflowExecutionInitiated():
-                self.children[event.id] = PendingChild(initiated_event_id=event.id, initiated=attributes)
+                self.children[event.id] = OpenChild(initiated_event_id=event.id, initiated=attributes)
             case o.ChildWorkflowExecutionStarted(initiated_event_id=initiated):
                 self.children[initiated] = msgspec.structs.replace(
                     self.children[initiated], run_id=attributes.run_id, started_event_id=event.id

@@ -28,7 +28,7 @@ from hourglass.converter import Failure, Payload
 # --- what ties a run to others ------------------------------------------------------------------------------
 
 
-class PendingChild(msgspec.Struct, frozen=True, kw_only=True):
+class OpenChild(msgspec.Struct, frozen=True, kw_only=True):
     """A child of a run, from the request for it to its end; `run_id` is its first run, once it has started."""
 
     initiated_event_id: int
@@ -49,7 +49,7 @@ class RequestCancelChild(Command, frozen=True, kw_only=True):
 class StartChild(msgspec.Struct, frozen=True):
     """Start this child."""
 
-    child: PendingChild
+    child: OpenChild
 
 
 class SendSignal(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class SendCancel(msgspec.Struct, frozen=True):
 class LeaveChild(msgspec.Struct, frozen=True):
     """The run has closed: do with this child as its policy says."""
 
-    child: PendingChild
+    child: OpenChild
 
 
 class TellParent(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ JUST_BEFORE = -1
 """As a link in a held event, which has no id yet: the event written right before it."""
 
 
-class PendingActivity(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class OpenActivity(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """An activity that a run waits for, at its present attempt."""
 
     scheduled_event_id: int
@@ -171,9 +171,9 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     task: PendingTask | None = None
     task_count: int = 0
     held: tuple[h.Attributes, ...] = ()
-    activities: dict[int, PendingActivity] = {}
+    activities: dict[int, OpenActivity] = {}
     timers: dict[int, PendingTimer] = {}
-    children: dict[int, PendingChild] = {}
+    children: dict[int, OpenChild] = {}
     memo: dict[str, Payload] = {}
     search_attributes: dict[str, Payload] = {}
     cancel_requested: bool = False
@@ -183,7 +183,7 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The version of the worker that answered its last task, or that it was begun for."""
     behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
 
-    def pending(self, event_id: int) -> PendingActivity | PendingTimer | PendingChild | None:
+    def pending(self, event_id: int) -> OpenActivity | PendingTimer | OpenChild | None:
         """What is pending since this event, if anything is."""
         return self.activities.get(event_id) or self.timers.get(event_id) or self.children.get(event_id)
 

@@ -52,7 +52,7 @@ _PATIENCE = 10_000  # steps over what is skipped, up to a day each, before a spe
 Numbers = tuple[int, ...]
 
 
-class Moment(NamedTuple):
+class ScheduledTime(NamedTuple):
     """A time that a spec names, and the same with its jitter: when to act."""
 
     nominal_ns: int
@@ -223,7 +223,7 @@ class Timetable:
         self._calendars = [compiled(each) for each in self.spec.calendars]
         self._skip = [compiled(each) for each in self.spec.skip]
 
-    def next(self, after_ns: int) -> Moment | None:
+    def next(self, after_ns: int) -> ScheduledTime | None:
         """The first moment after this time; None where there is none any more."""
         spec = self.spec
         second = storable(after_ns) // NANOS
@@ -239,11 +239,11 @@ class Timetable:
                 return None
             skipped = self._skipped(found)
             if not skipped:
-                return Moment(found * NANOS, later(found * NANOS, self._jitter(found)))
+                return ScheduledTime(found * NANOS, later(found * NANOS, self._jitter(found)))
             second = found + skipped - 1
         return None
 
-    def moments(self, after_ns: int) -> Iterator[Moment]:
+    def moments(self, after_ns: int) -> Iterator[ScheduledTime]:
         """All moments after this time, in order."""
         moment = self.next(after_ns)
         while moment is not None:

@@ -40,7 +40,7 @@ from hourglass._contract.schedules import (
 )
 from hourglass._contract.service import StartWorkflow, WorkflowStatus
 from hourglass._embedded.clock import storable
-from hourglass._embedded.rules.schedule_times import NANOS, Moment, Timetable
+from hourglass._embedded.rules.schedule_times import NANOS, ScheduledTime, Timetable
 from hourglass._engine.specs import Payloads
 from hourglass.converter import Failure, Payload, SearchAttributeKey, encode_search_attributes
 
@@ -300,7 +300,7 @@ def _come_due(record: ScheduleRecord, now_ns: int) -> tuple[ScheduleRecord, int 
     ), wake_ns
 
 
-def _batch(table: Timetable, after_ns: int) -> Iterator[Moment | None]:
+def _batch(table: Timetable, after_ns: int) -> Iterator[ScheduledTime | None]:
     """Some moments, and None after the last one that there will ever be."""
     count = 0
     for moment in islice(table.moments(after_ns), BATCH):

@@ -27,7 +27,7 @@ from hourglass._embedded.rules.followers import continue_follower, cron_follower
 from hourglass._embedded.rules.limits import Limits, blob_size
 from hourglass._embedded.rules.run import (
     RUNNING,
-    PendingActivity,
+    OpenActivity,
     PendingTask,
     PendingTimer,
     RequestCancelChild,
@@ -104,14 +104,14 @@ _VALUES: dict[type[c.Command], str] = {
 """What of a command is written down as its author gave it, and may be too large."""
 
 
-class _Names(NamedTuple):
+class _CommandNames(NamedTuple):
     cause: int
     reason: str
     names: dict[str, str]
 
 
-_NAMES: dict[type[c.Command], _Names] = {
-    c.ScheduleActivity: _Names(
+_NAMES: dict[type[c.Command], _CommandNames] = {
+    c.ScheduleActivity: _CommandNames(
         h.BAD_SCHEDULE_ACTIVITY,
         "BadScheduleActivityAttributes",
         {
@@ -120,7 +120,7 @@ _NAMES: dict[type[c.Command], _Names] = {
             "spec.task_queue": "taskQueue length exceeds limit",
         },
     ),
-    c.StartChildWorkflow: _Names(
+    c.StartChildWorkflow: _CommandNames(
         h.BAD_START_CHILD,
         "BadStartChildExecutionAttributes",
         {
@@ -129,7 +129,7 @@ _NAMES: dict[type[c.Command], _Names] = {
             "spec.task_queue": "invalid TaskQueue on StartChildWorkflowExecutionCommand: taskQueue length exceeds limit",
         },
     ),
-    c.ContinueAsNew: _Names(
+    c.ContinueAsNew: _CommandNames(
         h.BAD_CONTINUE_AS_NEW,
         "BadContinueAsNewAttributes",
         {
@@ -137,12 +137,12 @@ _NAMES: dict[type[c.Command], _Names] = {
             "spec.task_queue": "error validating ContinueAsNewWorkflowExecutionCommand TaskQueue: taskQueue length exceeds limit",
         },
     ),
-    c.SignalExternalWorkflow: _Names(
+    c.SignalExternalWorkflow: _CommandNames(
         h.BAD_SIGNAL,
         "BadSignalWorkflowExecutionAttributes",
         {"workflow_id": "WorkflowId on SignalExternalWorkflowExecutionCommand exceeds length limit"},
     ),
-    c.RequestCancelExternal: _Names(
+    c.RequestCancelExternal: _CommandNames(
         h.BAD_REQUEST_CANCEL_EXTERNAL,
         "BadRequestCancelExternalWorkflowExecutionAttributes",
         {"workflow_id": "WorkflowId on RequestCancelExternalWorkflowExecutionCommand exceeds length limit"},
@@ -605,7 +605,7 @@ def _schedule_activity(draft: Draft, command: c.ScheduleActivity, completed: int
     number = draft.write(scheduled)
     after = draft.time_ns if draft.time_ns > now else 0
     draft.put_activity(
-        PendingActivity(
+        OpenActivity(
             scheduled_event_id=number,
             scheduled=scheduled,
             spec=scheduled.spec,

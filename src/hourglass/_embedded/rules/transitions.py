@@ -21,7 +21,7 @@ from hourglass._embedded.rules.activities import lost_failure
 from hourglass._embedded.rules.draft import Draft, Eager, take_task
 from hourglass._embedded.rules.draft import start_attempt as start_attempt
 from hourglass._embedded.rules.followers import next_attempt_or_run
-from hourglass._embedded.rules.run import PendingActivity, PendingTask, Run, Transition
+from hourglass._embedded.rules.run import OpenActivity, PendingTask, Run, Transition
 from hourglass._embedded.rules.tasks import LONGEST_WAIT, forget_speculative_task, time_out_task
 from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
 from hourglass._engine.specs import Payloads
@@ -106,7 +106,7 @@ def end_overgrown(run: Run, reason: str, now_ns: int) -> Transition:
     return draft.step()
 
 
-def give_back_attempt(run: Run, activity: PendingActivity, now_ns: int) -> Transition:
+def give_back_attempt(run: Run, activity: OpenActivity, now_ns: int) -> Transition:
     """An attempt that was taken but reached no worker waits again, as if it had not been taken."""
     draft = Draft(run, now_ns)
     waits = activities.put_off(activity, max(0, now_ns - activity.started_ns))
@@ -114,7 +114,7 @@ def give_back_attempt(run: Run, activity: PendingActivity, now_ns: int) -> Trans
     return draft.step()
 
 
-def hand_out_attempt(run: Run, activity: PendingActivity, now_ns: int) -> Transition:
+def hand_out_attempt(run: Run, activity: OpenActivity, now_ns: int) -> Transition:
     """An attempt that had to wait for a commit reaches its worker: its clocks begin now."""
     draft = Draft(run, now_ns)
     late = activities.put_off(activity, max(0, now_ns - activity.started_ns))
@@ -135,12 +135,12 @@ def began_later(run: Run, now_ns: int) -> bool:
     )
 
 
-def _activity_began_later(activity: PendingActivity, now_ns: int) -> bool:
+def _activity_began_later(activity: OpenActivity, now_ns: int) -> bool:
     latest = max(activity.scheduled_ns, activity.started_ns, activity.heartbeat_ns)
     return latest > now_ns or activity.available_ns > _latest_attempt(activity, now_ns)
 
 
-def _latest_attempt(activity: PendingActivity, now_ns: int) -> int:
+def _latest_attempt(activity: OpenActivity, now_ns: int) -> int:
     """When the next attempt is due at the latest, had the one before failed just now."""
     if activity.attempt == 1:
         return now_ns
@@ -191,14 +191,14 @@ def put_off_activities(run: Run, event_ids: Iterable[int], since_ns: int, now_ns
     return draft.step()
 
 
-def defer_activity(run: Run, activity: PendingActivity, now_ns: int) -> Transition:
+def defer_activity(run: Run, activity: OpenActivity, now_ns: int) -> Transition:
     """A worker leaves an attempt to a client, which will complete it by its token (asynchronous completion)."""
     draft = Draft(run, now_ns)
     draft.put_activity(msgspec.structs.replace(activity, deferred=True))
     return draft.step()
 
 
-def heartbeat(run: Run, activity: PendingActivity, details: Payloads, now_ns: int) -> Transition:
+def heartbeat(run: Run, activity: OpenActivity, details: Payloads, now_ns: int) -> Transition:
     """An attempt reports that it lives."""
     draft = Draft(run, now_ns)
     draft.put_activity(msgspec.structs.replace(activity, heartbeat_ns=now_ns, heartbeat_details=details))
@@ -207,7 +207,7 @@ def heartbeat(run: Run, activity: PendingActivity, details: Payloads, now_ns: in
 
 def complete_activity(
     run: Run,
-    activity: PendingActivity,
+    activity: OpenActivity,
     result: Payload | None,
     identity: str,
     now_ns: int,
@@ -224,7 +224,7 @@ def complete_activity(
 
 
 def _complete_and_take_task(
-    run: Run, activity: PendingActivity, result: Payload | None, identity: str, now_ns: int, eager: Eager
+    run: Run, activity: OpenActivity, result: Payload | None, identity: str, now_ns: int, eager: Eager
 ) -> Transition:
     """What `complete_activity` does where nothing but this end leads to the run's next task, which the worker takes at
     once. Most steps of most runs are this one: without a draft it takes a third of the time.
@@ -281,12 +281,12 @@ def _complete_and_take_task(
 
 
 def fail_activity(
-    run: Run, activity: PendingActivity, failure: Failure, identity: str, now_ns: int
+    run: Run, activity: OpenActivity, failure: Failure, identity: str, now_ns: int
 ) -> Transition:
     """An attempt failed: try again, or give up."""
     draft = Draft(run, now_ns)
     match activities.next_attempt(activity, failure, now_ns):
-        case PendingActivity() as again:
+        case OpenActivity() as again:
             draft.put_activity(again)
         case RetryState() as state:
             _end(draft, activity, activities.failed(activity, failure, state, identity))
@@ -294,7 +294,7 @@ def fail_activity(
 
 
 def cancel_activity(
-    run: Run, activity: PendingActivity, details: Payloads, identity: str, now_ns: int
+    run: Run, activity: OpenActivity, details: Payloads, identity: str, now_ns: int
 ) -> Transition:
     """An attempt ended as it was asked to."""
     draft = Draft(run, now_ns)
@@ -337,16 +337,16 @@ def _fire_timers(draft: Draft, event_ids: Iterable[int]) -> None:
         draft.happen(h.TimerFired(timer_id=timer.timer_id, started_event_id=timer.started_event_id))
 
 
-def _expire(draft: Draft, activity: PendingActivity) -> None:
+def _expire(draft: Draft, activity: OpenActivity) -> None:
     when, kind = activities.deadline(activity)
     if when and when <= draft.now_ns:
         lose_attempt(draft, activity, activities.timeout_failure(activity, kind))
 
 
-def lose_attempt(draft: Draft, activity: PendingActivity, failure: Failure) -> None:
+def lose_attempt(draft: Draft, activity: OpenActivity, failure: Failure) -> None:
     """An attempt timed out: try again, or give up."""
     match activities.next_attempt(activity, failure, draft.now_ns):
-        case PendingActivity() as again:
+        case OpenActivity() as again:
             told = activities.without_details(failure)
             draft.put_activity(msgspec.structs.replace(again, last_failure=told))
         case RetryState() as state:
@@ -363,7 +363,7 @@ def time_out_run(draft: Draft, new_run_id: str) -> Transition:
     return draft.step(follower)
 
 
-def _end(draft: Draft, activity: PendingActivity, events: tuple[h.Attributes, ...]) -> None:
+def _end(draft: Draft, activity: OpenActivity, events: tuple[h.Attributes, ...]) -> None:
     draft.drop_activity(activity.scheduled_event_id)
     draft.happen(*events)
 
@@ -416,5 +416,5 @@ def _is_speculative(run: Run) -> bool:
     return run.task is not None and run.task.speculative
 
 
-def _was_in_hand(activity: PendingActivity) -> bool:
+def _was_in_hand(activity: OpenActivity) -> bool:
     return activity.started_ns != 0 and not activity.deferred

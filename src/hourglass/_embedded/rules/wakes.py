@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from hourglass._embedded.clock import later, storable, to_ns
 from hourglass._embedded.rules import activities
 from hourglass._embedded.rules.draft import first_task_ns
-from hourglass._embedded.rules.run import RUNNING, PendingActivity, Run
+from hourglass._embedded.rules.run import RUNNING, OpenActivity, Run
 
 
 def timer_wake_ns(run: Run, event_id: int) -> int:
@@ -24,7 +24,7 @@ def timer_wake_ns(run: Run, event_id: int) -> int:
     return 0 if timer is None else storable(timer.due_ns)  # files of 0.1.0 may have later ones
 
 
-def activity_wake_ns(activity: PendingActivity, now_ns: int) -> int:
+def activity_wake_ns(activity: OpenActivity, now_ns: int) -> int:
     """When an activity times out, or may be taken; 0: never."""
     when = activities.deadline(activity)[0]
     if not activity.started_ns and activity.available_ns > now_ns:

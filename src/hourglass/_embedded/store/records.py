@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints
 import msgspec
 import msgspec.structs
 
-from hourglass._embedded.rules.run import PendingActivity, PendingChild, PendingTimer, Run
+from hourglass._embedded.rules.run import OpenActivity, OpenChild, PendingTimer, Run
 from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store.disk_faults import storage_errors
 from hourglass._embedded.store.store import NoteChange, ScheduleChange, ScheduleEntry, Stored
@@ -59,9 +59,9 @@ def _without(original: type[msgspec.Struct], left_out: frozenset[str], tag: str 
 
 
 _StoredRun = _without(Run, IN_EVENTS | PENDING, None, held=tuple[STORED_KINDS, ...])
-_StoredActivity = _without(PendingActivity, frozenset({"scheduled", "spec"}), "activity")
+_StoredActivity = _without(OpenActivity, frozenset({"scheduled", "spec"}), "activity")
 _StoredTimer = _without(PendingTimer, frozenset(), "timer")
-_StoredChild = _without(PendingChild, frozenset({"initiated"}), "child")
+_StoredChild = _without(OpenChild, frozenset({"initiated"}), "child")
 
 _RUN_FIELDS = _StoredRun.__struct_fields__
 _ACTIVITY_FIELDS = _StoredActivity.__struct_fields__
@@ -83,12 +83,12 @@ def encode_state(run: Run) -> bytes:
     return encode(_StoredRun(*_run_values(run)))
 
 
-def encode_pending(thing: PendingActivity | PendingTimer | PendingChild) -> bytes:
+def encode_pending(thing: OpenActivity | PendingTimer | OpenChild) -> bytes:
     """An activity or a child without what it was asked for with, or a timer."""
     match thing:
-        case PendingActivity():
+        case OpenActivity():
             return encode(_StoredActivity(*_activity_values(thing)))
-        case PendingChild():
+        case OpenChild():
             return encode(_StoredChild(*_child_values(thing)))
         case PendingTimer():
             return encode(_StoredTimer(*_timer_values(thing)))
@@ -121,9 +121,9 @@ def decode_run(state: bytes, events: Sequence[h.HistoryEvent], pending: Mapping[
     """
     stored = _run_decoder.decode(state)
     _check_history(stored.length, events)
-    activities: dict[int, PendingActivity] = {}
+    activities: dict[int, OpenActivity] = {}
     timers: dict[int, PendingTimer] = {}
-    children: dict[int, PendingChild] = {}
+    children: dict[int, OpenChild] = {}
     for event_id in sorted(pending):
         thing = _pending_decoder.decode(pending[event_id])
         fields = msgspec.structs.asdict(thing)
@@ -132,11 +132,11 @@ def decode_run(state: bytes, events: Sequence[h.HistoryEvent], pending: Mapping[
             _check_began(timer.started_event_id, event_id)
         elif isinstance(thing, _StoredChild):
             asked = _asked_by(events, event_id, StartChildWorkflowExecutionInitiated)
-            child = children[event_id] = PendingChild(initiated=asked, **fields)
+            child = children[event_id] = OpenChild(initiated=asked, **fields)
             _check_began(child.initiated_event_id, event_id)
         else:
             scheduled = _asked_by(events, event_id, h.ActivityTaskScheduled)
-            activity = PendingActivity(scheduled=scheduled, spec=scheduled.spec, **fields)
+            activity = OpenActivity(scheduled=scheduled, spec=scheduled.spec, **fields)
             activities[event_id] = activity
             _check_began(activity.scheduled_event_id, event_id)
     whole: Any = msgspec.structs.asdict(stored)
