@@ -34,7 +34,7 @@ from hourglass.testing._dev_server import DevServer, dev_server
 if TYPE_CHECKING:
     from hourglass.testing._activity_environment import ActivityEnvironment
     from hourglass.testing._async_environment import AsyncEnvironment
-    from hourglass.testing._attempts import AttemptCall, call
+    from hourglass.testing._attempts import Call, call
     from hourglass.testing._driver import Chooser, Shuffled, Step
     from hourglass.testing._environment import Environment
     from hourglass.testing._explore.explorer import Exploration
@@ -45,7 +45,7 @@ __all__ = [
     "ActivityEnvironment",
     "Arrival",
     "AsyncEnvironment",
-    "AttemptCall",
+    "Call",
     "Chooser",
     "DevServer",
     "Environment",

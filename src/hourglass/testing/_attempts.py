@@ -82,7 +82,7 @@ def as_ns(time: datetime) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class AttemptCall:
+class Call:
     """One attempt of an activity: with what it was called, the how-manieth attempt it was, and when.
 
     Equal to another, or to `call(…)`, if the arguments are, however they were given: by position, by name or by
@@ -109,7 +109,7 @@ class AttemptCall:
         return as_datetime(self.time_ns)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, AttemptCall):
+        if not isinstance(other, Call):
             return NotImplemented
         signature = _signature(self.function or other.function)
         return self._bound(signature) == other._bound(signature)
@@ -142,10 +142,10 @@ class RecordedAttempt:
     fake: Fake
     time_ns: int
     outcome: list[str] = field(default_factory=list)
-    _call: AttemptCall | None = None
+    _call: Call | None = None
     _is_decoded: bool = False
 
-    def call(self, converter: Converter) -> AttemptCall | None:
+    def call(self, converter: Converter) -> Call | None:
         """The call; None where its arguments cannot be decoded: the attempt has failed with that."""
         if not self._is_decoded:
             self._is_decoded = True
@@ -153,7 +153,7 @@ class RecordedAttempt:
                 arguments = self.fake.definition.arguments(converter, self.task.arguments)
             except HourglassError:
                 return None
-            self._call = AttemptCall(
+            self._call = Call(
                 tuple(arguments),
                 activity=self.task.activity_type,
                 attempt=self.task.attempt,
@@ -172,9 +172,9 @@ def _signature(function: Callable[..., Any] | None) -> inspect.Signature | None:
         return None  # some callables of C do not say what they take
 
 
-def call(*args: Any, **kwargs: Any) -> AttemptCall:
+def call(*args: Any, **kwargs: Any) -> Call:
     """What a call is compared with."""
-    return AttemptCall(args, kwargs)
+    return Call(args, kwargs)
 
 
 # --- attempts -------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class Attempts:
         name = f"{item.activity_type} ({item.activity_id}, attempt {item.attempt})"
         return "attempt", name, partial(self.begin, queue, item)
 
-    def calls(self, name: str) -> list[AttemptCall]:
+    def calls(self, name: str) -> list[Call]:
         """Every attempt of an activity so far."""
         found = [each.call(self._converter) for each in self._recorded.get(name, ())]
         return [each for each in found if each is not None]

@@ -33,7 +33,7 @@ from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.converter import Converter, default_converter
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry, default_registry
-from hourglass.testing._attempts import AttemptCall, Attempts, as_datetime, as_ns, span
+from hourglass.testing._attempts import Attempts, Call, as_datetime, as_ns, span
 from hourglass.testing._driver import Chooser, DriverPolicy, EnvironmentDriver, InOrder, Step
 from hourglass.testing._guard import DEADLOCK_TIMEOUT, Guard
 from hourglass.testing._registry import (
@@ -367,7 +367,7 @@ class EnvironmentBase:
         name, _ = self._fixture.driver.registry.definition(activity)
         self._fixture.driver.registry.mishaps[name] = Mishaps(sure=True)
 
-    def calls(self, activity: Activity[..., Any] | str) -> list[AttemptCall]:
+    def calls(self, activity: Activity[..., Any] | str) -> list[Call]:
         """Every attempt of an activity so far, in order: compare them with `call(…)`."""
         name, _ = self._fixture.driver.registry.definition(activity)
         return self._fixture.attempts.calls(name)
