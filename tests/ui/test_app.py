@@ -8,8 +8,9 @@ import re
 import httpx
 import pytest
 from tests.ui import flows
+from tests.ui.conftest import asked
 
-from hourglass import Client
+from hourglass import Client, Worker
 from hourglass._ui import addresses
 from hourglass._ui.site import Site
 from hourglass.client import (
@@ -88,6 +89,26 @@ def test_a_failure_is_shown_with_its_cause(web: httpx.Client, client: Client) ->
     text = web.get("/workflows/bad").text
     assert "SoldOut" in text
     assert "sold out: bob" in text
+
+
+def test_a_failed_step_shows_its_traceback(web: httpx.Client, client: Client) -> None:
+    """The lines of the activity's own code, as they were where it ran."""
+    path = web.get(addresses.workflow(client.start_workflow("stuck", "eve", id="s").id)).url.path
+    while "traceback" not in (text := web.get(f"{path}/why").text):
+        pass
+    assert "the bank refuses eve" in text
+    assert "in refuse" in text
+
+
+def test_a_worker_of_this_process_is_shown_in_detail(site: Site, client: Client) -> None:
+    """Its tree, its counts, its health."""
+    with Worker(client, task_queue="other", workflows=flows.WORKFLOWS) as worker:
+        site.workers = lambda: (worker,)
+        with asked(site) as web:
+            text = web.get("/workers").text
+    assert "WorkflowPollLoop" in text
+    assert "cached workflows" in text
+    assert ">ready<" in text
 
 
 def test_messages_reach_the_run(web: httpx.Client, client: Client) -> None:

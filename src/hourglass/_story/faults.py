@@ -167,7 +167,7 @@ def chain(failure: Failure | None) -> tuple[Fault, ...]:
     """A failure and its causes."""
     found: list[Fault] = []
     while failure is not None and len(found) < _LONGEST:
-        found.append(Fault(_type(failure), _message(failure), _place(failure)))
+        found.append(Fault(_type(failure), _message(failure), _place(failure), clean(failure.stack_trace)))
         failure = failure.cause
     return tuple(found)
 

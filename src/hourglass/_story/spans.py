@@ -8,7 +8,7 @@ programs: its fields are only added to, because programs of others read them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -82,11 +82,12 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One link in a chain of failures, the outermost first."""
+    """One link in a chain of failures, the outermost first. `trace` is the stack where it was raised, as far as it is told."""
 
     type: str
     message: str
     place: str = ""
+    trace: str = field(default="", compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}" if self.message else self.type

@@ -22,6 +22,7 @@ from hourglass._history.codec import events_from_text
 from hourglass._history.events import HistoryEvent
 from hourglass._story.faults import authors_place
 from hourglass._story.spans import Fault, Kind, Story
+from hourglass._story.text import clean
 from hourglass._story.timeline import Pending, nest, tell
 from hourglass._story.values import Decode, Peek, hidden
 from hourglass.converter import Failure, Payload, map_failures
@@ -170,7 +171,10 @@ def _faults(error: BaseException | None) -> Iterator[Fault]:
         kind: Any = getattr(error, "type", None)
         trace: Any = getattr(error, "remote_traceback", "")
         yield Fault(
-            kind if isinstance(kind, str) else type(error).__name__, str(error), authors_place(trace or "")
+            kind if isinstance(kind, str) else type(error).__name__,
+            str(error),
+            authors_place(trace or ""),
+            clean(trace or ""),
         )
         error = error.__cause__
 

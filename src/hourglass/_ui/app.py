@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any, TypeVar
@@ -669,4 +670,13 @@ def _named(name: str, what: str) -> str:
 
 def _worker(worker: Any) -> dict[str, Any]:
     """A worker of this process: its tree, and what it says of its health."""
-    return {"queues": worker.task_queue, "tree": worker.tree.render(), "status": worker._report()}
+    counted = asdict(worker.statistics())
+    parked = counted.pop("parked")
+    del counted["task_queue"], counted["state"]
+    return {
+        "queues": worker.task_queue,
+        "tree": worker.tree.render(),
+        "status": worker._report(),
+        "counted": {name.replace("_", " "): value for name, value in counted.items()},
+        "parked": parked,
+    }
