@@ -38,7 +38,8 @@ async def changes(
             yield event("trouble", {"message": trouble}) if trouble else event("well", {})
             told, quiet = trouble, 0.0
         if found is not None:
-            if known is not None and found != known:
+            # The first one, too: what a page shows may have changed between its making and this connection.
+            if found != known:
                 yield event("change", {})
                 quiet = 0.0
             known = found

@@ -33,7 +33,10 @@ function swap(old, fresh) {
   const scrolled = [...old.querySelectorAll("ol,pre")].map((each) => each.scrollTop);
   const kept = new Map([...old.querySelectorAll("[data-fetch]")].map((each) => [each.dataset.fetch, each.innerHTML]));
   const focused = document.activeElement && old.contains(document.activeElement) ? document.activeElement.name : "";
+  const at = old.querySelector(".at a[href]");
   old.innerHTML = fresh.innerHTML;
+  const again = at && [...old.querySelectorAll("tr a[href], .waterfall li a[href]")].find((each) => each.href === at.href);
+  if (again) again.closest("tr, li").classList.add("at");
   for (const each of old.querySelectorAll("[data-fetch]")) if (kept.has(each.dataset.fetch)) each.innerHTML = kept.get(each.dataset.fetch);
   for (const each of old.querySelectorAll("input[type=checkbox]")) each.checked = ticked.has(each.value);
   [...old.querySelectorAll("details")].forEach((each, index) => { if (opened[index]) each.open = true; });
@@ -45,10 +48,20 @@ function swap(old, fresh) {
   counted();
 }
 
+// What is under a pressed pointer is not replaced: the click would be lost.
+let pressed = false;
+document.addEventListener("pointerdown", () => { pressed = true; }, { capture: true });
+for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, () => { pressed = false; }, { capture: true });
+function released() {
+  if (!pressed) return null;
+  return new Promise((go) => document.addEventListener("pointerup", () => setTimeout(go, 0), { once: true }));
+}
+
 async function refresh(url) {
   const answer = await fetch(url).catch(() => null);
   if (!answer || !answer.ok) return;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  await released();
   for (const region of document.querySelectorAll("[id^=live-]")) {
     const found = fresh.getElementById(region.id);
     if (found && found.innerHTML !== region.dataset.shown) { region.dataset.shown = ""; swap(region, found); }
