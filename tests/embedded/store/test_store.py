@@ -312,8 +312,8 @@ def test_the_log_does_not_grow_for_ever(open_store: Open, path: Path) -> None:
             store.current("w")
             if place % 100 == 99:
                 sizes.append(log.stat().st_size)
-        assert sizes[1] == sizes[2]
-        assert sizes[2] < 3_000_000
+        # Twice what a checkpoint is made for; without checkpoints it would be ten times as much.
+        assert max(sizes) <= 2 * 50 * (4096 + 24)
 
     go(work())
 
