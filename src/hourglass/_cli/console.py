@@ -15,7 +15,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,27 +27,14 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from hourglass._story.text import cells, fit
+from hourglass._story.text import HOSTILE, cells, fit, harmless
 
 # --- the console ------------------------------------------------------------------------------------------------------
 
 
-# Controls of ASCII but line feed and tab, DEL, C1; what turns or hides text (marks of direction, invisible characters but the
-# two that join letters and emoji, tags); separators of lines; halves of surrogates, which no stream can write.
-_HOSTILE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
-    "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
-)
-
-
-def _escape(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
 def clean(text: str) -> str:
     """Text of others for a terminal, with its lines; what could steer it is escaped."""
-    return _HOSTILE.sub(_escape, text)
+    return harmless(text)
 
 
 def one_line(text: str) -> str:
@@ -59,7 +45,7 @@ def one_line(text: str) -> str:
 def json_text(value: Any, *, indent: int | None = None, default: Callable[[Any], Any] | None = None) -> str:
     """A JSON document that a terminal can show as well, and that says the same as any other form of it."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=default)
-    return _HOSTILE.sub(lambda found: json.dumps(found[0])[1:-1], text)
+    return HOSTILE.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 class Screen(Console):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 from hourglass._story.spans import Fault
-from hourglass._story.text import clean
+from hourglass._story.text import clean, harmless
 from hourglass.converter import (
     ActivityFailure,
     ApplicationFailure,
@@ -167,7 +167,7 @@ def chain(failure: Failure | None) -> tuple[Fault, ...]:
     """A failure and its causes."""
     found: list[Fault] = []
     while failure is not None and len(found) < _LONGEST:
-        found.append(Fault(_type(failure), _message(failure), _place(failure), clean(failure.stack_trace)))
+        found.append(Fault(_type(failure), _message(failure), _place(failure), harmless(failure.stack_trace)))
         failure = failure.cause
     return tuple(found)
 

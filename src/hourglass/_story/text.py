@@ -11,6 +11,7 @@ and text that is cut by these widths fits.
 from __future__ import annotations
 
 import os.path
+import re
 import unicodedata
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -81,6 +82,24 @@ _LAST = 253_402_300_799
 def clean(value: str) -> str:
     """In one line and without control characters: what a history says must not speak to a terminal."""
     return "".join(each if each.isprintable() else " " for each in value).strip()
+
+
+# Controls of ASCII but line feed and tab, DEL, C1; what turns or hides text (marks of direction, invisible characters but the
+# two that join letters and emoji, tags); separators of lines; halves of surrogates, which no stream can write.
+HOSTILE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def harmless(text: str) -> str:
+    """Text of others, with its lines; what could steer a terminal, or turn or hide a line anywhere, is shown as an escape."""
+    return HOSTILE.sub(_escape, text)
 
 
 # --- how wide text is -------------------------------------------------------------------------------------------------

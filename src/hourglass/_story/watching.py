@@ -22,7 +22,7 @@ from hourglass._history.codec import events_from_text
 from hourglass._history.events import HistoryEvent
 from hourglass._story.faults import authors_place
 from hourglass._story.spans import Fault, Kind, Story
-from hourglass._story.text import clean
+from hourglass._story.text import harmless
 from hourglass._story.timeline import Pending, nest, tell
 from hourglass._story.values import Decode, Peek, hidden
 from hourglass.converter import Failure, Payload, map_failures
@@ -174,7 +174,7 @@ def _faults(error: BaseException | None) -> Iterator[Fault]:
             kind if isinstance(kind, str) else type(error).__name__,
             str(error),
             authors_place(trace or ""),
-            clean(trace or ""),
+            harmless(trace or ""),
         )
         error = error.__cause__
 

@@ -6,7 +6,6 @@ what it is given. Text of others is made harmless first: what steers or turns a 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +18,7 @@ from markupsafe import Markup
 from hourglass._story import captions
 from hourglass._story.diagnosis import Diagnosis
 from hourglass._story.spans import Kind, Span, Story
-from hourglass._story.text import duration, near, near_place
+from hourglass._story.text import duration, harmless, near, near_place
 from hourglass._ui import addresses
 from hourglass._ui.bulk import BulkOperation
 from hourglass._ui.calendar import Day
@@ -34,12 +33,6 @@ from hourglass.client import (
     WorkflowExecution,
 )
 from hourglass.replay import Moment, ValueChange
-
-# What turns, hides or steers text, but for line feeds and tabs.
-_HOSTILE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
-    "\U000e0000-\U000e007f]"
-)
 
 
 @dataclass(frozen=True)
@@ -56,7 +49,7 @@ class View:
 
 def clean(text: object) -> str:
     """Text of others, with what could turn or hide it shown as an escape."""
-    return _HOSTILE.sub(lambda found: f"\\u{ord(found[0]):04x}", str(text))
+    return harmless(str(text))
 
 
 def time_of(moment: datetime | int | None) -> Markup:
