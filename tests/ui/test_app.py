@@ -125,7 +125,9 @@ def test_what_cannot_be_done_is_said(web: httpx.Client, client: Client) -> None:
     """An unknown update, arguments that are no JSON: the run's page says so."""
     path = _started(client)
     assert "there is no handler" in web.post(f"{path}/update", data={"name": "nothing"}).text
-    assert "no JSON" in web.post(f"{path}/signal", data={"name": "ship", "argument": "{oops"}).text
+    refused = web.post(f"{path}/signal", data={"name": "ship", "argument": "{oops"})
+    assert "no JSON" in refused.text
+    assert "oops" not in str(refused.url)  # what was typed is in no address
     assert "no name" in web.post(f"{path}/signal", data={"name": ""}).text
 
 

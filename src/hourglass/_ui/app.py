@@ -288,7 +288,7 @@ class PageHandlers:
                 case _:
                     raise UsageError(f"there is no action {action!r}")
         except (HourglassError, QueryFailedError, ValueError) as error:
-            return RedirectResponse(f"{back}?error={quote(str(error))}", 303)
+            return self._failure(request, 400, str(error), back)
         return RedirectResponse(f"{back}?notice={quote(told)}", 303)
 
     def _answered(
@@ -431,7 +431,7 @@ class PageHandlers:
                 case action:
                     raise UsageError(f"there is no action {action!r}")
         except (HourglassError, ValueError) as error:
-            return RedirectResponse(f"{back}?error={quote(str(error))}", 303)
+            return self._failure(request, 400, str(error), back)
         return RedirectResponse(f"{back}?notice={quote(request.path_params['action'])}", 303)
 
     def act_on_schedules(self, request: Request, fields: Mapping[str, Any]) -> Response:
@@ -546,10 +546,11 @@ class PageHandlers:
         trouble = pulse.look(self._site.client).trouble
         return JSONResponse({"ok": False, "error": trouble}, 503) if trouble else JSONResponse({"ok": True})
 
-    def _failure(self, request: Request, status: int, message: str) -> Response:
+    def _failure(self, request: Request, status: int, message: str, back: str = "/workflows") -> Response:
+        """What went wrong, as a page; never in an address, since a message may hold what was typed, or a value of a run."""
         view = self._view(request)
         title = _TITLES.get(status, "Something went wrong")
-        return HTMLResponse(pages.failure(view, title, message, comes_back=status == 503), status)
+        return HTMLResponse(pages.failure(view, title, message, back, comes_back=status == 503), status)
 
     async def failed(self, request: Request, error: Exception) -> Response:
         """What went wrong, as a page."""

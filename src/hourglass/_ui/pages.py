@@ -270,6 +270,6 @@ def login(view: View, error: str = "") -> str:
     return _page("login", view, title="Log in", error=error)
 
 
-def failure(view: View, title: str, message: str, *, comes_back: bool = False) -> str:
+def failure(view: View, title: str, message: str, back: str, *, comes_back: bool = False) -> str:
     """A page that could not be made; one that may come back looks for that by itself."""
-    return _page("failure", view, title=title, message=message, comes_back=comes_back)
+    return _page("failure", view, title=title, message=message, back=back, comes_back=comes_back)
