@@ -167,7 +167,6 @@ class PageHandlers:
                 messages,
                 chosen,
                 request.query_params.get("notice", ""),
-                request.query_params.get("error", ""),
             )
         )
 
@@ -396,13 +395,13 @@ class PageHandlers:
     def schedule(self, request: Request) -> Response:
         """One schedule."""
         handle = self._site.client.get_schedule_handle(_part(request, "id"))
-        notice, error = request.query_params.get("notice", ""), request.query_params.get("error", "")
+        notice = request.query_params.get("notice", "")
         found = handle.describe()
         try:
             year = year_of(found.schedule.spec, datetime.now(UTC))
         except (HourglassError, ValueError):  # a server may know kinds of specs that we do not
             year = ()
-        return HTMLResponse(pages.schedule(self._view(request), found, year, notice, error))
+        return HTMLResponse(pages.schedule(self._view(request), found, year, notice))
 
     def act_on_schedule(self, request: Request, fields: Mapping[str, Any]) -> Response:
         """Something is done to a schedule."""

@@ -133,7 +133,6 @@ def run(
     messages: Mapping[str, Mapping[str, Form]],
     chosen: Mapping[str, str],
     notice: str = "",
-    error: str = "",
 ) -> str:
     """One run: what it does, its timeline, what it waits for, and what can be done with it."""
     return _page(
@@ -151,7 +150,6 @@ def run(
         messages=messages,
         chosen=chosen,
         notice=notice,
-        error=error,
     )
 
 
@@ -248,11 +246,9 @@ def schedules(view: View, known: Sequence[ScheduleListDescription], error: str =
     return _page("schedules", view, title="Schedules", schedules=known, error=error)
 
 
-def schedule(
-    view: View, found: ScheduleDescription, year: Sequence[Day], notice: str = "", error: str = ""
-) -> str:
+def schedule(view: View, found: ScheduleDescription, year: Sequence[Day], notice: str = "") -> str:
     """One schedule."""
-    return _page("schedule", view, title=found.id, schedule=found, year=year, notice=notice, error=error)
+    return _page("schedule", view, title=found.id, schedule=found, year=year, notice=notice)
 
 
 def workers(view: View, queues: Sequence[Any], local: Sequence[Mapping[str, Any]], error: str = "") -> str:

@@ -48,6 +48,9 @@ function swap(old, fresh) {
   counted();
 }
 
+// What the server last made of each region: one that is the same is left alone.
+const shown = new WeakMap();
+
 // What is under a pressed pointer is not replaced: the click would be lost.
 let pressed = false;
 document.addEventListener("pointerdown", () => { pressed = true; }, { capture: true });
@@ -64,7 +67,7 @@ async function refresh(url) {
   await released();
   for (const region of document.querySelectorAll("[id^=live-]")) {
     const found = fresh.getElementById(region.id);
-    if (found && found.innerHTML !== region.dataset.shown) { region.dataset.shown = ""; swap(region, found); }
+    if (found && found.innerHTML !== shown.get(region)) { shown.set(region, found.innerHTML); swap(region, found); }
   }
 }
 
@@ -182,6 +185,7 @@ document.addEventListener("keydown", (event) => {
 });
 
 document.addEventListener("DOMContentLoaded", () => {
+  for (const region of document.querySelectorAll("[id^=live-]")) shown.set(region, region.innerHTML);
   localTimes(document);
   for (const each of document.querySelectorAll("[data-fetch]")) fetchInto(each);
   for (const each of document.querySelectorAll("[data-live]")) follow(each);
