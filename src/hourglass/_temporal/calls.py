@@ -3,7 +3,7 @@
 Here are the calls that act: on workflows (start, signal, query, cancel, terminate), those that change a run and wait
 for its word (updates, update with start, reset), on an activity that is completed from outside, by its token or by
 its ids, and on versions of workers (which is current, which there are, and what other messages say of them).
-`calls_views` has those that only look, `calls_schedules` those about schedules; `service` sends them all.
+`calls_views` has those that only look, `calls_schedules` those about schedules; `connection` sends them all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from hourglass._engine.versions import (
     VersioningOverride,
     WorkerDeploymentVersion,
 )
-from hourglass._temporal.payloads import (
+from hourglass._temporal.protos import (
+    START,
     failure_from,
     nanos_from,
     payloads_from,
@@ -37,7 +38,6 @@ from hourglass._temporal.payloads import (
     put_payloads,
     put_seconds,
 )
-from hourglass._temporal.specs import START
 
 # --- what a call is --------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from hourglass._temporal.calls import (
     version_in,
 )
 from hourglass._temporal.histories import event_to_json
-from hourglass._temporal.payloads import (
+from hourglass._temporal.protos import (
     failure_from,
     nanos_from,
     payload_from,
