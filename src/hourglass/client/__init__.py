@@ -58,6 +58,7 @@ from hourglass.client._deployments import (
     DeploymentVersionInfo,
     PollerInfo,
     TaskQueueDescription,
+    TaskQueueStats,
 )
 from hourglass.client._options import StartOptions, UpdateOptions
 from hourglass.client._schedule_data import (
@@ -128,6 +129,7 @@ __all__ = [
     "StartOptions",
     "TLSConfig",
     "TaskQueueDescription",
+    "TaskQueueStats",
     "UpdateHandle",
     "UpdateOptions",
     "UpdateStage",
