@@ -375,7 +375,9 @@ class HistoryPage(msgspec.Struct, frozen=True):
 
 
 class GetHistory(Request[HistoryPage], frozen=True, kw_only=True):
-    """Fetch a page of a run's history; with `wait_new` wait for what is not there yet."""
+    """Fetch a page of a run's history, from its beginning or from its end; with `wait_new` wait for what is not there yet.
+    `page_size` 0 is the engine's own; a server gives whole workflow tasks, so it may be a few more or less.
+    """
 
     effect: ClassVar[Effect] = Effect.READ
     waits: ClassVar[bool] = True
@@ -383,6 +385,8 @@ class GetHistory(Request[HistoryPage], frozen=True, kw_only=True):
     run_id: str = ""
     next_page_token: bytes = b""
     wait_new: bool = False
+    page_size: int = 0
+    newest_first: bool = False
 
 
 class CompleteActivity(Request[Nothing], frozen=True, kw_only=True):

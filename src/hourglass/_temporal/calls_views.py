@@ -100,15 +100,28 @@ _OUTCOMES: dict[str | None, Callable[[Any], sv.Outcome]] = {
 
 def history(request: sv.GetHistory, scope: CallScope) -> Rpc:
     """Fetch a page of events, or wait for new ones."""
+    if request.newest_first:
+        return _newest_first(request, scope)
     message: Any = ws.GetWorkflowExecutionHistoryRequest(
         namespace=scope.namespace,
         next_page_token=request.next_page_token,
+        maximum_page_size=request.page_size,
         wait_new_event=request.wait_new,
         skip_archival=request.wait_new,
     )
     put_execution(message.execution, request.workflow_id, request.run_id)
     late = sv.HistoryPage((), request.next_page_token) if request.wait_new else None
     return Rpc(RPC, message, _page, LONG_POLL if request.wait_new else ORDINARY, late)
+
+
+def _newest_first(request: sv.GetHistory, scope: CallScope) -> Rpc:
+    message: Any = ws.GetWorkflowExecutionHistoryReverseRequest(
+        namespace=scope.namespace,
+        next_page_token=request.next_page_token,
+        maximum_page_size=request.page_size,
+    )
+    put_execution(message.execution, request.workflow_id, request.run_id)
+    return Rpc("get_workflow_execution_history_reverse", message, _page)
 
 
 def _page(data: bytes) -> sv.HistoryPage:

@@ -94,10 +94,12 @@ class PageApp:
         """Events for an open page: what it shows has changed."""
 
         async def mark() -> tuple[str, str]:
-            found = await self._unless_away(lambda: live.mark(self._site.client, self.operations, request))
+            found = await self._unless_away(lambda: live.mark(self._site, self.operations, request))
             return found, self._site.pulse.health().notice
 
-        return StreamingResponse(live.changes(mark, request.is_disconnected), media_type="text/event-stream")
+        pause = live.SELDOM if "workers" in request.query_params else live.PAUSE
+        events = live.changes(mark, request.is_disconnected, pause)
+        return StreamingResponse(events, media_type="text/event-stream")
 
     async def failed(self, request: Request, error: Exception) -> Response:
         """What went wrong, as a page."""
@@ -142,6 +144,7 @@ class PageApp:
             Mount("/static", StaticFiles(directory=str(files("hourglass._ui") / "static"))),
             Route("/workflows/{id}", self._reading(reads.latest)),
             Route(f"{run}/why", self._reading(reads.why, slow=True)),
+            Route(f"{run}/unread", self._reading(reads.unread, slow=True)),
             Route(f"{run}/history", self._reading(reads.history)),
             Route(f"{run}/history.json", self._reading(reads.history_json)),
             Route(f"{run}/moments", self._reading(reads.moments, slow=True)),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeAlias
 
@@ -17,10 +18,15 @@ from starlette.requests import Request
 
 from hourglass._ui import asked, finding
 from hourglass._ui.bulk import BulkOperations
-from hourglass.client import Client
+from hourglass._ui.reading import task_queues, worker_facts
+from hourglass._ui.site import Site
+from hourglass.client import TaskQueueDescription
 from hourglass.errors import HourglassError
 
 PAUSE = 1.0
+SELDOM = 2.0
+"""The same for what takes many questions: all task queues."""
+
 _SILENCE = 15.0
 
 Mark: TypeAlias = Callable[[], Awaitable[tuple[str, str]]]
@@ -56,11 +62,11 @@ async def changes(
             quiet = 0.0
 
 
-def mark(client: Client, operations: BulkOperations, request: Request) -> str:
-    """What a page shows now, so short that it can be compared. Its address says which page: a run, an operation, only whether
-    all is well (`state`), or else a list.
+def mark(site: Site, operations: BulkOperations, request: Request) -> str:
+    """What a page shows now, so short that it can be compared. Its address says which page: a run, an operation, the workers,
+    whether all is well and nothing else (`state`), or else a list.
     """
-    params = request.query_params
+    client, params = site.client, request.query_params
     if "state" in params:
         return ""
     if "run" in params:
@@ -70,9 +76,20 @@ def mark(client: Client, operations: BulkOperations, request: Request) -> str:
     if "operation" in params:
         operation = operations.find(int(params["operation"]))
         return "" if operation is None else f"{operation.done} {operation.failed} {operation.ended}"
+    if "workers" in params:
+        return f"{[_queue(each) for each in task_queues(client)]} {[worker_facts(each) for each in site.workers()]}"
     search, now = asked.search(request), datetime.now(UTC)
     page = client.list_page(finding.filter_of(search, now), page_size=finding.PAGE_SIZE)
     return f"{[(each.run_id, each.status) for each in page.items]} {finding.counts(client, search, now)}"
+
+
+def _queue(queue: TaskQueueDescription) -> TaskQueueDescription:
+    """Without when its pollers were last seen: that is always another moment."""
+    tasks, activities = (
+        tuple(replace(each, last_seen=None) for each in pollers)
+        for pollers in (queue.workflow_pollers, queue.activity_pollers)
+    )
+    return replace(queue, workflow_pollers=tasks, activity_pollers=activities)
 
 
 def event(name: str, data: object) -> bytes:

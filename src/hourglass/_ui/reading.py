@@ -5,7 +5,8 @@ They are plain functions and run on threads, as the client blocks (`app`).
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
@@ -13,21 +14,34 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
+from hourglass._engine.messages import UNREAD_SIGNALS
+from hourglass._history.events import HistoryEvent
 from hourglass._story.asking import WhyContext
 from hourglass._story.spans import Story
 from hourglass._story.watching import Watched
 from hourglass._ui import addresses, asked, finding, forms, pages, pulse, run_view
 from hourglass._ui.bulk import BulkOperations
 from hourglass._ui.calendar import year_of
+from hourglass._ui.run_view import HistoryTable
 from hourglass._ui.site import Site
 from hourglass._ui.waterfall import waterfall
-from hourglass.client import WorkflowExecution
+from hourglass.client import (
+    Client,
+    TaskQueueDescription,
+    WorkflowDescription,
+    WorkflowExecution,
+    WorkflowStatus,
+)
 from hourglass.errors import HourglassError, ServiceError, UsageError
 from hourglass.replay import changes
 
 _EVENTS_A_PAGE = 200
 _RUNS_OF_AN_ID = 30
 _MOST_KEEPERS = 50
+_MOST_QUEUES = 20
+_NEWEST = 200
+_FAULTS_SHOWN = 20
+_PATIENCE = 3.0
 
 
 class PageReads:
@@ -80,7 +94,7 @@ class PageReads:
     def run(self, request: Request) -> Response:
         """One run."""
         workflow_id, run_id = asked.part(request, "id"), asked.part(request, "run_id")
-        description, story = self._told(request, workflow_id, run_id)
+        description, story, events = self._told(request, workflow_id, run_id)
         drawn = waterfall(story, start=asked.number(request, "from"), end=asked.number(request, "to"))
         wanted = request.query_params.get("span", "")
         span = next((row.span for row in drawn.rows if row.key == wanted), None)
@@ -97,6 +111,7 @@ class PageReads:
                 drawn,
                 span,
                 run_view.chain(story),
+                run_view.unheard(events) if story.end is None else (),
                 self._runs_of(workflow_id),
                 messages,
                 chosen,
@@ -113,11 +128,13 @@ class PageReads:
             return ()
         return tuple(sorted(found, key=_started, reverse=True))
 
-    def _told(self, request: Request, workflow_id: str, run_id: str) -> tuple[Any, Story]:
+    def _told(
+        self, request: Request, workflow_id: str, run_id: str
+    ) -> tuple[WorkflowDescription, Story, tuple[HistoryEvent, ...]]:
         peek = self._site.peek(asked.asks_for_payloads(request))
         watched = Watched(self._site.client, workflow_id, run_id, peek)
         description, events = watched.look()
-        return description, watched.tell(description, events)
+        return description, watched.tell(description, events), events
 
     def why(self, request: Request) -> Response:
         """Why it stands as it does; a part of the page, which may take seconds."""
@@ -128,16 +145,43 @@ class PageReads:
             found, error = None, str(raised)
         return HTMLResponse(pages.why(asked.view(self._site, request), found, error))
 
-    def history(self, request: Request) -> Response:
-        """The events as a table."""
+    def unread(self, request: Request) -> Response:
+        """Signals that the run's code has got and not read; a part of the page, which asks a worker."""
         workflow_id, run_id = asked.part(request, "id"), asked.part(request, "run_id")
-        events = self._site.client.get_workflow_handle(workflow_id, run_id=run_id).history().events
-        first = asked.number(request, "first") or 0
-        peek = self._site.peek(True) if asked.shows_payloads(self._site, request) else None
-        shown = [run_view.event_row(each, peek) for each in events[first : first + _EVENTS_A_PAGE]]
-        return HTMLResponse(
-            pages.history(asked.view(self._site, request), workflow_id, run_id, shown, first, len(events))
+        client = self._site.client
+        handle = client.get_workflow_handle(workflow_id, run_id=run_id)
+        found: object = None
+        with suppress(HourglassError):
+            description = handle.describe()
+            is_open = description.status is WorkflowStatus.RUNNING
+            if (
+                is_open
+                and client.describe_task_queue(description.task_queue, rpc_timeout=_PATIENCE).workflow_pollers
+            ):
+                found = handle.query(UNREAD_SIGNALS, rpc_timeout=_PATIENCE)
+        told = {str(name): count for name, count in found.items()} if isinstance(found, dict) else {}
+        return HTMLResponse(pages.unread(asked.view(self._site, request), told))
+
+    def history(self, request: Request) -> Response:
+        """The events as a table, a page of them."""
+        workflow_id, run_id = asked.part(request, "id"), asked.part(request, "run_id")
+        handle = self._site.client.get_workflow_handle(workflow_id, run_id=run_id)
+        newest_first = request.query_params.get("order") == "newest"
+        found = handle.history_page(
+            page_size=_EVENTS_A_PAGE,
+            page_token=bytes.fromhex(request.query_params.get("page", "")),
+            newest_first=newest_first,
         )
+        peek = self._site.peek(True) if asked.shows_payloads(self._site, request) else None
+        shown = HistoryTable(
+            workflow_id=workflow_id,
+            run_id=run_id,
+            rows=tuple(run_view.event_row(each, peek) for each in found.events),
+            total=handle.describe().history_length,
+            newest_first=newest_first,
+            next_page=found.next_page_token.hex(),
+        )
+        return HTMLResponse(pages.history(asked.view(self._site, request), shown))
 
     def history_json(self, request: Request) -> Response:
         """The history as a file: what `hourglass replay` reads. Payloads are in it as they travel."""
@@ -153,8 +197,7 @@ class PageReads:
     def reset_page(self, request: Request) -> Response:
         """What a reset to a point would do, before it is done."""
         workflow_id, run_id = asked.part(request, "id"), asked.part(request, "run_id")
-        events = self._site.client.get_workflow_handle(workflow_id, run_id=run_id).history().events
-        _, story = self._told(request, workflow_id, run_id)
+        _, story, events = self._told(request, workflow_id, run_id)
         plan = run_view.reset_plan(events, story, asked.number(request, "event") or 0)
         return HTMLResponse(pages.confirm_reset(asked.view(self._site, request), workflow_id, run_id, plan))
 
@@ -218,18 +261,12 @@ class PageReads:
         return HTMLResponse(pages.schedule(asked.view(self._site, request), found, year, notice))
 
     def workers(self, request: Request) -> Response:
-        """Task queues and who serves them."""
-        client = self._site.client
+        """Task queues, who serves them and what waits there; the workers of this process in detail."""
         try:
-            newest = client.list_workflows(limit=200)
-            names = dict.fromkeys(["default", *(each.task_queue for each in newest if each.task_queue)])
-            queues, error = (
-                [client.describe_task_queue(name, rpc_timeout=3.0) for name in list(names)[:20]],
-                "",
-            )
+            queues, error = task_queues(self._site.client), ""
         except HourglassError as raised:
             queues, error = [], str(raised)
-        local = [_worker(each) for each in self._site.workers()]
+        local = [worker_facts(each) for each in self._site.workers()]
         return HTMLResponse(pages.workers(asked.view(self._site, request), queues, local, error))
 
     def limits(self, request: Request) -> Response:
@@ -240,7 +277,7 @@ class PageReads:
         try:
             open_keepers = "WorkflowType = 'hourglass.slots' AND ExecutionStatus = 'Running'"
             for each in client.list_workflows(open_keepers, limit=_MOST_KEEPERS):
-                answer = client.get_workflow_handle(each.id).query("slots", rpc_timeout=3.0)
+                answer = client.get_workflow_handle(each.id).query("slots", rpc_timeout=_PATIENCE)
                 found.append(
                     {"id": each.id, "run_id": each.run_id, **(answer if isinstance(answer, dict) else {})}
                 )
@@ -262,15 +299,41 @@ def _started(run: WorkflowExecution) -> float:
     return 0.0 if run.start_time is None else run.start_time.timestamp()
 
 
-def _worker(worker: Any) -> dict[str, Any]:
-    """A worker of this process: its tree, and what it says of its health."""
-    counted = asdict(worker.statistics())
-    parked = counted.pop("parked")
-    del counted["task_queue"], counted["state"]
+def task_queues(client: Client) -> list[TaskQueueDescription]:
+    """The task queues that are served or that new runs use."""
+    usual = client.describe_task_queue(rpc_timeout=_PATIENCE)
+    newest = client.list_workflows(limit=_NEWEST)
+    names = dict.fromkeys([*usual.served, *(each.task_queue for each in newest if each.task_queue)])
+    others = [name for name in names if name != usual.name][:_MOST_QUEUES]
+    with ThreadPoolExecutor(len(others) + 1, "hourglass-ui-queues") as threads:
+        rest = threads.map(lambda name: client.describe_task_queue(name, rpc_timeout=_PATIENCE), others)
+        found = [*rest]
+    return found if others and usual.name not in names and _is_bare(usual) else [usual, *found]
+
+
+def _is_bare(queue: TaskQueueDescription) -> bool:
+    return not queue.workflow_pollers and not queue.activity_pollers
+
+
+def worker_facts(worker: Any) -> dict[str, Any]:
+    """A worker of this process: its tree, what went wrong in it, its figures, and what it says of its health."""
+    counted = worker.statistics()
     return {
         "queues": worker.task_queue,
         "tree": worker.tree.render(),
+        "faults": worker.tree.faults()[:_FAULTS_SHOWN],
         "status": worker._report(),
-        "counted": {name.replace("_", " "): value for name, value in counted.items()},
-        "parked": parked,
+        "slots": (
+            ("workflow tasks", counted.open_activations, counted.workflow_slots),
+            ("activities", counted.running_activities, counted.activity_slots),
+            ("cached workflows", counted.cached_workflows, counted.cache_size),
+            ("stuck lanes", counted.stuck_lanes, counted.lanes),
+        ),
+        "counted": (
+            ("activations", counted.activations),
+            ("failed tasks", counted.failed_tasks),
+            ("cache misses", counted.cache_misses),
+            ("restarts", counted.restarts),
+        ),
+        "parked": counted.parked,
     }

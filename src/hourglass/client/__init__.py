@@ -80,6 +80,7 @@ from hourglass.client._schedule_data import (
     ScheduleState,
 )
 from hourglass.client._values import (
+    HistoryEventPage,
     PendingActivityInfo,
     PendingChildInfo,
     WorkflowDescription,
@@ -102,6 +103,7 @@ __all__ = [
     "Client",
     "DeploymentDescription",
     "DeploymentVersionInfo",
+    "HistoryEventPage",
     "IdConflictPolicy",
     "IdReusePolicy",
     "PendingActivityInfo",

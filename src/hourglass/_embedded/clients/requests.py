@@ -356,19 +356,28 @@ async def get_history(engine: Engine, request: s.GetHistory) -> PendingAnswer[s.
             lambda: len(record.events) > begin or not record.run.is_open,
             request.rpc_timeout,
         )
-    page = _history_page(record.events, begin, goes_on=request.wait_new and record.run.is_open)
-    if request.wait_new:
+        page = _history_page(record.events, request, goes_on=record.run.is_open)
         return PendingAnswer(page, engine.runs.number_of(record))
     return await answered(
         engine,
         engine.runs.number_of(record),
-        page,
-        lambda: _history_page(stored(engine, record).events, begin, goes_on=False),
+        _history_page(record.events, request),
+        lambda: _history_page(stored(engine, record).events, request),
     )
 
 
-def _history_page(events: Sequence[h.HistoryEvent], begin: int, *, goes_on: bool) -> s.HistoryPage:
-    end = min(begin + PAGE, len(events))
+def _history_page(
+    events: Sequence[h.HistoryEvent], request: s.GetHistory, goes_on: bool = False
+) -> s.HistoryPage:
+    size = min(request.page_size, PAGE) if request.page_size else PAGE
+    token = request.next_page_token
+    if request.newest_first:
+        end = min(_offset(token), len(events)) if token else len(events)
+        begin = max(0, end - size)
+        back = tuple(event_json(event) for event in reversed(events[begin:end]))
+        return s.HistoryPage(back, str(begin).encode() if begin else b"")
+    begin = _offset(token)
+    end = min(begin + size, len(events))
     more = end < len(events) or goes_on
     page = tuple(event_json(event) for event in events[begin:end])
     return s.HistoryPage(page, str(end).encode() if more else b"")
