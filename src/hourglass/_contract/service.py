@@ -375,7 +375,9 @@ class HistoryPage(msgspec.Struct, frozen=True):
 
 
 class GetHistory(Request[HistoryPage], frozen=True, kw_only=True):
-    """Fetch a page of a run's history; with `wait_new` wait for what is not there yet."""
+    """Fetch a page of a run's history, from its beginning or from its end; with `wait_new` wait for what is not there yet.
+    `page_size` 0 is the engine's own; a server gives whole workflow tasks, so it may be a few more or less.
+    """
 
     effect: ClassVar[Effect] = Effect.READ
     waits: ClassVar[bool] = True
@@ -383,6 +385,8 @@ class GetHistory(Request[HistoryPage], frozen=True, kw_only=True):
     run_id: str = ""
     next_page_token: bytes = b""
     wait_new: bool = False
+    page_size: int = 0
+    newest_first: bool = False
 
 
 class CompleteActivity(Request[Nothing], frozen=True, kw_only=True):
@@ -634,19 +638,31 @@ class Poller(msgspec.Struct, frozen=True):
     version: WorkerDeploymentVersion | None = None
 
 
+class QueueStats(msgspec.Struct, frozen=True):
+    """What waits on a queue, since when at most, and how much came and was taken a second of late."""
+
+    backlog: int = 0
+    age: float = 0.0
+    add_rate: float = 0.0
+    dispatch_rate: float = 0.0
+
+
 class Pollers(msgspec.Struct, frozen=True):
     """The workers that poll a queue. `served` names all queues that are polled; empty where the engine does not know.
-    `current` is the version that takes what is not pinned; None: workers without a version do.
+    `current` is the version that takes what is not pinned; None: workers without a version do. `stats` are None where they
+    were not asked for, or no process knows them: what waits on a file that no process owns is not in memory.
     """
 
     pollers: tuple[Poller, ...] = ()
     served: tuple[str, ...] = ()
     current: WorkerDeploymentVersion | None = None
+    stats: QueueStats | None = None
 
 
 class GetPollers(Request[Pollers], frozen=True, kw_only=True):
-    """Which workers poll this queue, for activities or for workflow tasks?"""
+    """Which workers poll this queue, for activities or for workflow tasks? With `stats`: and what waits on it?"""
 
     effect: ClassVar[Effect] = Effect.READ
     task_queue: str
     activities: bool = False
+    stats: bool = False

@@ -28,6 +28,7 @@ from hourglass._contract.service import (
     DescribeWorkflow,
     Description,
     GetHistory,
+    HistoryPage,
     ListWorkflows,
     Outcome,
     Page,
@@ -63,6 +64,7 @@ from hourglass.client._interception import (
 from hourglass.client._options import start_request
 from hourglass.client._session import ClientOperation, ClientSession, asking, nothing, through
 from hourglass.client._values import (
+    HistoryEventPage,
     WorkflowDescription,
     WorkflowExecutionCount,
     WorkflowExecutionPage,
@@ -565,6 +567,26 @@ def fetch_history_events(reference: Reference) -> ClientOperation[list[bytes]]:
                 return events
 
     return ClientOperation(ask, list)
+
+
+def history_page(
+    reference: Reference, page_size: int, token: bytes, newest_first: bool
+) -> ClientOperation[HistoryEventPage]:
+    """Some of the events of a run's history."""
+
+    def parse(page: HistoryPage) -> HistoryEventPage:
+        return HistoryEventPage(
+            tuple(msgspec.json.decode(each) for each in page.events), page.next_page_token
+        )
+
+    request = GetHistory(
+        workflow_id=reference.workflow_id,
+        run_id=reference.addressed_run,
+        next_page_token=token,
+        page_size=whole_number(page_size, "page_size", 1, INT32),
+        newest_first=newest_first,
+    )
+    return asking(request, parse)
 
 
 def history(reference: Reference) -> ClientOperation[Any]:

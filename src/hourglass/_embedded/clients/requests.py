@@ -176,7 +176,29 @@ async def pollers(engine: Engine, request: s.GetPollers) -> PendingAnswer[s.Poll
         if (taker.takes_activities if request.activities else taker.takes_workflows)
     )
     current = engine.deployments.current(request.task_queue)
-    return PendingAnswer(s.Pollers(found, engine.queues.served(), current), engine.runs.newest)
+    stats = _queue_stats(engine, request.task_queue, request.activities) if request.stats else None
+    return PendingAnswer(s.Pollers(found, engine.queues.served(), current, stats), engine.runs.newest)
+
+
+def _queue_stats(engine: Engine, queue: str, activities: bool) -> s.QueueStats | None:
+    if not engine.is_recovered:
+        return None
+    queues, runs, now = engine.queues, engine.runs, engine.clock.now_ns()
+    since = now
+    if activities:
+        backlog = len(queues.all_attempts(queue))
+        for run_id, scheduled in queues.oldest_attempts(queue):
+            record = runs.in_memory(run_id)
+            activity = None if record is None else record.run.activities.get(scheduled)
+            since = since if activity is None else min(since, activity.available_ns)
+    else:
+        backlog = len(queues.all_tasks(queue))
+        for run_id in queues.oldest_tasks(queue):
+            record = runs.in_memory(run_id)
+            task = None if record is None else record.run.task
+            since = since if task is None else min(since, task.available_ns)
+    add_rate, dispatch_rate = queues.rates(queue, activities)
+    return s.QueueStats(backlog, (now - since) / 1e9, add_rate, dispatch_rate)
 
 
 # --- workflows and activities ---------------------------------------------------------------------------------
@@ -334,19 +356,28 @@ async def get_history(engine: Engine, request: s.GetHistory) -> PendingAnswer[s.
             lambda: len(record.events) > begin or not record.run.is_open,
             request.rpc_timeout,
         )
-    page = _history_page(record.events, begin, goes_on=request.wait_new and record.run.is_open)
-    if request.wait_new:
+        page = _history_page(record.events, request, goes_on=record.run.is_open)
         return PendingAnswer(page, engine.runs.number_of(record))
     return await answered(
         engine,
         engine.runs.number_of(record),
-        page,
-        lambda: _history_page(stored(engine, record).events, begin, goes_on=False),
+        _history_page(record.events, request),
+        lambda: _history_page(stored(engine, record).events, request),
     )
 
 
-def _history_page(events: Sequence[h.HistoryEvent], begin: int, *, goes_on: bool) -> s.HistoryPage:
-    end = min(begin + PAGE, len(events))
+def _history_page(
+    events: Sequence[h.HistoryEvent], request: s.GetHistory, goes_on: bool = False
+) -> s.HistoryPage:
+    size = min(request.page_size, PAGE) if request.page_size else PAGE
+    token = request.next_page_token
+    if request.newest_first:
+        end = min(_offset(token), len(events)) if token else len(events)
+        begin = max(0, end - size)
+        back = tuple(event_json(event) for event in reversed(events[begin:end]))
+        return s.HistoryPage(back, str(begin).encode() if begin else b"")
+    begin = _offset(token)
+    end = min(begin + size, len(events))
     more = end < len(events) or goes_on
     page = tuple(event_json(event) for event in events[begin:end])
     return s.HistoryPage(page, str(end).encode() if more else b"")
