@@ -24,6 +24,7 @@ from hourglass._embedded.rules.followers import next_attempt_or_run
 from hourglass._embedded.rules.run import OpenActivity, PendingTask, Run, Transition
 from hourglass._embedded.rules.tasks import LONGEST_WAIT, forget_speculative_task, time_out_task
 from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
+from hourglass._engine.retries import next_delay
 from hourglass._engine.specs import Payloads
 from hourglass._history import events as h
 from hourglass._history.encoding import encode, encode_events
@@ -144,9 +145,7 @@ def _latest_attempt(activity: OpenActivity, now_ns: int) -> int:
     """When the next attempt is due at the latest, had the one before failed just now."""
     if activity.attempt == 1:
         return now_ns
-    delay = activities.next_delay(
-        activities.retry_rule(activity), activity.attempt - 1, activity.last_failure
-    )
+    delay = next_delay(activities.retry_rule(activity), activity.attempt - 1, activity.last_failure)
     return now_ns + to_ns(delay)
 
 
