@@ -398,6 +398,26 @@ def _nothing_yet(request: sv.UpdateWorkflow | sv.PollUpdate) -> sv.UpdateState:
     return sv.UpdateState(update_id=request.update_id, workflow_id=request.workflow_id, run_id=request.run_id)
 
 
+def pause(request: sv.PauseWorkflow | sv.UnpauseWorkflow, scope: CallScope) -> Rpc:
+    """Let a run rest, or go on."""
+    pauses = isinstance(request, sv.PauseWorkflow)
+    message: Any = ws.PauseWorkflowExecutionRequest() if pauses else ws.UnpauseWorkflowExecutionRequest()
+    message.namespace = scope.namespace
+    message.workflow_id = request.workflow_id
+    message.run_id = request.run_id
+    message.identity = request.identity or scope.identity
+    message.reason = request.reason
+    message.request_id = request.request_id
+    return Rpc(f"{'' if pauses else 'un'}pause_workflow_execution", message, _nothing)
+
+
+def delete(request: sv.DeleteWorkflow, scope: CallScope) -> Rpc:
+    """Remove a run."""
+    message = ws.DeleteWorkflowExecutionRequest(namespace=scope.namespace)
+    put_execution(message.workflow_execution, request.workflow_id, request.run_id)
+    return Rpc("delete_workflow_execution", message, _nothing)
+
+
 # --- activities ------------------------------------------------------------------------------------------------------
 
 
@@ -451,6 +471,18 @@ def _put_address(message: Any, request: sv.CompleteActivity | sv.HeartbeatActivi
     message.activity_id = request.activity_id
 
 
+def reset_activity(request: sv.ResetActivity, scope: CallScope) -> Rpc:
+    """Begin the attempts of an activity anew."""
+    message = ws.ResetActivityRequest(
+        namespace=scope.namespace,
+        id=request.activity_id,
+        identity=request.identity or scope.identity,
+        reset_heartbeat=request.reset_heartbeat,
+    )
+    put_execution(message.execution, request.workflow_id, request.run_id)
+    return Rpc("reset_activity", message, _nothing)
+
+
 def heartbeat(request: sv.HeartbeatActivity, scope: CallScope) -> Rpc:
     """Report that an activity lives."""
     rpc = "record_activity_task_heartbeat"
@@ -474,7 +506,11 @@ ACTING: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     sv.QueryWorkflow: query,
     sv.CancelWorkflow: cancel,
     sv.TerminateWorkflow: terminate,
+    sv.PauseWorkflow: pause,
+    sv.UnpauseWorkflow: pause,
+    sv.DeleteWorkflow: delete,
     sv.CompleteActivity: complete,
+    sv.ResetActivity: reset_activity,
     sv.HeartbeatActivity: heartbeat,
     sv.UpdateWorkflow: update,
     sv.PollUpdate: poll_update,

@@ -25,6 +25,7 @@ from hourglass._contract.ids import new_id
 from hourglass._contract.service import (
     CancelWorkflow,
     CountWorkflows,
+    DeleteWorkflow,
     DescribeWorkflow,
     Description,
     GetHistory,
@@ -32,6 +33,7 @@ from hourglass._contract.service import (
     ListWorkflows,
     Outcome,
     Page,
+    PauseWorkflow,
     QueryAnswer,
     QueryRejectCondition,
     QueryWorkflow,
@@ -47,6 +49,7 @@ from hourglass._contract.service import (
     StartWorkflow,
     StillOpen,
     TerminateWorkflow,
+    UnpauseWorkflow,
     WaitForClose,
     WorkflowStatus,
 )
@@ -526,6 +529,44 @@ def terminate(
 
     call = TerminateWorkflowInput(**reference.addressed(), reason=reason, args=list(details), _proceed=build)
     return through(session, call)
+
+
+def pause(
+    session: ClientSession, reference: Reference, reason: str, rpc_timeout: Duration | None
+) -> ClientOperation[None]:
+    """Let a workflow rest."""
+    return asking(PauseWorkflow(**_changed(session, reference, reason, rpc_timeout)), nothing)
+
+
+def unpause(
+    session: ClientSession, reference: Reference, reason: str, rpc_timeout: Duration | None
+) -> ClientOperation[None]:
+    """Let a workflow that was paused go on."""
+    return asking(UnpauseWorkflow(**_changed(session, reference, reason, rpc_timeout)), nothing)
+
+
+def _changed(
+    session: ClientSession, reference: Reference, reason: str, rpc_timeout: Duration | None
+) -> dict[str, Any]:
+    """The fields of a request that changes a run, and gives a reason."""
+    return {
+        "workflow_id": reference.workflow_id,
+        "run_id": reference.addressed_run,
+        "request_id": new_id(),
+        "reason": reason,
+        "identity": session.identity,
+        "rpc_timeout": optional_seconds(rpc_timeout, "rpc_timeout"),
+    }
+
+
+def delete(reference: Reference, rpc_timeout: Duration | None) -> ClientOperation[None]:
+    """Remove a run and its history."""
+    request = DeleteWorkflow(
+        workflow_id=reference.workflow_id,
+        run_id=reference.addressed_run,
+        rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
+    )
+    return asking(request, nothing)
 
 
 def describe(

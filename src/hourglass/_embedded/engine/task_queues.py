@@ -228,7 +228,12 @@ class TaskQueues:
             self._tasks[queue].drop(run.run_id)
         for event_id in sorted(event_ids) if len(event_ids) > 1 else event_ids:
             activity = run.activities.get(event_id)
-            if activity is not None and not activity.started_ns and activity.available_ns <= now_ns:
+            if (
+                activity is not None
+                and not activity.started_ns
+                and activity.available_ns <= now_ns
+                and run.paused is None
+            ):
                 key, queue = (run.run_id, event_id), activity.spec.task_queue
                 self._offer_attempt(key, queue, level_of(run, activity))
             elif self._offered:
