@@ -505,6 +505,23 @@ class Connection(Service, Protocol):
         ...
 
 
+class Executed(msgspec.Struct, frozen=True):
+    """A workflow was started, or an existing one was used, and how its run closed; `StillOpen` if it has not yet."""
+
+    run_id: str
+    outcome: Outcome
+
+
+class Executes(Protocol):
+    """A connection to an engine in this process: a start and the wait for its end are one call, which waits for the disk
+    once. What a caller hears is what the answers to the two requests would say.
+    """
+
+    def execute(self, request: StartWorkflow) -> Coroutine[Any, Any, Executed]:
+        """Start a workflow, and wait until its run closes, or for as long as a wait lasts."""
+        ...
+
+
 # --- updates and resets -------------------------------------------------------------------------------------
 
 

@@ -337,8 +337,21 @@ def execute(
     request = start_request(given, arguments, options, session.converter, session.identity)
 
     async def ask(session: ClientSession) -> Closed:
-        started = await session.call(request)
-        return await wait_for_close(session, request.workflow_id, started.run_id, follow=True, timeout=None)
+        run_id, at_once = "", session.executing(request)
+        if at_once is not None:
+            try:
+                executed = await at_once
+            except ServiceError as error:
+                if error.status not in _TRANSIENT:
+                    raise
+            else:
+                outcome = executed.outcome
+                run_id = _successor(outcome) or executed.run_id
+                if run_id == executed.run_id and not isinstance(outcome, StillOpen):
+                    return Closed(run_id, outcome)
+        if not run_id:  # or it is not known how the start went: by its id it is known again
+            run_id = (await session.call(request)).run_id
+        return await wait_for_close(session, request.workflow_id, run_id, follow=True, timeout=None)
 
     return ClientOperation(
         ask, functools.partial(result_of, request.workflow_id, return_type, session.converter)

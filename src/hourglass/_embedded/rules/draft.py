@@ -406,15 +406,6 @@ class Eager(msgspec.Struct, frozen=True, gc=False):
     attempts: int = 0
 
 
-def start_task(
-    run: Run, identity: str, limits: Limits, now_ns: int, target: WorkerDeploymentVersion | None = None
-) -> Transition:
-    """A worker takes the run's task. `target` is where a run that is pinned would go otherwise."""
-    draft = Draft(run, now_ns)
-    begin_task(draft, task_of(run), identity, limits, target)
-    return draft.step()
-
-
 def take_task(draft: Draft, eager: Eager) -> None:
     """The worker whose report stands in the draft takes the task that it leads to, if it leads to one."""
     task = draft.run.task
