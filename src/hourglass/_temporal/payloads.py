@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from temporalio.api.common.v1 import Payloads as PayloadsMessage
 
+from hourglass._contract.progress import without_carrier
 from hourglass._engine.specs import Payloads, RetryRule
 from hourglass.converter import (
     ActivityFailure,
@@ -210,7 +211,7 @@ def _application(info: Any) -> ApplicationFailure:
 def _timeout(info: Any) -> TimeoutFailure:
     return TimeoutFailure(
         type=_member(TimeoutType, info.timeout_type),
-        last_heartbeat_details=payloads_from(info.last_heartbeat_details.payloads),
+        last_heartbeat_details=without_carrier(payloads_from(info.last_heartbeat_details.payloads)),
     )
 
 
@@ -227,7 +228,7 @@ def _server(info: Any) -> ServerFailure:
 
 
 def _reset(info: Any) -> ResetFailure:
-    return ResetFailure(payloads_from(info.last_heartbeat_details.payloads))
+    return ResetFailure(without_carrier(payloads_from(info.last_heartbeat_details.payloads)))
 
 
 def _activity(info: Any) -> ActivityFailure:

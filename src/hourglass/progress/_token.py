@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar, overload
 from hourglass._engine.context import require_run
 from hourglass._engine.definition import check_name
 from hourglass._engine.options import Duration
+from hourglass.activity import in_activity, publish
 from hourglass.client import AsyncWorkflowHandle, WorkflowHandle
 from hourglass.errors import QueryFailedError, UsageError
 from hourglass.progress._following import (
@@ -47,18 +48,25 @@ class Progress(Generic[T]):
     # --- in a workflow ----------------------------------------------------------------------------------------
 
     def publish(self, value: T, /) -> None:
-        """Publish an item to all followers. In workflows only; costs nothing but memory, and never waits.
+        """Publish an item to all followers. In workflows and activities; costs nothing but memory, and never waits.
 
-        The item is taken as it is now: changing the object afterwards changes nothing.
+        The item is taken as it is now: changing the object afterwards changes nothing. In an activity this is
+        `activity.publish`.
         """
-        converter = require_run("publishing progress").converter
+        if in_activity():
+            publish(self.name, value)
+            return
+        run = require_run("publishing progress")
+        converter = run.converter
         payload = converter.encode(value)
         if len(payload.data) > MOST_BYTES:
             raise UsageError(
                 f"an item of progress {self.name!r} has {len(payload.data)} bytes: publish where it can be found, not "
                 f"the thing itself; {MOST_BYTES} are allowed"
             )
-        buffer_of_run(self.name, self.keep).add(converter.decode(payload, Any), len(payload.data))
+        buffer_of_run(self.name, self.keep).add(
+            converter.decode(payload, Any), len(payload.data), run.facts.history_length
+        )
 
     # --- outside ----------------------------------------------------------------------------------------------
 
