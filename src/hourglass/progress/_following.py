@@ -328,6 +328,24 @@ class Follower(Generic[T]):
 
         return ClientOperation(ask, lambda heard: self._take(heard, session_used[0]))
 
+    def as_it_is(self) -> ClientOperation[None]:
+        """Look at what there is now, and wait for nothing; what follows is not followed."""
+        session_used: list[ClientSession] = []
+
+        async def ask(session: ClientSession) -> Heard:
+            session_used.append(session)
+            await self._find_run(session)
+            await self._read_items(session)
+            while self._activities.held and not self._closed:  # the history says where they belong
+                page = await _through_outages(session, self._history(wait=False))
+                await self._note_page(session, page)
+            try:
+                return Heard(await self._query(session), True, self._read_to)
+            except QueryFailedError:
+                return Heard(None, True, self._read_to)
+
+        return ClientOperation(ask, lambda heard: self._take(heard, session_used[0]))
+
     # --- on the control loop: nothing is decoded here ---------------------------------------------------------
 
     async def _ask_in_time(self, session: ClientSession) -> Heard:
@@ -345,9 +363,7 @@ class Follower(Generic[T]):
         """Ask until there is another answer than the last one, or activities have published: at once if a question is
         due, else whenever something has happened.
         """
-        if not self._run_id:
-            current = await session.call(DescribeWorkflow(workflow_id=self._workflow_id))
-            self._run_id = current.summary.run_id
+        await self._find_run(session)
         while True:
             if not self._due:
                 # Due until it is answered: the wait may be interrupted in between.
@@ -365,6 +381,11 @@ class Follower(Generic[T]):
             if closed or (answer is not None and answer != self._last_answer) or self._activities.held:
                 return Heard(answer, closed, read_to)
             self._due, self._asked_to, self._newest_only = False, read_to, None
+
+    async def _find_run(self, session: ClientSession) -> None:
+        if not self._run_id:
+            current = await session.call(DescribeWorkflow(workflow_id=self._workflow_id))
+            self._run_id = current.summary.run_id
 
     async def _query(self, session: ClientSession) -> QueryAnswer | None:
         request = QueryWorkflow(
@@ -397,22 +418,15 @@ class Follower(Generic[T]):
             page = await self._page_or_items(session)
             if page is None:
                 return False
-            self._token = page.next_page_token
-            for event in page.events:
-                await self._note(session, event)
-            if not page.next_page_token:
-                self._closed, self._successor = True, _successor(page)
+            await self._note_page(session, page)
             if self._closed or any(_TASK_DONE in event for event in page.events):
                 return True
         return True
 
     async def _page_or_items(self, session: ClientSession) -> HistoryPage | None:
-        request = GetHistory(
-            workflow_id=self._workflow_id, run_id=self._run_id, next_page_token=self._token, wait_new=True
-        )
         if not self._activities.open:
-            return await _through_outages(session, request)
-        growth = asyncio.ensure_future(_through_outages(session, request))
+            return await _through_outages(session, self._history(wait=True))
+        growth = asyncio.ensure_future(_through_outages(session, self._history(wait=True)))
         items = asyncio.ensure_future(self._wait_for_items(session))
         try:
             await asyncio.wait({growth, items}, return_when=asyncio.FIRST_COMPLETED)
@@ -431,6 +445,18 @@ class Follower(Generic[T]):
             if read.items:
                 return read.items
             await asyncio.sleep(read.pause)
+
+    def _history(self, *, wait: bool) -> GetHistory:
+        return GetHistory(
+            workflow_id=self._workflow_id, run_id=self._run_id, next_page_token=self._token, wait_new=wait
+        )
+
+    async def _note_page(self, session: ClientSession, page: HistoryPage) -> None:
+        self._token = page.next_page_token
+        for event in page.events:
+            await self._note(session, event)
+        if not page.next_page_token:
+            self._closed, self._successor = True, _successor(page)
 
     async def _note(self, session: ClientSession, data: bytes) -> None:
         self._read_to += 1
@@ -459,7 +485,7 @@ class Follower(Generic[T]):
         self._last_answer = heard.answer
         self._due = False
         if heard.answer is not None and heard.answer.result:
-            self._take_batch(heard.answer.result[0], session)
+            self._take_batch(heard.answer.result[0], session, sys.maxsize if heard.ended else heard.read_to)
         if not self._due:
             self._asked_to = heard.read_to
             self._add_items(session, lambda scheduled: heard.ended or scheduled <= heard.read_to)
@@ -468,8 +494,10 @@ class Follower(Generic[T]):
         if heard.ended and not self._due:
             self._move_on()
 
-    def _take_batch(self, payload: Payload, session: ClientSession) -> None:
-        """The workflow's items, with those of activities where they belong."""
+    def _take_batch(self, payload: Payload, session: ClientSession, read_to: int) -> None:
+        """The workflow's items, with those of activities where they belong. Those of a task that the history, as far as it
+        was read, does not end are left for the next question: what activities published before them may not be here.
+        """
         converter = session.converter
         parts: list[Any] = converter.decode(payload, list[Any])
         stamped = len(parts) > 3
@@ -479,13 +507,17 @@ class Follower(Generic[T]):
         first, published, items = converter.decode(payload, hint)[:3]
         if 0 <= self._offset < NEW_ONES:
             self._missed += max(0, first - self._offset)
+        self._offset = first
         for number, item in enumerate(items):
-            if stamped and self._activities.held:
-                stamp = parts[3][number]
+            stamp = parts[3][number] if stamped else 0
+            if stamp >= read_to:
+                self._last_answer = None  # the next will be the same
+                return
+            if self._activities.held:
                 self._add_items(session, lambda scheduled: scheduled < stamp)  # noqa: B023
             self.pending.append(item)
             self._origins.append(None)
-        self._offset = first + len(items)
+            self._offset += 1
         self._due = self._offset < published
 
     def _add_items(self, session: ClientSession, until: Callable[[int], bool]) -> None:

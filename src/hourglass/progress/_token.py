@@ -10,7 +10,7 @@ from hourglass._engine.definition import check_name
 from hourglass._engine.options import Duration
 from hourglass.activity import in_activity, publish
 from hourglass.client import AsyncWorkflowHandle, WorkflowHandle
-from hourglass.errors import QueryFailedError, UsageError
+from hourglass.errors import UsageError
 from hourglass.progress._following import (
     MOST_BYTES,
     NEW_ONES,
@@ -18,7 +18,6 @@ from hourglass.progress._following import (
     Follower,
     ProgressStream,
     buffer_of_run,
-    query_name,
 )
 
 T = TypeVar("T")
@@ -120,26 +119,17 @@ class Progress(Generic[T]):
     def latest(self, handle: AsyncWorkflowHandle[Any]) -> Coroutine[Any, Any, T | None]: ...
     def latest(self, handle: WorkflowHandle[Any] | AsyncWorkflowHandle[Any]) -> Any:
         """The newest item; None if there is none yet. Awaited with an asynchronous handle."""
-        _checked(handle)
-        if isinstance(handle, AsyncWorkflowHandle):
-            return self._alatest(handle)
-        try:
-            return self._newest(handle.query(query_name(self.name), -1, 1, result_type=self._batch))
-        except QueryFailedError:
-            return None
+        session = _checked(handle)._session
+        follower: Follower[T] = Follower(self.name, self.type, handle._reference, -1, None)
+        if isinstance(handle, WorkflowHandle):
+            session.run(follower.as_it_is())
+            return follower.pending[-1] if follower.pending else None
 
-    async def _alatest(self, handle: AsyncWorkflowHandle[Any]) -> T | None:
-        try:
-            return self._newest(await handle.query(query_name(self.name), -1, 1, result_type=self._batch))
-        except QueryFailedError:
-            return None
+        async def ask() -> T | None:
+            await session.arun(follower.as_it_is())
+            return follower.pending[-1] if follower.pending else None
 
-    @property
-    def _batch(self) -> Any:
-        return tuple[int, int, list[self.type]]  # type: ignore[name-defined]
-
-    def _newest(self, batch: tuple[int, int, list[T]]) -> T | None:
-        return batch[2][-1] if batch[2] else None
+        return ask()
 
 
 def _checked(handle: Any) -> Any:
