@@ -31,6 +31,7 @@ Workflow code:
 
 Activities:
     attempts          one attempt in flight
+    attempt_log       what the log says of attempts that fail, time out or are dropped
     activity_calls    the call itself, and its end as the engine wants to hear it
     activity_threads  threads for `def` activities
     activity_loop     event loops for `async def` activities

@@ -38,7 +38,7 @@ from hourglass._contract.handle import (
     AttemptCancelled,
     AttemptFailed,
 )
-from hourglass._runtime import activity_calls
+from hourglass._runtime import activity_calls, attempt_log
 from hourglass._runtime.activity_calls import call_on_loop, call_plainly
 from hourglass._runtime.activity_loop import LoopThread, WatchedLoop
 from hourglass._runtime.activity_threads import Seat, ThreadPool
@@ -230,6 +230,7 @@ BEAT_INTERVAL = 10.0
 
 # Reasons of a cancellation after which the engine does not wait for the attempt's end any more.
 _UNWANTED = frozenset(("TIMED_OUT", "NOT_FOUND", "SUPERSEDED"))
+_GIVEN_UP = frozenset(("TIMED_OUT", "NOT_FOUND"))
 
 
 class _LoopWork:
@@ -421,12 +422,24 @@ class ActivityExecutor:
         try:
             if self._metrics is not None:
                 self._metrics.ended(attempt.task, result, time.monotonic() - attempt.since)
+            if type(result) is AttemptFailed:
+                self._say_failed(attempt, result)
         finally:
             attempt.waiter.executed(result)
+
+    def _say_failed(self, attempt: Attempt, result: AttemptFailed) -> None:
+        if attempt.context.cancel_reason in _UNWANTED:
+            return  # said when the engine gave it up
+        # By the engine's clock, which in tests is not this machine's.
+        ran_ns = round((time.monotonic() - attempt.since) * 1e9)
+        now_ns = attempt.task.started_time_ns + ran_ns if attempt.task.started_time_ns else time.time_ns()
+        attempt_log.say_failed(attempt.task, result, now_ns, attempt.context.cancel_reason)
 
     # --- stopping what runs ------------------------------------------------------------------------------------------
 
     def _cancel(self, attempt: Attempt, reason: str) -> None:
+        if reason in _GIVEN_UP and attempt.context.cancel_reason not in _UNWANTED:
+            attempt_log.say_unwanted(attempt.task, reason, time.monotonic() - attempt.since)
         attempt.context.cancel(reason)
         if attempt.work is not None:
             attempt.work.cancel(reason)

@@ -26,7 +26,7 @@ from hourglass._temporal.calls import (
     version_in,
 )
 from hourglass._temporal.histories import event_to_json
-from hourglass._temporal.payloads import (
+from hourglass._temporal.protos import (
     failure_from,
     nanos_from,
     payload_from,
@@ -101,15 +101,28 @@ _OUTCOMES: dict[str | None, Callable[[Any], sv.Outcome]] = {
 
 def history(request: sv.GetHistory, scope: CallScope) -> Rpc:
     """Fetch a page of events, or wait for new ones."""
+    if request.newest_first:
+        return _newest_first(request, scope)
     message: Any = ws.GetWorkflowExecutionHistoryRequest(
         namespace=scope.namespace,
         next_page_token=request.next_page_token,
+        maximum_page_size=request.page_size,
         wait_new_event=request.wait_new,
         skip_archival=request.wait_new,
     )
     put_execution(message.execution, request.workflow_id, request.run_id)
     late = sv.HistoryPage((), request.next_page_token) if request.wait_new else None
     return Rpc(RPC, message, _page, LONG_POLL if request.wait_new else ORDINARY, late)
+
+
+def _newest_first(request: sv.GetHistory, scope: CallScope) -> Rpc:
+    message: Any = ws.GetWorkflowExecutionHistoryReverseRequest(
+        namespace=scope.namespace,
+        next_page_token=request.next_page_token,
+        maximum_page_size=request.page_size,
+    )
+    put_execution(message.execution, request.workflow_id, request.run_id)
+    return Rpc("get_workflow_execution_history_reverse", message, _page)
 
 
 def _page(data: bytes) -> sv.HistoryPage:
@@ -157,9 +170,25 @@ def pollers(request: sv.GetPollers, scope: CallScope) -> Rpc:
             sv.Poller(each.identity, each.last_access_time.ToNanoseconds(), poller_version(each))
             for each in answer.pollers
         )
-        return sv.Pollers(found, current=version_in(answer.versioning_info, "current_deployment_version"))
+        current = version_in(answer.versioning_info, "current_deployment_version")
+        return sv.Pollers(found, current=current, stats=_stats(answer) if request.stats else None)
 
-    return Rpc("describe_task_queue", _describe(request.task_queue, request.activities, scope), read)
+    message = _describe(request.task_queue, request.activities, scope)
+    message.report_stats = request.stats
+    return Rpc("describe_task_queue", message, read)
+
+
+def _stats(answer: ws.DescribeTaskQueueResponse) -> sv.QueueStats | None:
+    """What waits on a queue; None of a server that does not say (before 1.28)."""
+    if not answer.HasField("stats"):
+        return None
+    told = answer.stats
+    return sv.QueueStats(
+        backlog=told.approximate_backlog_count,
+        age=told.approximate_backlog_age.ToNanoseconds() / 1e9,
+        add_rate=told.tasks_add_rate,
+        dispatch_rate=told.tasks_dispatch_rate,
+    )
 
 
 def _describe(task_queue: str, activities: bool, scope: CallScope) -> ws.DescribeTaskQueueRequest:

@@ -41,9 +41,8 @@ from hourglass._engine.commands import Completion, TaskFailed
 from hourglass._engine.events import Activation
 from hourglass._engine.specs import ActivitySpec, Payloads
 from hourglass._temporal import core
-from hourglass._temporal.activations import UnsupportedEvent, activation_from_proto
-from hourglass._temporal.completions import Own, completion_to_proto
-from hourglass._temporal.payloads import (
+from hourglass._temporal.activations import Own, UnsupportedEvent, activation_from_proto, completion_to_proto
+from hourglass._temporal.protos import (
     nanos_from,
     payload_map_from,
     payloads_from,

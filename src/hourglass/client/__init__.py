@@ -58,6 +58,7 @@ from hourglass.client._deployments import (
     DeploymentVersionInfo,
     PollerInfo,
     TaskQueueDescription,
+    TaskQueueStats,
 )
 from hourglass.client._options import StartOptions, UpdateOptions
 from hourglass.client._schedule_data import (
@@ -79,6 +80,7 @@ from hourglass.client._schedule_data import (
     ScheduleState,
 )
 from hourglass.client._values import (
+    HistoryEventPage,
     PendingActivityInfo,
     PendingChildInfo,
     WorkflowDescription,
@@ -101,6 +103,7 @@ __all__ = [
     "Client",
     "DeploymentDescription",
     "DeploymentVersionInfo",
+    "HistoryEventPage",
     "IdConflictPolicy",
     "IdReusePolicy",
     "PendingActivityInfo",
@@ -128,6 +131,7 @@ __all__ = [
     "StartOptions",
     "TLSConfig",
     "TaskQueueDescription",
+    "TaskQueueStats",
     "UpdateHandle",
     "UpdateOptions",
     "UpdateStage",

@@ -57,7 +57,7 @@ def activity_task(namespace: str, run: Run, activity: OpenActivity, token: bytes
         activity_type=scheduled.activity_type,
         spec=spec,
         arguments=scheduled.arguments,
-        attempt=activity.attempt,
+        attempt=activity.attempt - activity.earlier or 1,
         namespace=namespace,
         workflow_id=run.started.workflow_id,
         run_id=run.run_id,
@@ -101,6 +101,8 @@ class ActivityDispatch:
             record = runs.in_memory(run_id)
             activity = None if record is None else record.run.activities.get(scheduled)
             if record is None or activity is None or activity.started_ns or activity.available_ns > now:
+                continue
+            if record.run.paused is not None:
                 continue
             versions = self._deployments
             if versions.in_use and not versions.takes_attempt(taker, record.run, activity):
@@ -240,7 +242,7 @@ class UpdateDispatch:
     def admit(self, record: LoadedRun, request: UpdateRequest) -> Waiting:
         """A client asks for an update of a new id."""
         waiting = self.of(record).admit(request)
-        self._want_task(record)
+        self.want_task(record)
         return waiting
 
     def give(self, record: LoadedRun) -> tuple[UpdateRequest, ...]:
@@ -261,9 +263,10 @@ class UpdateDispatch:
             updates.waiting.clear()  # a client that waits asks the run that follows, if one does
             return
         updates.answered(number)
-        self._want_task(record)
+        self.want_task(record)
 
-    def _want_task(self, record: LoadedRun) -> None:
+    def want_task(self, record: LoadedRun) -> None:
+        """See to it that a run whose updates wait has a task, unless it is paused."""
         waits = record.updates is not None and record.updates.waiting
         if waits and record.run.is_open and record.run.task is None:
             silent = isinstance(record.events[-1].attributes, WorkflowTaskCompleted)

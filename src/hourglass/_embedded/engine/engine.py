@@ -70,6 +70,8 @@ class Engine:
         self.closed = False
         self.is_over = False
         """Whether it has failed or was closed."""
+        self.is_recovered = False
+        """Whether the runs that were in flight are in memory: not where a process has opened the file for a moment."""
 
     async def open_existing(self) -> None:
         """Begin an epoch: recover the runs that the store knows and that were in flight or are due, and from
@@ -77,6 +79,7 @@ class Engine:
         """
         self.deployments.load()
         self.schedules.load()  # runs that are overdue may close on the way
+        self.is_recovered = True
         await self._upkeep.open(self.runs, durable=self.durable, die=self.die)
         if not self.is_over:
             self.schedules.begin()

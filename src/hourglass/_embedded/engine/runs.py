@@ -443,6 +443,17 @@ class RunTable:
             del self._current[workflow_id]
         return True
 
+    def forget(self, record: LoadedRun) -> int:
+        """Remove a run that has closed, and is durable, for good; gives the number of the change."""
+        self._alarms.silence(record)
+        run_id, workflow_id = record.run.run_id, record.run.started.workflow_id
+        self._records.pop(run_id, None)
+        self._kept_back.pop(run_id, None)
+        if self._current.get(workflow_id) == run_id:
+            del self._current[workflow_id]
+        self.appended = self.store.forget(run_id)
+        return self.appended
+
     def park(self, run_id: str, refusal: Refusal) -> LoadedRun | None:
         """What is in memory of a run cannot be stored: drop it, so that the run is again as it stands in the store,
         and give nothing of it out any more. Gives the record, which for caches and requests that still hold it is

@@ -91,6 +91,7 @@ class ActivitySlots:
         self._taker = taker
         self._config = config
         self._offered = engine.queues.all_attempts(config.task_queue)
+        self._taken = engine.queues.taken(config.task_queue)
         self._most = config.max_concurrent_activities
 
     @property
@@ -119,6 +120,7 @@ class ActivitySlots:
             if taken is None:
                 return
             task, in_hand, rests_on = taken
+            self._taken.attempts += 1
             self.out[task.token] = in_hand
             self.kept.append((task, rests_on))
 
@@ -136,6 +138,7 @@ class ActivitySlots:
     def took(self, record: LoadedRun, since: int) -> None:
         """Some were taken at once; they were asked for in the run's history from this index on."""
         for task, in_hand in self._engine.attempts.begun(record, since, self._taker):
+            self._taken.attempts += 1
             self.out[task.token] = in_hand
             self.kept.append((task, record.number))
 

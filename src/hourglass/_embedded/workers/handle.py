@@ -68,6 +68,7 @@ class EngineHandle:
         self._local = self._cache.local
         self._queues = engine.queues
         self._tasks_offered = engine.queues.all_tasks(config.task_queue)
+        self._taken = engine.queues.taken(config.task_queue)
         self._asked = engine.tasks.all_asked()
         self._attempts_offered = engine.queues.all_attempts(config.task_queue)
         self._eager = Eager(config.identity, config.task_queue, engine.limits)
@@ -217,6 +218,7 @@ class EngineHandle:
             task = self._engine.tasks.take(self)
             asked = None if task else self._engine.tasks.take_queries(self)
             if task is not None:
+                self._taken.tasks += 1
                 self._cache.begin_task(task)
             elif asked is not None:
                 self._cache.begin_queries(asked)
@@ -303,6 +305,7 @@ class EngineHandle:
             self._heartbeats.end(result.token, flush=False)
             record, attempts = in_hand.record, self._engine.attempts
             if attempts.complete(in_hand, result, self.identity, self._wants_task(record)):
+                self._taken.tasks += 1
                 self._cache.begin_task_after(record, in_hand.token.scheduled_event_id, result.result)
         elif in_hand is None and self._local.is_local(result.token):
             self._local.complete(result)
