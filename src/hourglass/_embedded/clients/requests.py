@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from hourglass._contract import progress as p
 from hourglass._contract import service as s
 from hourglass._contract.ids import new_id
 from hourglass._contract.service import Effect, Request, ResetWorkflow, Started
@@ -37,6 +38,7 @@ from hourglass._embedded.clients.schedule_requests import SCHEDULE_HANDLERS
 from hourglass._embedded.clients.update_requests import UPDATE_HANDLERS
 from hourglass._embedded.engine.deployments import Build
 from hourglass._embedded.engine.engine import Engine
+from hourglass._embedded.engine.progress import Publisher
 from hourglass._embedded.engine.run import AttemptToken, LoadedRun, WaitingQuery
 from hourglass._embedded.engine.starting import (
     check_free,
@@ -524,6 +526,40 @@ async def heartbeat_activity(
     )
 
 
+async def publish_progress(engine: Engine, request: p.PublishProgress) -> PendingAnswer[p.ProgressTaken]:
+    """Keep what an attempt publishes, unless its sender takes this memory for another, which had more of it."""
+    token, _, activity = _attempt(engine, request.token, "", "", "")
+    memory = engine.progress
+    if request.keeper not in ("", memory.name):
+        return PendingAnswer(p.ProgressTaken(memory.name, taken=False), 0)
+    scheduled = activity.scheduled
+    publisher = Publisher(
+        scheduled.activity_id, scheduled.activity_type, token.attempt, token.scheduled_event_id
+    )
+    memory.publish(token.run_id, publisher, request.published)
+    return PendingAnswer(p.ProgressTaken(memory.name), 0)
+
+
+async def read_progress(engine: Engine, request: p.ReadProgress) -> PendingAnswer[p.ProgressRead]:
+    """What the activities of a run have published, beyond what was seen."""
+    record = find(engine, request.workflow_id, request.run_id)
+    run_id, memory = record.run.run_id, engine.progress
+    seen = {each.scheduled_event_id: (each.attempt, each.next) for each in request.seen}
+    found = memory.read(run_id, request.name, seen)
+    if not found and request.wait_new and record.run.is_open:
+
+        def is_news() -> bool:
+            nonlocal found
+            found = memory.read(run_id, request.name, seen)
+            return bool(found)
+
+        try:
+            await wait(engine, record, memory.news(run_id), is_news, request.rpc_timeout)
+        finally:
+            memory.tidy(run_id)
+    return PendingAnswer(p.ProgressRead(found), 0)
+
+
 HANDLERS: Handlers = {
     s.StartWorkflow: start,
     s.SignalWorkflow: signal,
@@ -541,6 +577,8 @@ HANDLERS: Handlers = {
     s.CompleteActivity: complete_activity,
     s.ResetActivity: reset_activity,
     s.HeartbeatActivity: heartbeat_activity,
+    p.PublishProgress: publish_progress,
+    p.ReadProgress: read_progress,
     ResetWorkflow: reset,
     s.ImportWorkflow: import_workflow,
     s.GetPollers: pollers,
