@@ -38,7 +38,7 @@ from hourglass._contract.handle import (
     AttemptCancelled,
     AttemptFailed,
 )
-from hourglass._runtime import activity_calls, attempt_log
+from hourglass._runtime import activity_calls, work_log
 from hourglass._runtime.activity_calls import call_on_loop, call_plainly
 from hourglass._runtime.activity_loop import LoopThread, WatchedLoop
 from hourglass._runtime.activity_threads import Seat, ThreadPool
@@ -433,13 +433,13 @@ class ActivityExecutor:
         # By the engine's clock, which in tests is not this machine's.
         ran_ns = round((time.monotonic() - attempt.since) * 1e9)
         now_ns = attempt.task.started_time_ns + ran_ns if attempt.task.started_time_ns else time.time_ns()
-        attempt_log.say_failed(attempt.task, result, now_ns, attempt.context.cancel_reason)
+        work_log.say_failed(attempt.task, result, now_ns, attempt.context.cancel_reason)
 
     # --- stopping what runs ------------------------------------------------------------------------------------------
 
     def _cancel(self, attempt: Attempt, reason: str) -> None:
         if reason in _GIVEN_UP and attempt.context.cancel_reason not in _UNWANTED:
-            attempt_log.say_unwanted(attempt.task, reason, time.monotonic() - attempt.since)
+            work_log.say_unwanted(attempt.task, reason, time.monotonic() - attempt.since)
         attempt.context.cancel(reason)
         if attempt.work is not None:
             attempt.work.cancel(reason)

@@ -62,6 +62,8 @@ class Link:
         self.target = connection.target
         self.namespace = connection.namespace
         self.closed = False
+        self.unserved: set[str] = set()
+        """The task queues of which a client that waits has said that no worker serves them."""
         self._opener = opener
         self._opening = asyncio.Lock()
         self._portal: Portal | None = portal
