@@ -297,6 +297,7 @@ def execute(
     async def ask(session: ClientSession) -> Closed:
         run_id, at_once = "", session.executing(request)
         if at_once is not None:
+            notice = WaitNotice(session, request.workflow_id, run_id)
             try:
                 executed = await at_once
             except ServiceError as error:
@@ -307,6 +308,8 @@ def execute(
                 run_id = _successor(outcome) or executed.run_id
                 if run_id == executed.run_id and not isinstance(outcome, StillOpen):
                     return Closed(run_id, outcome)
+            finally:
+                notice.end()
         if not run_id:  # or it is not known how the start went: by its id it is known again
             run_id = (await session.call(request)).run_id
         return await wait_for_close(session, request.workflow_id, run_id, follow=True, timeout=None)

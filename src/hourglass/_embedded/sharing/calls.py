@@ -132,19 +132,14 @@ class CallRouter:
         """Start a workflow and wait for its end, where the engine is here; else, or where it is closed meanwhile, the
         answer says how the start went, and that its run is open.
         """
-        watch = self._unserved.watch(s.WaitForClose(workflow_id=request.workflow_id))
-        try:
-            engine, lost = self.engine, False
-            if engine is not None and engine.failed is None:
-                try:
-                    return await engine.execute(request)
-                except EngineClosed:
-                    lost = True
-            started = await self._search(request, lost)
-            return s.Executed(started.run_id, s.StillOpen(started.run_id))
-        finally:
-            if watch is not None:
-                watch.cancel()
+        engine, lost = self.engine, False
+        if engine is not None and engine.failed is None:
+            try:
+                return await engine.execute(request)
+            except EngineClosed:
+                lost = True
+        started = await self._search(request, lost)
+        return s.Executed(started.run_id, s.StillOpen(started.run_id))
 
     async def _search(self, request: s.Request[A], lost: bool) -> A:
         """Go on until there is an answer. `lost` says that the request may be under way already."""
