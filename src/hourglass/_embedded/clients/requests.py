@@ -204,7 +204,9 @@ async def start_and_wait(engine: Engine, request: s.StartWorkflow) -> PendingAns
     """
     started, record = _start(engine, request)
     engine.queues.dispatch()
-    if record.run.run_id != started.run_id:  # it was started before, by this very request, and another followed
+    if (
+        record.run.run_id != started.run_id
+    ):  # it was started before, by this very request, and another followed
         record = find(engine, request.workflow_id, started.run_id)
     await wait(engine, record, record.closed, lambda: not record.run.is_open, None)
     return PendingAnswer(s.Executed(started.run_id, _outcome(record)), engine.runs.number_of(record))

@@ -24,8 +24,6 @@ from hourglass._history.encoding import encode, encode_events
 from hourglass.converter import Payload
 
 
-
-
 def open_run(run: Run, now_ns: int) -> Transition:
     """A run that begins with nothing but its start, and wants its first task at once."""
     spec = run.started.spec
