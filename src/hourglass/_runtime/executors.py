@@ -42,7 +42,14 @@ from hourglass._runtime import activity_calls, work_log
 from hourglass._runtime.activity_calls import call_on_loop, call_plainly
 from hourglass._runtime.activity_loop import LoopThread, WatchedLoop
 from hourglass._runtime.activity_threads import Seat, ThreadPool
-from hourglass._runtime.attempts import Attempt, AttemptSurroundings, Heartbeat, TaskContext, Waiter
+from hourglass._runtime.attempts import (
+    Attempt,
+    AttemptSurroundings,
+    Heartbeat,
+    ItemPublisher,
+    TaskContext,
+    Waiter,
+)
 from hourglass._runtime.portal import Mailbox
 from hourglass._runtime.process_pool import ProcessPool
 from hourglass._runtime.process_wire import refuse_in_script
@@ -272,6 +279,7 @@ class ActivityExecutor:
         inbound: ActivityInboundInterceptor | None = None,
         registry: Registry = default_registry,
         metrics: ActivityMetrics | None = None,
+        publisher: ItemPublisher | None = None,
     ) -> None:
         refuse_in_script()
         self._resolver = resolver
@@ -287,6 +295,7 @@ class ActivityExecutor:
             ),
             mailbox=Mailbox(),
             heartbeat=heartbeat,
+            publisher=publisher,
             ended=self._ended,
         )
         self._pool = ThreadPool("hourglass-activity", max_threads, most_lost=limits.max_lost_threads)
@@ -391,7 +400,7 @@ class ActivityExecutor:
                 attempt.task.activity_type,
                 attempt.task.activity_id,
             )
-            attempt.finish(activity_calls.abandoned(attempt.task, reason))
+            attempt.finish_at_once(activity_calls.abandoned(attempt.task, reason))
             if attempt.work is not None:
                 attempt.work.give_up()
         return len(attempts)

@@ -59,6 +59,7 @@ from hourglass.client._deployments import (
     DeploymentVersionInfo,
     PollerInfo,
     TaskQueueDescription,
+    TaskQueueStats,
 )
 from hourglass.client._options import StartOptions, UpdateOptions
 from hourglass.client._schedule_data import (
@@ -80,6 +81,7 @@ from hourglass.client._schedule_data import (
     ScheduleState,
 )
 from hourglass.client._values import (
+    HistoryEventPage,
     PendingActivityInfo,
     PendingChildInfo,
     WorkflowDescription,
@@ -102,6 +104,7 @@ __all__ = [
     "Client",
     "DeploymentDescription",
     "DeploymentVersionInfo",
+    "HistoryEventPage",
     "IdConflictPolicy",
     "IdReusePolicy",
     "PendingActivityInfo",
@@ -129,6 +132,7 @@ __all__ = [
     "StartOptions",
     "TLSConfig",
     "TaskQueueDescription",
+    "TaskQueueStats",
     "UpdateHandle",
     "UpdateOptions",
     "UpdateStage",

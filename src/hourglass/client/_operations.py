@@ -25,12 +25,15 @@ from hourglass._contract.ids import new_id
 from hourglass._contract.service import (
     CancelWorkflow,
     CountWorkflows,
+    DeleteWorkflow,
     DescribeWorkflow,
     Description,
     GetHistory,
+    HistoryPage,
     ListWorkflows,
     Outcome,
     Page,
+    PauseWorkflow,
     QueryAnswer,
     QueryRejectCondition,
     QueryWorkflow,
@@ -46,6 +49,7 @@ from hourglass._contract.service import (
     StartWorkflow,
     StillOpen,
     TerminateWorkflow,
+    UnpauseWorkflow,
     WaitForClose,
     WorkflowStatus,
 )
@@ -61,6 +65,7 @@ from hourglass.client._interception import (
 from hourglass.client._options import start_request
 from hourglass.client._session import ClientOperation, ClientSession, asking, nothing, through
 from hourglass.client._values import (
+    HistoryEventPage,
     WorkflowDescription,
     WorkflowExecutionCount,
     WorkflowExecutionPage,
@@ -290,8 +295,24 @@ def execute(
     request = start_request(given, arguments, options, session.converter, session.identity)
 
     async def ask(session: ClientSession) -> Closed:
-        started = await session.call(request)
-        return await wait_for_close(session, request.workflow_id, started.run_id, follow=True, timeout=None)
+        run_id, at_once = "", session.executing(request)
+        if at_once is not None:
+            notice = WaitNotice(session, request.workflow_id, run_id)
+            try:
+                executed = await at_once
+            except ServiceError as error:
+                if error.status not in _TRANSIENT:
+                    raise
+            else:
+                outcome = executed.outcome
+                run_id = _successor(outcome) or executed.run_id
+                if run_id == executed.run_id and not isinstance(outcome, StillOpen):
+                    return Closed(run_id, outcome)
+            finally:
+                notice.end()
+        if not run_id:  # or it is not known how the start went: by its id it is known again
+            run_id = (await session.call(request)).run_id
+        return await wait_for_close(session, request.workflow_id, run_id, follow=True, timeout=None)
 
     return ClientOperation(
         ask, functools.partial(result_of, request.workflow_id, return_type, session.converter)
@@ -484,6 +505,44 @@ def terminate(
     return through(session, call)
 
 
+def pause(
+    session: ClientSession, reference: Reference, reason: str, rpc_timeout: Duration | None
+) -> ClientOperation[None]:
+    """Let a workflow rest."""
+    return asking(PauseWorkflow(**_changed(session, reference, reason, rpc_timeout)), nothing)
+
+
+def unpause(
+    session: ClientSession, reference: Reference, reason: str, rpc_timeout: Duration | None
+) -> ClientOperation[None]:
+    """Let a workflow that was paused go on."""
+    return asking(UnpauseWorkflow(**_changed(session, reference, reason, rpc_timeout)), nothing)
+
+
+def _changed(
+    session: ClientSession, reference: Reference, reason: str, rpc_timeout: Duration | None
+) -> dict[str, Any]:
+    """The fields of a request that changes a run, and gives a reason."""
+    return {
+        "workflow_id": reference.workflow_id,
+        "run_id": reference.addressed_run,
+        "request_id": new_id(),
+        "reason": reason,
+        "identity": session.identity,
+        "rpc_timeout": optional_seconds(rpc_timeout, "rpc_timeout"),
+    }
+
+
+def delete(reference: Reference, rpc_timeout: Duration | None) -> ClientOperation[None]:
+    """Remove a run and its history."""
+    request = DeleteWorkflow(
+        workflow_id=reference.workflow_id,
+        run_id=reference.addressed_run,
+        rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
+    )
+    return asking(request, nothing)
+
+
 def describe(
     session: ClientSession, reference: Reference, rpc_timeout: Duration | None
 ) -> ClientOperation[WorkflowDescription]:
@@ -523,6 +582,26 @@ def fetch_history_events(reference: Reference) -> ClientOperation[list[bytes]]:
                 return events
 
     return ClientOperation(ask, list)
+
+
+def history_page(
+    reference: Reference, page_size: int, token: bytes, newest_first: bool
+) -> ClientOperation[HistoryEventPage]:
+    """Some of the events of a run's history."""
+
+    def parse(page: HistoryPage) -> HistoryEventPage:
+        return HistoryEventPage(
+            tuple(msgspec.json.decode(each) for each in page.events), page.next_page_token
+        )
+
+    request = GetHistory(
+        workflow_id=reference.workflow_id,
+        run_id=reference.addressed_run,
+        next_page_token=token,
+        page_size=whole_number(page_size, "page_size", 1, INT32),
+        newest_first=newest_first,
+    )
+    return asking(request, parse)
 
 
 def history(reference: Reference) -> ClientOperation[Any]:

@@ -78,10 +78,11 @@ def next_attempt(activity: OpenActivity, failure: Failure, now_ns: int) -> OpenA
     if activity.cancel_requested_event_id:
         return RetryState.CANCEL_REQUESTED
     rule = retry_rule(activity)
-    state = retry_state(rule, activity.attempt, failure)
+    state = retry_state(rule, activity.tries, failure)
     if state is not RetryState.IN_PROGRESS:
         return state
-    available = later(now_ns, to_ns(next_delay(rule, activity.attempt, failure)))
+    delay = next_delay(rule, activity.tries, failure) if activity.tries else 0.0
+    available = later(now_ns, to_ns(delay))
     whole = activity.spec.schedule_to_close_timeout
     if whole and available >= later(activity.scheduled_ns, to_ns(whole)):
         return RetryState.TIMEOUT
@@ -232,7 +233,7 @@ def _is_retryable_timeout(failure: Failure) -> bool:
 def _started(activity: OpenActivity) -> h.ActivityTaskStarted:
     return h.ActivityTaskStarted(
         scheduled_event_id=activity.scheduled_event_id,
-        attempt=activity.attempt,
+        attempt=activity.attempt - activity.earlier or 1,
         identity=activity.identity,
         last_failure=activity.last_failure,
         began_ns=max(activity.started_ns, activity.after_ns),

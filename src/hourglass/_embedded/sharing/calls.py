@@ -128,6 +128,19 @@ class CallRouter:
                 lost = True
         return await self._search(request, lost)
 
+    async def execute(self, request: s.StartWorkflow) -> s.Executed:
+        """Start a workflow and wait for its end, where the engine is here; else, or where it is closed meanwhile, the
+        answer says how the start went, and that its run is open.
+        """
+        engine, lost = self.engine, False
+        if engine is not None and engine.failed is None:
+            try:
+                return await engine.execute(request)
+            except EngineClosed:
+                lost = True
+        started = await self._search(request, lost)
+        return s.Executed(started.run_id, s.StillOpen(started.run_id))
+
     async def _search(self, request: s.Request[A], lost: bool) -> A:
         """Go on until there is an answer. `lost` says that the request may be under way already."""
         search = _Search(f"{self._name}-{next(self._keys)}", time.monotonic(), repeated=lost)
