@@ -28,6 +28,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from traceback import StackSummary
 from typing import Any, NamedTuple
 
 from hourglass._contract.handle import (
@@ -50,6 +51,7 @@ from hourglass._runtime.attempts import (
     TaskContext,
     Waiter,
 )
+from hourglass._runtime.hung import frame_of, take_stack, told
 from hourglass._runtime.portal import Mailbox
 from hourglass._runtime.process_pool import ProcessPool
 from hourglass._runtime.process_wire import refuse_in_script
@@ -252,6 +254,23 @@ class _LoopWork:
         return True  # it holds nothing but its memory
 
 
+def _stack_of(work: object) -> str:
+    """Where an attempt stands; empty where that cannot be seen from here, as in another process."""
+    if isinstance(work, Seat):
+        hand = work.hand
+        return "" if hand is None else take_stack(frame_of(hand.thread.ident)).text
+    if not isinstance(work, _LoopWork) or work.task is None:
+        return ""
+    if work.task is work.loop.running():
+        return work.loop.stack()
+    frames = []
+    waiting: object = work.task.get_coro()
+    while (frame := getattr(waiting, "cr_frame", None)) is not None:  # from the outermost to what it awaits
+        frames.append((frame, frame.f_lineno))
+        waiting = getattr(waiting, "cr_await", None)
+    return told(StackSummary.extract(reversed(frames))).text
+
+
 class _Outcome:
     """The caller of `execute`, which awaits the end of an attempt, and may be cancelled meanwhile."""
 
@@ -323,6 +342,18 @@ class ActivityExecutor:
         """From which generation of its handle an attempt came; None if it is not in flight."""
         attempt = self._attempts.get(token)  # never a local one: only heartbeats ask, and those have none
         return None if attempt is None else attempt.generation
+
+    def stacks(self, run_id: str) -> str:
+        """Where the attempts of a run stand that execute here: the id of each activity, and the author's frames below it. From
+        any thread.
+        """
+        found = []
+        for attempt in list(self._attempts.values()):
+            if attempt.task.run_id == run_id:
+                where = _stack_of(attempt.work)
+                if where:
+                    found.append(f"activity {attempt.task.activity_id}\n{where}")
+        return "\n".join(found)
 
     def statistics(self) -> ExecutorStatistics:
         """How activities are doing here."""
