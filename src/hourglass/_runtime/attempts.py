@@ -46,7 +46,7 @@ class AttemptWork(Protocol):
 
 
 class Waiter(Protocol):
-    """Is told how an attempt ended: the worker's dispatch, or a caller of `execute`."""
+    """Is told how an attempt ended: the worker's dispatch."""
 
     def executed(self, result: ActivityResult) -> object:
         """It has ended so."""
