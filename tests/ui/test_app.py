@@ -111,6 +111,29 @@ def test_a_worker_of_this_process_is_shown_in_detail(site: Site, client: Client)
     assert ">ready<" in text
 
 
+def test_what_waits_on_a_queue_is_counted(web: httpx.Client, client: Client) -> None:
+    """A queue that no worker serves is named with what waits there, in words that say so."""
+    for number in range(3):
+        client.start_workflow("stuck", "x", id=f"lonely-{number}", task_queue="lonely")
+    text = web.get("/workers").text
+    queue = text[text.index(">lonely<") :]
+    assert re.search(r'workflow tasks</td><td class="n bad">3</td>', queue)
+    assert "no worker" in queue
+
+
+def test_signals_that_were_not_read_are_pending(web: httpx.Client, client: Client) -> None:
+    """One that the code got and did not take, by name; one that no worker was there to give to; a timer with its time."""
+    path = _started(client)
+    client.get_workflow_handle("buy-ada").signal("shipp")
+    assert re.search(r"shipp</span></b>: 1 came and was not read", web.get(f"{path}/unread").text)
+    handle = client.start_workflow("stuck", "x", id="lonely", task_queue="lonely")
+    handle.signal("hello")
+    lonely = f"/workflows/lonely/{handle.describe().run_id}"
+    text = web.get(lonely).text
+    assert re.search(r"<td>signal</td><td class=\"mono\">hello</td><td>waits for a worker</td>", text)
+    assert web.get(f"{lonely}/unread").text.strip() == ""  # there is no worker to ask
+
+
 def test_messages_reach_the_run(web: httpx.Client, client: Client) -> None:
     """A query and an update are answered, a signal is heard."""
     path = _started(client)
@@ -206,6 +229,27 @@ def test_the_history_as_a_table_and_as_a_file(web: httpx.Client, client: Client)
     assert "attachment" in answer.headers["content-disposition"]
     assert History.from_json(answer.text).workflow_type == "Purchase"
     assert json.loads(answer.text)["events"]
+
+
+def test_a_long_history_by_pages(web: httpx.Client, client: Client) -> None:
+    """Each event is on one page, from the first to the last and back; an address that is none is refused."""
+    _started(client)
+    handle = client.get_workflow_handle("buy-ada")
+    for number in range(140):
+        handle.execute_update(flows.Purchase.note, str(number))
+    path, total = addresses.run("buy-ada", handle.describe().run_id), handle.describe().history_length
+    assert total > 400
+    orders: list[list[int]] = []
+    for order in ("oldest", "newest"):
+        numbers, at = [], f"{path}/history?order={order}"
+        while at:
+            text = web.get(at).text
+            numbers += [int(each) for each in re.findall(r'<tr id="e(\d+)">', text)]
+            found = re.search(r'href="([^"]*page=[^"]*)"', text)
+            at = found.group(1).replace("&amp;", "&") if found else ""
+        orders.append(numbers)
+    assert orders == [list(range(1, total + 1)), list(range(total, 0, -1))]
+    assert web.get(f"{path}/history?page=zz").status_code == 400
 
 
 def test_a_run_at_a_moment_of_its_past(web: httpx.Client, client: Client) -> None:

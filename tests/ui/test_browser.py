@@ -38,6 +38,17 @@ def test_an_open_run_goes_on(page: Any, address: str, client: Client) -> None:
     page.wait_for_selector("li.k-signal >> text=ship")
 
 
+def test_the_workers_page_is_live(page: Any, address: str, client: Client) -> None:
+    """What begins to wait on a queue appears without a reload."""
+    client.start_workflow("stuck", "x", id="one", task_queue="lonely")
+    page.goto(f"{address}/workers")
+    page.evaluate("window.same = true")
+    page.wait_for_selector("table.queue td.n.bad >> text=1")
+    client.start_workflow("stuck", "x", id="two", task_queue="lonely")
+    page.wait_for_selector("table.queue td.n.bad >> text=2")
+    assert page.evaluate("window.same")
+
+
 def test_ticks_survive_what_changes(page: Any, address: str, client: Client) -> None:
     """A list that is shown anew keeps what the reader has chosen and typed."""
     _purchase(client, "ada")

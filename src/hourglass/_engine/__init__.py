@@ -4,6 +4,7 @@ Events in, commands out. Nothing here knows asyncio, a clock, a file, a network 
 from the run's seed. In reading order:
 
     specs         what an author may say of an activity, a start, a child: held, never copied
+    retries       when something that failed is tried again
     behaviour     in what the order of things differs by who began a run, and by what its history has recorded
     events        what can happen to a run
     commands      what a run can ask for

@@ -107,6 +107,7 @@ class Span:
     attempts: int = 1
     max_attempts: int = 0
     next_attempt: int | None = None
+    due: int | None = None
     faults: tuple[Fault, ...] = ()
     paused: bool = False
     note: str = ""

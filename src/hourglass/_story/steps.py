@@ -203,6 +203,7 @@ def frozen(draft: SpanDraft, until: int) -> Span:
         attempts=draft.attempts,
         max_attempts=draft.max_attempts,
         next_attempt=draft.next_attempt,
+        due=draft.due,
         paused=draft.paused,
         faults=draft.faults,
         note=", ".join(draft.notes),

@@ -37,6 +37,7 @@ from hourglass._contract.handle import (
     InProcess,
     Shutdown,
 )
+from hourglass._contract.progress import without_carrier
 from hourglass._engine.commands import Completion, TaskFailed
 from hourglass._engine.events import Activation
 from hourglass._engine.specs import ActivitySpec, Payloads
@@ -94,7 +95,7 @@ def _task(token: bytes, start: Any, task_queue: str) -> ActivityTask:
         run_id=start.workflow_execution.run_id,
         workflow_type=start.workflow_type,
         headers=payload_map_from(start.header_fields),
-        heartbeat_details=payloads_from(start.heartbeat_details),
+        heartbeat_details=without_carrier(payloads_from(start.heartbeat_details)),
         scheduled_time_ns=nanos_from(start.scheduled_time),
         current_attempt_scheduled_time_ns=nanos_from(start.current_attempt_scheduled_time),
         started_time_ns=nanos_from(start.started_time),

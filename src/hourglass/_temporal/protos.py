@@ -34,6 +34,7 @@ from temporalio.bridge.proto.workflow_commands import (
     WorkflowCommand,
 )
 
+from hourglass._contract.progress import without_carrier
 from hourglass._engine.specs import ActivitySpec, ChildWorkflowSpec, Payloads, RetryRule, Spec, StartSpec
 from hourglass.converter import (
     ActivityFailure,
@@ -228,7 +229,7 @@ def _application(info: Any) -> ApplicationFailure:
 def _timeout(info: Any) -> TimeoutFailure:
     return TimeoutFailure(
         type=_member(TimeoutType, info.timeout_type),
-        last_heartbeat_details=payloads_from(info.last_heartbeat_details.payloads),
+        last_heartbeat_details=without_carrier(payloads_from(info.last_heartbeat_details.payloads)),
     )
 
 
@@ -245,7 +246,7 @@ def _server(info: Any) -> ServerFailure:
 
 
 def _reset(info: Any) -> ResetFailure:
-    return ResetFailure(payloads_from(info.last_heartbeat_details.payloads))
+    return ResetFailure(without_carrier(payloads_from(info.last_heartbeat_details.payloads)))
 
 
 def _activity(info: Any) -> ActivityFailure:
