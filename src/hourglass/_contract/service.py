@@ -197,6 +197,38 @@ class TerminateWorkflow(Request[Nothing], frozen=True, kw_only=True):
     request_id: str = ""
 
 
+class PauseWorkflow(Request[Nothing], frozen=True, kw_only=True):
+    """Let a run rest: no worker gets its tasks, nor new attempts of its activities, until `UnpauseWorkflow`. What happens
+    meanwhile is written into its history. `FAILED_PRECONDITION`: it is paused already.
+    """
+
+    effect: ClassVar[Effect] = Effect.CHANGE
+    workflow_id: str
+    request_id: str
+    run_id: str = ""
+    reason: str = ""
+    identity: str = ""
+
+
+class UnpauseWorkflow(Request[Nothing], frozen=True, kw_only=True):
+    """Let a run that was paused go on. `FAILED_PRECONDITION`: it is not paused."""
+
+    effect: ClassVar[Effect] = Effect.CHANGE
+    workflow_id: str
+    request_id: str
+    run_id: str = ""
+    reason: str = ""
+    identity: str = ""
+
+
+class DeleteWorkflow(Request[Nothing], frozen=True, kw_only=True):
+    """Remove a run and its history for good; one that is open is terminated first. A server may take a moment."""
+
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    workflow_id: str
+    run_id: str = ""
+
+
 class PendingActivity(msgspec.Struct, frozen=True, kw_only=True):
     """An activity that a run waits for."""
 
@@ -407,6 +439,19 @@ class CompleteActivity(Request[Nothing], frozen=True, kw_only=True):
     identity: str = ""
 
 
+class ResetActivity(Request[Nothing], frozen=True, kw_only=True):
+    """Begin the attempts of a pending activity anew: at the first, now. One that a worker has goes on; the attempt after it
+    is the first. `reset_heartbeat` also forgets the details of its last heartbeat.
+    """
+
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    workflow_id: str
+    activity_id: str
+    run_id: str = ""
+    reset_heartbeat: bool = False
+    identity: str = ""
+
+
 class HeartbeatAnswer(msgspec.Struct, frozen=True):
     """Whether the activity was asked to stop."""
 
@@ -457,6 +502,23 @@ class Connection(Service, Protocol):
 
     async def close(self) -> None:
         """Let go of everything."""
+        ...
+
+
+class Executed(msgspec.Struct, frozen=True):
+    """A workflow was started, or an existing one was used, and how its run closed; `StillOpen` if it has not yet."""
+
+    run_id: str
+    outcome: Outcome
+
+
+class Executes(Protocol):
+    """A connection to an engine in this process: a start and the wait for its end are one call, which waits for the disk
+    once. What a caller hears is what the answers to the two requests would say.
+    """
+
+    def execute(self, request: StartWorkflow) -> Coroutine[Any, Any, Executed]:
+        """Start a workflow, and wait until its run closes, or for as long as a wait lasts."""
         ...
 
 
@@ -552,6 +614,18 @@ class ResetWorkflow(Request[Started], frozen=True, kw_only=True):
     identity: str = ""
     reapply_signals: bool = True
     reapply_updates: bool = True
+
+
+class ImportWorkflow(Request[Started], frozen=True, kw_only=True):
+    """Begin a run of this id that has a history already: `events`, in Temporal's JSON form, the first of them its start.
+    It goes on from their end.
+    """
+
+    effect: ClassVar[Effect] = Effect.CHANGE
+    workflow_id: str
+    events: tuple[bytes, ...]
+    request_id: str
+    identity: str = ""
 
 
 # --- deployments --------------------------------------------------------------------------------------------

@@ -38,11 +38,18 @@ from hourglass._contract.handle import (
     AttemptCancelled,
     AttemptFailed,
 )
-from hourglass._runtime import activity_calls
+from hourglass._runtime import activity_calls, work_log
 from hourglass._runtime.activity_calls import call_on_loop, call_plainly
 from hourglass._runtime.activity_loop import LoopThread, WatchedLoop
 from hourglass._runtime.activity_threads import Seat, ThreadPool
-from hourglass._runtime.attempts import Attempt, AttemptSurroundings, Heartbeat, TaskContext, Waiter
+from hourglass._runtime.attempts import (
+    Attempt,
+    AttemptSurroundings,
+    Heartbeat,
+    ItemPublisher,
+    TaskContext,
+    Waiter,
+)
 from hourglass._runtime.portal import Mailbox
 from hourglass._runtime.process_pool import ProcessPool
 from hourglass._runtime.process_wire import refuse_in_script
@@ -223,6 +230,7 @@ BEAT_INTERVAL = 10.0
 
 # Reasons of a cancellation after which the engine does not wait for the attempt's end any more.
 _UNWANTED = frozenset(("TIMED_OUT", "NOT_FOUND", "SUPERSEDED"))
+_GIVEN_UP = frozenset(("TIMED_OUT", "NOT_FOUND"))
 
 
 class _LoopWork:
@@ -271,6 +279,7 @@ class ActivityExecutor:
         inbound: ActivityInboundInterceptor | None = None,
         registry: Registry = default_registry,
         metrics: ActivityMetrics | None = None,
+        publisher: ItemPublisher | None = None,
     ) -> None:
         refuse_in_script()
         self._resolver = resolver
@@ -286,6 +295,7 @@ class ActivityExecutor:
             ),
             mailbox=Mailbox(),
             heartbeat=heartbeat,
+            publisher=publisher,
             ended=self._ended,
         )
         self._pool = ThreadPool("hourglass-activity", max_threads, most_lost=limits.max_lost_threads)
@@ -390,7 +400,7 @@ class ActivityExecutor:
                 attempt.task.activity_type,
                 attempt.task.activity_id,
             )
-            attempt.finish(activity_calls.abandoned(attempt.task, reason))
+            attempt.finish_at_once(activity_calls.abandoned(attempt.task, reason))
             if attempt.work is not None:
                 attempt.work.give_up()
         return len(attempts)
@@ -412,12 +422,24 @@ class ActivityExecutor:
         try:
             if self._metrics is not None:
                 self._metrics.ended(attempt.task, result, time.monotonic() - attempt.since)
+            if type(result) is AttemptFailed:
+                self._say_failed(attempt, result)
         finally:
             attempt.waiter.executed(result)
+
+    def _say_failed(self, attempt: Attempt, result: AttemptFailed) -> None:
+        if attempt.context.cancel_reason in _UNWANTED:
+            return  # said when the engine gave it up
+        # By the engine's clock, which in tests is not this machine's.
+        ran_ns = round((time.monotonic() - attempt.since) * 1e9)
+        now_ns = attempt.task.started_time_ns + ran_ns if attempt.task.started_time_ns else time.time_ns()
+        work_log.say_failed(attempt.task, result, now_ns, attempt.context.cancel_reason)
 
     # --- stopping what runs ------------------------------------------------------------------------------------------
 
     def _cancel(self, attempt: Attempt, reason: str) -> None:
+        if reason in _GIVEN_UP and attempt.context.cancel_reason not in _UNWANTED:
+            work_log.say_unwanted(attempt.task, reason, time.monotonic() - attempt.since)
         attempt.context.cancel(reason)
         if attempt.work is not None:
             attempt.work.cancel(reason)

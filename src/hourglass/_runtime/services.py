@@ -26,7 +26,7 @@ from hourglass._runtime.lane_notes import LaneNotes
 from hourglass._runtime.lanes import LaneSet
 from hourglass._runtime.parked import Quarantine
 from hourglass._runtime.plan import Plan
-from hourglass._runtime.reporting import HeartbeatSender, ResultSender
+from hourglass._runtime.reporting import HeartbeatSender, ProgressSender, ResultSender
 from hourglass._runtime.targets import resolve
 from hourglass._runtime.watcher import Watcher
 from hourglass.errors import HourglassError, TargetError
@@ -70,6 +70,7 @@ class QueueServices:
             inbound=plan.activity_inbound,
             registry=plan.metrics,
             metrics=ActivityMetrics(plan.metrics, namespace, self.queue),
+            publisher=ProgressSender(service, codec=plan.codec, converter=plan.converter),
         )
 
     def start(self) -> None:

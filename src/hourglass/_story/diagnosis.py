@@ -146,7 +146,8 @@ class Facts:
 
     `stands` and the names of messages are the run's own answers, given by a worker; `unanswered` is why there are none.
     `children` are diagnoses by workflow id. `options` is what commands need to find the same target again.
-    `replayed` is what today's code does with the history, where that was tried and it does not fit. `pinned` is the
+    `replayed` is what today's code does with the history, where that was tried and it does not fit; `fits`: it was tried, and
+    does. `pinned` is the
     version that the run must stay with, if it must. `died` says that processes died while the run was executing.
     """
 
@@ -163,5 +164,6 @@ class Facts:
     children: Mapping[str, Diagnosis] = field(default_factory=dict)
     options: str = ""
     replayed: Fault | None = None
+    fits: bool = False
     pinned: str = ""
     died: str = ""

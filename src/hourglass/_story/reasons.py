@@ -7,6 +7,7 @@ order of `Cause` is the order of importance; what is alike becomes one finding w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -42,6 +43,11 @@ def _failed(facts: Facts) -> Finding:
     place = place_of(facts.story.faults) or ("" if step is None else place_of(step.faults))
     what = "failed" if step is None else f"failed, because {KINDS[step.kind]} {step.name} {_ended(step)}"
     details = () if step is None or not step.note else (f"{step.name}: {step.note}",)
+    before, since = _around_failure(facts, step)
+    if since:
+        ran = ", ".join(dict.fromkeys(each.name for each in since))
+        what += f"; since then it ran {ran}"
+        details = (*details, *(f"{each.name} {_ended(each)}, too" for each in since if each.outcome.bad))
     return Finding(
         cause=Cause.FAILED,
         what=what,
@@ -51,8 +57,44 @@ def _failed(facts: Facts) -> Finding:
         attempts=0 if step is None else step.attempts,
         max_attempts=0 if step is None else step.max_attempts,
         details=details,
-        actions=advice.after_failure(facts, "" if step is None else step.name),
+        actions=advice.after_undoing(facts, _first_undone(before, since), since)
+        if since
+        else advice.after_failure(facts, "" if step is None else step.name),
     )
+
+
+_WORK = (Kind.ACTIVITY, Kind.LOCAL, Kind.CHILD, Kind.NEXUS)
+
+
+def _around_failure(facts: Facts, culprit: Span | None) -> tuple[list[Span], list[Span]]:
+    """The steps up to the failure that the run did not get over, that one included, and the steps that it ran since: mostly
+    such as undo the former. Where the run raised an error of its own, its last step that failed is taken for the reason.
+    """
+    steps = [each for each in facts.story.spans[1:] if each.kind in _WORK and each.depth == 0]
+    failed = culprit or next((each for each in reversed(steps) if each.outcome.bad), None)
+    if failed is None or failed.end is None:
+        return steps, []
+    since = [each for each in steps if each.start >= (failed.end or 0) and each is not failed]
+    return [each for each in steps if each not in since], since
+
+
+def _first_undone(before: list[Span], since: list[Span]) -> str:
+    """The first of the steps that those which ran since have undone. Their names tell where each shares a word with what it
+    undoes (`book_flight`, `cancel_flight`); otherwise it is the first step of all, so that nothing is taken for done
+    that is not.
+    """
+    found: list[int] = []
+    for each in since:
+        said = _words(each.name)
+        shared = [at for at, step in enumerate(before) if said & _words(step.name)]
+        if not shared:
+            return before[0].name if before else ""
+        found.append(shared[0])
+    return before[min(found)].name if found else ""
+
+
+def _words(name: str) -> set[str]:
+    return {each.lower() for each in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+", name)}
 
 
 def _culprit(facts: Facts) -> Span | None:
@@ -61,11 +103,7 @@ def _culprit(facts: Facts) -> Span | None:
     if first is None:
         return None
     steps = [
-        each
-        for each in facts.story.spans[1:]
-        if each.kind in (Kind.ACTIVITY, Kind.LOCAL, Kind.CHILD, Kind.NEXUS)
-        and each.outcome.bad
-        and each.faults
+        each for each in facts.story.spans[1:] if each.kind in _WORK and each.outcome.bad and each.faults
     ]
     same = [each for each in steps if (cause := root(each.faults)) and cause.message == first.message]
     return same[-1] if same else None
@@ -486,7 +524,7 @@ _WRONG = frozenset(list(Cause)[: _ORDER[Cause.WORKER_BUSY]]) | {
 def diagnose(facts: Facts) -> Diagnosis:
     """Why a run stands as it does."""
     story = facts.story
-    found = closed(facts) if story.end is not None else _open(facts)
+    found = [*reasons_tasks.misfit(facts), *closed(facts)] if story.end is not None else _open(facts)
     findings = _folded(sorted(found, key=lambda each: _ORDER[each.cause]))
     return Diagnosis(
         workflow_id=story.workflow_id,
@@ -511,7 +549,8 @@ def _open(facts: Facts) -> list[Finding]:
     asked = _cancelling(facts)
     stuck = reasons_tasks.stuck(facts)
     if stuck:
-        return [*stuck, *asked]
+        parked = any(each.attempts for each in stuck)  # told by the task that fails
+        return [*(() if parked else reasons_tasks.misfit(facts)), *stuck, *asked]
     steps = open_steps(facts)
     standing = standing_lines(facts, steps)
     limits = {each.until for each in standing}  # the timer of a wait with a limit is told with the wait

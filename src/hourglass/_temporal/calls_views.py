@@ -12,6 +12,7 @@ import temporalio.api.workflowservice.v1 as ws
 from temporalio.api.enums.v1 import HistoryEventFilterType, PendingActivityState
 
 from hourglass._contract import service as sv
+from hourglass._contract.progress import ProgressRead, PublishedItem, ReadProgress, carried_by, new_items
 from hourglass._engine.specs import ParentClosePolicy
 from hourglass._temporal.calls import (
     LONG_POLL,
@@ -25,7 +26,7 @@ from hourglass._temporal.calls import (
     version_in,
 )
 from hourglass._temporal.histories import event_to_json
-from hourglass._temporal.payloads import (
+from hourglass._temporal.protos import (
     failure_from,
     nanos_from,
     payload_from,
@@ -318,6 +319,32 @@ def _counted(data: bytes) -> sv.Count:
     return sv.Count(answer.count, groups)
 
 
+_SOON, _LATER = 0.2, 1.0
+"""How often a follower looks: a server does not tell of heartbeats."""
+
+
+def read_progress(request: ReadProgress, scope: CallScope) -> Rpc:
+    """What the heartbeats of a run's activities carry of what they publish."""
+    message: Any = ws.DescribeWorkflowExecutionRequest(namespace=scope.namespace)
+    put_execution(message.execution, request.workflow_id, request.run_id)
+    seen = {each.activity_id: (each.attempt, each.next) for each in request.seen}
+
+    def read(data: bytes) -> ProgressRead:
+        answer: Any = ws.DescribeWorkflowExecutionResponse.FromString(data)
+        found: list[PublishedItem] = []
+        is_any = False
+        for pending in answer.pending_activities:
+            carried = carried_by(payloads_from(pending.heartbeat_details.payloads))
+            if carried is not None:
+                is_any = True
+                found += new_items(
+                    carried, request.name, pending.activity_id, pending.activity_type.name, seen
+                )
+        return ProgressRead(tuple(found), _SOON if is_any else _LATER)
+
+    return Rpc("describe_workflow_execution", message, read)
+
+
 LOOKING: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     sv.DescribeWorkflow: describe,
     sv.ListWorkflows: listing,
@@ -327,4 +354,5 @@ LOOKING: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     sv.DescribeNamespace: describe_namespace,
     sv.LastSeen: last_seen,
     sv.GetPollers: pollers,
+    ReadProgress: read_progress,
 }

@@ -36,13 +36,13 @@ from hourglass._contract.handle import (
     InProcess,
     Shutdown,
 )
+from hourglass._contract.progress import without_carrier
 from hourglass._engine.commands import Completion, TaskFailed
 from hourglass._engine.events import Activation
 from hourglass._engine.specs import ActivitySpec, Payloads
 from hourglass._temporal import core
-from hourglass._temporal.activations import UnsupportedEvent, activation_from_proto
-from hourglass._temporal.completions import Own, completion_to_proto
-from hourglass._temporal.payloads import (
+from hourglass._temporal.activations import Own, UnsupportedEvent, activation_from_proto, completion_to_proto
+from hourglass._temporal.protos import (
     nanos_from,
     payload_map_from,
     payloads_from,
@@ -94,7 +94,7 @@ def _task(token: bytes, start: Any, task_queue: str) -> ActivityTask:
         run_id=start.workflow_execution.run_id,
         workflow_type=start.workflow_type,
         headers=payload_map_from(start.header_fields),
-        heartbeat_details=payloads_from(start.heartbeat_details),
+        heartbeat_details=without_carrier(payloads_from(start.heartbeat_details)),
         scheduled_time_ns=nanos_from(start.scheduled_time),
         current_attempt_scheduled_time_ns=nanos_from(start.current_attempt_scheduled_time),
         started_time_ns=nanos_from(start.started_time),

@@ -195,13 +195,6 @@ class TaskQueues:
         policy, waiting = self.policy, self._attempts[task_queue]
         return (each for each in waiting if policy.may_take(*each)) if policy.is_selective else iter(waiting)
 
-    @property
-    def is_free(self) -> bool:
-        """Whether things may be taken at once, without having waited here: neither the policy nor versions decide what is
-        taken when, or by which handle.
-        """
-        return not self.policy.is_selective and not self.versioned
-
     def all_tasks(self, task_queue: str) -> PriorityQueue[str]:
         """The runs whose tasks wait on a queue, whatever the policy says, now and later."""
         return self._tasks[task_queue]
@@ -228,7 +221,12 @@ class TaskQueues:
             self._tasks[queue].drop(run.run_id)
         for event_id in sorted(event_ids) if len(event_ids) > 1 else event_ids:
             activity = run.activities.get(event_id)
-            if activity is not None and not activity.started_ns and activity.available_ns <= now_ns:
+            if (
+                activity is not None
+                and not activity.started_ns
+                and activity.available_ns <= now_ns
+                and run.paused is None
+            ):
                 key, queue = (run.run_id, event_id), activity.spec.task_queue
                 self._offer_attempt(key, queue, level_of(run, activity))
             elif self._offered:

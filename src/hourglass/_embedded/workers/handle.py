@@ -62,6 +62,7 @@ class EngineHandle:
         self.on_activities: Callable[[Sequence[ActivityItem]], object] | None = None
         self._engine = engine
         self._config = config
+        self._most_tasks = config.max_concurrent_workflow_tasks
         self._ended = ended
         self._hand = ActivitySlots(engine, self, config)
         self._cache = Cache(engine, self, config, self._hand, self._ring)
@@ -213,7 +214,7 @@ class EngineHandle:
             return
         ready = self._cache.ready
         while self.takes_workflows and not (ready and self._engine.is_durable(ready[-1][1])):
-            if self._cache.outstanding >= self._config.max_concurrent_workflow_tasks:
+            if self._cache.outstanding >= self._most_tasks:
                 return
             task = self._engine.tasks.take(self)
             asked = None if task else self._engine.tasks.take_queries(self)
@@ -232,7 +233,8 @@ class EngineHandle:
 
     def answer_activation(self, completion: Completion) -> bool:
         """The same at once; whether the run is forgotten with it."""
-        self._take_completion(completion)
+        if self._engine.is_over or not self._cache.complete(completion):
+            self._take_completion(completion)
         forgotten = bool(self._cache.ready) and self._cache.forget_closed(completion.run_id)
         self._took_answer()
         return forgotten
@@ -268,7 +270,11 @@ class EngineHandle:
                     self._say_it_is_over()
                 item = self._local.next_item() or self._hand.next_item()
                 if item is not None:
-                    return item
+                    if self.on_activities is None:
+                        return item
+                    # There is a receiver: this poll has only waited until they may leave, and goes on waiting.
+                    self.on_activities([item, *self.take_activities()])
+                    continue
                 rests_on = self._hand.rests_on or self._local.rests_on
                 if rests_on:
                     await self._until_durable(rests_on)
@@ -287,8 +293,10 @@ class EngineHandle:
     def take_activities(self) -> list[ActivityItem]:
         """Those that a poll would bring at once."""
         taken: list[ActivityItem] = []
-        local, hand = self._local, self._hand
-        while (item := (local.next_item() if local.has_items else None) or hand.next_item()) is not None:
+        local = self._local
+        while local.has_items and (item := local.next_item()) is not None:
+            taken.append(item)
+        while (item := self._hand.next_item()) is not None:
             taken.append(item)
         return taken
 
@@ -302,7 +310,8 @@ class EngineHandle:
             self._say_it_is_over()
         in_hand = self._hand.out.pop(result.token, None)
         if in_hand is not None and type(result) is ActivityOk:
-            self._heartbeats.end(result.token, flush=False)
+            if self._heartbeats.pauses:
+                self._heartbeats.end(result.token, flush=False)
             record, attempts = in_hand.record, self._engine.attempts
             if attempts.complete(in_hand, result, self.identity, self._wants_task(record)):
                 self._taken.tasks += 1
@@ -335,12 +344,13 @@ class EngineHandle:
         """
         if not self._task_polls or self._tasks_offered or not self.takes_workflows:
             return None
-        if record.sticky is not self:
+        if record.sticky is not self or self._cache.outstanding >= self._most_tasks:
             return None
-        if self._cache.outstanding >= self._config.max_concurrent_workflow_tasks or not self._queues.is_free:
+        run, queues = record.run, self._queues
+        task = run.task
+        if queues.versioned or queues.policy.is_selective or run.started.spec.task_queue != self.task_queue:
             return None
-        run = record.run
-        if run.task_is_started or run.started.spec.task_queue != self.task_queue:
+        if task is not None and task.started_event_id:
             return None
         return None if self._cache.is_busy(run.run_id) else self._eager
 
