@@ -413,11 +413,6 @@ class ActivityExecutor:
         """
         attempts = list(self._attempts.values())
         for attempt in attempts:
-            logger.warning(
-                "activity %s (%s) did not stop and is left behind",
-                attempt.task.activity_type,
-                attempt.task.activity_id,
-            )
             attempt.finish_at_once(activity_calls.abandoned(attempt.task, reason))
             if attempt.work is not None:
                 attempt.work.give_up()
@@ -471,22 +466,25 @@ class ActivityExecutor:
         task, work = attempt.task, attempt.work
         if work is None or (isinstance(work, Seat) and reason not in _UNWANTED):
             return
+        where = _stack_of(work) or "an unknown place"
         if not work.give_up():
             logger.error(
-                "activity %s (%s) does not stop (%s), and %d threads are lost already: it keeps its slot",
-                task.activity_type,
-                task.activity_id,
+                "%s does not stop (%s), and %d threads are lost already: it keeps its slot. It stands at\n%s",
+                work_log.named(task),
                 reason,
                 self._pool.lost,
+                where,
+                extra=work_log.facts_of(task),
             )
             attempt.after(self._limits.hang_grace, partial(self._overdue, attempt, reason))
         elif isinstance(work, (Seat, _LoopWork)):
             logger.error(
-                "activity %s (%s) does not stop (%s): it is given up, with its thread if it has one; %d threads are lost",
-                task.activity_type,
-                task.activity_id,
+                "%s does not stop (%s): it is given up, with its thread if it has one; %d threads are lost. It stands at\n%s",
+                work_log.named(task),
                 reason,
                 self._pool.lost,
+                where,
+                extra=work_log.facts_of(task),
             )
             attempt.finish(activity_calls.stopped(task, reason))
 

@@ -579,6 +579,7 @@ class LaneSet:
             if times < HANGS
             else ". It is not executed again before its code changes or a while has passed",
             stack.text,
+            extra={"run_id": run_id, "workflow_type": "" if definition is None else definition.name},
         )
 
     def _replace(
