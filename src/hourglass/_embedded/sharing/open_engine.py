@@ -118,8 +118,16 @@ class OpenEngine:
         self.engine.die(error)
 
     def open_handle(self, config: HandleConfig) -> EngineHandle:
-        """A handle on the engine."""
+        """A handle on the engine, for a worker of this process."""
         return EngineHandle(self.engine, config)
+
+    def open_for_other(self, config: HandleConfig) -> EngineHandle:
+        """A handle on the engine, for a worker of another process."""
+        return EngineHandle(self.engine, config, is_remote=True)
+
+    def weigh(self, handicap: float) -> None:
+        """So much heavier work weighs in this process, beside the engine, than in others."""
+        self.engine.queues.handicap = handicap
 
     def close(self) -> None:
         """Write what is queued, close the file, and end the calls. Safe to call twice."""
