@@ -26,6 +26,7 @@ from hourglass._embedded.sharing.ownership import FileLock
 from hourglass._embedded.sharing.serving import OwnerInfo, OwnerServer
 from hourglass._embedded.sharing.shared_file import FileHandle, SharedFile
 from hourglass._embedded.store.sqlite import SQLITE
+from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine.commands import CompleteRun, Succeeded
 from hourglass._engine.events import RunEvicted
 from hourglass.converter import Payload
@@ -302,11 +303,11 @@ def test_a_connection_that_outlives_its_owner_is_left(
     async def silent(request: s.Request[Any]) -> Any:
         await asyncio.Event().wait()
 
-    async def nobody(queue: str) -> None:
-        return None
+    def no_worker(process_id: int, config: HandleConfig) -> EngineHandle:
+        raise ServiceError("no worker may work here", status="PERMISSION_DENIED")
 
     async def body() -> None:
-        server = OwnerServer(OwnerInfo(str(tmp_path / "a.db"), "default", 1, 1, silent, nobody))
+        server = OwnerServer(OwnerInfo(str(tmp_path / "a.db"), "default", 1, 1, silent, no_worker))
         await server.start()  # without the lock, as if another process had inherited the connections
         async with hosts(tmp_path / "a.db", 1) as (client,):
             counting = asyncio.create_task(client.call(s.CountWorkflows()))

@@ -106,7 +106,7 @@ class ActivityDispatch:
             if versions.in_use and not versions.takes_attempt(taker, record.run, activity):
                 continue
             if runs.queues.shared and not runs.queues.is_for_attempt(taker, activity.scheduled.activity_type):
-                if taker.activity_types is None:
+                if runs.queues.uniform:
                     return None  # others have less in hand, whatever the type
                 continue
             token = AttemptToken(run_id, scheduled, activity.attempt)
@@ -318,7 +318,7 @@ class TaskDispatch:
                     and record.sticky is not taker
                     and not queues.is_for_task(taker, record.run.started.workflow_type)
                 ):
-                    if taker.workflow_types is None:
+                    if queues.uniform:
                         return None  # others have less in hand, whatever the type
                     continue
                 self._start(record, taker)

@@ -39,6 +39,16 @@ class QueuePoller(Protocol):
         ...
 
     @property
+    def process_id(self) -> int:
+        """The process that its worker is in."""
+        ...
+
+    @property
+    def in_hand(self) -> tuple[int, int]:
+        """How many workflow tasks and how many attempts its worker has in hand."""
+        ...
+
+    @property
     def has_task_room(self) -> bool:
         """Whether it would take one more workflow task now."""
         ...
@@ -177,6 +187,8 @@ class TaskQueues:
         """Whether workers have versions: then a handle may not take all that waits on its queue."""
         self.shared = False
         """Whether a queue has several handles: then it matters which of them takes what waits."""
+        self.uniform = True
+        """Whether the handles of each queue know the same types: then one that may not take the first may not take another."""
         self.handicap = 1.0
         """How much heavier work weighs in the process of the engine than in others, which have all their time for it."""
 
@@ -195,6 +207,10 @@ class TaskQueues:
 
     def _count(self) -> None:
         self.shared = any(len(takers) > 1 for takers in self._takers.values())
+        self.uniform = all(
+            len({(taker.workflow_types, taker.activity_types) for taker in takers}) <= 1
+            for takers in self._takers.values()
+        )
         if not self.shared:  # from now on all that waits on a queue stands in one place
             for taker in chain(*self._takers.values()):
                 for run_id in tuple(taker.own_tasks):
@@ -254,6 +270,10 @@ class TaskQueues:
     def takers(self, task_queue: str) -> tuple[QueuePoller, ...]:
         """The handles that serve a queue."""
         return tuple(self._takers[task_queue])
+
+    def all_takers(self) -> tuple[QueuePoller, ...]:
+        """The handles of all queues."""
+        return tuple(chain(*self._takers.values()))
 
     def served(self) -> tuple[str, ...]:
         """The queues that a handle serves."""

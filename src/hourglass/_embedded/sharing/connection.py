@@ -96,6 +96,11 @@ class FileConnection:
         return self._file.standing
 
     @property
+    def processes(self) -> tuple[s.WorkerProcess, ...]:
+        """The processes that work on the file, the owner first; empty where this one has no worker."""
+        return self._file.processes
+
+    @property
     def condition(self) -> DiskCondition | None:
         """How it stands with the file and its disk, if this process owns it."""
         return self._file.condition

@@ -54,6 +54,8 @@ class OwnerConnection:
         self._numbers = itertools.count(1)
         self._waiting: dict[int, _Exchange] = {}
         self._handles: dict[int, RemoteHandle] = {}
+        self.processes: tuple[s.WorkerProcess, ...] = ()
+        """The processes that work on the file, as the owner told last."""
         self._sign_of_life: asyncio.TimerHandle | None = None
 
     @property
@@ -156,6 +158,8 @@ class OwnerConnection:
                 case wire.Work() as work:
                     if (handle := self._handles.get(work.handle)) is not None:
                         handle.heard(work)
+                case wire.Processes(processes):
+                    self.processes = processes
                 case wire.PollEnded() as end:
                     if (handle := self._handles.get(end.handle)) is not None:
                         handle.ended(end)

@@ -45,8 +45,10 @@ class OwnerInfo:
     pid: int
     since_ns: int
     answer: Callable[[s.Request[Any]], Coroutine[Any, Any, Any]]
-    open_handle: Callable[[HandleConfig], EngineHandle]
+    open_handle: Callable[[int, HandleConfig], EngineHandle]
     """Opens a handle on the engine, for a worker of another process."""
+    processes: Callable[[], tuple[s.WorkerProcess, ...]] = tuple
+    """The processes that work on the file."""
     weigh: Callable[[float], object] = lambda _: None
     """Is told how much heavier work weighs in this process, beside the engine, than in those that work for it."""
 
@@ -62,6 +64,7 @@ class OwnerServer:
         self._identity: tuple[int, int] | None = None
         self._remembered: OrderedDict[str, asyncio.Task[Any]] = OrderedDict()
         self._meter: asyncio.TimerHandle | None = None
+        self._told: tuple[s.WorkerProcess, ...] = ()
 
     async def start(self) -> None:
         """Begin to listen. Raises `StorageError` where there can be no socket."""
@@ -118,6 +121,16 @@ class OwnerServer:
             loop = asyncio.get_running_loop()
             self._meter = loop.call_later(SIGN_OF_LIFE, self._measure, ours, handicap)
 
+    def tell_processes(self) -> None:
+        """Tell the processes that work of each other, if something has changed."""
+        processes = self.owner.processes()
+        if processes != self._told:
+            self._told = processes
+            message = wire.encode(wire.Processes(processes))
+            for peer in self.peers:
+                if peer.workers.works:
+                    peer.stream.send(message)
+
     def cut_off_silent(self) -> None:
         """Look, once a second: a process that works here and has said nothing for long does not run, and others get what
         it has.
@@ -164,7 +177,7 @@ class _Peer:
         self.stream = FrameStream(self._heard, self._lost, on_made=self._made, fair=True)
         self._greeted = False
         self.pid = 0
-        self.workers = WorkerPeer(server.owner.open_handle, self.stream.send)
+        self.workers = WorkerPeer(self._opened, self.stream.send)
         self._asks: dict[int, tuple[asyncio.Task[Any], bool]] = {}
         self._patience: asyncio.TimerHandle | None = None
 
@@ -250,6 +263,10 @@ class _Peer:
     async def _open_handle(self, message: wire.OpenHandle) -> None:
         self.workers.open(message)
         self._server.measure()
+        self._server.tell_processes()
+
+    def _opened(self, config: HandleConfig) -> EngineHandle:
+        return self._server.owner.open_handle(self.pid, config)
 
     def _begin(self, number: int, call: Coroutine[Any, Any, None]) -> None:
         self._watch(number, asyncio.get_running_loop().create_task(call), True)

@@ -87,6 +87,13 @@ class SharedFile:
         return "waiting for the file"
 
     @property
+    def processes(self) -> tuple[s.WorkerProcess, ...]:
+        """The processes that work on the file, as far as this one, which works on it, knows."""
+        if self.calls.engine is not None:
+            return self.calls.engine.processes()
+        return () if self.calls.owner is None or not self.calls.owner.is_open else self.calls.owner.processes
+
+    @property
     def condition(self) -> DiskCondition | None:
         """How it stands with the file and its disk, if this process owns it."""
         engine = self.calls.engine
@@ -161,7 +168,14 @@ class SharedFile:
         since = self._lock.since_ns
         server = OwnerServer(
             OwnerInfo(
-                self.path, self.namespace, os.getpid(), since, answer, engine.open_for_other, engine.weigh
+                path=self.path,
+                namespace=self.namespace,
+                pid=os.getpid(),
+                since_ns=since,
+                answer=answer,
+                open_handle=engine.open_for_other,
+                processes=engine.processes,
+                weigh=engine.weigh,
             )
         )
         try:
@@ -203,6 +217,7 @@ class SharedFile:
             if time.monotonic() >= looked + LOOK:
                 looked = time.monotonic()
                 server.cut_off_silent()
+                server.tell_processes()
             if self._failures and time.monotonic() > began + SOUND:
                 self._failures, self.calls.broken = 0, None
 

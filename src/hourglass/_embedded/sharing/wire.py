@@ -195,10 +195,16 @@ class PollEnded(msgspec.Struct, frozen=True, tag=True):
     broken: str = ""
 
 
+class Processes(msgspec.Struct, frozen=True, tag=True):
+    """Which processes work on the file now: told to all of them, about once a second while that changes."""
+
+    processes: tuple[s.WorkerProcess, ...]
+
+
 ToOwner: TypeAlias = (
     Hello | RequestMessage | GiveUpMessage | OpenHandle | WorkAnswers | ShutDownHandle | CloseHandle | Alive
 )
-ToClient: TypeAlias = Welcome | RefusedMessage | AnswerMessage | Failed | Work | PollEnded
+ToClient: TypeAlias = Welcome | RefusedMessage | AnswerMessage | Failed | Work | PollEnded | Processes
 
 _encoder = msgspec.msgpack.Encoder()
 _to_owner: msgspec.msgpack.Decoder[ToOwner] = msgspec.msgpack.Decoder(ToOwner)

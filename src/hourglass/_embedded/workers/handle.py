@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -44,7 +45,7 @@ _log = logging.getLogger("hourglass.embedded")
 
 
 class EngineHandle:
-    """Implements `hourglass._contract.handle.Handle`."""
+    """Implements `hourglass._contract.handle.Handle`. `process_id` is that of its worker, where it is another's than ours."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class EngineHandle:
         config: HandleConfig,
         ended: Callable[[EngineHandle], object] = lambda _: None,
         *,
-        is_remote: bool = False,
+        process_id: int = 0,
     ) -> None:
         config.check()
         self.task_queue = config.task_queue
@@ -69,7 +70,8 @@ class EngineHandle:
         self._engine = engine
         self._config = config
         self._ended = ended
-        self._is_remote = is_remote
+        self.process_id = process_id or os.getpid()
+        self._is_remote = process_id != 0
         self._hand = ActivitySlots(engine, self, config)
         self._cache = Cache(engine, self, config, self._hand, self._ring)
         self._local = self._cache.local
@@ -97,6 +99,11 @@ class EngineHandle:
         """How much its worker has in hand, or will have in a moment; a worker in this process has the engine beside it."""
         load = self._cache.outstanding + len(self._hand.out)
         return load if self._is_remote else load * self._queues.handicap
+
+    @property
+    def in_hand(self) -> tuple[int, int]:
+        """How many workflow tasks and attempts its worker has in hand."""
+        return self._cache.outstanding, len(self._hand.out)
 
     @property
     def has_task_room(self) -> bool:
