@@ -42,12 +42,13 @@ from hourglass._runtime.status import StatusServer, worker_metrics
 from hourglass._runtime.watcher import Action
 from hourglass._runtime.worker_view import StopSignals, WorkerFacts, WorkerLife, WorkerStatistics, WorkerTree
 from hourglass.activity._context import PAYLOAD_LIMIT
-from hourglass.activity._definition import worker_started, worker_stopped
+from hourglass.activity._definition import ActivitySource, worker_started, worker_stopped
 from hourglass.client import AsyncClient, Client
 from hourglass.client._interception import Interceptor, activity_chain, workflow_interceptors
 from hourglass.client._interception import checked as checked_interceptors
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry, default_registry
+from hourglass.workflow._definitions import WorkflowSource
 
 __all__ = [
     "VersioningBehavior",
@@ -83,8 +84,8 @@ class Worker(WorkerFacts):
         client: Client | AsyncClient,
         task_queue: str = "default",
         *,
-        workflows: Sequence[object] = (),
-        activities: Sequence[object] = (),
+        workflows: Sequence[WorkflowSource | type] = (),
+        activities: Sequence[ActivitySource] = (),
         modules: Sequence[str | ModuleType] = (),
         max_cached_workflows: int = 1000,
         max_live_workflows: int | None = None,

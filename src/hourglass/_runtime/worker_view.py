@@ -7,6 +7,7 @@ may be read from any thread.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -144,6 +145,13 @@ class WorkerStatistics:
     running_activities: int = 0
     stuck_lanes: int = 0
     restarts: int = 0
+    lanes: int = 0
+    cache_size: int = 0
+    """How many workflows may be cached."""
+    workflow_slots: int = 0
+    """How many workflow tasks may be at work at once: `open_activations` are."""
+    activity_slots: int = 0
+    """How many activities may run at once: `running_activities` do."""
 
 
 def worker_statistics(
@@ -168,6 +176,10 @@ def worker_statistics(
         running_activities=sum(each.executor.running for each in services),
         stuck_lanes=sum(each.lanes.stuck for each in services),
         restarts=app.restarts,
+        lanes=sum(each.plan.lanes for each in services),
+        cache_size=sum(each.plan.config.max_cached_workflows for each in services),
+        workflow_slots=sum(each.plan.config.max_concurrent_workflow_tasks for each in services),
+        activity_slots=sum(each.plan.config.max_concurrent_activities for each in services),
     )
 
 
@@ -200,6 +212,10 @@ class WorkerTree:
     def _rendered(self, tree: Tree) -> str:
         return "\n".join((tree.render(), *map(_drawn, self._workers())))
 
+    def faults(self) -> list[str]:
+        """What went wrong of late, latest first: which process ended, why, and that it was started again."""
+        return self._portal.call(self._ask(_faults))
+
     def kill(self, path: str) -> None:
         """Kill the process at a path, brutally, with all below it. The worker is to survive it: that is what it is for."""
         self._portal.call(self._ask(lambda tree: tree.kill(path)))
@@ -215,6 +231,12 @@ def _drawn(process: WorkerProcess) -> str:
         f"process {process.process_id}{here}  {part} (queues: {', '.join(process.task_queues)}; in hand: "
         f"{process.tasks} workflow tasks, {process.attempts} attempts)"
     )
+
+
+def _faults(tree: Tree) -> list[str]:
+    now = asyncio.get_running_loop().time()
+    bad = [each for each in reversed(tree.reports()) if each.level >= logging.WARNING]
+    return [f"{now - each.time:.0f} s ago: {each}" for each in bad]
 
 
 # --- a worker's facts ---------------------------------------------------------------------------------------

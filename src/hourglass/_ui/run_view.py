@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from hourglass._history.codec import read_payload
+from hourglass._history.events import HistoryEvent, WorkflowExecutionSignaled, WorkflowTaskCompleted
 from hourglass._story.spans import Kind, Outcome, Span, Story
 from hourglass._story.values import Peek
 from hourglass._ui import addresses
@@ -41,6 +42,20 @@ def _link(what: str, value: str, story: Story) -> str:
     return addresses.run(story.workflow_id, value) if _RUN_ID.match(value) else ""
 
 
+# --- what is pending --------------------------------------------------------------------------------------------------
+
+
+def unheard(events: Sequence[HistoryEvent]) -> tuple[HistoryEvent, ...]:
+    """Signals that came after the last workflow task that was answered: no code has seen them yet."""
+    found: list[HistoryEvent] = []
+    for event in reversed(events):
+        if isinstance(event.attributes, WorkflowTaskCompleted):
+            break
+        if isinstance(event.attributes, WorkflowExecutionSignaled):
+            found.append(event)
+    return tuple(reversed(found))
+
+
 # --- resets -----------------------------------------------------------------------------------------------------------
 
 _EFFECTS = (Kind.ACTIVITY, Kind.LOCAL, Kind.CHILD, Kind.EXTERNAL, Kind.NEXUS)
@@ -62,7 +77,7 @@ class ResetPlan:
     updates: int
 
 
-def reset_plan(events: Sequence[Mapping[str, Any]], story: Story, wanted: int) -> ResetPlan:
+def reset_plan(events: Sequence[HistoryEvent], story: Story, wanted: int) -> ResetPlan:
     """What a reset to the end of the last workflow task at or before an event would do. Raises `UsageError` if there is none."""
     point = _reset_point(events, wanted)
     since = [each for each in story.spans[1:] if each.id >= point]
@@ -89,13 +104,9 @@ def reset_plan(events: Sequence[Mapping[str, Any]], story: Story, wanted: int) -
     )
 
 
-def _reset_point(events: Sequence[Mapping[str, Any]], wanted: int) -> int:
+def _reset_point(events: Sequence[HistoryEvent], wanted: int) -> int:
     """The end of the last workflow task at or before an event."""
-    ends = [
-        int(event["eventId"])
-        for event in events
-        if event.get("eventType") == "EVENT_TYPE_WORKFLOW_TASK_COMPLETED"
-    ]
+    ends = [each.id for each in events if isinstance(each.attributes, WorkflowTaskCompleted)]
     before = [each for each in ends if each <= wanted] or ends[:1]
     if not before:
         raise UsageError("the run has completed no workflow task yet: there is nothing to reset to")
@@ -103,6 +114,18 @@ def _reset_point(events: Sequence[Mapping[str, Any]], wanted: int) -> int:
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HistoryTable:
+    """A page of the table of a run's events. `next_page` asks for the next one; empty: there is none."""
+
+    workflow_id: str
+    run_id: str
+    rows: tuple[Mapping[str, Any], ...]
+    total: int
+    newest_first: bool
+    next_page: str
 
 
 def event_row(event: Mapping[str, Any], peek: Peek | None) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import narrowest_timeout
 from hourglass._embedded.rules.draft import Draft, Eager, key_of
 from hourglass._embedded.rules.run import OpenActivity, Run, Transition
+from hourglass._embedded.rules.steps import ask_for_activities, complete_and_take_task
 from hourglass._embedded.rules.tasks import TaskAnswer
 from hourglass._embedded.rules.updates import Updates, Waiting, call_id, request_id
 from hourglass._engine import commands as c
@@ -57,7 +58,7 @@ def activity_task(namespace: str, run: Run, activity: OpenActivity, token: bytes
         activity_type=scheduled.activity_type,
         spec=spec,
         arguments=scheduled.arguments,
-        attempt=activity.attempt,
+        attempt=activity.attempt - activity.earlier or 1,
         namespace=namespace,
         workflow_id=run.started.workflow_id,
         run_id=run.run_id,
@@ -101,6 +102,8 @@ class ActivityDispatch:
             record = runs.in_memory(run_id)
             activity = None if record is None else record.run.activities.get(scheduled)
             if record is None or activity is None or activity.started_ns or activity.available_ns > now:
+                continue
+            if record.run.paused is not None:
                 continue
             versions = self._deployments
             if versions.in_use and not versions.takes_attempt(taker, record.run, activity):
@@ -172,7 +175,14 @@ class ActivityDispatch:
             self.end(taken.token, result, who)  # it counts no more, or its run was parked and loaded anew
             return False
         record.attempts.pop(scheduled, None)
-        self._runs.change(
+        run, runs = record.run, self._runs
+        if eager is not None and run.task is None and run.task_count and runs.may_go_on(record):
+            now = runs.clock.now_ns()
+            step = complete_and_take_task(run, activity, value, who, now, eager)
+            if step.run.task_is_started and len(step.encoded) <= runs.limits.transaction_bytes:
+                runs.go_on(record, step, now, to_worker=True)
+                return True
+        runs.change(
             record,
             lambda run, now: transitions.complete_activity(run, activity, value, who, now, eager),
             to_worker=eager is not None,
@@ -252,7 +262,7 @@ class UpdateDispatch:
     def admit(self, record: LoadedRun, request: UpdateRequest) -> Waiting:
         """A client asks for an update of a new id."""
         waiting = self.of(record).admit(request)
-        self._want_task(record)
+        self.want_task(record)
         return waiting
 
     def give(self, record: LoadedRun) -> tuple[UpdateRequest, ...]:
@@ -273,9 +283,10 @@ class UpdateDispatch:
             updates.waiting.clear()  # a client that waits asks the run that follows, if one does
             return
         updates.answered(number)
-        self._want_task(record)
+        self.want_task(record)
 
-    def _want_task(self, record: LoadedRun) -> None:
+    def want_task(self, record: LoadedRun) -> None:
+        """See to it that a run whose updates wait has a task, unless it is paused."""
         waits = record.updates is not None and record.updates.waiting
         if waits and record.run.is_open and record.run.task is None:
             silent = isinstance(record.events[-1].attributes, WorkflowTaskCompleted)
@@ -407,6 +418,30 @@ class TaskDispatch:
         self._asked.pop(record.run.run_id, None)
         self._runs.note_hands(record)
         return questions
+
+    def ask_at_once(
+        self,
+        record: LoadedRun,
+        number: int,
+        commands: Sequence[c.Command],
+        flags: tuple[int, ...],
+        eager: Eager,
+    ) -> bool:
+        """Take the answer to a task if it asks for activities, all of which its worker takes at once, and says nothing else;
+        False, and nothing has happened, if it is not such a one: then `finish` is asked.
+        """
+        runs, run = self._runs, record.run
+        task = run.task
+        if task is None or task.number != number or not task.started_event_id or task.transient:
+            return False
+        if not runs.may_go_on(record):
+            return False
+        now = runs.clock.now_ns()
+        step = ask_for_activities(run, commands, flags, eager, now)
+        if step is None:
+            return False
+        runs.go_on(record, step, now)
+        return True
 
     def finish(
         self, record: LoadedRun, number: int, answer: tasks.TaskAnswer, eager: Eager | None = None

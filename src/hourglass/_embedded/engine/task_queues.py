@@ -14,7 +14,8 @@ So a handle never looks through what only others may take.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Hashable, Iterator
 from itertools import chain
 from typing import Protocol, TypeVar
@@ -144,11 +145,31 @@ class PriorityQueue(dict[K, int]):
             self[key] = level
         self._by_level[level][key] = None
 
+    def heads(self) -> list[K]:
+        """What has waited longest of each priority."""
+        return [next(iter(level)) for level in self._by_level.values() if level]
+
     def drop(self, key: K) -> None:
         """Something waits no more, if it did."""
         level = self.pop(key, 0)
         if level:
             del self._by_level[level][key]
+
+
+class TakenCount:
+    """How many workflow tasks and attempts of activities the handles of a queue have taken so far."""
+
+    __slots__ = ("attempts", "tasks")
+
+    def __init__(self) -> None:
+        self.tasks = 0
+        self.attempts = 0
+
+
+RATE_WINDOW = 30.0
+"""Rates are of so many last seconds, as a server's are."""
+
+_SAMPLE_EVERY = 5.0
 
 
 class DispatchPolicy:
@@ -179,6 +200,8 @@ class TaskQueues:
         self._tasks: dict[str, PriorityQueue[str]] = defaultdict(PriorityQueue)
         self._attempts: dict[str, PriorityQueue[tuple[str, int]]] = defaultdict(PriorityQueue)
         self._offered: dict[tuple[str, int], str] = {}
+        self._taken: dict[str, TakenCount] = defaultdict(TakenCount)
+        self._samples: deque[tuple[float, dict[str, tuple[int, ...]]]] = deque()
         self.to_dispatch: dict[str, None] = {}
         """The queues whose takers are to look."""
         self._dispatching = False
@@ -295,13 +318,6 @@ class TaskQueues:
         policy, waiting = self.policy, self._attempts[task_queue]
         return (each for each in waiting if policy.may_take(*each)) if policy.is_selective else iter(waiting)
 
-    @property
-    def is_free(self) -> bool:
-        """Whether things may be taken at once, without having waited here: neither the policy nor versions decide what is
-        taken when, or by which handle.
-        """
-        return not self.policy.is_selective and not self.versioned
-
     def all_tasks(self, task_queue: str) -> PriorityQueue[str]:
         """The runs whose tasks wait on a queue, whatever the policy says, now and later."""
         return self._tasks[task_queue]
@@ -340,7 +356,12 @@ class TaskQueues:
             sticky.own_tasks.drop(run.run_id)
         for event_id in sorted(event_ids) if len(event_ids) > 1 else event_ids:
             activity = run.activities.get(event_id)
-            if activity is not None and not activity.started_ns and activity.available_ns <= now_ns:
+            if (
+                activity is not None
+                and not activity.started_ns
+                and activity.available_ns <= now_ns
+                and run.paused is None
+            ):
                 key, queue = (run.run_id, event_id), activity.spec.task_queue
                 self._offer_attempt(key, queue, level_of(run, activity))
             elif self._offered:
@@ -356,6 +377,48 @@ class TaskQueues:
         queue = self._offered.pop(key, None)
         if queue is not None:
             self._attempts[queue].drop(key)
+
+    # --- how busy they are ----------------------------------------------------------------------------------
+
+    def taken(self, task_queue: str) -> TakenCount:
+        """Where the handles of a queue count what they take."""
+        return self._taken[task_queue]
+
+    def oldest_tasks(self, task_queue: str) -> list[str]:
+        """The runs whose tasks have waited longest: one of each priority."""
+        return self._tasks[task_queue].heads()
+
+    def oldest_attempts(self, task_queue: str) -> list[tuple[str, int]]:
+        """The attempts that have waited longest: one of each priority."""
+        return self._attempts[task_queue].heads()
+
+    def sample(self) -> None:
+        """Note now and then what was taken and what waits, for `rates`. Called every second."""
+        now, samples = time.monotonic(), self._samples
+        if samples and now - samples[-1][0] < _SAMPLE_EVERY:
+            return
+        busy = {
+            queue for each in (self._takers, self._tasks, self._attempts) for queue, it in each.items() if it
+        }
+        samples.append((now, {queue: self._counted(queue) for queue in busy}))
+        while len(samples) > 1 and now - samples[1][0] >= RATE_WINDOW:
+            samples.popleft()
+
+    def rates(self, task_queue: str, activities: bool) -> tuple[float, float]:
+        """How many tasks a second came to a queue, and how many were taken, of late. What came is what was taken and what waits
+        more than before: so nothing is counted where tasks come, and one that was withdrawn has not come.
+        """
+        if not self._samples:
+            return 0.0, 0.0
+        since, then = self._samples[0]
+        lasted = max(time.monotonic() - since, 1.0)
+        before, after = then.get(task_queue, (0, 0, 0, 0)), self._counted(task_queue)
+        waiting, taken = (after[at] - before[at] for at in ((2, 3) if activities else (0, 1)))
+        return max(0, waiting + taken) / lasted, taken / lasted
+
+    def _counted(self, queue: str) -> tuple[int, ...]:
+        taken = self._taken[queue]
+        return len(self._tasks[queue]), taken.tasks, len(self._attempts[queue]), taken.attempts
 
     # --- waking ---------------------------------------------------------------------------------------------
 

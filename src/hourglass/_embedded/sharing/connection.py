@@ -111,6 +111,10 @@ class FileConnection:
             return self._read(request)
         return self._call(request)
 
+    def execute(self, request: s.StartWorkflow) -> Coroutine[Any, Any, s.Executed]:
+        """Start a workflow and wait for its end, as one request where the engine is in this process."""
+        return self._calls.run(self._file.execute, request)
+
     async def _read(self, request: s.Request[A]) -> A:
         """Ask; where the file's disk is full the answer says so, and the log too, once."""
         answer = await self._call(request)

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar
 
 from hourglass._contract.handle import HandleConfig
-from hourglass._contract.service import Request, WorkerProcess
-from hourglass._embedded.clients.requests import answer
+from hourglass._contract.service import Executed, Request, StartWorkflow, WorkerProcess
+from hourglass._embedded.clients.requests import answer, execute
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.task_queues import QueuePoller
 from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION
@@ -110,6 +110,15 @@ class OpenEngine:
         """Ask the engine. Raises `EngineClosed` if it is closed meanwhile, or dies of it."""
         try:
             return await self._calls.run(answer, self.engine, request)
+        except StorageError:
+            if self.engine.failed is not None:
+                raise EngineClosed("the engine failed") from None
+            raise
+
+    async def execute(self, request: StartWorkflow) -> Executed:
+        """Start a workflow and wait for its end. Raises as `call` does."""
+        try:
+            return await self._calls.run(execute, self.engine, request)
         except StorageError:
             if self.engine.failed is not None:
                 raise EngineClosed("the engine failed") from None

@@ -69,6 +69,7 @@ class SharedFile:
         self._changed = Bell()
         self.calls = CallRouter(opener, path, namespace, self._changed)
         self.call = self.calls.call
+        self.execute = self.calls.execute
         self._handles: set[FileHandle] = set()
         self._keeper: asyncio.Task[None] | None = None
         self._failures = 0

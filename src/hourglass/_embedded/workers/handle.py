@@ -69,6 +69,7 @@ class EngineHandle:
         self.on_activities: Callable[[Sequence[ActivityItem]], object] | None = None
         self._engine = engine
         self._config = config
+        self._most_tasks = config.max_concurrent_workflow_tasks
         self._ended = ended
         self.process_id = process_id or os.getpid()
         self._is_remote = process_id != 0
@@ -77,6 +78,7 @@ class EngineHandle:
         self._local = self._cache.local
         self._queues = engine.queues
         self._tasks_offered = engine.queues.all_tasks(config.task_queue)
+        self._taken = engine.queues.taken(config.task_queue)
         self._asked = engine.tasks.all_asked()
         self._attempts_offered = engine.queues.all_attempts(config.task_queue)
         self._eager = Eager(config.identity, config.task_queue, engine.limits)
@@ -108,8 +110,7 @@ class EngineHandle:
     @property
     def has_task_room(self) -> bool:
         """Whether it would take one more workflow task now."""
-        most = self._config.max_concurrent_workflow_tasks
-        return self._task_polls > 0 and self.takes_workflows and self._cache.outstanding < most
+        return self._task_polls > 0 and self.takes_workflows and self._cache.outstanding < self._most_tasks
 
     @property
     def has_attempt_room(self) -> bool:
@@ -246,11 +247,12 @@ class EngineHandle:
         while self.takes_workflows and not (
             ready and not queues.shared and self._engine.is_durable(ready[-1][1])
         ):
-            if self._cache.outstanding >= self._config.max_concurrent_workflow_tasks:
+            if self._cache.outstanding >= self._most_tasks:
                 return
             task = self._engine.tasks.take(self)
             asked = None if task else self._engine.tasks.take_queries(self)
             if task is not None:
+                self._taken.tasks += 1
                 self._cache.begin_task(task)
             elif asked is not None:
                 self._cache.begin_queries(asked)
@@ -268,7 +270,8 @@ class EngineHandle:
 
     def answer_activation(self, completion: Completion) -> bool:
         """The same at once; whether the run is forgotten with it."""
-        self._take_completion(completion)
+        if self._engine.is_over or not self._cache.complete(completion):
+            self._take_completion(completion)
         forgotten = bool(self._cache.ready) and self._cache.forget_closed(completion.run_id)
         self._took_answer()
         return forgotten
@@ -310,7 +313,11 @@ class EngineHandle:
                     self._say_it_is_over()
                 item = self._local.next_item() or self._hand.next_item()
                 if item is not None:
-                    return item
+                    if self.on_activities is None:
+                        return item
+                    # There is a receiver: this poll has only waited until they may leave, and goes on waiting.
+                    self.on_activities([item, *self.take_activities()])
+                    continue
                 rests_on = self._hand.rests_on or self._local.rests_on
                 if rests_on:
                     await self._until_durable(rests_on)
@@ -329,8 +336,10 @@ class EngineHandle:
     def take_activities(self) -> list[ActivityItem]:
         """Those that a poll would bring at once."""
         taken: list[ActivityItem] = []
-        local, hand = self._local, self._hand
-        while (item := (local.next_item() if local.has_items else None) or hand.next_item()) is not None:
+        local = self._local
+        while local.has_items and (item := local.next_item()) is not None:
+            taken.append(item)
+        while (item := self._hand.next_item()) is not None:
             taken.append(item)
         return taken
 
@@ -344,9 +353,11 @@ class EngineHandle:
             self._say_it_is_over()
         in_hand = self._hand.out.pop(result.token, None)
         if in_hand is not None and type(result) is ActivityOk:
-            self._heartbeats.end(result.token, flush=False)
+            if self._heartbeats.pauses:
+                self._heartbeats.end(result.token, flush=False)
             record, attempts = in_hand.record, self._engine.attempts
             if attempts.complete(in_hand, result, self.identity, self._wants_task(record)):
+                self._taken.tasks += 1
                 self._cache.begin_task_after(record, in_hand.token.scheduled_event_id, result.result)
         elif in_hand is None and self._local.is_local(result.token):
             self._local.complete(result)
@@ -376,12 +387,13 @@ class EngineHandle:
         """
         if not self._task_polls or self._tasks_offered or self.own_tasks or not self.takes_workflows:
             return None
-        if record.sticky is not self:
+        if record.sticky is not self or self._cache.outstanding >= self._most_tasks:
             return None
-        if self._cache.outstanding >= self._config.max_concurrent_workflow_tasks or not self._queues.is_free:
+        run, queues = record.run, self._queues
+        task = run.task
+        if queues.versioned or queues.policy.is_selective or run.started.spec.task_queue != self.task_queue:
             return None
-        run = record.run
-        if run.task_is_started or run.started.spec.task_queue != self.task_queue:
+        if task is not None and task.started_event_id:
             return None
         return None if self._cache.is_busy(run.run_id) else self._eager
 
