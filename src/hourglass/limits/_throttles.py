@@ -1,8 +1,8 @@
 """`limits.throttle`, at most so many in a span of time, and `hourglass.throttle`, the workflow that gives out turns.
 
 There is one keeper for each key in use. A turn is a moment in the future, given out at once: the run that gets one
-waits for it with a timer of its own. A run asks for all its tasks together, and has one timer for all (`TurnPool`). So the keeper has no timers but the one that ends it when its turns are all in
-the past and no run asks.
+waits for it with a timer of its own. A run asks for all its tasks together, and has one timer for all (`TurnPool`). So
+the keeper has no timers but the one that ends it when its turns are all in the past and no run asks.
 
 `Turns` and `next_turn`, how the next turn is found, are pure and must not know workflows, signals, clocks. Times are
 whole microseconds since the epoch. Invariants: turns are given in the order of asking and never go back; no span of
