@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 
 from hourglass._history import events as h
 from hourglass._story import advice, reasons_tasks
@@ -360,7 +361,10 @@ def open_steps(facts: Facts) -> list[Finding]:
 
 def standing_lines(facts: Facts, steps: Sequence[Finding]) -> list[Finding]:
     """What the steps do not tell: messages, conditions and locks that the code waits for, by the lines it stands at."""
-    found = [made for each in facts.stands if (made := _stand(facts, each)) is not None]
+    # A wait for a signal that has a limit is a step, where the limit says for which.
+    told = any(each.cause is Cause.SIGNAL for each in steps)
+    stands = [each for each in facts.stands if not (told and each.waits is Waits.SIGNAL and each.limited)]
+    found = [made for each in stands if (made := _stand(facts, each)) is not None]
     if found or steps:
         return _limited(facts, found)
     return [
@@ -386,6 +390,8 @@ def waiting_since(facts: Facts) -> int | None:
 def _timer(facts: Facts, span: Span) -> Finding:
     length = _timer_length(facts, span)
     due = span.start + length
+    if span.signal:
+        return _limited_signal(facts, span, due)
     what = "waits for a timer" if span.name.startswith("timer ") else f"waits for a {span.name}"
     return Finding(
         cause=Cause.TIMER,
@@ -394,6 +400,20 @@ def _timer(facts: Facts, span: Span) -> Finding:
         until=due,
         details=called_at(facts, Waits.TIMER) or _not_known(facts),
         actions=advice.nothing(),
+    )
+
+
+def _limited_signal(facts: Facts, span: Span, due: int) -> Finding:
+    """A wait for a signal that ends by itself: for the signal, not for the time."""
+    places = [each for each in facts.stands if each.waits is Waits.SIGNAL and each.limited]
+    return Finding(
+        cause=Cause.SIGNAL,
+        what=f"waits for signal {span.signal!r}",
+        since=span.start,
+        until=due,
+        place=places[0].place if len(places) == 1 else "",
+        code=places[0].code if len(places) == 1 else "",
+        actions=advice.send_signal(facts, (span.signal,)),
     )
 
 
@@ -555,7 +575,30 @@ def _open(facts: Facts) -> list[Finding]:
     standing = standing_lines(facts, steps)
     limits = {each.until for each in standing}  # the timer of a wait with a limit is told with the wait
     steps = [each for each in steps if each.cause is not Cause.TIMER or each.until not in limits]
-    return [*reasons_tasks.misfit(facts), *reasons_tasks.not_served(facts), *asked, *steps, *standing]
+    served = reasons_tasks.not_served(facts)
+    return [*reasons_tasks.misfit(facts), *served, *asked, *_unheard(facts), *steps, *standing]
+
+
+def _unheard(facts: Facts) -> list[Finding]:
+    """Signals that came and that no handler and no channel has taken, where their name is nearly that of one: misspelt, mostly.
+    One of another name may still be meant for a channel that the code has not come to.
+    """
+    if facts.unanswered or facts.takes_any:
+        return []
+    last: dict[str, int] = {}
+    for event in facts.events:
+        if isinstance(event.attributes, h.WorkflowExecutionSignaled):
+            last[clean(event.attributes.signal_name)] = event.time_ns
+    found = []
+    for name, at in last.items():
+        meant = (
+            [] if name in facts.signals else get_close_matches(name, facts.awaited or facts.signals, 1, 0.6)
+        )
+        if meant:
+            what = f"was sent signal {name!r}, which nothing in it takes: was {meant[0]!r} meant?"
+            actions = advice.send_signal(facts, (meant[0],))
+            found.append(Finding(cause=Cause.UNHEARD, what=what, since=at, actions=actions))
+    return found
 
 
 def _cancelling(facts: Facts) -> list[Finding]:
