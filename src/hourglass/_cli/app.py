@@ -82,6 +82,8 @@ def build(arguments: list[str]) -> typer.Typer:
 def run(arguments: list[str]) -> int:
     """Run a command; returns the exit code. Every error ends here, as a message that names what is wrong."""
     shown, arguments = _take_traceback(arguments)
+    if shown:
+        os.environ["HOURGLASS_TRACEBACK"] = "full"
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(logs.PlainFormatter())
     try:

@@ -3,7 +3,7 @@
 Here are the calls that act: on workflows (start, signal, query, cancel, terminate), those that change a run and wait
 for its word (updates, update with start, reset), on an activity that is completed from outside, by its token or by
 its ids, and on versions of workers (which is current, which there are, and what other messages say of them).
-`calls_views` has those that only look, `calls_schedules` those about schedules; `service` sends them all.
+`calls_views` has those that only look, `calls_schedules` those about schedules; `connection` sends them all.
 """
 
 from __future__ import annotations
@@ -21,13 +21,21 @@ from temporalio.api.enums.v1 import (
 )
 
 from hourglass._contract import service as sv
+from hourglass._contract.progress import (
+    CarriedProgress,
+    ProgressTaken,
+    PublishProgress,
+    carrier,
+    without_carrier,
+)
 from hourglass._engine.versions import (
     PinnedVersioningOverride,
     VersioningBehavior,
     VersioningOverride,
     WorkerDeploymentVersion,
 )
-from hourglass._temporal.payloads import (
+from hourglass._temporal.protos import (
+    START,
     failure_from,
     nanos_from,
     payloads_from,
@@ -37,7 +45,6 @@ from hourglass._temporal.payloads import (
     put_payloads,
     put_seconds,
 )
-from hourglass._temporal.specs import START
 
 # --- what a call is --------------------------------------------------------------------------------------------------
 
@@ -500,6 +507,21 @@ def _beat(data: bytes) -> sv.HeartbeatAnswer:
     return sv.HeartbeatAnswer(answer.cancel_requested)
 
 
+PUBLISHING_PAUSE = 0.2
+"""A server writes each heartbeat down: of what is published in between, all that is new goes with the next."""
+
+
+def publish(request: PublishProgress, scope: CallScope) -> Rpc:
+    """Have the attempt's heartbeat carry what it publishes, beside the details that it has."""
+    message: Any = ws.RecordActivityTaskHeartbeatRequest(
+        namespace=scope.namespace, identity=request.identity or scope.identity, task_token=request.token
+    )
+    carried = carrier(CarriedProgress(request.attempt, request.published))
+    put_payloads(message.details.payloads, (*without_carrier(request.details), carried))
+    taken = ProgressTaken(pause=PUBLISHING_PAUSE, keeps=False)
+    return Rpc("record_activity_task_heartbeat", message, lambda data: taken)
+
+
 ACTING: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     sv.StartWorkflow: start,
     sv.SignalWorkflow: signal,
@@ -512,6 +534,7 @@ ACTING: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     sv.CompleteActivity: complete,
     sv.ResetActivity: reset_activity,
     sv.HeartbeatActivity: heartbeat,
+    PublishProgress: publish,
     sv.UpdateWorkflow: update,
     sv.PollUpdate: poll_update,
     sv.UpdateWithStart: update_with_start,

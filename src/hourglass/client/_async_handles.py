@@ -13,7 +13,7 @@ from hourglass.client import _activities, _operations, _reset, _schedules, _upda
 from hourglass.client._faces import ActivityHandleFacts, HandleFacts, ScheduleHandleFacts, UpdateHandleFacts
 from hourglass.client._options import UpdateOptions
 from hourglass.client._schedule_data import ScheduleBackfill, ScheduleDescription
-from hourglass.client._values import WorkflowDescription
+from hourglass.client._values import HistoryEventPage, WorkflowDescription
 from hourglass.workflow import Channel
 
 if TYPE_CHECKING:
@@ -264,6 +264,16 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
     async def describe(self, *, rpc_timeout: Duration | None = None) -> WorkflowDescription:
         """Look at the workflow: its status, times, memo and what it waits for."""
         return await self._session.arun(_operations.describe(self._session, self._reference, rpc_timeout))
+
+    async def history_page(
+        self, *, page_size: int = 1000, page_token: bytes = b"", newest_first: bool = False
+    ) -> HistoryEventPage:
+        """Some of its events: the first (or the last, backwards), or those after a page that told its token. For a look at a part
+        of a long history; a server may give a few more or less than `page_size`. Payloads stay as they travel.
+        """
+        return await self._session.arun(
+            _operations.history_page(self._reference, page_size, page_token, newest_first)
+        )
 
     async def history(self) -> History:
         """Its history. Payloads stay as they travel: a codec is not applied."""

@@ -14,7 +14,7 @@ from hourglass.client import _activities, _operations, _reset, _schedules, _upda
 from hourglass.client._faces import ActivityHandleFacts, HandleFacts, ScheduleHandleFacts, UpdateHandleFacts
 from hourglass.client._options import UpdateOptions
 from hourglass.client._schedule_data import ScheduleBackfill, ScheduleDescription
-from hourglass.client._values import WorkflowDescription
+from hourglass.client._values import HistoryEventPage, WorkflowDescription
 from hourglass.workflow import Channel
 
 if TYPE_CHECKING:
@@ -257,6 +257,16 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
     def describe(self, *, rpc_timeout: Duration | None = None) -> WorkflowDescription:
         """Look at the workflow: its status, times, memo and what it waits for."""
         return self._session.run(_operations.describe(self._session, self._reference, rpc_timeout))
+
+    def history_page(
+        self, *, page_size: int = 1000, page_token: bytes = b"", newest_first: bool = False
+    ) -> HistoryEventPage:
+        """Some of its events: the first (or the last, backwards), or those after a page that told its token. For a look at a part
+        of a long history; a server may give a few more or less than `page_size`. Payloads stay as they travel.
+        """
+        return self._session.run(
+            _operations.history_page(self._reference, page_size, page_token, newest_first)
+        )
 
     def history(self) -> History:
         """Its history. Payloads stay as they travel: a codec is not applied."""

@@ -9,12 +9,14 @@ runs ends in one change of the store; the same request again is the same reset.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
+from hourglass._contract import progress as p
 from hourglass._contract import service as s
 from hourglass._contract.ids import new_id
 from hourglass._contract.service import Effect, Request, ResetWorkflow, Started
@@ -37,6 +39,7 @@ from hourglass._embedded.clients.schedule_requests import SCHEDULE_HANDLERS
 from hourglass._embedded.clients.update_requests import UPDATE_HANDLERS
 from hourglass._embedded.engine.deployments import Build
 from hourglass._embedded.engine.engine import Engine
+from hourglass._embedded.engine.progress import Publisher
 from hourglass._embedded.engine.run import AttemptToken, LoadedRun, WaitingQuery
 from hourglass._embedded.engine.starting import (
     check_free,
@@ -203,17 +206,46 @@ def _child_ended(initiated: int, last: Run, run: Run, now_ns: int) -> Transition
 
 
 async def pollers(engine: Engine, request: s.GetPollers) -> PendingAnswer[s.Pollers]:
-    """The workers that take workflow tasks, or attempts of activities, from a queue. A handle is in this process, so
-    each was last seen now.
+    """The workers that take workflow tasks, or attempts of activities, from a queue. A handle ends with its worker's
+    process, so each was last seen now.
     """
-    now = engine.clock.now_ns()
+    now, ours = engine.clock.now_ns(), os.getpid()
     found = tuple(
-        s.Poller(taker.identity, now, taker.version)
+        s.Poller(
+            taker.identity,
+            now,
+            taker.version,
+            taker.process_id,
+            taker.process_id == ours,
+            taker.in_hand[1 if request.activities else 0],
+        )
         for taker in engine.queues.takers(request.task_queue)
         if (taker.takes_activities if request.activities else taker.takes_workflows)
     )
     current = engine.deployments.current(request.task_queue)
-    return PendingAnswer(s.Pollers(found, engine.queues.served(), current), engine.runs.newest)
+    stats = _queue_stats(engine, request.task_queue, request.activities) if request.stats else None
+    return PendingAnswer(s.Pollers(found, engine.queues.served(), current, stats), engine.runs.newest)
+
+
+def _queue_stats(engine: Engine, queue: str, activities: bool) -> s.QueueStats | None:
+    if not engine.is_recovered:
+        return None
+    queues, runs, now = engine.queues, engine.runs, engine.clock.now_ns()
+    since = now
+    if activities:
+        backlog = len(queues.all_attempts(queue))
+        for run_id, scheduled in queues.oldest_attempts(queue):
+            record = runs.in_memory(run_id)
+            activity = None if record is None else record.run.activities.get(scheduled)
+            since = since if activity is None else min(since, activity.available_ns)
+    else:
+        backlog = len(queues.all_tasks(queue))
+        for run_id in queues.oldest_tasks(queue):
+            record = runs.in_memory(run_id)
+            task = None if record is None else record.run.task
+            since = since if task is None else min(since, task.available_ns)
+    add_rate, dispatch_rate = queues.rates(queue, activities)
+    return s.QueueStats(backlog, (now - since) / 1e9, add_rate, dispatch_rate)
 
 
 # --- workflows and activities ---------------------------------------------------------------------------------
@@ -231,11 +263,29 @@ _REJECTED = {
 
 async def start(engine: Engine, request: s.StartWorkflow) -> PendingAnswer[s.Started]:
     """Start a workflow."""
+    started, record = _start(engine, request)
+    return PendingAnswer(started, engine.runs.number_of(record))
+
+
+async def start_and_wait(engine: Engine, request: s.StartWorkflow) -> PendingAnswer[s.Executed]:
+    """Start a workflow and wait until its run closes: nothing is said of the start before, so it need not be durable
+    before.
+    """
+    started, record = _start(engine, request)
+    engine.queues.dispatch()
+    if (
+        record.run.run_id != started.run_id
+    ):  # it was started before, by this very request, and another followed
+        record = find(engine, request.workflow_id, started.run_id)
+    await wait(engine, record, record.closed, lambda: not record.run.is_open, None)
+    return PendingAnswer(s.Executed(started.run_id, _outcome(record)), engine.runs.number_of(record))
+
+
+def _start(engine: Engine, request: s.StartWorkflow) -> tuple[s.Started, LoadedRun]:
     if request.versioning_override is not None:
         engine.deployments.check(request.versioning_override, request.spec.task_queue)
     check_start(engine.runs, request)
-    started, record = start_workflow(engine.runs, request)
-    return PendingAnswer(started, engine.runs.number_of(record))
+    return start_workflow(engine.runs, request)
 
 
 async def signal(engine: Engine, request: s.SignalWorkflow) -> PendingAnswer[s.Nothing]:
@@ -408,19 +458,28 @@ async def get_history(engine: Engine, request: s.GetHistory) -> PendingAnswer[s.
             lambda: len(record.events) > begin or not record.run.is_open,
             request.rpc_timeout,
         )
-    page = _history_page(record.events, begin, goes_on=request.wait_new and record.run.is_open)
-    if request.wait_new:
+        page = _history_page(record.events, request, goes_on=record.run.is_open)
         return PendingAnswer(page, engine.runs.number_of(record))
     return await answered(
         engine,
         engine.runs.number_of(record),
-        page,
-        lambda: _history_page(stored(engine, record).events, begin, goes_on=False),
+        _history_page(record.events, request),
+        lambda: _history_page(stored(engine, record).events, request),
     )
 
 
-def _history_page(events: Sequence[h.HistoryEvent], begin: int, *, goes_on: bool) -> s.HistoryPage:
-    end = min(begin + PAGE, len(events))
+def _history_page(
+    events: Sequence[h.HistoryEvent], request: s.GetHistory, goes_on: bool = False
+) -> s.HistoryPage:
+    size = min(request.page_size, PAGE) if request.page_size else PAGE
+    token = request.next_page_token
+    if request.newest_first:
+        end = min(_offset(token), len(events)) if token else len(events)
+        begin = max(0, end - size)
+        back = tuple(event_json(event) for event in reversed(events[begin:end]))
+        return s.HistoryPage(back, str(begin).encode() if begin else b"")
+    begin = _offset(token)
+    end = min(begin + size, len(events))
     more = end < len(events) or goes_on
     page = tuple(event_json(event) for event in events[begin:end])
     return s.HistoryPage(page, str(end).encode() if more else b"")
@@ -477,6 +536,40 @@ async def heartbeat_activity(
     )
 
 
+async def publish_progress(engine: Engine, request: p.PublishProgress) -> PendingAnswer[p.ProgressTaken]:
+    """Keep what an attempt publishes, unless its sender takes this memory for another, which had more of it."""
+    token, _, activity = _attempt(engine, request.token, "", "", "")
+    memory = engine.progress
+    if request.keeper not in ("", memory.name):
+        return PendingAnswer(p.ProgressTaken(memory.name, taken=False), 0)
+    scheduled = activity.scheduled
+    publisher = Publisher(
+        scheduled.activity_id, scheduled.activity_type, token.attempt, token.scheduled_event_id
+    )
+    memory.publish(token.run_id, publisher, request.published)
+    return PendingAnswer(p.ProgressTaken(memory.name), 0)
+
+
+async def read_progress(engine: Engine, request: p.ReadProgress) -> PendingAnswer[p.ProgressRead]:
+    """What the activities of a run have published, beyond what was seen."""
+    record = find(engine, request.workflow_id, request.run_id)
+    run_id, memory = record.run.run_id, engine.progress
+    seen = {each.scheduled_event_id: (each.attempt, each.next) for each in request.seen}
+    found = memory.read(run_id, request.name, seen)
+    if not found and request.wait_new and record.run.is_open:
+
+        def is_news() -> bool:
+            nonlocal found
+            found = memory.read(run_id, request.name, seen)
+            return bool(found)
+
+        try:
+            await wait(engine, record, memory.news(run_id), is_news, request.rpc_timeout)
+        finally:
+            memory.tidy(run_id)
+    return PendingAnswer(p.ProgressRead(found), 0)
+
+
 HANDLERS: Handlers = {
     s.StartWorkflow: start,
     s.SignalWorkflow: signal,
@@ -494,6 +587,8 @@ HANDLERS: Handlers = {
     s.CompleteActivity: complete_activity,
     s.ResetActivity: reset_activity,
     s.HeartbeatActivity: heartbeat_activity,
+    p.PublishProgress: publish_progress,
+    p.ReadProgress: read_progress,
     ResetWorkflow: reset,
     s.ImportWorkflow: import_workflow,
     s.GetPollers: pollers,
@@ -505,16 +600,27 @@ HANDLERS: Handlers = {
 """All that this engine can be asked, with the handler of each."""
 
 
-async def answer(engine: Engine, request: Request[A]) -> A:
+def answer(engine: Engine, request: Request[A]) -> Coroutine[Any, Any, A]:
     """The way of a request through an engine: it is checked, carried out in memory, and answered when all that the
     answer rests on is durable. Raises the refusal, or `StorageError` if the engine has failed.
     """
-    if engine.failed is not None:
-        raise engine.failed
     handler = HANDLERS.get(type(request))
     if handler is None:
         name = type(request).__name__
         raise ServiceError(f"{name} is not supported by the embedded engine yet", status="UNIMPLEMENTED")
+    return _answer(engine, request, handler)
+
+
+def execute(engine: Engine, request: s.StartWorkflow) -> Coroutine[Any, Any, s.Executed]:
+    """The same of a start and of the wait for its end, as one request."""
+    return _answer(engine, request, start_and_wait)
+
+
+async def _answer(
+    engine: Engine, request: Request[Any], handler: Callable[[Engine, Any], Awaitable[PendingAnswer[A]]]
+) -> A:
+    if engine.failed is not None:
+        raise engine.failed
     engine.limits.check(request)
     try:
         found: PendingAnswer[A] = await handler(engine, request)
