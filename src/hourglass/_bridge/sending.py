@@ -21,15 +21,8 @@ from typing import Any, TypeAlias, TypeGuard
 import msgspec
 
 from hourglass._bridge.calls import CallDeadlines
-from hourglass._bridge.handles import (
-    Drain,
-    HandleRecord,
-    HandleTables,
-    is_eviction,
-    is_hopeless,
-    logger,
-    tell,
-)
+from hourglass._bridge.handles import Drain, HandleRecord, HandleTables, is_eviction, logger, tell
+from hourglass._bridge.life import is_hopeless
 from hourglass._bridge.poll_line import OURS, InFlight
 from hourglass._contract.handle import (
     ActivityDeferred,
