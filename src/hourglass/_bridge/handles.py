@@ -371,7 +371,6 @@ class HandleTables:
         self.counters = Counters()
         self.changed = Condition()
         self.epoch = 0
-        self.limits = HandleLimits()
         self.shared: Connection | None = None
         self.listener: Listener | None = None
         self.now_ns = now_ns
@@ -381,6 +380,7 @@ class HandleTables:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._bounded: set[asyncio.Task[Any]] = set()
         self._patience: dict[float, CallDeadlines] = {}
+        self.set_limits(HandleLimits())
         self._around = HandleContext(
             next_token=self._tokens.__next__, now_ns=now_ns, broken=self.handle_broke
         )
@@ -452,6 +452,14 @@ class HandleTables:
             if record.state is HandleState.ACTIVE:
                 return record.connection
         return self.shared or otherwise
+
+    def set_limits(self, limits: HandleLimits) -> None:
+        """From now on these hold."""
+        self.limits = limits
+        self.completing = self.patience(limits.completion)
+        """The deadlines of completions that are on their way."""
+        self.reporting = self.patience(limits.resend)
+        """Those of the ends of attempts, which are then sent again."""
 
     def patience(self, limit: float) -> CallDeadlines:
         """The timer for all calls with this limit in seconds."""

@@ -225,7 +225,8 @@ class BridgeHolder:
         tables = self.tables
         tables.epoch += 1
         self._epoch = tables.epoch
-        tables.limits, tables.shared, tables.listener = self._limits, self._shared, self
+        tables.set_limits(self._limits)
+        tables.shared, tables.listener = self._shared, self
         if tables.registrations or tables.records:
             tables.counters.takeovers += 1
         self._registrar.void_all()

@@ -101,7 +101,7 @@ class _SentCompletion:
         self.completion = completion
         self.then = then
         self.call: asyncio.Future[None] | None = None
-        self.patience = tables.patience(tables.limits.completion)
+        self.patience = tables.completing
 
     def begin(self, raw: RawCalls) -> None:
         try:
@@ -119,7 +119,8 @@ class _SentCompletion:
     def _ended(self, call: asyncio.Future[None]) -> None:
         record = self.record
         record.calls.discard(self)
-        self._untie()
+        if record.tails.get(self.completion.run_id) is call:  # as `_untie` does
+            del record.tails[self.completion.run_id]
         is_waited_for = self.patience.forget(self)
         error = None if call.cancelled() else call.exception()
         if error is not None and record.raw is not None and not record.state.over:
@@ -168,7 +169,7 @@ def _send(
         then()
         return
     record.tails[run_id] = task
-    patience = tables.patience(tables.limits.completion)
+    patience = tables.completing
 
     def untie() -> None:
         if record.tails.get(run_id) is task:
@@ -330,12 +331,14 @@ class _Report:
         call.add_done_callback(self._ended)
 
     def _watch(self) -> None:
-        limits = self.tables.limits
+        tables = self.tables
         # One deadline at a time: most ends are taken long before the first.
-        if limits.resend < limits.completion:
-            self._watch_for(limits.resend, _Report._late)
+        if tables.limits.resend < tables.limits.completion:
+            self.patience = tables.reporting
+            self.patience.watch(self, _Report._late)
         else:
-            self._watch_for(limits.completion, _Report._unanswered)
+            self.patience = tables.completing
+            self.patience.watch(self, _Report._unanswered)
 
     def _watch_for(self, limit: float, overdue: Callable[[_Report], object]) -> None:
         if self.patience is not None:
