@@ -705,11 +705,27 @@ class LastSeen(Request[Sighting], frozen=True, kw_only=True):
 
 
 class Poller(msgspec.Struct, frozen=True):
-    """A worker that polls, when the engine last saw that, in nanoseconds of its clock, and as which version."""
+    """A worker that polls, when the engine last saw that, in nanoseconds of its clock, and as which version. The rest only
+    the embedded engine knows: the worker's process, whether the engine runs there, and how many workflow tasks and attempts
+    of activities it has in hand.
+    """
 
     identity: str
     last_seen_ns: int = 0
     version: WorkerDeploymentVersion | None = None
+    process_id: int = 0
+    is_owner: bool = False
+    in_hand: int = 0
+
+
+class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that works on a file, and what it has in hand. `is_owner`: the engine runs there."""
+
+    process_id: int
+    is_owner: bool = False
+    task_queues: tuple[str, ...] = ()
+    tasks: int = 0
+    attempts: int = 0
 
 
 class QueueStats(msgspec.Struct, frozen=True):

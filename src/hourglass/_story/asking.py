@@ -427,14 +427,19 @@ def _answered(facts: Facts, handle: WorkflowHandle[Any]) -> Facts:
         signals=tuple(signals),
         awaited=tuple(name for name, about in signals.items() if about == WAITED_FOR),
         updates=tuple(_described(metadata, "updateDefinitions")),
+        takes_any=any(not _text(each, "name") for each in _listed(metadata, "signalDefinitions")),
     )
 
 
 def _described(metadata: Any, kind: str) -> dict[str, str]:
+    found = _listed(metadata, kind)
+    return {_text(each, "name"): _text(each, "description") for each in found if _text(each, "name")}
+
+
+def _listed(metadata: Any, kind: str) -> list[Any]:
     definition = metadata.get("definition") if isinstance(metadata, Mapping) else None
     listed = definition.get(kind) if isinstance(definition, Mapping) else None
-    found = listed if isinstance(listed, list) else []
-    return {_text(each, "name"): _text(each, "description") for each in found if _text(each, "name")}
+    return listed if isinstance(listed, list) else []
 
 
 def _replayed(replayer: Replayer, history: History) -> Fault | None:

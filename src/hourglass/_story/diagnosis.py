@@ -45,6 +45,7 @@ class Cause(StrEnum):
     CHILD = "waits for a child workflow"
     UPDATE = "an update has not returned"
     LOCK = "waits for a lock"
+    UNHEARD = "was sent a signal that nothing takes"
     SIGNAL = "waits for a signal"
     CONDITION = "waits for a condition"
     MESSAGE = "waits for a message"
@@ -144,7 +145,8 @@ class QueueFacts:
 class Facts:
     """What is known of a run: its story, its events, and what others told about it.
 
-    `stands` and the names of messages are the run's own answers, given by a worker; `unanswered` is why there are none.
+    `stands` and the names of messages are the run's own answers, given by a worker; `unanswered` is why there are none;
+    `takes_any`: one of its handlers takes signals of every name.
     `children` are diagnoses by workflow id. `options` is what commands need to find the same target again.
     `replayed` is what today's code does with the history, where that was tried and it does not fit; `fits`: it was tried, and
     does. `pinned` is the
@@ -159,6 +161,7 @@ class Facts:
     awaited: tuple[str, ...] = ()
     signals: tuple[str, ...] = ()
     updates: tuple[str, ...] = ()
+    takes_any: bool = False
     unanswered: str = ""
     next_task: int | None = None
     children: Mapping[str, Diagnosis] = field(default_factory=dict)

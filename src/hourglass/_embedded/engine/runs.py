@@ -535,7 +535,7 @@ class RunTable:
             children={},
         )
         record.look(pending, self.clock.now_ns())
-        self.queues.offer(record.run, pending, self.clock.now_ns())
+        self.queues.offer(record.run, pending, self.clock.now_ns(), record.sticky)
         holders = {id(each.taker): each.taker for each in record.attempts.values()}
         if record.sticky is not None:
             holders[id(record.sticky)] = record.sticky
@@ -702,7 +702,7 @@ class RunTable:
         run = record.run
         if run.run_id not in self.parked:
             self._alarms.set(record, earliest, now)
-            self.queues.offer(run, ids, now)
+            self.queues.offer(run, ids, now, record.sticky)
         if record.attempts:
             record.tell_holders(ids)
         self.note_hands(record)

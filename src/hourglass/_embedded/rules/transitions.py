@@ -395,6 +395,20 @@ def recover(run: Run, new_run_id: str, now_ns: int) -> Transition:
     return draft.step()
 
 
+def lose_attempt_of(run: Run, activity: OpenActivity, now_ns: int) -> Transition:
+    """The process of the worker that had this attempt has ended, and others serve the run still."""
+    draft = Draft(run, now_ns)
+    lose_attempt(draft, activity, lost_failure(activity))
+    return draft.step()
+
+
+def lose_task(run: Run, now_ns: int) -> Transition:
+    """The process of the worker that had the run's task has ended: the task is wanted again at once."""
+    draft = Draft(run, now_ns)
+    time_out_task(draft, at_once=True)
+    return draft.step()
+
+
 def is_backing_off(run: Run, now_ns: int) -> bool:
     """Whether its task keeps failing and waits before it is tried again."""
     task = run.task
