@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hourglass._bridge.handles import Drain, HandleRecord, HandleTables, is_eviction, logger, tell
+from hourglass._bridge.handles import Drain, HandleRecord, HandleTables, logger, tell
 from hourglass._bridge.life import Deadlines, DrainStep, DrainView, HandleSignal, HandleState, next_step
 from hourglass._bridge.poll_line import OURS
 from hourglass._bridge.sending import fail_attempt, fail_run
@@ -24,6 +24,7 @@ from hourglass._engine.events import (
     ActivityCancelled,
     ActivityCompleted,
     ActivityFailed,
+    is_eviction,
 )
 
 _ENDED = "the worker's handle ended before this was dispatched"

@@ -34,7 +34,7 @@ from hourglass._contract.handle import (
     RawCalls,
 )
 from hourglass._contract.service import Connection
-from hourglass._engine.events import Activation, RunEvicted
+from hourglass._engine.events import Activation
 from hourglass.errors import (
     HourglassError,
 )
@@ -240,14 +240,6 @@ class HandleRecord:
         if not task.cancelled():
             task.exception()  # read, or asyncio logs it as never retrieved
         self.changed.notify_all()
-
-
-def is_eviction(activation: Activation) -> bool:
-    """Whether the engine wants this run forgotten."""
-    for event in activation.events:  # noqa: SIM110 - asked for each activation: a generator costs more than the answer
-        if type(event) is RunEvicted:
-            return True
-    return False
 
 
 # --- registrations ------------------------------------------------------------------------------------------

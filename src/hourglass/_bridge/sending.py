@@ -21,7 +21,7 @@ from typing import Any, TypeAlias, TypeGuard
 import msgspec
 
 from hourglass._bridge.calls import CallDeadlines
-from hourglass._bridge.handles import Drain, HandleRecord, HandleTables, is_eviction, logger, tell
+from hourglass._bridge.handles import Drain, HandleRecord, HandleTables, logger, tell
 from hourglass._bridge.life import is_hopeless
 from hourglass._bridge.poll_line import OURS, InFlight
 from hourglass._contract.handle import (
@@ -38,6 +38,7 @@ from hourglass._contract.handle import (
 )
 from hourglass._contract.service import CompleteActivity
 from hourglass._engine.commands import Completion, Succeeded, TaskFailed
+from hourglass._engine.events import is_eviction
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
 from hourglass.errors import WorkflowNotFoundError
 
@@ -350,7 +351,7 @@ class _Report:
         """The raw call has ended."""
         record = self.record
         record.calls.discard(self)
-        if not call.cancelled() and not record.state.over and (error := call.exception()) is not None:
+        if not call.cancelled() and (error := call.exception()) is not None and not record.state.over:
             assert record.raw is not None
             record.call(self._call(record.raw.mend_activity(self.result, error)))
         elif not self.over and not call.cancelled() and call.exception() is None:

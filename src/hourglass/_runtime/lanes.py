@@ -23,9 +23,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from hourglass._bridge.handles import is_eviction
 from hourglass._engine.commands import Succeeded
-from hourglass._engine.events import Activation, RunStarted
+from hourglass._engine.events import Activation, RunStarted, is_eviction
 from hourglass._runtime.cache import Entry, Key
 from hourglass._runtime.evaluation import Counts, Evaluations, Verdict, let_go
 from hourglass._runtime.hung import GilWatchdog, HungStack, Stopper, frame_of, take_stack
