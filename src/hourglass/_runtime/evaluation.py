@@ -45,9 +45,8 @@ from hourglass._engine.events import Activation, QueryReceived, RunEvicted, RunS
 from hourglass._engine.verify import verify_run
 from hourglass._runtime import work_log
 from hourglass._runtime.cache import CacheLimits, Entry, Key, LiveRuns, LostJournals, StateCache
-from hourglass._runtime.deaths import digest_of
 from hourglass._runtime.hung import LaneStopped
-from hourglass._runtime.lane_notes import LaneNote, packed
+from hourglass._runtime.lane_notes import LaneNote, digest_of, packed
 from hourglass._runtime.parked import Hang, ParkedRuns, Quarantine, miss, refusal, task_failed
 from hourglass._runtime.watcher import Watcher
 from hourglass.errors import HourglassError
