@@ -285,11 +285,15 @@ class RunTable:
         started: h.WorkflowExecutionStarted,
         signal: h.WorkflowExecutionSignaled | None = None,
         request_ids: tuple[str, ...] = (),
+        *,
+        is_first: bool = False,
     ) -> LoadedRun:
-        """Begin a run, by a signal or without; its id is `started.original_run_id`."""
+        """Begin a run, by a signal or without; its id is `started.original_run_id`. `is_first`: the caller knows that its
+        workflow has no other.
+        """
         now = self.clock.now_ns()
         signals = () if signal is None else (signal,)
-        record, earliest = self._begin(started, signals, request_ids, now)
+        record, earliest = self._begin(started, signals, request_ids, now, is_first=is_first)
         if self._transaction.is_open:
             self._transaction.add(Part(record, self._change_of(record, request_ids, now), _NOTHING, earliest))
         else:
@@ -580,9 +584,11 @@ class RunTable:
         signals: tuple[h.WorkflowExecutionSignaled, ...],
         request_ids: tuple[str, ...],
         now: int,
+        *,
+        is_first: bool = False,
     ) -> tuple[LoadedRun, int]:
         workflow_id = started.workflow_id
-        has_past = bool(
+        has_past = not is_first and bool(
             started.continued_run_id or self._current.get(workflow_id) or self.store.current(workflow_id)
         )
         step = transitions.open_run(started.original_run_id, started, now, signals)
