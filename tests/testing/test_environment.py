@@ -303,9 +303,14 @@ def test_a_run_that_never_closes_is_verified_when_its_environment_ends() -> None
     with pytest.raises(WorkflowParked) as caught, Environment() as env:
         env.start_workflow(moody)
     assert isinstance(caught.value.__cause__, NondeterminismError)
-    with pytest.raises(KeyError), Environment() as env:
-        env.start_workflow(moody)
-        raise KeyError
+
+    def fail() -> None:
+        with Environment() as env:
+            env.start_workflow(moody)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
     with Environment(verify="off") as env:
         env.start_workflow(moody)
 

@@ -175,9 +175,9 @@ def deadline(activity: OpenActivity) -> tuple[int, TimeoutType]:
     return when, kind
 
 
-def narrowest_timeout(activity: OpenActivity) -> float:
+@lru_cache(maxsize=1024)
+def narrowest_timeout(spec: ActivitySpec) -> float:
     """The shortest of the timeouts that run while a worker has an attempt; 0 if there is none."""
-    spec = activity.spec
     limits = (spec.start_to_close_timeout, spec.heartbeat_timeout, spec.schedule_to_close_timeout)
     return min([limit for limit in limits if limit], default=0.0)
 

@@ -44,7 +44,7 @@ def coalesce(changes: Sequence[Change | ScheduleChange]) -> tuple[list[Change], 
     """
     merged: dict[str, Change] = {}
     schedules: dict[str, ScheduleChange] = {}
-    for change in flat(changes) if any([change.also for change in changes]) else changes:
+    for change in flat(changes) if any(change.also for change in changes) else changes:
         if isinstance(change, ScheduleChange):
             schedules[change.schedule_id] = change
             continue
