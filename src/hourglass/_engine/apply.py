@@ -1,4 +1,5 @@
-"""One handler for each kind of event: what it does to a run. A table, so that a test can walk it (I8).
+"""What events do to a run: how it begins, what becomes of it when its body ends, and one handler for each kind of event. A
+table, so that a test can walk it (I8).
 
 Patches and seeds are not in it: they make no fiber ready, and are taken in before or between the others (`prepare`).
 """
@@ -8,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hourglass._engine.context import LiveRun
+from hourglass._engine.commands import CancelRun, Command, CompleteRun, FailRun
+from hourglass._engine.context import LiveRun, raised_at, returned_at
 from hourglass._engine.events import (
     ActivityBackedOff,
     ActivityCancelled,
@@ -32,12 +34,157 @@ from hourglass._engine.events import (
     TimerFired,
     UpdateReceived,
 )
-from hourglass._engine.fibers import Task
+from hourglass._engine.fibers import FiberTask, Task, current_fiber, error_of, is_cancellation, watched
+from hourglass._engine.interception import chain
+from hourglass._engine.messages import ContinueAsNewRequest, HandlerFiber, executed, is_failure
 from hourglass._engine.operations import ActivityOperation, ChildOperation, Timer
 from hourglass._engine.scheduler import FAILED, PENDING, RESOLVED
 from hourglass._engine.state import ACTIVITY, CANCEL, CHILD, SIGNAL, TIMER
 from hourglass.converter import Failure
-from hourglass.errors import NondeterminismError, WorkflowAlreadyStartedError
+from hourglass.errors import (
+    Cancelled,
+    CancelledError,
+    InternalError,
+    NondeterminismError,
+    PayloadError,
+    TaskCancelledError,
+    UsageError,
+    WorkflowAlreadyStartedError,
+)
+
+# --- the body: how a run begins, and what becomes of it when its body ends ---------------------------------
+
+
+def start(live: LiveRun, rest: list[AnyEvent]) -> None:
+    """Begin a run: note its type and input, build its object, and make its body's fiber, which does not run yet."""
+    started = next((event for event in rest if isinstance(event, RunStarted)), None)
+    if started is None:
+        raise InternalError("an activation came for a run that was never started")
+    live.started = started
+    live.begun_ns = live.facts.timestamp_ns
+    state = live.state
+    state.workflow_type = started.workflow_type
+    if live.settings.interceptors:
+        with live.looking("the start of an interceptor"):
+            live.inbound, live.outbound = watched(chain, live.settings.interceptors)
+    definition = live.definition
+    try:
+        arguments = definition.arguments(live.converter, started.arguments)
+    except (PayloadError, UsageError) as error:
+        if not is_failure(live, error):
+            raise
+        live.main = RefusedFiber(live, error)
+        return
+    if definition.is_class:
+        obj = _build_object(live, arguments if definition.init_takes_arguments else [])
+        live.handlers.bind_object(obj)
+        # Decoded again: what the constructor did to its arguments must not reach the body (I6).
+        arguments = [obj, *definition.arguments(live.converter, started.arguments)]
+
+    live.main = MainFiber(live, arguments)
+
+
+class MainFiber(HandlerFiber):
+    """The body of the workflow. A class of its own, because closures would cost each waiting run half a KiB."""
+
+    __slots__ = ("arguments",)
+
+    def __init__(self, live: LiveRun, arguments: list[Any]) -> None:
+        super().__init__(live, (), "workflow", self._main)
+        self.arguments = arguments
+
+    def _main(self) -> None:
+        run_top_level(self.run, self._complete)
+
+    def _complete(self) -> None:
+        live = self.run
+        if live.inbound is None:
+            value = _call(live.definition.run, self.arguments)
+        else:
+            value = executed(live, live.inbound, self.arguments)
+        at = returned_at(self, live.definition.run) if live.sites is not None else None
+        result = CompleteRun(live.converter.encode(value))
+        if live.closing is not None:
+            live.closing()
+        live.issue(result, self, at=at)
+
+
+class RefusedFiber(HandlerFiber):
+    """In the place of a body whose arguments do not fit, where the workflow says that this fails the run."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, live: LiveRun, error: Exception) -> None:
+        super().__init__(live, (), "workflow", self._main)
+        self.error = error
+
+    def _main(self) -> None:
+        run_top_level(self.run, self._refuse)
+
+    def _refuse(self) -> None:
+        raise self.error
+
+
+def _call(body: Callable[..., Any], arguments: list[Any]) -> Any:
+    """Call the body. Spelled out for the usual counts: a call by `*` takes C stack, which every waiting fiber keeps."""
+    match arguments:
+        case []:
+            return body()
+        case [a]:
+            return body(a)
+        case [a, b]:
+            return body(a, b)
+        case [a, b, c]:
+            return body(a, b, c)
+        case _:
+            return body(*arguments)
+
+
+def _build_object(live: LiveRun, arguments: list[Any]) -> Any:
+    """Run the constructor: it may look at facts and register things, but not wait."""
+    fiber: FiberTask[Any] = FiberTask(
+        live, ("init",), f"{live.definition.name}.__init__", live.definition.target, *arguments
+    )
+    fiber.run_at_once()
+    if fiber.state != RESOLVED:
+        raise error_of(fiber)
+    return fiber.value
+
+
+def run_top_level(live: LiveRun, call: Callable[[], None]) -> None:
+    """Run the body or a signal's handler: what it lets out decides the run's fate."""
+    try:
+        call()
+    except ContinueAsNewRequest as request:
+        _end(live, request.command, request)
+    except (Exception, Cancelled) as error:
+        if live.dead:
+            raise
+        if live.cancel_reason is not None and is_cancellation(error):
+            _end(live, CancelRun(), error)
+        elif isinstance(error, Cancelled) or (
+            isinstance(error, TaskCancelledError) and live.behaviour.other_tasks_cancellation_ends_run
+        ):
+            # To asyncio, and so in runs of temporalio's, another task's cancellation is like one's own.
+            failed = CancelledError("the workflow was cancelled from within")
+            _end(live, FailRun(live.converter.to_failure(failed)), error)
+        elif is_failure(live, error):
+            _end(live, FailRun(live.converter.to_failure(error)), error)
+        else:
+            live.error = error
+
+
+def _end(live: LiveRun, command: Command, error: BaseException) -> None:
+    """Send the run's last command, which this error means; what is to be told before comes first."""
+    fiber = current_fiber()
+    assert fiber is not None
+    at = raised_at(error) if live.sites is not None else None
+    if live.closing is not None:
+        live.closing()
+    live.issue(command, fiber, at=at)
+
+
+# --- what each kind of event does --------------------------------------------------------------------------
 
 
 def prepare(live: LiveRun, event: AnyEvent) -> None:

@@ -121,6 +121,9 @@ class ContinueAsNewRequest(BaseException):
         self.command = command
 
 
+UNREAD_SIGNALS: Final = "__hourglass_unread_signals"
+"""A query that every run of ours answers: the signals that came and that neither a handler nor a channel took, by name."""
+
 WAITED_FOR: Final = "the workflow waits for it"
 """How a channel is described that a fiber reads from now."""
 
@@ -378,6 +381,9 @@ class Handlers:
                 return AnswerQuery(event.id, run.converter.encode(self.stack_trace()))
             if event.name == "__temporal_workflow_metadata":
                 return AnswerQuery(event.id, self.metadata())
+            if event.name == UNREAD_SIGNALS:
+                unread = {name: len(waiting) for name, waiting in run.state.signals.items() if waiting}
+                return AnswerQuery(event.id, run.converter.encode(unread))
             handler = self.find("query", event.name)
             if handler is None:
                 raise UsageError(

@@ -29,6 +29,7 @@ from hourglass._contract.schedules import SchedulePage
 from hourglass._contract.service import Connection, Executed, Page, Request, StartWorkflow
 from hourglass._contract.well_formed import check_request
 from hourglass._forks import ForkStage, at_fork, leak
+from hourglass._runtime.code_origin import without_our_frames
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import Target, open_connection
 from hourglass.client._interception import (
@@ -40,7 +41,7 @@ from hourglass.client._interception import (
     client_chain,
 )
 from hourglass.converter import Codec, Converter, default_converter, seal, unseal
-from hourglass.errors import DecodeError, UsageError
+from hourglass.errors import DecodeError, HourglassError, UsageError
 
 # --- link -----------------------------------------------------------------------------------------
 
@@ -61,6 +62,8 @@ class Link:
         self.target = connection.target
         self.namespace = connection.namespace
         self.closed = False
+        self.unserved: set[str] = set()
+        """The task queues of which a client that waits has said that no worker serves them."""
         self._opener = opener
         self._opening = asyncio.Lock()
         self._portal: Portal | None = portal
@@ -252,10 +255,14 @@ class ClientSession:
 
     def run(self, operation: ClientOperation[T]) -> T:
         """Run an operation and block this thread until it is done; interceptors see it first."""
-        if operation.call is None:
-            return self.perform(operation)
-        answer: T = getattr(self.outbound, operation.call._method)(operation.call)
-        return answer
+        try:
+            if operation.call is None:
+                return self.perform(operation)
+            answer: T = getattr(self.outbound, operation.call._method)(operation.call)
+            return answer
+        except HourglassError as error:
+            without_our_frames(error)
+            raise
 
     def arun(self, operation: ClientOperation[T]) -> Coroutine[Any, Any, T]:
         """Run an operation and await it, on any event loop; interceptors see it first."""
@@ -270,7 +277,11 @@ class ClientSession:
 
     async def aperform(self, operation: ClientOperation[T]) -> T:
         """Run an operation itself, and await it."""
-        return operation.parse(await self.link.portal.acall(operation.ask(self)))
+        try:
+            return operation.parse(await self.link.portal.acall(operation.ask(self)))
+        except HourglassError as error:
+            without_our_frames(error)
+            raise
 
     def within(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
         """A time limit for what is awaited inside: real seconds, but for a session of another time."""

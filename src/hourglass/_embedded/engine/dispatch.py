@@ -57,7 +57,7 @@ def activity_task(namespace: str, run: Run, activity: OpenActivity, token: bytes
         activity_type=scheduled.activity_type,
         spec=spec,
         arguments=scheduled.arguments,
-        attempt=activity.attempt,
+        attempt=activity.attempt - activity.earlier or 1,
         namespace=namespace,
         workflow_id=run.started.workflow_id,
         run_id=run.run_id,
@@ -102,8 +102,14 @@ class ActivityDispatch:
             activity = None if record is None else record.run.activities.get(scheduled)
             if record is None or activity is None or activity.started_ns or activity.available_ns > now:
                 continue
+            if record.run.paused is not None:
+                continue
             versions = self._deployments
             if versions.in_use and not versions.takes_attempt(taker, record.run, activity):
+                continue
+            if runs.queues.shared and not runs.queues.is_for_attempt(taker, activity.scheduled.activity_type):
+                if runs.queues.uniform:
+                    return None  # others have less in hand, whatever the type
                 continue
             token = AttemptToken(run_id, scheduled, activity.attempt)
             in_hand = record.attempts[scheduled] = TakenAttempt(token, taker, record)
@@ -219,6 +225,14 @@ class ActivityDispatch:
             del record.attempts[token.scheduled_event_id]
             self._runs.note_hands(record)
 
+    def lose(self, token: AttemptToken) -> None:
+        """The process of the worker that had an attempt has ended: it is tried again, as its policy says."""
+        self.release(token)
+        found = self.find(token)
+        if found is not None and not found[1].deferred:
+            record, activity = found
+            self._runs.change(record, lambda run, now: transitions.lose_attempt_of(run, activity, now))
+
     def give_back(self, token: AttemptToken) -> None:
         """An attempt that was taken did not reach a worker: it waits again."""
         self.release(token)
@@ -247,7 +261,7 @@ class UpdateDispatch:
     def admit(self, record: LoadedRun, request: UpdateRequest) -> Waiting:
         """A client asks for an update of a new id."""
         waiting = self.of(record).admit(request)
-        self._want_task(record)
+        self.want_task(record)
         return waiting
 
     def give(self, record: LoadedRun) -> tuple[UpdateRequest, ...]:
@@ -268,9 +282,10 @@ class UpdateDispatch:
             updates.waiting.clear()  # a client that waits asks the run that follows, if one does
             return
         updates.answered(number)
-        self._want_task(record)
+        self.want_task(record)
 
-    def _want_task(self, record: LoadedRun) -> None:
+    def want_task(self, record: LoadedRun) -> None:
+        """See to it that a run whose updates wait has a task, unless it is paused."""
         waits = record.updates is not None and record.updates.waiting
         if waits and record.run.is_open and record.run.task is None:
             silent = isinstance(record.events[-1].attributes, WorkflowTaskCompleted)
@@ -304,9 +319,18 @@ class TaskDispatch:
 
     def take(self, taker: QueuePoller) -> LoadedRun | None:
         """Give a handle a run's task, if one waits on its queue that it may have."""
-        for run_id in () if self._runs.stopped else self._runs.queues.tasks(taker.task_queue):
+        queues = self._runs.queues
+        for run_id in () if self._runs.stopped else queues.tasks(taker):
             record = self._runs.in_memory(run_id)
             if record is not None and self._may_take(record, taker):
+                if (
+                    queues.shared
+                    and record.sticky is not taker
+                    and not queues.is_for_task(taker, record.run.started.workflow_type)
+                ):
+                    if queues.uniform:
+                        return None  # others have less in hand, whatever the type
+                    continue
                 self._start(record, taker)
                 # A run that has outgrown its limits was ended instead. Begin anew: the queue changed under the loop.
                 return record if record.run.task_is_started else self.take(taker)
@@ -332,7 +356,7 @@ class TaskDispatch:
     def take_queries(self, taker: QueuePoller) -> LoadedRun | None:
         """Give a handle a run that has queries to answer and no task to be done before."""
         for record in self._asked.values():
-            if record.run.task is None and self._is_for(record, taker):
+            if record.run.task is None and self._is_for(record, taker) and self._knows(record, taker):
                 del self._asked[record.run.run_id]
                 self._stick(record, taker)
                 return record
@@ -379,6 +403,7 @@ class TaskDispatch:
         """If it was this handle that knew a run: others may take what waits of it now."""
         if record.sticky is taker:
             record.sticky = None
+            self._runs.queues.release(taker, record.run.run_id)
             if record.run.is_open:
                 self._runs.queues.wake(record.run.started.spec.task_queue)
 
@@ -474,6 +499,17 @@ class TaskDispatch:
         if _is_in_hand(record.run, number):
             self._runs.change(record, lambda run, now: tasks.fail_task(run, int(cause), failure, who, now))
 
+    def lose(self, record: LoadedRun, number: int) -> None:
+        """The process of the worker that had a task has ended: it is wanted again at once."""
+        if _is_in_hand(record.run, number):
+            self._runs.change(record, transitions.lose_task)
+
+    def ask_again(self, record: LoadedRun, queries: Sequence[WaitingQuery]) -> None:
+        """A worker has ended with these queries in hand: another one answers them."""
+        for query in queries:
+            if not query.answer.done():
+                self.ask(record, query)
+
     def _may_take(self, record: LoadedRun, taker: QueuePoller) -> bool:
         task = record.run.task
         ready = (
@@ -492,10 +528,16 @@ class TaskDispatch:
         # A worker that knows the run, and is of a version that it has left, keeps no other from taking it.
         return sticky is None or sticky is taker or not versions.takes_task(sticky, record.run)
 
+    def _knows(self, record: LoadedRun, taker: QueuePoller) -> bool:
+        """Whether a handle that could answer a run's queries knows its workflow, as well as any other of the queue."""
+        queues = self._runs.queues
+        return not queues.shared or queues.is_for_type(taker, record.run.started.workflow_type)
+
     def _stick(self, record: LoadedRun, taker: QueuePoller) -> None:
         """From now on this handle knows the run, and no other."""
         before, record.sticky = record.sticky, taker
         if before is not None and before is not taker:
+            self._runs.queues.release(before, record.run.run_id)
             before.moved(record.run.run_id)
 
 

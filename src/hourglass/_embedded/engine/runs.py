@@ -363,10 +363,13 @@ class RunTable:
         return ""
 
     def may_go_on(self, record: LoadedRun) -> bool:
-        """Whether `go_on` may be asked for a run: it is open, within its limits, and nothing keeps it from being changed."""
+        """Whether `go_on` may be asked for a run: it is open, not paused, within its limits, and nothing keeps it from being
+        changed.
+        """
         run, limits = record.run, self.limits
         return (
             run.status is RUNNING
+            and run.paused is None
             and run.length <= limits.history_events
             and run.history_size <= limits.history_bytes
             and not self.stopped
@@ -491,6 +494,17 @@ class RunTable:
             del self._current[workflow_id]
         return True
 
+    def forget(self, record: LoadedRun) -> int:
+        """Remove a run that has closed, and is durable, for good; gives the number of the change."""
+        self._alarms.silence(record)
+        run_id, workflow_id = record.run.run_id, record.run.started.workflow_id
+        self._records.pop(run_id, None)
+        self._kept_back.pop(run_id, None)
+        if self._current.get(workflow_id) == run_id:
+            del self._current[workflow_id]
+        self.appended = self.store.forget(run_id)
+        return self.appended
+
     def park(self, run_id: str, refusal: Refusal) -> LoadedRun | None:
         """What is in memory of a run cannot be stored: drop it, so that the run is again as it stands in the store,
         and give nothing of it out any more. Gives the record, which for caches and requests that still hold it is
@@ -528,7 +542,7 @@ class RunTable:
             children={},
         )
         record.look(pending, self.clock.now_ns())
-        self.queues.offer(record.run, pending, self.clock.now_ns())
+        self.queues.offer(record.run, pending, self.clock.now_ns(), record.sticky)
         holders = {id(each.taker): each.taker for each in record.attempts.values()}
         if record.sticky is not None:
             holders[id(record.sticky)] = record.sticky
@@ -697,7 +711,7 @@ class RunTable:
         run = record.run
         if run.run_id not in self.parked:
             self._alarms.set(record, earliest, now)
-            self.queues.offer(run, ids, now)
+            self.queues.offer(run, ids, now, record.sticky)
         if record.attempts:
             record.tell_holders(ids)
         self.note_hands(record)

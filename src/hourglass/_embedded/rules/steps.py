@@ -83,7 +83,7 @@ def complete_run(
     or follows.
     """
     task, started = run.task, run.started
-    if task is None or run.held or run.version is not None or run.children:
+    if task is None or run.held or run.version is not None or run.children or run.paused is not None:
         return None
     if started.parent_run_id or started.spec.cron_schedule:
         return None
@@ -187,7 +187,9 @@ def ask_for_activities(
     """
     task, limits, pending, spec = run.task, eager.limits, run.activities, run.started.spec
     count = len(commands)
-    if task is None or run.held or run.version is not None or spec.run_timeout or run.started.expiration_ns:
+    if task is None or run.held or run.version is not None or run.paused is not None:
+        return None
+    if spec.run_timeout or run.started.expiration_ns:
         return None
     if count > eager.attempts or count > _FEW or len(pending) + count > limits.pending:
         return None

@@ -94,13 +94,19 @@ class Written:
     """Its own id and its workflow's, as they are stored."""
     memo: dict[str, Payload] | None = None
     search_attributes: dict[str, Payload] | None = None
+    is_paused: bool = False
     wake_ns: int | None = None
     """Its wake time as it stands in the file, or will with the batch that is being built; None where that is not known."""
 
     def shows(self, run: Run) -> bool:
         """Whether lists show the run, which is open, as it is."""
-        return (self.memo is run.memo or self.memo == run.memo) and (
-            self.search_attributes is run.search_attributes or self.search_attributes == run.search_attributes
+        return (
+            (self.memo is run.memo or self.memo == run.memo)
+            and (
+                self.search_attributes is run.search_attributes
+                or self.search_attributes == run.search_attributes
+            )
+            and self.is_paused is (run.paused is not None)
         )
 
 
@@ -126,6 +132,7 @@ class WrittenRuns:
     def show(self, run: Run, written: Written) -> None:
         """Lists show an open run as it is."""
         written.memo, written.search_attributes = run.memo, run.search_attributes
+        written.is_paused = run.paused is not None
 
     def forget(self, run_id: str) -> None:
         """A run has closed, or is gone."""

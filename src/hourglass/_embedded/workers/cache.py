@@ -318,6 +318,21 @@ class Cache:
         self.ready.clear()
         self.outstanding = 0
 
+    def lose(self) -> None:
+        """The worker's process has ended: its tasks are wanted again at once, its queries are asked of others."""
+        tasks = self._engine.tasks
+        for cached in tuple(self._runs.values()):
+            record, number, questions = cached.record, cached.task_number, cached.questions
+            cached.task_number, cached.questions = 0, ()
+            self._forget(cached)
+            if number:
+                tasks.lose(record, number)
+            if questions:
+                tasks.ask_again(record, questions)
+        self.local.abandon()
+        self.ready.clear()
+        self.outstanding = 0
+
     def refuse_questions(self, error: HourglassError) -> None:
         """The engine is over: queries that a worker has in hand will not be answered."""
         for cached in self._runs.values():
