@@ -178,7 +178,8 @@ class ActivityDispatch:
         if eager is not None and run.task is None and run.task_count and runs.may_go_on(record):
             now = runs.clock.now_ns()
             step = complete_and_take_task(run, activity, value, who, now, eager)
-            if step.run.task_is_started and len(step.encoded) <= runs.limits.transaction_bytes:
+            task = step.run.task
+            if task is not None and task.started_event_id and len(step.encoded) <= runs.limits.transaction_bytes:
                 runs.go_on(record, step, now, to_worker=True)
                 return True
         runs.change(

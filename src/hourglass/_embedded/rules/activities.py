@@ -162,14 +162,14 @@ def lost_failure(activity: OpenActivity) -> Failure:
 
 
 def completed(
-    activity: OpenActivity, result: Payload | None, identity: str, started_event_id: int = JUST_BEFORE
+    activity: OpenActivity, result: Payload | None, identity: str
 ) -> tuple[h.Attributes, h.Attributes]:
     """The events of an activity that returned."""
     return (
         _started(activity),
         h.ActivityTaskCompleted(
             scheduled_event_id=activity.scheduled_event_id,
-            started_event_id=started_event_id,
+            started_event_id=JUST_BEFORE,
             result=result,
             identity=identity,
         ),

@@ -44,13 +44,14 @@ def coalesce(changes: Sequence[Change | ScheduleChange]) -> tuple[list[Change], 
     """
     merged: dict[str, Change] = {}
     schedules: dict[str, ScheduleChange] = {}
-    for change in flat(changes) if any(change.also for change in changes) else changes:
-        if isinstance(change, ScheduleChange):
-            schedules[change.schedule_id] = change
-            continue
-        run_id = change.run.run_id
-        known = merged.get(run_id)
-        merged[run_id] = change if known is None else _merge(known, change)
+    for each in changes:
+        for change in flat((each,)) if each.also else (each,):
+            if isinstance(change, ScheduleChange):
+                schedules[change.schedule_id] = change
+                continue
+            run_id = change.run.run_id
+            known = merged.get(run_id)
+            merged[run_id] = change if known is None else _merge(known, change)
     return list(merged.values()), list(schedules.values())
 
 
