@@ -24,7 +24,7 @@ from hourglass._contract.service import (
 )
 from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules import activities, steps
-from hourglass._embedded.rules.activities import lost_failure
+from hourglass._embedded.rules.activities import LOST, lost_failure
 from hourglass._embedded.rules.draft import Draft, Eager, take_task
 from hourglass._embedded.rules.draft import start_attempt as start_attempt
 from hourglass._embedded.rules.followers import next_attempt_or_run
@@ -396,9 +396,16 @@ def recover(run: Run, new_run_id: str, now_ns: int) -> Transition:
 
 
 def lose_attempt_of(run: Run, activity: OpenActivity, now_ns: int) -> Transition:
-    """The process of the worker that had this attempt has ended, and others serve the run still."""
+    """The process of the worker that had this attempt has ended, and others serve the run still. That is no fault of the
+    activity's: it is tried again at once, if its policy lets it. If the attempt before was lost, too, it may be this activity
+    that ends processes: then its policy's pause holds.
+    """
     draft = Draft(run, now_ns)
+    before = activity.last_failure
     lose_attempt(draft, activity, lost_failure(activity))
+    again = draft.run.activities.get(activity.scheduled_event_id)
+    if again is not None and (before is None or before.message != LOST):
+        draft.put_activity(msgspec.structs.replace(again, available_ns=now_ns))
     return draft.step()
 
 
