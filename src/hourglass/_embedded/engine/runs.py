@@ -190,6 +190,8 @@ class RunTable:
         self._kept_back: dict[str, LoadedRun] = {}
         self._kept_long: list[LoadedRun] = []
         self._timer_runs = False
+        self.took_over = False
+        """Whether another process has just ended, and this one goes on with what it had."""
         self.parked: dict[str, StorageError] = {}
         """Runs of which something could not be written, and why: nothing of them is given out until the store is
         opened anew; they can be looked at, and ended.
@@ -587,7 +589,9 @@ class RunTable:
         if stored.run.run_id in self.parked:
             return record
         if needs_recovery(stored.run):
-            self._apply(record, recover(record.run, self.new_run_id(), now), pending, now)
+            self._apply(
+                record, recover(record.run, self.new_run_id(), now, at_once=self.took_over), pending, now
+            )
         else:
             self._announce(record, pending, earliest, now)
         self._set_back(record, now)
