@@ -11,8 +11,10 @@ from tests.ui import flows
 from tests.ui.conftest import asked
 
 from hourglass import Client, Worker
+from hourglass._story.spans import Kind, Outcome, Span, Story
 from hourglass._ui import addresses
 from hourglass._ui.site import Site
+from hourglass._ui.waterfall import waterfall
 from hourglass.client import (
     Schedule,
     ScheduleActionStartWorkflow,
@@ -335,6 +337,34 @@ def test_many_schedules_at_once(web: httpx.Client, client: Client) -> None:
     assert "1 failed" in text
     paused = [each.id for each in client.list_schedules() if each.paused]
     assert sorted(paused) == ["s0", "s1"]
+    days = {"start": "2026-01-01", "end": "2026-01-03"}
+    page = web.post("/schedules", data={"action": "backfill", "run": ["s1", "s2"], **days})
+    assert "2 of 2" in _done(web, page.url.path)
+    assert int(client.count_workflows()) >= 2
+    assert "no time" in web.post("/schedules", data={"action": "backfill", "run": ["s1"]}).text
+    assert sorted(each.id for each in client.list_schedules()) == ["s0", "s1", "s2"]
+
+
+def test_a_closer_look_unfolds_the_timeline() -> None:
+    """Many steps stand in one row; a part of the time has rows of its own, and links go on from there."""
+    spans = tuple(
+        Span(id=number, kind=Kind.ACTIVITY, name="work", start=number * 1000, end=number * 1000 + 500)
+        for number in range(1, 1001)
+    )
+    run = Span(id=0, kind=Kind.RUN, name="Wide", start=0, end=2_000_000)
+    story = Story(
+        workflow_id="w", run_id="r", workflow_type="Wide", task_queue="default", outcome=Outcome.DONE,
+        start=0, end=2_000_000, until=2_000_000, spans=(run, *spans),
+    )  # fmt: skip
+    whole = waterfall(story)
+    assert [(row.name, row.span.count) for row in whole.rows] == [("Wide", 1), ("work", 1000)]
+    assert [look[0] for look in whole.looks] == ["closer"]
+    part = waterfall(story, start=100_000, end=104_900)
+    assert [row.span.id for row in part.rows] == [0, 100, 101, 102, 103, 104]
+    assert part.folded == 0
+    for told, low, high in part.looks:
+        seen = waterfall(story, start=low, end=high)
+        assert (seen.start, seen.end) == (low, high), told
 
 
 def test_a_reset_names_compensations(web: httpx.Client, client: Client) -> None:
@@ -347,6 +377,15 @@ def test_a_reset_names_compensations(web: httpx.Client, client: Client) -> None:
     assert "<b>charge</b>" in effects
     assert "<b>refund</b>" in undone
     assert "<b>ship_it</b>" in again
+    assert "Not safe" not in text
+    (shipping,) = re.findall(r'span=(\d+)-\d+"[^>]*title="activity ship_it', web.get(path).text)
+    text = web.get(
+        f"{path}/reset", params={"event": shipping}
+    ).text  # what was charged is kept as done, and paid back
+    assert "Not safe: refund may have undone charge" in text
+    instead = re.search(r'href="([^"]*)">Reset to before charge', text)
+    assert instead is not None
+    assert "Not safe" not in web.get(instead.group(1)).text
 
 
 def test_messages_may_be_left_out_of_a_reset(web: httpx.Client, client: Client) -> None:

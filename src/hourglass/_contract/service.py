@@ -505,6 +505,23 @@ class Connection(Service, Protocol):
         ...
 
 
+class Executed(msgspec.Struct, frozen=True):
+    """A workflow was started, or an existing one was used, and how its run closed; `StillOpen` if it has not yet."""
+
+    run_id: str
+    outcome: Outcome
+
+
+class Executes(Protocol):
+    """A connection to an engine in this process: a start and the wait for its end are one call, which waits for the disk
+    once. What a caller hears is what the answers to the two requests would say.
+    """
+
+    def execute(self, request: StartWorkflow) -> Coroutine[Any, Any, Executed]:
+        """Start a workflow, and wait until its run closes, or for as long as a wait lasts."""
+        ...
+
+
 # --- updates and resets -------------------------------------------------------------------------------------
 
 
@@ -688,11 +705,27 @@ class LastSeen(Request[Sighting], frozen=True, kw_only=True):
 
 
 class Poller(msgspec.Struct, frozen=True):
-    """A worker that polls, when the engine last saw that, in nanoseconds of its clock, and as which version."""
+    """A worker that polls, when the engine last saw that, in nanoseconds of its clock, and as which version. The rest only
+    the embedded engine knows: the worker's process, whether the engine runs there, and how many workflow tasks and attempts
+    of activities it has in hand.
+    """
 
     identity: str
     last_seen_ns: int = 0
     version: WorkerDeploymentVersion | None = None
+    process_id: int = 0
+    is_owner: bool = False
+    in_hand: int = 0
+
+
+class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that works on a file, and what it has in hand. `is_owner`: the engine runs there."""
+
+    process_id: int
+    is_owner: bool = False
+    task_queues: tuple[str, ...] = ()
+    tasks: int = 0
+    attempts: int = 0
 
 
 class QueueStats(msgspec.Struct, frozen=True):

@@ -185,7 +185,8 @@ class LiveRun:
         self.inbound: WorkflowInboundInterceptor | None = None
         self.outbound: WorkflowOutboundInterceptor | None = None
         self.begun_ns = 0  # the time of its first task
-        self.closing: Callable[[], None] | None = None  # what the fiber that ends the run does, and waits for, first
+        # What the fiber that ends the run does, and waits for, first.
+        self.closing: Callable[[], None] | None = None
         self.quiet = False  # executing again what was executed before: nothing is logged
 
     # --- fibers -------------------------------------------------------------------------------------------------------

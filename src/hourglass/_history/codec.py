@@ -822,7 +822,7 @@ def event_document(event: h.HistoryEvent) -> Json:
     add = _ADD.get(kind)
     if add is not None:
         add(attributes, said)
-    document = {
+    document: Json = {
         "eventId": str(event.id),
         "eventTime": times.moment_text(event.time_ns),
         "eventType": names.event_type,

@@ -60,7 +60,7 @@ class ItemPublisher(Protocol):
 
 
 class Waiter(Protocol):
-    """Is told how an attempt ended: the worker's dispatch, or a caller of `execute`."""
+    """Is told how an attempt ended: the worker's dispatch."""
 
     def executed(self, result: ActivityResult) -> object:
         """It has ended so."""

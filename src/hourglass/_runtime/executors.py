@@ -38,7 +38,7 @@ from hourglass._contract.handle import (
     AttemptCancelled,
     AttemptFailed,
 )
-from hourglass._runtime import activity_calls, attempt_log
+from hourglass._runtime import activity_calls, work_log
 from hourglass._runtime.activity_calls import call_on_loop, call_plainly
 from hourglass._runtime.activity_loop import LoopThread, WatchedLoop
 from hourglass._runtime.activity_threads import Seat, ThreadPool
@@ -246,21 +246,15 @@ class _LoopWork:
         return self._taken.acquire(blocking=False)
 
     def cancel(self, reason: str) -> None:
-        self.loop.call_soon(lambda: self.task is not None and self.task.cancel())
+        self.loop.call_soon(self._cancel)
+
+    def _cancel(self) -> None:
+        # One that has not begun is not cancelled, for then no line of ours would run: it sees for itself that it should stop.
+        if self.task is not None and self._taken.locked():
+            self.task.cancel()
 
     def give_up(self) -> bool:
         return True  # it holds nothing but its memory
-
-
-class _Outcome:
-    """The caller of `execute`, which awaits the end of an attempt, and may be cancelled meanwhile."""
-
-    def __init__(self) -> None:
-        self.future: asyncio.Future[ActivityResult] = asyncio.get_running_loop().create_future()
-
-    def executed(self, result: ActivityResult) -> None:
-        if not self.future.done():
-            self.future.set_result(result)
 
 
 class ActivityExecutor:
@@ -310,7 +304,10 @@ class ActivityExecutor:
             most=limits.max_blocked_loops,
             mark=lambda: current.get(None),
         )
+        # What executes here, which is not what an engine waits for (the handle's book, `HandleRecord.attempts`): an attempt
+        # that was answered in its place, or whose handle is gone, stays here until its code comes back.
         self._attempts: dict[bytes | tuple[int, bytes], Attempt] = {}
+        # The latest attempt of each activity: one that comes after it says that the engine has given up the former.
         self._latest: dict[tuple[str, str, str], Attempt] = {}
         self._beats = Beats(beat_interval, self._attempts, resolver)
 
@@ -338,16 +335,6 @@ class ActivityExecutor:
         )
 
     # --- on the control loop -----------------------------------------------------------------------------------------
-
-    async def execute(self, task: ActivityTask) -> ActivityResult:
-        """Run an attempt to its end. Cancelled, it is abandoned."""
-        waiter = _Outcome()
-        attempt = self.begin(task, waiter)
-        try:
-            return await waiter.future
-        finally:
-            if waiter.future.cancelled():
-                self.abandon(attempt)
 
     def begin(self, task: ActivityTask, waiter: Waiter, generation: int = 0) -> Attempt:
         """Start an attempt, which came from a handle of this generation; `waiter` is told once, with its result, unless it
@@ -433,13 +420,13 @@ class ActivityExecutor:
         # By the engine's clock, which in tests is not this machine's.
         ran_ns = round((time.monotonic() - attempt.since) * 1e9)
         now_ns = attempt.task.started_time_ns + ran_ns if attempt.task.started_time_ns else time.time_ns()
-        attempt_log.say_failed(attempt.task, result, now_ns, attempt.context.cancel_reason)
+        work_log.say_failed(attempt.task, result, now_ns, attempt.context.cancel_reason)
 
     # --- stopping what runs ------------------------------------------------------------------------------------------
 
     def _cancel(self, attempt: Attempt, reason: str) -> None:
         if reason in _GIVEN_UP and attempt.context.cancel_reason not in _UNWANTED:
-            attempt_log.say_unwanted(attempt.task, reason, time.monotonic() - attempt.since)
+            work_log.say_unwanted(attempt.task, reason, time.monotonic() - attempt.since)
         attempt.context.cancel(reason)
         if attempt.work is not None:
             attempt.work.cancel(reason)
@@ -570,15 +557,7 @@ class ActivityExecutor:
 
         def started(coroutine: asyncio.Task[None]) -> None:
             coroutine.set_name(f"activity {task.activity_type} ({task.activity_id})")
-            coroutine.add_done_callback(ended)
             work.task = coroutine
-            if attempt.context.cancelled:
-                coroutine.cancel()
-
-        def ended(coroutine: asyncio.Task[None]) -> None:
-            if coroutine.cancelled():  # before its first line, so that no line of ours could tell
-                reason = attempt.context.cancel_reason or "CANCELLED"
-                attempt.finish_threadsafe(activity_calls.stopped(task, reason))
 
         work.loop.submit(lambda: _run_on_loop(attempt, work, definition), started)
         self._loop.watch()
@@ -615,6 +594,10 @@ def _run_in_thread(attempt: Attempt, definition: ActivityDefinition) -> None:
 async def _run_on_loop(attempt: Attempt, work: _LoopWork, definition: ActivityDefinition) -> None:
     if not work.take():
         return  # this loop was blocked: it has begun on another
+    if attempt.context.cancelled:  # before it began
+        reason = attempt.context.cancel_reason or "CANCELLED"
+        attempt.finish_threadsafe(activity_calls.stopped(attempt.task, reason))
+        return
     result: ActivityResult | None = None
     try:
         result = await call_on_loop(attempt.task, attempt.context, definition)

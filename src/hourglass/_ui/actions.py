@@ -162,11 +162,7 @@ class PageActions:
                 case "trigger":
                     handle.trigger()
                 case "backfill":
-                    start, end = (
-                        datetime.fromisoformat(finding.moment(str(fields.get(each, ""))))
-                        for each in ("start", "end")
-                    )
-                    handle.backfill(ScheduleBackfill(start_at=start, end_at=end))
+                    handle.backfill(_backfill(fields))
                 case "delete":
                     handle.delete()
                     return RedirectResponse("/schedules", 303)
@@ -181,8 +177,11 @@ class PageActions:
         self._check_may_change()
         action = str(fields.get("action", ""))
         chosen = [str(each) for each in fields.get("runs", [])]
-        if action not in ("pause", "resume", "trigger", "delete") or not chosen:
-            raise UsageError("choose schedules, and what is to be done: pause, resume, trigger or delete")
+        if action not in ("pause", "resume", "trigger", "backfill", "delete") or not chosen:
+            raise UsageError(
+                "choose schedules, and what is to be done: pause, resume, trigger, backfill or delete"
+            )
+        backfill = _backfill(fields) if action == "backfill" else None
 
         def act(schedule_id: str, _: str) -> None:
             handle = self._site.client.get_schedule_handle(
@@ -195,7 +194,9 @@ class PageActions:
                     handle.unpause()
                 case "trigger":
                     handle.trigger()
-                case _:
+                case "backfill" if backfill is not None:
+                    handle.backfill(backfill)
+                case "delete":
                     handle.delete()
 
         started = self._operations.start(
@@ -217,3 +218,11 @@ class PageActions:
     def _check_may_change(self) -> None:
         if self._site.read_only:
             raise PermissionError("this page is read-only")
+
+
+def _backfill(fields: Mapping[str, Any]) -> ScheduleBackfill:
+    """The time that a form gives. Raises ValueError."""
+    start, end = (
+        datetime.fromisoformat(finding.moment(str(fields.get(each, "")))) for each in ("start", "end")
+    )
+    return ScheduleBackfill(start_at=start, end_at=end)

@@ -5,8 +5,8 @@ The blocking and the asynchronous face run the same operations. Building and par
 asks runs on the control loop.
 
 Waiting for a run to close follows its successors, through outages, and not in silence: a wait changes nothing, so it
-is repeated where the service cannot be reached for a while; and a run that is parked never closes by itself, so the
-client that waits for it logs that once.
+is repeated where the service cannot be reached for a while; and a client that waits for a run that cannot end as it
+stands logs why, once (`_wait_notice`).
 """
 
 from __future__ import annotations
@@ -54,8 +54,6 @@ from hourglass._contract.service import (
     WorkflowStatus,
 )
 from hourglass._engine.options import INT32, Duration, check_text, choice, optional_seconds, whole_number
-from hourglass._history.codec import read_event
-from hourglass._history.events import WorkflowTaskFailed
 from hourglass.client._interception import (
     CancelWorkflowInput,
     DescribeWorkflowInput,
@@ -75,10 +73,10 @@ from hourglass.client._values import (
     description_from,
     execution_from,
 )
+from hourglass.client._wait_notice import WaitNotice
 from hourglass.converter import Converter, Payload
 from hourglass.errors import (
     CancelledError,
-    HourglassError,
     InternalError,
     QueryRejectedError,
     ServiceError,
@@ -102,8 +100,6 @@ A = TypeVar("A")
 _TRANSIENT = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"})
 _LONGEST_OUTAGE = 60.0
 FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
-# Above this a history is not fetched for the sake of a log line.
-_LONGEST_HISTORY = 2000
 
 
 class Closed(msgspec.Struct, frozen=True):
@@ -138,24 +134,27 @@ async def _watch_within(
 
 
 async def _watch(session: ClientSession, workflow_id: str, run_id: str, follow: bool) -> Closed:
-    told = False
-    while True:
-        request = WaitForClose(workflow_id=workflow_id, run_id=run_id)
-        try:
-            outcome = await session.call(request)
-        except ServiceError as error:
-            outcome = await ask_through_outage(session, request, error)
-        if isinstance(outcome, StillOpen):
-            told = told or await _tell_if_parked(session, workflow_id, outcome.run_id or run_id)
-            continue
-        successor = _successor(outcome)
-        if not successor:
-            return Closed(run_id, outcome)
-        if not follow:
-            # A server tells of any run that another follows (the next of a cron schedule, a retry) as of one that was
-            # continued as new, whatever it returned; an engine that knows better tells the same.
-            return Closed(run_id, RunContinued(successor))
-        run_id = successor
+    notice = WaitNotice(session, workflow_id, run_id)
+    try:
+        while True:
+            request = WaitForClose(workflow_id=workflow_id, run_id=run_id)
+            try:
+                outcome = await session.call(request)
+            except ServiceError as error:
+                outcome = await ask_through_outage(session, request, error)
+            if isinstance(outcome, StillOpen):
+                await notice.look()
+                continue
+            successor = _successor(outcome)
+            if not successor:
+                return Closed(run_id, outcome)
+            if not follow:
+                # A server tells of any run that another follows (the next of a cron schedule, a retry) as of one that was
+                # continued as new, whatever it returned; an engine that knows better tells the same.
+                return Closed(run_id, RunContinued(successor))
+            run_id = notice.run_id = successor
+    finally:
+        notice.end()
 
 
 def _successor(outcome: Outcome) -> str:
@@ -187,47 +186,6 @@ async def ask_through_outage(session: ClientSession, request: Request[A], error:
         except ServiceError as again:
             if again.status not in _TRANSIENT or loop.time() - began > _LONGEST_OUTAGE:
                 raise
-
-
-async def _tell_if_parked(session: ClientSession, workflow_id: str, run_id: str) -> bool:
-    """Log that the run is parked, if it is. A wait must not fail because it could not find out."""
-    try:
-        description = await session.call(DescribeWorkflow(workflow_id=workflow_id, run_id=run_id))
-        if description.task_attempt <= 1:
-            return False
-        reason = ""
-        if description.summary.history_length <= _LONGEST_HISTORY:
-            reason = await _last_task_failure(session, workflow_id, run_id)
-    except HourglassError:
-        return False
-    logger.warning(
-        "workflow %s (run %s) is parked: its task has failed and is tried again (attempt %d) "
-        "until the code is mended; %s",
-        workflow_id,
-        description.summary.run_id,
-        description.task_attempt,
-        f"the last failure was: {reason}" if reason else "the worker's log says why",
-    )
-    return True
-
-
-async def _last_task_failure(session: ClientSession, workflow_id: str, run_id: str) -> str:
-    reason, token = "", b""
-    while True:
-        page = await session.call(GetHistory(workflow_id=workflow_id, run_id=run_id, next_page_token=token))
-        for event in page.events:
-            reason = _task_failure(event) or reason
-        token = page.next_page_token
-        if not token:
-            return reason
-
-
-def _task_failure(event: bytes) -> str:
-    if b"workflowTaskFailedEventAttributes" not in event:
-        return ""
-    failed = read_event(msgspec.json.decode(event)).attributes
-    failure = failed.failure if isinstance(failed, WorkflowTaskFailed) else None
-    return "" if failure is None else failure.message
 
 
 # --- how a run ended, as its caller sees it -------------------------------------------------------
@@ -337,8 +295,24 @@ def execute(
     request = start_request(given, arguments, options, session.converter, session.identity)
 
     async def ask(session: ClientSession) -> Closed:
-        started = await session.call(request)
-        return await wait_for_close(session, request.workflow_id, started.run_id, follow=True, timeout=None)
+        run_id, at_once = "", session.executing(request)
+        if at_once is not None:
+            notice = WaitNotice(session, request.workflow_id, run_id)
+            try:
+                executed = await at_once
+            except ServiceError as error:
+                if error.status not in _TRANSIENT:
+                    raise
+            else:
+                outcome = executed.outcome
+                run_id = _successor(outcome) or executed.run_id
+                if run_id == executed.run_id and not isinstance(outcome, StillOpen):
+                    return Closed(run_id, outcome)
+            finally:
+                notice.end()
+        if not run_id:  # or it is not known how the start went: by its id it is known again
+            run_id = (await session.call(request)).run_id
+        return await wait_for_close(session, request.workflow_id, run_id, follow=True, timeout=None)
 
     return ClientOperation(
         ask, functools.partial(result_of, request.workflow_id, return_type, session.converter)

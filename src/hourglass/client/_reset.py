@@ -125,7 +125,7 @@ def _step(attributes: h.Attributes) -> tuple[tuple[str, ...], int]:
         case h.MarkerRecorded() as a:
             return (PATCH_MARKER,), a.task_completed_event_id
         case h.LocalActivityMarkerRecorded() as a:
-            return (LOCAL_MARKER,), a.task_completed_event_id
+            return (a.activity_type, a.activity_id, LOCAL_MARKER), a.task_completed_event_id
         case _:
             return (), 0
 

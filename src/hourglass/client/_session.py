@@ -26,7 +26,7 @@ import msgspec
 
 from hourglass._bridge.calls import within
 from hourglass._contract.schedules import SchedulePage
-from hourglass._contract.service import Connection, Page, Request
+from hourglass._contract.service import Connection, Executed, Page, Request, StartWorkflow
 from hourglass._contract.well_formed import check_request
 from hourglass._forks import ForkStage, at_fork, leak
 from hourglass._runtime.code_origin import without_our_frames
@@ -62,6 +62,8 @@ class Link:
         self.target = connection.target
         self.namespace = connection.namespace
         self.closed = False
+        self.unserved: set[str] = set()
+        """The task queues of which a client that waits has said that no worker serves them."""
         self._opener = opener
         self._opening = asyncio.Lock()
         self._portal: Portal | None = portal
@@ -299,6 +301,15 @@ class ClientSession:
         if connection is None or self.codec is not None:
             return self._call(request)
         return connection.call(request)  # one coroutine less to wake, for each call
+
+    def executing(self, request: StartWorkflow) -> Coroutine[Any, Any, Executed] | None:
+        """The call that starts a workflow and waits for its end at once, where the connection has one; None: it is two."""
+        execute = getattr(self.link.at_hand, "execute", None)
+        if execute is None or self.codec is not None or request.rpc_timeout is not None:
+            return None
+        check_request(request)
+        called: Coroutine[Any, Any, Executed] = execute(request)
+        return called
 
     async def _call(self, request: Request[A]) -> A:
         connection = await self.link.opened()

@@ -9,9 +9,10 @@ runs ends in one change of the store; the same request again is the same reset.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -203,12 +204,19 @@ def _child_ended(initiated: int, last: Run, run: Run, now_ns: int) -> Transition
 
 
 async def pollers(engine: Engine, request: s.GetPollers) -> PendingAnswer[s.Pollers]:
-    """The workers that take workflow tasks, or attempts of activities, from a queue. A handle is in this process, so
-    each was last seen now.
+    """The workers that take workflow tasks, or attempts of activities, from a queue. A handle ends with its worker's
+    process, so each was last seen now.
     """
-    now = engine.clock.now_ns()
+    now, ours = engine.clock.now_ns(), os.getpid()
     found = tuple(
-        s.Poller(taker.identity, now, taker.version)
+        s.Poller(
+            taker.identity,
+            now,
+            taker.version,
+            taker.process_id,
+            taker.process_id == ours,
+            taker.in_hand[1 if request.activities else 0],
+        )
         for taker in engine.queues.takers(request.task_queue)
         if (taker.takes_activities if request.activities else taker.takes_workflows)
     )
@@ -253,11 +261,29 @@ _REJECTED = {
 
 async def start(engine: Engine, request: s.StartWorkflow) -> PendingAnswer[s.Started]:
     """Start a workflow."""
+    started, record = _start(engine, request)
+    return PendingAnswer(started, engine.runs.number_of(record))
+
+
+async def start_and_wait(engine: Engine, request: s.StartWorkflow) -> PendingAnswer[s.Executed]:
+    """Start a workflow and wait until its run closes: nothing is said of the start before, so it need not be durable
+    before.
+    """
+    started, record = _start(engine, request)
+    engine.queues.dispatch()
+    if (
+        record.run.run_id != started.run_id
+    ):  # it was started before, by this very request, and another followed
+        record = find(engine, request.workflow_id, started.run_id)
+    await wait(engine, record, record.closed, lambda: not record.run.is_open, None)
+    return PendingAnswer(s.Executed(started.run_id, _outcome(record)), engine.runs.number_of(record))
+
+
+def _start(engine: Engine, request: s.StartWorkflow) -> tuple[s.Started, LoadedRun]:
     if request.versioning_override is not None:
         engine.deployments.check(request.versioning_override, request.spec.task_queue)
     check_start(engine.runs, request)
-    started, record = start_workflow(engine.runs, request)
-    return PendingAnswer(started, engine.runs.number_of(record))
+    return start_workflow(engine.runs, request)
 
 
 async def signal(engine: Engine, request: s.SignalWorkflow) -> PendingAnswer[s.Nothing]:
@@ -572,16 +598,27 @@ HANDLERS: Handlers = {
 """All that this engine can be asked, with the handler of each."""
 
 
-async def answer(engine: Engine, request: Request[A]) -> A:
+def answer(engine: Engine, request: Request[A]) -> Coroutine[Any, Any, A]:
     """The way of a request through an engine: it is checked, carried out in memory, and answered when all that the
     answer rests on is durable. Raises the refusal, or `StorageError` if the engine has failed.
     """
-    if engine.failed is not None:
-        raise engine.failed
     handler = HANDLERS.get(type(request))
     if handler is None:
         name = type(request).__name__
         raise ServiceError(f"{name} is not supported by the embedded engine yet", status="UNIMPLEMENTED")
+    return _answer(engine, request, handler)
+
+
+def execute(engine: Engine, request: s.StartWorkflow) -> Coroutine[Any, Any, s.Executed]:
+    """The same of a start and of the wait for its end, as one request."""
+    return _answer(engine, request, start_and_wait)
+
+
+async def _answer(
+    engine: Engine, request: Request[Any], handler: Callable[[Engine, Any], Awaitable[PendingAnswer[A]]]
+) -> A:
+    if engine.failed is not None:
+        raise engine.failed
     engine.limits.check(request)
     try:
         found: PendingAnswer[A] = await handler(engine, request)

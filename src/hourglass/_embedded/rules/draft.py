@@ -404,15 +404,8 @@ class Eager(msgspec.Struct, frozen=True, gc=False):
     task_queue: str
     limits: Limits
     attempts: int = 0
-
-
-def start_task(
-    run: Run, identity: str, limits: Limits, now_ns: int, target: WorkerDeploymentVersion | None = None
-) -> Transition:
-    """A worker takes the run's task. `target` is where a run that is pinned would go otherwise."""
-    draft = Draft(run, now_ns)
-    begin_task(draft, task_of(run), identity, limits, target)
-    return draft.step()
+    types: frozenset[str] | None = None
+    """The types of activities that it knows, where another worker may know more; None: all that are asked for."""
 
 
 def take_task(draft: Draft, eager: Eager) -> None:
@@ -440,7 +433,9 @@ def take_attempts(draft: Draft, eager: Eager) -> None:
     pending = draft.run.activities
     for event_id in sorted(draft.touched) if left else ():
         activity = pending.get(event_id)
-        if activity is not None and not activity.started_ns and activity.spec.task_queue == eager.task_queue:
+        if activity is None or activity.started_ns or activity.spec.task_queue != eager.task_queue:
+            continue
+        if eager.types is None or activity.scheduled.activity_type in eager.types:
             wanted.append(activity)
     if len(wanted) > left:  # not all of them can be taken
         wanted.sort(key=lambda each: level_of(draft.run, each))

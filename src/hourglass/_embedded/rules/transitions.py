@@ -23,18 +23,17 @@ from hourglass._contract.service import (
     WorkflowStatus,
 )
 from hourglass._embedded.clock import later, to_ns
-from hourglass._embedded.rules import activities
+from hourglass._embedded.rules import activities, steps
 from hourglass._embedded.rules.activities import lost_failure
 from hourglass._embedded.rules.draft import Draft, Eager, take_task
 from hourglass._embedded.rules.draft import start_attempt as start_attempt
 from hourglass._embedded.rules.followers import next_attempt_or_run
-from hourglass._embedded.rules.run import OpenActivity, Pause, PendingTask, Run, Transition
+from hourglass._embedded.rules.run import OpenActivity, Pause, Run, Transition
 from hourglass._embedded.rules.tasks import LONGEST_WAIT, forget_speculative_task, time_out_task
 from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
 from hourglass._engine.retries import next_delay
 from hourglass._engine.specs import Payloads
 from hourglass._history import events as h
-from hourglass._history.encoding import encode, encode_events
 from hourglass.converter import Failure, Payload
 from hourglass.errors import RetryState
 
@@ -58,6 +57,8 @@ def open_run(
         version=started.inherited_pinned_version,
         behavior=PINNED if started.inherited_pinned_version is not None else UNSPECIFIED,
     )
+    if not signals and not started.first_task_backoff:
+        return steps.open_run(run, now_ns)
     draft = Draft(run, now_ns)
     draft.write(started)
     for signal in signals:
@@ -271,69 +272,12 @@ def complete_activity(
 ) -> Transition:
     """An attempt returned."""
     if eager is not None and run.task is None and run.task_count and run.paused is None:
-        return _complete_and_take_task(run, activity, result, identity, now_ns, eager)
+        return steps.complete_and_take_task(run, activity, result, identity, now_ns, eager)
     draft = Draft(run, now_ns)
     _end(draft, activity, activities.completed(activity, result, identity))
     if eager is not None:
         take_task(draft, eager)
     return draft.step()
-
-
-def _complete_and_take_task(
-    run: Run, activity: OpenActivity, result: Payload | None, identity: str, now_ns: int, eager: Eager
-) -> Transition:
-    """What `complete_activity` does where nothing but this end leads to the run's next task, which the worker takes at
-    once. Most steps of most runs are this one: without a draft it takes a third of the time.
-    """
-    limits, length, started = eager.limits, run.length, run.started.spec
-    began_ns = max(activity.started_ns, activity.after_ns)
-    time_ns = max(now_ns, run.latest_ns, began_ns)
-    first, end = activities.completed(activity, result, identity, length + 1)
-    events = [
-        h.HistoryEvent(length + 1, began_ns or now_ns, first),
-        h.HistoryEvent(length + 2, time_ns, end),
-        h.HistoryEvent(
-            length + 3,
-            time_ns,
-            h.WorkflowTaskScheduled(task_queue=started.task_queue, task_timeout=started.task_timeout),
-        ),
-    ]
-    encoded = encode_events(events)
-    length, size = length + 3, run.history_size + len(encoded)
-    number, scheduled, taken = run.task_count + 1, length, not limits.is_overgrown(length, size)
-    suggest = taken and (length >= limits.suggest_events or size >= limits.suggest_bytes)
-    if taken:
-        length += 1
-        attributes = h.WorkflowTaskStarted(
-            scheduled_event_id=scheduled,
-            identity=eager.identity,
-            history_size=size,
-            suggest_continue_as_new=suggest,
-        )
-        events.append(h.HistoryEvent(length, time_ns, attributes))
-        begun = encode(events[3])
-        encoded += begun
-        size += len(begun)
-    pending = run.activities.copy()
-    del pending[activity.scheduled_event_id]
-    after = msgspec.structs.replace(
-        run,
-        length=length,
-        latest_ns=time_ns,
-        history_size=size,
-        task=PendingTask(
-            number=number,
-            scheduled_event_id=scheduled,
-            available_ns=now_ns,
-            started_event_id=length if taken else 0,
-            started_ns=now_ns if taken else 0,
-            identity=eager.identity if taken else "",
-            suggest_continue_as_new=suggest,
-        ),
-        task_count=number,
-        activities=pending,
-    )
-    return Transition(after, tuple(events), encoded, frozenset((activity.scheduled_event_id,)))
 
 
 def fail_activity(
@@ -448,6 +392,20 @@ def recover(run: Run, new_run_id: str, now_ns: int) -> Transition:
         forget_speculative_task(draft)
     elif draft.run.task_is_started:
         time_out_task(draft, at_once=True)
+    return draft.step()
+
+
+def lose_attempt_of(run: Run, activity: OpenActivity, now_ns: int) -> Transition:
+    """The process of the worker that had this attempt has ended, and others serve the run still."""
+    draft = Draft(run, now_ns)
+    lose_attempt(draft, activity, lost_failure(activity))
+    return draft.step()
+
+
+def lose_task(run: Run, now_ns: int) -> Transition:
+    """The process of the worker that had the run's task has ended: the task is wanted again at once."""
+    draft = Draft(run, now_ns)
+    time_out_task(draft, at_once=True)
     return draft.step()
 
 

@@ -1,8 +1,11 @@
-"""What the log says of attempts of activities that do not end well: each is told once, where it ran.
+"""What the log says of runs and of attempts of activities that do not end well: each is told once, where it ran.
 
 An attempt that fails is a WARNING with the time of the next one; the last is an ERROR; one that the engine no longer waits
-for is a WARNING. An error that its author called benign is told to DEBUG alone. What is told: types, ids, messages of
-exceptions, the author's frames; never arguments, results or details, which are payloads.
+for is a WARNING, and so is a run that fails. An error that its author called benign is told to DEBUG alone. What is told:
+types, ids, messages of exceptions, the author's frames; never arguments, results or details, which are payloads.
+
+Where the logger `hourglass.runs` is at DEBUG when a worker starts, as in `hourglass dev`, runs that begin and end are told,
+too: in production that would be two lines for each run.
 
 Whether there is a next attempt is the engine's decision. It is said here by the same rule (`_engine.retries`), for only the
 worker has the log.
@@ -15,14 +18,25 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from hourglass._contract.handle import ActivityTask, AttemptFailed
+from hourglass._engine.commands import CancelRun, CompleteRun, ContinueAsNew, FailRun
+from hourglass._engine.events import RunStarted
 from hourglass._engine.retries import next_delay, retry_state
 from hourglass._engine.specs import RetryRule
-from hourglass.converter import ApplicationFailure, Failure
+from hourglass.converter import (
+    ActivityFailure,
+    ApplicationFailure,
+    CanceledFailure,
+    ChildWorkflowFailure,
+    Failure,
+    TerminatedFailure,
+    TimeoutFailure,
+)
 from hourglass.converter._data import causes
 from hourglass.converter._stacks import authors_frames
 from hourglass.errors import ApplicationErrorCategory, RetryState
 
 logger = logging.getLogger("hourglass.worker")
+runs = logging.getLogger("hourglass.runs")
 
 _LONGEST_MESSAGE = 1000
 _MOST_CAUSES = 5
@@ -32,6 +46,66 @@ _NO_MORE = {
     RetryState.TIMEOUT: "no time is left for another attempt",
     RetryState.CANCEL_REQUESTED: "it was asked to cancel",
 }
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+_ENDS: dict[type, str] = {
+    CompleteRun: "completed",
+    CancelRun: "was cancelled",
+    ContinueAsNew: "continues as a new run",
+}
+
+
+def tells_of_runs() -> bool:
+    """Whether runs that begin and end well are told."""
+    return runs.isEnabledFor(logging.DEBUG)
+
+
+def say_begun(started: RunStarted, run_id: str, queue: str) -> None:
+    """A run begins."""
+    again = f", attempt {started.attempt}" if started.attempt > 1 else ""
+    runs.info(
+        "%s %s begins%s",
+        started.workflow_type,
+        started.workflow_id,
+        again,
+        extra=_run(started, run_id, queue),
+    )
+
+
+def say_closed(started: RunStarted, run_id: str, queue: str, result: object, now_ns: int) -> None:
+    """A run has ended, at this time by the engine's clock."""
+    took = max(now_ns - started.start_time_ns, 0) / 1e9
+    facts = _run(started, run_id, queue)
+    named = f"{started.workflow_type} {started.workflow_id}"
+    if not isinstance(result, FailRun):
+        runs.info("%s %s after %.3g s", named, _ENDS.get(type(result), "ended"), took, extra=facts)
+        return
+    level = logging.DEBUG if is_benign(result.failure) else logging.WARNING
+    told = _step_failed(result.failure) or "\n".join(_chain(result.failure))
+    runs.log(
+        level,
+        "%s failed after %.3g s: %s",
+        named,
+        took,
+        told,
+        extra={**facts, "error_type": _type(result.failure)},
+    )
+
+
+def _run(started: RunStarted, run_id: str, queue: str) -> dict[str, object]:
+    return {
+        "task_queue": queue,
+        "workflow_id": started.workflow_id,
+        "run_id": run_id,
+        "workflow_type": started.workflow_type,
+        "attempt": started.attempt,
+    }
+
+
+# --- attempts ---------------------------------------------------------------------------------------------------------
 
 
 def say_failed(task: ActivityTask, result: AttemptFailed, now_ns: int, cancel_reason: str | None) -> None:
@@ -89,6 +163,9 @@ def facts_of(task: ActivityTask) -> dict[str, object]:
     }
 
 
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
 def is_benign(failure: Failure) -> bool:
     """Whether its author called it part of the plan."""
     info = failure.info
@@ -125,19 +202,41 @@ def _chain(failure: Failure) -> Iterator[str]:
         if at == _MOST_CAUSES:
             yield "caused by more, left out here"
             return
-        said = (
-            link.message if len(link.message) <= _LONGEST_MESSAGE else link.message[:_LONGEST_MESSAGE] + "…"
-        )
-        yield ("caused by " if at else "") + (f"{_type(link)}: {said}" if said else _type(link))
+        yield ("caused by " if at else "") + _said(link)
         if link.stack_trace:
             yield authors_frames(link.stack_trace)
+
+
+def _step_failed(failure: Failure) -> str:
+    """A run's failure in one line where a step made it, whose own failure is told with its frames."""
+    match failure.info:
+        case ActivityFailure(activity_type=name):
+            what = f"activity {name}"
+        case ChildWorkflowFailure(workflow_type=name, workflow_id=child):
+            what = f"child workflow {name} ({child})"
+        case _:
+            return ""
+    *_, first = causes(failure)
+    return f"{what} failed: {_said(first)}"
+
+
+def _said(link: Failure) -> str:
+    said = link.message if len(link.message) <= _LONGEST_MESSAGE else link.message[:_LONGEST_MESSAGE] + "…"
+    return f"{_type(link)}: {said}" if said else _type(link)
 
 
 def _type(failure: Failure) -> str:
     info = failure.info
     if isinstance(info, ApplicationFailure):
         return info.type or "ApplicationError"
-    return "Failure" if info is None else type(info).__name__
+    return _KINDS.get(type(info), "failed")
+
+
+_KINDS: dict[type, str] = {
+    TimeoutFailure: "timed out",
+    CanceledFailure: "cancelled",
+    TerminatedFailure: "terminated",
+}
 
 
 def _limits(task: ActivityTask) -> str:
