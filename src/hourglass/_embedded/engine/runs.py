@@ -407,12 +407,8 @@ class RunTable:
             record.stored_wake_ns = AT_ONCE
             self._commits.appended(number)
         earliest, due = record.look(step.touched, now), record.alarm_ns
-        if (
-            record.alarm is None
-            or not self._alarms.early_is_harmless
-            or 0 < earliest < due
-            or (to_worker and now + to_ns(run.started.spec.task_timeout) < due)
-        ):
+        is_late = 0 < earliest < due or (to_worker and now + to_ns(run.started.spec.task_timeout) < due)
+        if record.alarm is None or not self._alarms.early_is_harmless or is_late:
             self._alarms.set(record, earliest, now)
         if record.changed.waiters:
             record.changed.ring()
