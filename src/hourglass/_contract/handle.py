@@ -124,6 +124,12 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
     version: WorkerDeploymentVersion | None = None
     default_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     """What holds for workflows that say nothing, where the worker has a version."""
+    workflow_types: frozenset[str] | None = None
+    """The workflow types that the worker knows; None: it may know any. An engine that has several workers for a queue
+    gives a task to one that knows its type, if there is one.
+    """
+    activity_types: frozenset[str] | None = None
+    """The same for activities."""
 
     def check(self) -> None:
         """Raise ValueError for what an engine would silently accept and then fail on."""
