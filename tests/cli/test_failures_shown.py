@@ -17,7 +17,7 @@ from hourglass.errors import ApplicationError, WorkflowFailedError
 from hourglass.testing import DevServer
 
 from . import why_flows
-from .command import Command
+from .command import Command, run
 
 APP = """
 from hourglass import RetryPolicy, activity, workflow
@@ -137,6 +137,22 @@ def test_the_whole_traceback_where_it_is_asked_for(
     assert line in whole
     assert "activity_calls.py" in whole
     assert "client/_operations.py" in whole
+
+
+def test_run_shows_failed_attempts_where_there_is_no_picture(tmp_path: Path) -> None:
+    """In a pipe no live view shows that an activity fails: the log does, and nothing else of ours."""
+    (tmp_path / "app.py").write_text(
+        APP.replace("maximum_attempts=1", "maximum_attempts=2, initial_interval=0.01")
+    )
+    ended = run("run", "app.py:order", "1", "--id", "piped-1", cwd=tmp_path)
+    assert ended.returncode == 1
+    assert (
+        "activity charge of workflow piped-1 (id 1, attempt 1 of 2) failed (tried again in 0.01 s, at "
+        in ended.stderr
+    )
+    assert "(id 1, attempt 2 of 2) failed for good (no attempts are left): ZeroDivisionError" in ended.stderr
+    assert "error: the workflow failed: activity charge failed: ZeroDivisionError" in ended.stderr
+    assert "runs" not in ended.stderr
 
 
 def test_a_field_that_json_cannot_say_loses_no_record() -> None:
