@@ -410,9 +410,23 @@ class EnvironmentDriver:
             queue.crash()
 
     def close(self) -> None:
-        """End; open runs are left as they are, and their fibers unwound."""
+        """End; open runs are executed once more and compared, then left as they are, and their fibers unwound. Raises why
+        one of them is parked by that.
+        """
         if self.closed:
             return
+        told = set(self.troubles.known())
+        try:
+            with self.guard:
+                for queue in self._queues.values():
+                    queue.evaluations.recheck()
+        finally:
+            self._close()
+        for error in self.troubles.known():
+            if error not in told:
+                raise error
+
+    def _close(self) -> None:
         self.closed = True
         self.steps.clear()
         if self.performer is not None:
