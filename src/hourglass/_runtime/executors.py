@@ -323,11 +323,9 @@ class ActivityExecutor:
             most=limits.max_blocked_loops,
             mark=lambda: current.get(None),
         )
-        # What executes here, which is not what an engine waits for (the handle's book, `HandleRecord.attempts`): an attempt
-        # that was answered in its place, or whose handle is gone, stays here until its code comes back.
+        # What executes here; what an engine waits for is in its handle's book (`HandleRecord.attempts`).
         self._attempts: dict[bytes | tuple[int, bytes], Attempt] = {}
-        # The latest attempt of each activity: one that comes after it says that the engine has given up the former.
-        self._latest: dict[tuple[str, str, str], Attempt] = {}
+        self._latest: dict[tuple[str, str, str], Attempt] = {}  # of each activity
         self._beats = Beats(beat_interval, self._attempts, resolver)
 
     @property
@@ -623,8 +621,7 @@ def _run_in_thread(attempt: Attempt, definition: ActivityDefinition) -> None:
 async def _run_on_loop(attempt: Attempt, work: _LoopWork, definition: ActivityDefinition) -> None:
     if not work.take():
         return  # this loop was blocked: it has begun on another
-    if attempt.context.cancelled:  # before it began
-        reason = attempt.context.cancel_reason or "CANCELLED"
+    if (reason := attempt.context.cancel_reason) is not None:  # before it began
         attempt.finish_threadsafe(activity_calls.stopped(attempt.task, reason))
         return
     result: ActivityResult | None = None
