@@ -32,7 +32,6 @@ from hourglass._engine.events import (
     TimerFired,
     UpdateReceived,
 )
-from hourglass._engine.fibers import Task
 from hourglass._engine.operations import ActivityOperation, ChildOperation, Timer
 from hourglass._engine.scheduler import FAILED, PENDING, RESOLVED
 from hourglass._engine.state import ACTIVITY, CANCEL, CHILD, SIGNAL, TIMER
@@ -55,7 +54,7 @@ def late_seeds(live: LiveRun, first: list[AnyEvent]) -> tuple[SeedChanged, ...]:
 
 
 def _run_started(live: LiveRun, _: RunStarted) -> None:
-    assert isinstance(live.main, Task)
+    assert live.main is not None
     live.main.start_soon()
 
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Coroutine
+from types import FrameType
 from typing import Any
 
 from hourglass._engine.commands import CancelRun, CompleteRun, FailRun
 from hourglass._engine.context import LiveRun, raised_at, returned_at
 from hourglass._engine.events import AnyEvent, RunStarted
-from hourglass._engine.fibers import FiberTask, current_fiber, error_of, is_cancellation, watched
+from hourglass._engine.fibers import Dropped, FiberTask, current_fiber, error_of, is_cancellation, watched
 from hourglass._engine.interception import chain
-from hourglass._engine.messages import ContinueAsNewRequest, HandlerFiber, executed, is_failure
+from hourglass._engine.messages import (
+    ContinueAsNewRequest,
+    HandlerFiber,
+    executed,
+    finished,
+    is_failure,
+    parked,
+)
 from hourglass._engine.scheduler import RESOLVED
 from hourglass.errors import (
     Cancelled,
@@ -48,7 +57,7 @@ def start(live: LiveRun, rest: list[AnyEvent]) -> None:
         # Decoded again: what the constructor did to its arguments must not reach the body (I6).
         arguments = [obj, *definition.arguments(live.converter, started.arguments)]
 
-    live.main = MainFiber(live, arguments)
+    live.main = MainTask(live, arguments) if definition.is_async else MainFiber(live, arguments)
 
 
 class MainFiber(HandlerFiber):
@@ -71,6 +80,42 @@ class MainFiber(HandlerFiber):
             value = executed(live, live.inbound, self.arguments)
         at = returned_at(self, live.definition.run) if live.sites is not None else None
         live.issue(CompleteRun(live.converter.encode(value)), self, at=at)
+
+
+class MainTask:
+    """The body of an asynchronous workflow: a task on the run's event loop, begun a turn after the run."""
+
+    __slots__ = ("arguments", "run", "task")
+
+    def __init__(self, live: LiveRun, arguments: list[Any]) -> None:
+        self.run = live
+        self.arguments = arguments
+        self.task: Any = None
+
+    def start_soon(self) -> None:
+        """Begin at the next free turn."""
+        loop = self.run.loop
+        self.task = loop.create_task(await_top_level(self.run, self._complete()), name="workflow")
+
+    async def _complete(self) -> None:
+        live = self.run
+        arguments, self.arguments = self.arguments, []
+        definition = live.definition
+        call = (
+            functools.partial(_call, definition.run, arguments)
+            if live.inbound is None
+            else functools.partial(executed, live, live.inbound, arguments)
+        )
+        value, at = await finished(live, call)
+        live.issue(CompleteRun(live.converter.encode(value)), live.loop.fiber, at=at)
+
+    def cancel(self) -> bool:
+        """Ask the body to stop: `asyncio.CancelledError` is raised where it waits."""
+        return self.task is not None and bool(self.task.cancel())
+
+    def frames(self) -> list[FrameType]:
+        """Where it stands, the innermost frame first."""
+        return [] if self.task is None else self.run.loop.frames_of(self.task)
 
 
 class RefusedFiber(HandlerFiber):
@@ -106,6 +151,8 @@ def _call(body: Callable[..., Any], arguments: list[Any]) -> Any:
 
 def _build_object(live: LiveRun, arguments: list[Any]) -> Any:
     """Run the constructor: it may look at facts and register things, but not wait."""
+    if live.definition.is_async:  # where asyncio's objects can be made
+        return live.loop.fiber.call(functools.partial(live.definition.target, *arguments))
     fiber: FiberTask[Any] = FiberTask(
         live, ("init",), f"{live.definition.name}.__init__", live.definition.target, *arguments
     )
@@ -117,25 +164,44 @@ def _build_object(live: LiveRun, arguments: list[Any]) -> Any:
 
 def run_top_level(live: LiveRun, call: Callable[[], None]) -> None:
     """Run the body or a signal's handler: what it lets out decides the run's fate."""
-    fiber = current_fiber()
-    assert fiber is not None
     try:
         call()
-    except ContinueAsNewRequest as request:
-        live.issue(request.command, fiber, at=raised_at(request) if live.sites is not None else None)
-    except (Exception, Cancelled) as error:
+    except (Exception, Cancelled, ContinueAsNewRequest) as error:
         if live.dead:
             raise
-        at = raised_at(error) if live.sites is not None else None
-        if live.cancel_reason is not None and is_cancellation(error):
-            live.issue(CancelRun(), fiber, at=at)
-        elif isinstance(error, Cancelled) or (
-            isinstance(error, TaskCancelledError) and live.behaviour.other_tasks_cancellation_ends_run
-        ):
-            # To asyncio, and so in runs of temporalio's, another task's cancellation is like one's own.
-            failed = CancelledError("the workflow was cancelled from within")
-            live.issue(FailRun(live.converter.to_failure(failed)), fiber, at=at)
-        elif is_failure(live, error):
-            live.issue(FailRun(live.converter.to_failure(error)), fiber, at=at)
-        else:
-            live.error = error
+        fiber = current_fiber()
+        assert fiber is not None
+        end_run(live, fiber, error)
+
+
+async def await_top_level(live: LiveRun, coroutine: Coroutine[Any, Any, None]) -> None:
+    """The same of a coroutine."""
+    try:
+        await live.loop.translated(coroutine)
+    except (Exception, Cancelled, ContinueAsNewRequest) as error:
+        if live.dead:
+            raise
+        end_run(live, live.loop.fiber, error)
+    except (GeneratorExit, Dropped):
+        raise
+    except BaseException as error:
+        live.error = parked("a coroutine", error)
+
+
+def end_run(live: LiveRun, fiber: FiberTask[Any], error: BaseException) -> None:
+    """What becomes of a run whose body, or whose signal's handler, let an error out."""
+    at = raised_at(error) if live.sites is not None else None
+    if isinstance(error, ContinueAsNewRequest):
+        live.issue(error.command, fiber, at=at)
+    elif live.cancel_reason is not None and is_cancellation(error):
+        live.issue(CancelRun(), fiber, at=at)
+    elif isinstance(error, Cancelled) or (
+        isinstance(error, TaskCancelledError) and live.behaviour.other_tasks_cancellation_ends_run
+    ):
+        # To asyncio, and so in runs of temporalio's, another task's cancellation is like one's own.
+        failed = CancelledError("the workflow was cancelled from within")
+        live.issue(FailRun(live.converter.to_failure(failed)), fiber, at=at)
+    elif is_failure(live, error):
+        live.issue(FailRun(live.converter.to_failure(error)), fiber, at=at)
+    else:
+        live.error = error

@@ -274,7 +274,7 @@ class Activity(Generic[P, R]):
         return f"<activity {self.name}: {self._function.__module__}.{self._function.__qualname__}>"
 
     def _with(self, *, settings: CallSettings | None = None, instance: object = None) -> Activity[P, R]:
-        return Activity(
+        return type(self)(
             self._function,
             self.name,
             self._settings if settings is None else settings,
@@ -302,7 +302,15 @@ class Activity(Generic[P, R]):
             )
         return run
 
-    def _start(self, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, local: bool) -> Task[R]:
+    def _start(
+        self,
+        run: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        local: bool,
+        start: Callable[..., Any] = start_activity,
+    ) -> Task[R]:
         if self._dynamic:
             raise UsageError(
                 f"activity {self.name} is dynamic: it has no type of its own. Give the type as a text, "
@@ -320,9 +328,11 @@ class Activity(Generic[P, R]):
                 signature.return_type,
                 functools.partial(signature.encode, run.converter),
                 local=local,
+                start=start,
             )
         payloads = signature.encode(run.converter, args, kwargs)
-        return start_activity(self.name, payloads, self._settings, signature.return_type, local=local)
+        task: Task[R] = start(self.name, payloads, self._settings, signature.return_type, local=local)
+        return task
 
     def _call_plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if inspect.iscoroutinefunction(self._function):

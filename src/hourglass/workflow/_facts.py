@@ -19,6 +19,7 @@ from hourglass._engine.commands import SetPatchMarker, UpsertMemo, UpsertSearchA
 from hourglass._engine.context import LiveRun, current_run, merge, require_run
 from hourglass._engine.events import Activation
 from hourglass._engine.fibers import current_fiber, require_fiber
+from hourglass._engine.messages import current_update
 from hourglass._engine.options import RetryPolicy, named_values, policy_from
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass.converter import Payload, SearchAttributes, decode_search_attribute, encode_search_attributes
@@ -280,6 +281,9 @@ def info() -> Info:
 def current_update_info() -> UpdateInfo | None:
     """The update whose handler or validator this is, or that spawned this function; None elsewhere."""
     live = require_run("workflow.current_update_info")
+    asked = current_update.get()
+    if asked is not None:
+        return UpdateInfo(*asked)
     fiber = current_fiber()
     path = () if fiber is None else fiber.path
     if fiber is None or len(path) < 2 or path[0] != "update":
