@@ -168,6 +168,7 @@ class Handlers:
         "known",
         "late_updates",
         "leaves_trace",
+        "obj",
         "receivers",
         "run",
         "running",
@@ -179,6 +180,7 @@ class Handlers:
         self.run = run
         self.top = top
         self.await_top = await_top
+        self.obj: Any = None  # of a workflow that is a class
         self.known: dict[tuple[MessageKind, str | None], tuple[MessageDefinition, Any]] = NOTHING
         self.receivers: dict[str, OrderedDict[Future, None]] | None = None
         self.signal_count = 0
@@ -189,6 +191,7 @@ class Handlers:
 
     def bind_object(self, obj: Any) -> None:
         """Take the handlers of the class, bound to its object."""
+        self.obj = obj
         definition = self.run.definition
         for defined in (definition.signals, definition.queries, definition.updates):
             for name, message in defined.items():
@@ -213,6 +216,10 @@ class Handlers:
         for name in names:
             for event in waiting.pop(name, ()):
                 self._spawn_signal(message, None, event)
+
+    def forget(self, kind: MessageKind, name: str | None) -> None:
+        """Take a handler away."""
+        self.known.pop((kind, name), None)
 
     def find(self, kind: MessageKind, name: str) -> tuple[MessageDefinition, Any] | None:
         """The handler of that name, or the dynamic one."""
