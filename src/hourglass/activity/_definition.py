@@ -399,7 +399,7 @@ def defn(
 def _define(
     fn: Any, /, *, name: str | None, dynamic: bool, executor: str, options: dict[str, Any]
 ) -> Activity[..., Any]:
-    _check_function(fn)
+    check_function(fn)
     where = check_executor(fn, executor)
     if dynamic and (name is not None or options):
         raise DefinitionError(
@@ -413,7 +413,7 @@ def _define(
     return Activity(fn, title, settings, executor=where, dynamic=dynamic)
 
 
-def _check_function(fn: Any) -> None:
+def check_function(fn: Any) -> None:
     if isinstance(fn, Activity):
         raise DefinitionError(f"activity {fn.name} is decorated twice")
     if isinstance(fn, (staticmethod, classmethod)):

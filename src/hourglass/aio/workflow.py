@@ -64,6 +64,7 @@ from hourglass._engine.versions import (
 )
 from hourglass.activity import Activity
 from hourglass.activity._options import FOREIGN_DEFAULTS, settings_with
+from hourglass.aio._values import given_options, given_values
 from hourglass.aio.common import Priority
 from hourglass.converter import Converter, SearchAttributes
 from hourglass.errors import NondeterminismError, UsageError
@@ -394,8 +395,8 @@ class _ExecuteMethod(Protocol):
 def _begin(
     activity: Any, given: tuple[Any, ...], options: dict[str, Any], *, local: bool
 ) -> ActivityHandle[Any]:
-    values = _values(given, options.pop("args", ()))
-    said = _said(options)
+    values = given_values(given, options.pop("args", ()))
+    said = given_options(options)
     if isinstance(activity, Activity):
         chosen = activity.options(**said) if said else activity
         run = require_fiber("starting activity", activity.name).run
@@ -425,22 +426,6 @@ def _begin(
             start=awaited.start_activity,
         ),
     )
-
-
-def _values(given: tuple[Any, ...], args: Sequence[Any]) -> tuple[Any, ...]:
-    """The arguments, given one by one or together as `args`."""
-    if args and given:
-        raise UsageError("arguments are given by position or as args=[…], not both")
-    return given or tuple(args)
-
-
-def _said(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that were given, in our terms: None is what they are without it."""
-    said = {name: value for name, value in options.items() if value is not None}
-    if "priority" in said:
-        said["priority_key"] = said.pop("priority").priority_key or 0
-    said.pop("versioning_intent", None)
-    return said
 
 
 def _start_activity(activity: Any, /, *given: Any, **options: Any) -> ActivityHandle[Any]:
@@ -524,7 +509,7 @@ class ChildWorkflowHandle(awaited.ChildHandle[R], Generic[R]):
         call = SignalChildWorkflowInput(
             signal=message.name,
             child_workflow_id=self.id,
-            args=list(_values(given, args)),
+            args=list(given_values(given, args)),
             _proceed=_bridging(send),
         )
         await _outward(run, send, call, "signal_child_workflow")
@@ -560,7 +545,7 @@ async def start_child_workflow(  # type: ignore[misc]
     live = require_fiber("starting a child workflow").run
     target = given_workflow(workflow)
     return_type = target.return_type if result_type is None else result_type
-    said = _said(options)
+    said = given_options(options)
     check_options(said, f"workflow {target.name}")
 
     async def start(call: StartChildWorkflowInput) -> Any:
@@ -569,7 +554,7 @@ async def start_child_workflow(  # type: ignore[misc]
         return await awaited.start_child(command, return_type, ChildWorkflowHandle)
 
     call = StartChildWorkflowInput(
-        workflow=target.name, args=list(_values(given, args)), options=said, _proceed=_bridging(start)
+        workflow=target.name, args=list(given_values(given, args)), options=said, _proceed=_bridging(start)
     )
     return await _outward(live, start, call, "start_child_workflow")
 
@@ -633,7 +618,7 @@ class ExternalWorkflowHandle(Generic[T]):
             signal=message.name,
             workflow_id=self.id,
             workflow_run_id=self.run_id,
-            args=list(_values(given, args)),
+            args=list(given_values(given, args)),
             _proceed=_bridging(send),
         )
         await _outward(run, send, call, "signal_external_workflow")
@@ -695,7 +680,7 @@ def continue_as_new(
 ) -> NoReturn:
     """End this run and begin a new one with these arguments and an empty history."""
     _continue_as_new(
-        *_values(given, args),
+        *given_values(given, args),
         workflow=workflow,
         task_queue=task_queue or "",
         run_timeout=run_timeout,
