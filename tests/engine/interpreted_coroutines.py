@@ -1,18 +1,15 @@
 """Programs as data, interpreted by an `async def` workflow of temporalio's. Ours is the same source with its imports changed.
 
 All that waits is asyncio's own, so a program compares what coroutines see: who is cancelled when, what beats what, in which
-order tasks go on. `ported` is how the other one is made.
+order tasks go on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import sys
 from collections.abc import Awaitable
 from datetime import timedelta
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from temporalio import exceptions, workflow
@@ -291,23 +288,3 @@ class Interpreted:
 
     async def do_cancel_other(self, me: int) -> None:
         await self.wait(workflow.get_external_workflow_handle("other").cancel())
-
-
-def ported(source: str, name: str) -> ModuleType:
-    """A module of the same source, with `temporalio` in its imports changed to `hourglass.aio`, and nothing else."""
-    lines = [
-        line.replace("temporalio", "hourglass.aio")
-        if line.startswith(("from temporalio", "import temporalio"))
-        else line
-        for line in source.splitlines()
-    ]
-    module = ModuleType(name)
-    module.__file__ = __file__
-    sys.modules[name] = module
-    exec(compile("\n".join(lines), __file__, "exec"), vars(module))
-    return module
-
-
-def twin() -> Any:
-    """The class of this very file, ported."""
-    return ported(Path(__file__).read_text(), "tests.engine.interpreted_coroutines_ported").Interpreted

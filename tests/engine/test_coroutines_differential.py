@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.aio.porting import ported_module
 from tests.effort import cases
 
 from hourglass._engine.commands import TERMINAL, Succeeded, TaskFailed
@@ -21,9 +22,10 @@ from hourglass._engine.evaluator import Run
 from hourglass._engine.events import Activation, RunStarted
 from hourglass._engine.verify import verify_run
 
+from . import interpreted_coroutines
 from .driver import EPOCH, SECOND, encode
 from .generated import RandomEngine, coroutine_programs, steps
-from .interpreted_coroutines import Interpreted, twin
+from .interpreted_coroutines import Interpreted
 from .official import Official, brief_of_ours
 from .test_order_differential import FOUND
 
@@ -33,7 +35,7 @@ relaxed = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
-OURS = twin()
+OURS = ported_module(interpreted_coroutines.__file__, "tests.engine.interpreted_ported").Interpreted
 
 
 def compare(
