@@ -11,8 +11,7 @@ from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from hourglass._engine.context import RunSettings
 from hourglass._engine.definition import workflow_definition
 from hourglass._engine.evaluator import Run
-from hourglass._temporal.activations import activation_from_proto
-from hourglass._temporal.completions import Own, completion_to_proto
+from hourglass._temporal.activations import Own, activation_from_proto, completion_to_proto
 
 from .report import Row, interleave
 from .subjects_hourglass import sequence

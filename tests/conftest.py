@@ -66,6 +66,7 @@ def logging_as_it_was() -> Iterator[None]:
 # By itself a server fires timers up to a second late, several of them together, and lets a second pass between the
 # runs of a chain.
 _QUICK = (
+    "frontend.WorkflowPauseEnabled=true",  # it is off by default
     'history.timerProcessorMaxTimeShift="1ms"',
     'history.continueAsNewMinInterval="1ms"',
     'history.workflowIdReuseMinimalInterval="0s"',

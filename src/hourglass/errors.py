@@ -60,6 +60,7 @@ from typing import Any
 __all__ = [
     "ActivityError",
     "ApplicationError",
+    "ApplicationErrorCategory",
     "ArgumentError",
     "Cancelled",
     "CancelledError",
@@ -302,8 +303,18 @@ class RetryState(IntEnum):
     CANCEL_REQUESTED = 7
 
 
+class ApplicationErrorCategory(IntEnum):
+    """What kind of news an `ApplicationError` is (Temporal's numbers)."""
+
+    UNSPECIFIED = 0
+    BENIGN = 1
+    """Part of the plan, as a poll that finds nothing yet: retried and recorded as any other, but not logged."""
+
+
 class FailureError(HourglassError):
-    """Remote work failed. `cause` is the reason, `remote_traceback` its stack where it was raised."""
+    """Remote work failed. `cause` is the reason, `remote_traceback` its stack where it was raised, whole; printed, the error
+    shows it without our frames, as a note.
+    """
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message)
@@ -314,7 +325,8 @@ class FailureError(HourglassError):
 class ApplicationError(FailureError):
     """Raised by you: fails the workflow, or this attempt of an activity.
 
-    `type` is what retry policies and other languages match on; by default the class's name.
+    `type` is what retry policies and other languages match on; by default the class's name. An error that is part of the
+    plan says so by `category=ApplicationErrorCategory.BENIGN`, and is not logged.
     """
 
     def __init__(
@@ -324,12 +336,14 @@ class ApplicationError(FailureError):
         type: str | None = None,
         non_retryable: bool = False,
         next_retry_delay: timedelta | float | None = None,
+        category: ApplicationErrorCategory = ApplicationErrorCategory.UNSPECIFIED,
     ) -> None:
         super().__init__(message)
         self.details: Sequence[Any] = details
         self.type = type if type is not None else self.__class__.__name__
         self.non_retryable = non_retryable
         self.next_retry_delay = next_retry_delay
+        self.category = category
 
 
 class ActivityError(FailureError):

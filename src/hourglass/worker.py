@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from hourglass._built_in import BUILT_IN
 from hourglass._contract.handle import HandleConfig
+from hourglass._contract.service import WorkerProcess
 from hourglass._engine.definition import check_exceptions
 from hourglass._engine.options import Duration, optional_seconds, seconds
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
@@ -41,18 +42,20 @@ from hourglass._runtime.status import StatusServer, worker_metrics
 from hourglass._runtime.watcher import Action
 from hourglass._runtime.worker_view import StopSignals, WorkerFacts, WorkerLife, WorkerStatistics, WorkerTree
 from hourglass.activity._context import PAYLOAD_LIMIT
-from hourglass.activity._definition import worker_started, worker_stopped
+from hourglass.activity._definition import ActivitySource, worker_started, worker_stopped
 from hourglass.client import AsyncClient, Client
 from hourglass.client._interception import Interceptor, activity_chain, workflow_interceptors
 from hourglass.client._interception import checked as checked_interceptors
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry, default_registry
+from hourglass.workflow._definitions import WorkflowSource
 
 __all__ = [
     "VersioningBehavior",
     "Worker",
     "WorkerDeploymentConfig",
     "WorkerDeploymentVersion",
+    "WorkerProcess",
     "WorkerStatistics",
     "WorkerTree",
 ]
@@ -81,8 +84,8 @@ class Worker(WorkerFacts):
         client: Client | AsyncClient,
         task_queue: str = "default",
         *,
-        workflows: Sequence[object] = (),
-        activities: Sequence[object] = (),
+        workflows: Sequence[WorkflowSource | type] = (),
+        activities: Sequence[ActivitySource] = (),
         modules: Sequence[str | ModuleType] = (),
         max_cached_workflows: int = 1000,
         max_live_workflows: int | None = None,
@@ -128,6 +131,8 @@ class Worker(WorkerFacts):
             default_behavior=versioning.default,
             workflows=resolver.has_workflows,
             activities=resolver.has_activities,
+            workflow_types=resolver.workflow_types,
+            activity_types=resolver.activity_types,
             max_cached_workflows=max_cached_workflows,
             max_concurrent_workflow_tasks=max_concurrent_workflow_tasks,
             max_concurrent_activities=max_concurrent_activities,

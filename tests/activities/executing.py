@@ -8,14 +8,41 @@ from typing import Any
 
 from tests.specs import made
 
-from hourglass._contract.handle import ActivityOk, ActivityTask, AttemptFailed
+from hourglass._contract.handle import ActivityOk, ActivityResult, ActivityTask, AttemptFailed
 from hourglass._engine.specs import Payloads
 from hourglass._runtime.executors import ActivityExecutor, ExecutorLimits
 from hourglass._runtime.resolver import Resolver
 from hourglass.converter import ApplicationFailure, Converter, default_converter
 
 Beats = list[tuple[bytes, Payloads]]
-Script = Callable[[ActivityExecutor, Beats], Awaitable[Any]]
+
+
+class _Outcome:
+    """A caller that awaits the end of an attempt, and may be cancelled meanwhile."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[ActivityResult] = asyncio.get_running_loop().create_future()
+
+    def executed(self, result: ActivityResult) -> None:
+        if not self.future.done():
+            self.future.set_result(result)
+
+
+class AwaitedExecutor(ActivityExecutor):
+    """An executor whose attempts can be awaited."""
+
+    async def execute(self, task: ActivityTask) -> ActivityResult:
+        """Run an attempt to its end. Cancelled, it is abandoned."""
+        waiter = _Outcome()
+        begun = self.begin(task, waiter)
+        try:
+            return await waiter.future
+        finally:
+            if waiter.future.cancelled():
+                self.abandon(begun)
+
+
+Script = Callable[[AwaitedExecutor, Beats], Awaitable[Any]]
 
 
 def payloads(*values: Any) -> Payloads:
@@ -45,7 +72,7 @@ def with_executor(
 
     async def main() -> Any:
         beats: Beats = []
-        executor = ActivityExecutor(
+        executor = AwaitedExecutor(
             Resolver(activities=activities, modules=modules),
             converter,
             heartbeat or (lambda token, details: beats.append((token, details))),

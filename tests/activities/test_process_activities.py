@@ -363,12 +363,20 @@ def stays() -> None:
     print(os.getpid(), flush=True)
     activity.wait_cancelled()
 
+class Outcome:
+    def __init__(self):
+        self.future = asyncio.get_running_loop().create_future()
+    def executed(self, result):
+        self.future.set_result(result)
+
 def start(name):
     async def main():
         known = Resolver(activities=[where, started, stays])
         executor = ActivityExecutor(known, default_converter, lambda *_: None, max_threads=1)
         try:
-            return await executor.execute(ActivityTask(token=b"t", activity_id="1", activity_type=name))
+            outcome = Outcome()
+            executor.begin(ActivityTask(token=b"t", activity_id="1", activity_type=name), outcome)
+            return await outcome.future
         finally:
             executor.stop()
     return asyncio.run(main())

@@ -10,7 +10,7 @@ import pytest
 from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
 from hourglass._engine.apply import APPLY
-from hourglass._temporal.completions import _COMMANDS
+from hourglass._temporal.activations import _COMMANDS
 
 from . import source
 

@@ -50,8 +50,7 @@ from hourglass._history.codec import event_json
 from hourglass._history.encoding import encode_events
 from hourglass._runtime.attempts import info_of
 from hourglass._temporal import calls, calls_schedules
-from hourglass._temporal.activations import activation_from_proto
-from hourglass._temporal.completions import Own, completion_to_proto
+from hourglass._temporal.activations import Own, activation_from_proto, completion_to_proto
 from hourglass._temporal.handle import activity_item_from_proto
 from hourglass.activity._options import ActivityOptions
 from hourglass.client._options import StartOptions, start_request

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.specs import made
@@ -101,18 +101,23 @@ class ScriptedHandle:
 
     async def poll_activation(self) -> Activation:
         item: Activation = await self._poll("workflow", lambda: not (self.open_runs or self.resting))
-        self.open_runs.add(item.run_id)
+        self._is_out(item)
         return item
 
     async def poll_activity(self) -> ActivityItem:
         item: ActivityItem = await self._poll(
             "activity", lambda: not (self.open_runs or self.open_attempts or self.resting)
         )
-        if isinstance(item, ActivityTask):
+        self._is_out(item)
+        return item
+
+    def _is_out(self, item: Activation | ActivityItem) -> None:
+        if isinstance(item, Activation):
+            self.open_runs.add(item.run_id)
+        elif isinstance(item, ActivityTask):
             self.open_attempts.add(item.token)
             if item.is_local:
                 self.resting.add(item.run_id)
-        return item
 
     async def _poll(self, kind: str, empty: Callable[[], bool]) -> Any:
         self.polling += 1
@@ -190,7 +195,24 @@ class ScriptedHandle:
 
 
 class RawScriptedHandle(ScriptedHandle):
-    """Implements `hourglass._contract.handle.RawCalls`, too, as Core's does."""
+    """Implements `hourglass._contract.handle.RawCalls`, too, as Core's does: what is there goes to the receiver while a poll
+    is out, and does not wake it.
+    """
+
+    on_activations: Callable[[Sequence[Activation]], object] | None = None
+    on_activities: Callable[[Sequence[ActivityItem]], object] | None = None
+
+    def give(self, item: Activation | ActivityItem) -> None:
+        """Something for the receiver, in a turn of its own; for the next poll if there is no receiver."""
+        asyncio.get_running_loop().call_soon(self._deliver, item)
+
+    def _deliver(self, item: Activation | ActivityItem) -> None:
+        receiver: Any = self.on_activations if isinstance(item, Activation) else self.on_activities
+        if receiver is None or not self.polling:
+            super().give(item)
+        else:
+            self._is_out(item)
+            receiver((item,))
 
     def send_activation(self, completion: Completion) -> asyncio.Future[None]:
         return asyncio.ensure_future(self.complete_activation(completion))
@@ -302,6 +324,9 @@ class Taken:
     """An item that a test has dispatched, to complete it when it likes: the entry of its handle's book."""
 
     is_dispatched = is_in_work = True
+
+    def forgotten(self) -> bool:
+        return False
 
     def __init__(self, record: HandleRecord, item: Any) -> None:
         self.item = item

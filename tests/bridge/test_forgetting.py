@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hourglass._bridge.handles import HandleRecord
 from hourglass._bridge.holder import BridgeHolder
 from hourglass._embedded.clients.connection import EngineConnection, connect_memory
 
@@ -14,7 +15,7 @@ def test_runs_that_close_are_told_to_whoever_keeps_their_states() -> None:
 
     async def body() -> None:
         connection = await connect_memory()
-        evicted: list[tuple[str, int, str]] = []
+        evicted: list[tuple[HandleRecord, str]] = []
 
         async def same() -> EngineConnection:
             return connection
@@ -29,8 +30,8 @@ def test_runs_that_close_are_told_to_whoever_keeps_their_states() -> None:
             await start_workflow(connection, "q", f"w{number}")
         assert [await outcome(connection, f"w{number}") for number in range(5)] == [ALL] * 5
         runs = [connection.engine.current(f"w{number}") for number in range(5)]
-        assert sorted(run_id for _, _, run_id in evicted) == sorted(each.run.run_id for each in runs if each)
-        assert {(queue, generation) for queue, generation, _ in evicted} == {("q", 1)}
+        assert sorted(run_id for _, run_id in evicted) == sorted(each.run.run_id for each in runs if each)
+        assert {(record.queue, record.generation) for record, _ in evicted} == {("q", 1)}
         await worker.stop()
         assert len(evicted) == 5
         await connection.close()

@@ -62,6 +62,8 @@ class FakeConnection:
                 return sv.Count(len(self.runs))
             case sv.CompleteActivity():
                 return sv.Nothing()
+            case sv.GetPollers():
+                return sv.Pollers()
             case sv.HeartbeatActivity():
                 return sv.HeartbeatAnswer(cancel_requested=request.activity_id == "stop")
         summary = self.find(request.workflow_id)

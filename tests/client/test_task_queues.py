@@ -1,12 +1,15 @@
-"""Who serves a task queue, asked by a client of either engine."""
+"""Who serves a task queue, and what waits on it, asked by a client of either engine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from hourglass import AsyncClient, Client, Worker, activity, workflow
+from hourglass.client import TaskQueueStats
 from hourglass.testing import DevServer
 
 
@@ -18,6 +21,12 @@ def act() -> None:
 @workflow.defn
 def flow() -> None:
     """Nothing."""
+
+
+@workflow.defn
+def calls() -> None:
+    """One step."""
+    workflow.execute_activity(act, task_queue="steps", start_to_close_timeout=60)
 
 
 @pytest.fixture(params=["local:", pytest.param("server", marks=pytest.mark.server)])
@@ -51,6 +60,46 @@ def test_workers_without_activities_take_none() -> None:
             found = client.describe_task_queue("half")
             assert (len(found.workflow_pollers), len(found.activity_pollers)) == (1, 0)
         assert client.describe_task_queue("half").served == ()
+
+
+def _waiting(client: Client, queue: str, activities: bool, count: int) -> TaskQueueStats:
+    """The figures of a queue, once so much waits there: a server counts a little later."""
+    while True:
+        found = client.describe_task_queue(queue)
+        told = found.activity_stats if activities else found.workflow_stats
+        assert told is not None
+        if told.backlog == count:
+            return told
+
+
+def test_what_waits_on_a_queue(client: Client) -> None:
+    """Tasks that no worker takes are counted, with the age of the oldest; those that were taken show in the rates."""
+    with Worker(client, "busy", workflows=[calls]):
+        for number in range(3):
+            client.start_workflow(calls, id=f"busy-{number}", task_queue="busy")
+        waits = _waiting(client, "steps", True, 3)
+        older = _waiting(client, "steps", True, 3)
+        assert timedelta(0) < waits.age <= older.age
+        assert _waiting(client, "busy", False, 0).age == timedelta(0)
+        with Worker(client, "steps", activities=[act]):
+            for number in range(3):
+                client.get_workflow_handle(f"busy-{number}").result()
+            gone = _waiting(client, "steps", True, 0)
+            assert gone.age == timedelta(0)
+            while gone.dispatch_rate == 0 or gone.add_rate == 0:
+                gone = _waiting(client, "steps", True, 0)
+
+
+def test_a_file_that_no_worker_has_open(tmp_path: Path) -> None:
+    """What waits there is in no memory: nothing is said of it rather than nothing counted."""
+    target = f"local:{tmp_path / 'alone.db'}"
+    with Client.connect(target) as client:
+        client.start_workflow(flow, id="waits")
+        assert client.describe_task_queue().workflow_stats is None
+        with Worker(client, "other", workflows=[flow]):
+            found = client.describe_task_queue().workflow_stats
+            assert found is not None
+            assert found.backlog == 1
 
 
 async def _asked() -> tuple[int, str]:

@@ -260,6 +260,33 @@ def what_a_workflow_says_of_its_handlers(world: World) -> None:
 
 
 @scenario("loose")
+def signals_that_the_code_has_not_read(world: World) -> None:
+    """The question for them tells their names and how many there are, and leaves out what a handler took."""
+    handle = begun(world)
+    handle.signal("finnish", "well")
+    handle.signal("finnish", "badly")
+    assert handle.query("__hourglass_unread_signals") == {"finnish": 2}
+    ended(world, handle)
+
+
+@scenario("loose")
+def a_history_by_pages(world: World) -> None:
+    """Its events in parts, forwards and backwards, are those of the whole."""
+    handle = begun(world)
+    ended(world, handle)
+    whole = handle.history().events
+    for newest_first in (False, True):
+        found, token = [], b""
+        while True:
+            page = handle.history_page(page_size=2, page_token=token, newest_first=newest_first)
+            found += page.events
+            token = page.next_page_token
+            if not token:
+                break
+        assert found == (whole[::-1] if newest_first else whole)
+
+
+@scenario("loose")
 def a_query_that_nobody_answers_in_time(world: World) -> None:
     """Without a worker a question is an error after its time, and the run is as it was."""
     handle = begun(world)

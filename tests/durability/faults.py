@@ -390,9 +390,10 @@ def eventually_true(happened: Callable[[], bool], what: str) -> None:
 
 
 def asleep(*handles: Any) -> None:
+    """Wait until each has started its timer; on a slow machine a short one may have fired by the time we look."""
     deadline = time.monotonic() + PATIENCE
     for handle in handles:
-        while handle.history().events[-1]["eventType"] != "EVENT_TYPE_TIMER_STARTED":
+        while "EVENT_TYPE_TIMER_STARTED" not in [each["eventType"] for each in handle.history().events]:
             assert time.monotonic() < deadline
             time.sleep(0.005)
 

@@ -21,7 +21,7 @@ from temporalio.bridge.proto.workflow_activation import WorkflowActivation, Work
 from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
 from hourglass._engine.events import Activation, AnyEvent
-from hourglass._temporal.payloads import (
+from hourglass._temporal.protos import (
     payload_from,
     put_failure,
     put_nanos,

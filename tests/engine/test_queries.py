@@ -211,3 +211,17 @@ def test_a_query_on_a_run_that_waits_for_a_handler(drive: Drive, settings: RunSe
     d.ask("nothing")
     d.send(d.done("work"))
     assert d.result == ["a"]
+
+
+def test_signals_that_the_code_has_not_read(drive: Drive, settings: RunSettings) -> None:
+    """`__hourglass_unread_signals` counts by name what neither a handler nor a channel took."""
+
+    @workflow.defn
+    def run() -> None:
+        first = workflow.Channel("coins", str)
+        first.receive()
+        work("x")
+
+    d = drive(run, settings=settings)
+    d.begin(signal("coins", "one"), signal("coins", "two"), signal("coin", "misspelt"))
+    assert d.query("__hourglass_unread_signals") == {"coins": 1, "coin": 1}

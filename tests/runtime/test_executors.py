@@ -8,11 +8,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 import pytest
+from tests.activities.executing import AwaitedExecutor
 
 from hourglass import activity
 from hourglass._contract.handle import ActivityDeferred, ActivityOk, AttemptCancelled, AttemptFailed
 from hourglass._engine.specs import Payloads
-from hourglass._runtime.executors import ActivityExecutor
 from hourglass._runtime.resolver import Resolver
 from hourglass.converter import ApplicationFailure, CanceledFailure, default_converter
 from hourglass.errors import ApplicationError, Cancelled, UsageError
@@ -202,7 +202,7 @@ def logs() -> None:
 
 ALL = [value for value in list(globals().values()) if isinstance(value, activity.Activity)]
 
-Script = Callable[[ActivityExecutor, list[tuple[bytes, Payloads]]], Awaitable[object]]
+Script = Callable[[AwaitedExecutor, list[tuple[bytes, Payloads]]], Awaitable[object]]
 
 
 def with_executor(script: Script, **options) -> object:
@@ -210,7 +210,7 @@ def with_executor(script: Script, **options) -> object:
 
     async def main() -> object:
         beats: list[tuple[bytes, Payloads]] = []
-        executor = ActivityExecutor(
+        executor = AwaitedExecutor(
             Resolver(activities=ALL),
             default_converter,
             lambda token, details: beats.append((token, details)),
@@ -464,7 +464,7 @@ def test_details_of_an_earlier_attempt():
     assert value(run("resumes")) == [None, None, []]
 
 
-async def _beaten(executor: ActivityExecutor, beats: list, task) -> list:
+async def _beaten(executor: AwaitedExecutor, beats: list, task) -> list:
     running = asyncio.ensure_future(executor.execute(task))
     await begun()
     await settled(lambda: len(beats) >= 2)

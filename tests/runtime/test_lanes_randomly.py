@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import pytest
+from tests.activities.executing import AwaitedExecutor
 from tests.specs import made
 
 from hourglass import activity, workflow
@@ -17,7 +18,6 @@ from hourglass._engine.commands import ScheduleActivity, Succeeded, TaskFailed
 from hourglass._engine.context import RunSettings
 from hourglass._engine.events import Activation
 from hourglass._runtime.evaluation import Evaluations
-from hourglass._runtime.executors import ActivityExecutor
 from hourglass._runtime.lanes import Lane, LaneSet
 from hourglass._runtime.resolver import Resolver
 from hourglass.converter import default_converter
@@ -169,7 +169,7 @@ async def _evaluate(handle: Handle, lanes: LaneSet, task: Activation) -> None:
     await handle.complete_activation((await answer).completion)
 
 
-async def _activities(handle: Handle, executor: ActivityExecutor) -> None:
+async def _activities(handle: Handle, executor: AwaitedExecutor) -> None:
     async def execute(task: ActivityTask) -> None:
         await handle.complete_activity(await executor.execute(task))
 
@@ -198,7 +198,7 @@ def test_a_hang_under_a_real_engine_costs_one_task():
         loop = asyncio.get_running_loop()
         evaluations = Evaluations(resolver.workflow, settings, verify="always")
         lanes = LaneSet([Lane("lane-0", evaluations, loop, clock=clock)], clock=clock)
-        executor = ActivityExecutor(resolver, default_converter, handle.heartbeat, max_threads=30)
+        executor = AwaitedExecutor(resolver, default_converter, handle.heartbeat, max_threads=30)
         worker = asyncio.gather(_workflows(handle, lanes), _activities(handle, executor))
         lanes.start()
         names = {f"w{n}": ("bystander", n) for n in range(20)} | {"hung": ("hangs_once", 100)}

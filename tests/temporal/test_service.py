@@ -14,7 +14,7 @@ from hourglass._contract.handle import AttemptFailed
 from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
 from hourglass._engine.specs import RetryRule
-from hourglass._temporal.service import CALLS
+from hourglass._temporal.connection import CALLS
 from hourglass.converter import ApplicationFailure, Failure, Payload
 from hourglass.errors import (
     QueryFailedError,

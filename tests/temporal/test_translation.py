@@ -18,15 +18,14 @@ from hourglass._contract import handle as hd
 from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
 from hourglass._engine.specs import RetryRule
-from hourglass._temporal import activations, completions
-from hourglass._temporal.activations import UnsupportedEvent, activation_from_proto
-from hourglass._temporal.completions import Own, completion_to_proto
+from hourglass._temporal import activations
+from hourglass._temporal.activations import Own, UnsupportedEvent, activation_from_proto, completion_to_proto
 from hourglass._temporal.handle import (
     activity_item_from_proto,
     activity_result_to_proto,
     heartbeat_to_proto,
 )
-from hourglass._temporal.payloads import (
+from hourglass._temporal.protos import (
     failure_from,
     nanos_from,
     payload_from,
@@ -82,7 +81,7 @@ def test_every_kind_of_core_is_known() -> None:
     kinds = {field.name for field in WorkflowCommand.DESCRIPTOR.oneofs_by_name["variant"].fields}
     shown = {ex.command(fields).WhichOneof("variant") for _, fields in ex.COMMANDS}
     assert kinds - shown == {"schedule_nexus_operation", "request_cancel_nexus_operation"}
-    assert set(completions._COMMANDS) == set(cmd.COMMANDS)
+    assert set(activations._COMMANDS) == set(cmd.COMMANDS)
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,8 @@ from hourglass._engine.versions import (
     WorkerDeploymentVersion,
 )
 from hourglass._temporal import calls, configs
-from hourglass._temporal.activations import activation_from_proto
+from hourglass._temporal.activations import Own, activation_from_proto, completion_to_proto
 from hourglass._temporal.calls import CallScope
-from hourglass._temporal.completions import Own, completion_to_proto
 
 PINNED = VersioningBehavior.PINNED
 ONE = WorkerDeploymentVersion("shop", "1")

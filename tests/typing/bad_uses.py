@@ -195,7 +195,14 @@ def wrong_options(client: Client) -> None:
     Worker(client, verify="sometimes")  # E
     Worker(client, watch="loud")  # E
     Worker(client, max_cached_workflows="10")  # E
+    Worker(client, workflows=[charge])  # E
+    Worker(client, workflows=[checkout, fetch])  # E
+    Worker(client, activities=[checkout])  # E
+    Worker(client, activities=[charge, Cart.run])  # E
+    Worker(client, activities=[Cart.run])  # E
+    Worker(client, workflows=[Payments().refund])  # E
     Replayer(workflow=[checkout])  # E
+    Replayer(workflows=[charge])  # E
     History.from_file(3)  # E
 
 
@@ -211,6 +218,20 @@ def bad_parent(order: Order) -> None:
     child.signal(decisions, "yes")  # E
     workflow.execute_child_workflow(checkout, "o-1")  # E
     workflow.execute_child_workflow(checkout, order, name="x")  # E
+    if order.cents == 1:
+        workflow.continue_as_new("o-1", workflow=checkout)  # E
+    if order.cents == 2:
+        workflow.continue_as_new(order, "yes", workflow=checkout)  # E
+    if order.cents == 3:
+        workflow.continue_as_new(workflow=checkout)  # E
+    if order.cents == 4:
+        workflow.continue_as_new(3, workflow=Cart.run)  # E
+    if order.cents == 5:
+        workflow.continue_as_new(order, workflow=checkout, task_quene="q")  # E
+    if order.cents == 6:
+        workflow.continue_as_new(order, run_timeout="long")  # E
+    if order.cents == 7:
+        workflow.continue_as_new(order, workflow=3)  # E
 
 
 def bad_versions(client: Client) -> None:

@@ -348,6 +348,9 @@ def use_worker() -> None:
         assert_type(worker, Worker)
         assert_type(worker.task_queue, str)
     Worker(client, "q", workflows=[checkout], verify=0.1, max_cached_workflows=10).run()
+    all_workflows, all_activities = [checkout, nothing, Cart], [charge, fetch, Payments("db")]
+    Worker(client, workflows=all_workflows, activities=all_activities).run()
+    Worker(client, workflows=[Cart.run], activities=(charge, Payments("db").refund)).run()
 
 
 def use_replay() -> None:
@@ -379,6 +382,12 @@ def parent(order: Order) -> str:
     other.cancel("enough")
     assert_type(workflow.memo_value("a", type=int), int)
     workflow.upsert_search_attributes([REGION.value_set("eu"), REGION.value_unset()])
+    if order.cents > 10:
+        workflow.continue_as_new("ann", 3, workflow=Cart.run)
+    if order.cents > 9:
+        workflow.continue_as_new("ann", workflow=Cart, task_queue="carts")
+    if order.cents > 8:
+        workflow.continue_as_new("ann", workflow="Cart", run_timeout=timedelta(days=1))
     workflow.continue_as_new(order, workflow=checkout, memo={"a": 1})
 
 

@@ -11,8 +11,10 @@ from tests.ui import flows
 from tests.ui.conftest import asked
 
 from hourglass import Client, Worker
+from hourglass._story.spans import Kind, Outcome, Span, Story
 from hourglass._ui import addresses
 from hourglass._ui.site import Site
+from hourglass._ui.waterfall import waterfall
 from hourglass.client import (
     Schedule,
     ScheduleActionStartWorkflow,
@@ -109,6 +111,29 @@ def test_a_worker_of_this_process_is_shown_in_detail(site: Site, client: Client)
     assert "WorkflowPollLoop" in text
     assert "cached workflows" in text
     assert ">ready<" in text
+
+
+def test_what_waits_on_a_queue_is_counted(web: httpx.Client, client: Client) -> None:
+    """A queue that no worker serves is named with what waits there, in words that say so."""
+    for number in range(3):
+        client.start_workflow("stuck", "x", id=f"lonely-{number}", task_queue="lonely")
+    text = web.get("/workers").text
+    queue = text[text.index(">lonely<") :]
+    assert re.search(r'workflow tasks</td><td class="n bad">3</td>', queue)
+    assert "no worker" in queue
+
+
+def test_signals_that_were_not_read_are_pending(web: httpx.Client, client: Client) -> None:
+    """One that the code got and did not take, by name; one that no worker was there to give to; a timer with its time."""
+    path = _started(client)
+    client.get_workflow_handle("buy-ada").signal("shipp")
+    assert re.search(r"shipp</span></b>: 1 came and was not read", web.get(f"{path}/unread").text)
+    handle = client.start_workflow("stuck", "x", id="lonely", task_queue="lonely")
+    handle.signal("hello")
+    lonely = f"/workflows/lonely/{handle.describe().run_id}"
+    text = web.get(lonely).text
+    assert re.search(r"<td>signal</td><td class=\"mono\">hello</td><td>waits for a worker</td>", text)
+    assert web.get(f"{lonely}/unread").text.strip() == ""  # there is no worker to ask
 
 
 def test_messages_reach_the_run(web: httpx.Client, client: Client) -> None:
@@ -208,6 +233,27 @@ def test_the_history_as_a_table_and_as_a_file(web: httpx.Client, client: Client)
     assert json.loads(answer.text)["events"]
 
 
+def test_a_long_history_by_pages(web: httpx.Client, client: Client) -> None:
+    """Each event is on one page, from the first to the last and back; an address that is none is refused."""
+    _started(client)
+    handle = client.get_workflow_handle("buy-ada")
+    for number in range(140):
+        handle.execute_update(flows.Purchase.note, str(number))
+    path, total = addresses.run("buy-ada", handle.describe().run_id), handle.describe().history_length
+    assert total > 400
+    orders: list[list[int]] = []
+    for order in ("oldest", "newest"):
+        numbers, at = [], f"{path}/history?order={order}"
+        while at:
+            text = web.get(at).text
+            numbers += [int(each) for each in re.findall(r'<tr id="e(\d+)">', text)]
+            found = re.search(r'href="([^"]*page=[^"]*)"', text)
+            at = found.group(1).replace("&amp;", "&") if found else ""
+        orders.append(numbers)
+    assert orders == [list(range(1, total + 1)), list(range(total, 0, -1))]
+    assert web.get(f"{path}/history?page=zz").status_code == 400
+
+
 def test_a_run_at_a_moment_of_its_past(web: httpx.Client, client: Client) -> None:
     """The values that its code had then, and the line where it stood."""
     path = _started(client)
@@ -291,6 +337,34 @@ def test_many_schedules_at_once(web: httpx.Client, client: Client) -> None:
     assert "1 failed" in text
     paused = [each.id for each in client.list_schedules() if each.paused]
     assert sorted(paused) == ["s0", "s1"]
+    days = {"start": "2026-01-01", "end": "2026-01-03"}
+    page = web.post("/schedules", data={"action": "backfill", "run": ["s1", "s2"], **days})
+    assert "2 of 2" in _done(web, page.url.path)
+    assert int(client.count_workflows()) >= 2
+    assert "no time" in web.post("/schedules", data={"action": "backfill", "run": ["s1"]}).text
+    assert sorted(each.id for each in client.list_schedules()) == ["s0", "s1", "s2"]
+
+
+def test_a_closer_look_unfolds_the_timeline() -> None:
+    """Many steps stand in one row; a part of the time has rows of its own, and links go on from there."""
+    spans = tuple(
+        Span(id=number, kind=Kind.ACTIVITY, name="work", start=number * 1000, end=number * 1000 + 500)
+        for number in range(1, 1001)
+    )
+    run = Span(id=0, kind=Kind.RUN, name="Wide", start=0, end=2_000_000)
+    story = Story(
+        workflow_id="w", run_id="r", workflow_type="Wide", task_queue="default", outcome=Outcome.DONE,
+        start=0, end=2_000_000, until=2_000_000, spans=(run, *spans),
+    )  # fmt: skip
+    whole = waterfall(story)
+    assert [(row.name, row.span.count) for row in whole.rows] == [("Wide", 1), ("work", 1000)]
+    assert [look[0] for look in whole.looks] == ["closer"]
+    part = waterfall(story, start=100_000, end=104_900)
+    assert [row.span.id for row in part.rows] == [0, 100, 101, 102, 103, 104]
+    assert part.folded == 0
+    for told, low, high in part.looks:
+        seen = waterfall(story, start=low, end=high)
+        assert (seen.start, seen.end) == (low, high), told
 
 
 def test_a_reset_names_compensations(web: httpx.Client, client: Client) -> None:
@@ -303,6 +377,15 @@ def test_a_reset_names_compensations(web: httpx.Client, client: Client) -> None:
     assert "<b>charge</b>" in effects
     assert "<b>refund</b>" in undone
     assert "<b>ship_it</b>" in again
+    assert "Not safe" not in text
+    (shipping,) = re.findall(r'span=(\d+)-\d+"[^>]*title="activity ship_it', web.get(path).text)
+    text = web.get(
+        f"{path}/reset", params={"event": shipping}
+    ).text  # what was charged is kept as done, and paid back
+    assert "Not safe: refund may have undone charge" in text
+    instead = re.search(r'href="([^"]*)">Reset to before charge', text)
+    assert instead is not None
+    assert "Not safe" not in web.get(instead.group(1)).text
 
 
 def test_messages_may_be_left_out_of_a_reset(web: httpx.Client, client: Client) -> None:

@@ -8,6 +8,7 @@ import pytest
 from tests.ui import flows
 
 from hourglass import Client
+from hourglass._ui import addresses
 
 
 def _purchase(client: Client, name: str) -> None:
@@ -36,6 +37,17 @@ def test_an_open_run_goes_on(page: Any, address: str, client: Client) -> None:
     client.get_workflow_handle("buy-ada").signal("ship")
     page.wait_for_selector(".head .s-completed")
     page.wait_for_selector("li.k-signal >> text=ship")
+
+
+def test_the_workers_page_is_live(page: Any, address: str, client: Client) -> None:
+    """What begins to wait on a queue appears without a reload."""
+    client.start_workflow("stuck", "x", id="one", task_queue="lonely")
+    page.goto(f"{address}/workers")
+    page.evaluate("window.same = true")
+    page.wait_for_selector("table.queue td.n.bad >> text=1")
+    client.start_workflow("stuck", "x", id="two", task_queue="lonely")
+    page.wait_for_selector("table.queue td.n.bad >> text=2")
+    assert page.evaluate("window.same")
 
 
 def test_ticks_survive_what_changes(page: Any, address: str, client: Client) -> None:
@@ -142,13 +154,16 @@ def test_a_closer_look_by_dragging(page: Any, address: str, client: Client) -> N
 def test_every_page_fits_its_window(
     browser: Any, address: str, client: Client, width: int, scheme: str
 ) -> None:
-    """Narrow and wide, light and dark: nothing makes the page scroll sideways."""
+    """Narrow and wide, light and dark: nothing makes the page scroll sideways, and ids keep their lines."""
     _purchase(client, "ada")
+    run_id = client.get_workflow_handle("buy-ada").describe().run_id
     context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
     page = context.new_page()
     for path in (
         "/workflows",
         "/workflows/buy-ada",
+        f"{addresses.run('buy-ada', run_id)}/history",
+        f"{addresses.run('buy-ada', run_id)}/moments",
         "/schedules",
         "/workers",
         "/limits",
@@ -157,6 +172,8 @@ def test_every_page_fits_its_window(
         page.goto(address + path)
         page.wait_for_selector("h1")
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), path
+        if path == "/workflows":
+            assert page.locator("td.id a").first.bounding_box()["height"] < 40
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (dark == "rgb(255, 255, 255)") is (scheme == "light")
     context.close()

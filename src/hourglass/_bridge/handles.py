@@ -265,16 +265,37 @@ class Drain:
 
 
 class ActivationBook:
-    """The activations that the engine waits for, by run id: who has each, under which token it may be completed."""
+    """The activations that the engine waits for, by run id: who has each, under which token it may be completed; and the runs
+    that have closed and are not evicted yet, with what waits for that: from a run's terminal command to its eviction the
+    ends of its local activities are held back, for the engine would record them behind the end of the run, and refuse the task.
+    """
 
     def __init__(self, next_token: Callable[[], int], poll_ended: Callable[[BaseException], None]) -> None:
         self.open: dict[str, InFlight[Activation]] = {}
+        self.closed: dict[str, list[Callable[[], object]]] = {}
         self._next_token = next_token
         self.poll_ended = poll_ended
 
     def keep(self, item: Activation, /) -> None:
         """It has come, and nothing is at it yet."""
         self.open[item.run_id] = Kept(item, self._next_token())
+
+    def close(self, run_id: str) -> None:
+        """A run has closed: hold back what comes of it, until it is evicted."""
+        self.closed.setdefault(run_id, [])
+
+    def when_evicted(self, run_id: str, then: Callable[[], object]) -> None:
+        """Go on once the run, if it has closed, is evicted."""
+        held = self.closed.get(run_id)
+        if held is None:
+            then()
+        else:
+            held.append(then)
+
+    def evicted(self, run_id: str) -> None:
+        """A run was evicted: what waits for that goes on."""
+        for then in self.closed.pop(run_id, ()):
+            then()
 
 
 class AttemptBook:
@@ -354,12 +375,12 @@ class HandleRecord:
             return () if (here := handle.in_process) is None else here.take_activities()
 
         def receive_activations(receiver: Callable[[Sequence[Activation]], object] | None) -> None:
-            if (here := handle.in_process) is not None:
-                here.on_activations = receiver
+            if (delivery := handle.in_process or self.raw) is not None:
+                delivery.on_activations = receiver
 
         def receive_activities(receiver: Callable[[Sequence[ActivityItem]], object] | None) -> None:
-            if (here := handle.in_process) is not None:
-                here.on_activities = receiver
+            if (delivery := handle.in_process or self.raw) is not None:
+                delivery.on_activities = receiver
 
         now_ns, notify = around.now_ns, self.changed.notify_all
         name = f"poll of {self.queue} generation {generation}"
@@ -597,6 +618,8 @@ class HandleTables:
         """Strike out a handle whose life is over."""
         if self.records.pop(record.generation, None) is None:
             return
+        for run_id in tuple(record.runs.closed):  # with its handle a run is gone
+            tell(record.runs.evicted, run_id)
         if record.state is HandleState.ABANDONED:
             self.counters.abandoned += 1
             self._left_behind += 1

@@ -191,7 +191,7 @@ class BridgeHolder:
     `connect` makes a fresh connection for each handle that replaces another; the first handle of a queue uses
     `shared`, which is its giver's to close. `on_attempt_cancelled(queue, generation, cancel)` tells of
     attempts that should stop while no poll can say so; `on_handle_ended(queue, generation)` that a generation
-    will not be heard of again; `on_run_evicted(queue, generation, run_id)` of evictions that no poll handed out;
+    will not be heard of again; `on_run_evicted(record, run_id)` of evictions that no poll handed out;
     `on_item(record, item)` gives what a handle that drains has still to do: a callback that dispatches it enters in the
     record's book what is at it.
     """
@@ -205,7 +205,7 @@ class BridgeHolder:
         limits: HandleLimits | None = None,
         on_attempt_cancelled: Callable[[str, int, ActivityCancel], object] = _ignore,
         on_handle_ended: Callable[[str, int], object] = _ignore,
-        on_run_evicted: Callable[[str, int, str], object] = _ignore,
+        on_run_evicted: Callable[[HandleRecord, str], object] = _ignore,
         on_item: Callable[[HandleRecord, Activation | ActivityItem], object] = _ignore,
         on_too_many_abandoned: Callable[[], object] = _ignore,
     ) -> None:
@@ -439,7 +439,7 @@ class BridgeHolder:
 
     def run_evicted(self, record: HandleRecord, run_id: str) -> None:
         """A run was forgotten, and no eviction is handed out."""
-        self._on_run_evicted(record.queue, record.generation, run_id)
+        self._on_run_evicted(record, run_id)
 
     def item_arrived(self, record: HandleRecord, item: Activation | ActivityItem) -> None:
         """Something is to be dispatched that no receiver gets."""

@@ -53,6 +53,10 @@ class InFlight(Protocol[T_co]):
         """Whether a part of the worker is at it, and answers."""
         ...
 
+    def forgotten(self) -> bool:
+        """The engine has forgotten the run with this answer: whether the part that knows the run has been told."""
+        ...
+
 
 class Kept(Generic[T]):
     """The entry of an item that waits in its poll line."""
@@ -64,6 +68,10 @@ class Kept(Generic[T]):
     def __init__(self, item: T, token: int) -> None:
         self.item = item
         self.token = token
+
+    def forgotten(self) -> bool:
+        """No part of the worker has it."""
+        return False
 
 
 class Book(Protocol[T_contra]):
@@ -82,8 +90,8 @@ class PollLine(Generic[T]):
     """One kind of poll on one handle.
 
     `ask` sees to it that the raw poll is out. What it brings goes to the receiver that is attached, at once; what that
-    cannot take, and what comes without one, is kept, and `changed` is notified. `receive_from` tells an engine in this
-    process where its items go.
+    cannot take, and what comes without one, is kept, and `changed` is notified. `receive_from` tells a handle that can give
+    its items without a poll's being woken (`Delivery`) where they go.
     """
 
     def __init__(
@@ -154,6 +162,7 @@ class PollLine(Generic[T]):
     def _arrived(self, items: Sequence[T]) -> None:
         """Items of the engine's, in order: the receiver's, unless earlier ones are kept."""
         self.received += len(items)
+        self.returned_ns = self._now_ns()
         given, receiver = 0, self._receiver
         if receiver is not None and not self.kept:
             try:
@@ -174,9 +183,7 @@ class PollLine(Generic[T]):
         """
         while True:
             try:
-                item = await self._poll()
-                self.returned_ns = self._now_ns()
-                self._arrived((item,))
+                self._arrived((await self._poll(),))
                 if more := self._more():
                     self._arrived(more)
             except OURS:

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias, TypeGuard
 
 import msgspec
 
+from hourglass._bridge.calls import CallDeadlines
 from hourglass._bridge.handles import (
     Drain,
     HandleRecord,
@@ -68,7 +69,7 @@ def send_completion(
 ) -> None:
     """Close the activation of this run and send its completion behind those of the same run."""
     run_id = completion.run_id
-    record.runs.open.pop(run_id, None)
+    opened = record.runs.open.pop(run_id, None)
     here = record.handle.in_process
     # An engine in this process takes the answer in this very turn, unless an earlier one of this run is still on its
     # way: completions of one run keep their order.
@@ -80,7 +81,7 @@ def send_completion(
         except BaseException as error:
             call = _complete_after(tables, record, completion, error)
         else:
-            if forgotten and tables.listener is not None:
+            if forgotten and not (opened is not None and opened.forgotten()) and tables.listener is not None:
                 tell(tables.listener.run_evicted, record, run_id)
             if record.drain is not None:
                 record.changed.notify_all()
@@ -97,7 +98,7 @@ def send_completion(
 class _SentCompletion:
     """A completion on its way through a handle's raw call: one object and one callback, where a coroutine costs a task."""
 
-    __slots__ = ("call", "completion", "record", "tables", "then")
+    __slots__ = ("call", "completion", "patience", "record", "tables", "then")
 
     def __init__(
         self, tables: HandleTables, record: HandleRecord, completion: Completion, then: Then
@@ -107,6 +108,7 @@ class _SentCompletion:
         self.completion = completion
         self.then = then
         self.call: asyncio.Future[None] | None = None
+        self.patience = tables.patience(tables.limits.completion)
 
     def begin(self, raw: RawCalls) -> None:
         try:
@@ -118,20 +120,21 @@ class _SentCompletion:
             return
         self.record.calls.add(self)
         self.record.tails[self.completion.run_id] = call
-        self.tables.patience(self.tables.limits.completion).watch(self, _SentCompletion._late)
+        self.patience.watch(self, _SentCompletion._late)
         call.add_done_callback(self._ended)
 
     def _ended(self, call: asyncio.Future[None]) -> None:
         record = self.record
         record.calls.discard(self)
         self._untie()
-        is_waited_for = self.tables.patience(self.tables.limits.completion).forget(self)
+        is_waited_for = self.patience.forget(self)
         error = None if call.cancelled() else call.exception()
         if error is not None and record.raw is not None and not record.state.over:
             self._mend(record.raw, error, self.then if is_waited_for else _nothing)
         elif is_waited_for:
             self.then()
-        record.changed.notify_all()
+        if record.drain is not None:
+            record.changed.notify_all()
 
     def _mend(self, raw: RawCalls, error: BaseException, then: Then) -> None:
         mending = _mended(
@@ -151,7 +154,7 @@ class _SentCompletion:
         """The handle is left behind: the call itself goes on."""
         self.record.calls.discard(self)
         self._untie()
-        if self.tables.patience(self.tables.limits.completion).forget(self):
+        if self.patience.forget(self):
             self.then()
 
 
@@ -297,7 +300,7 @@ class _Report:
     handle has not taken in time goes through the connection as well.
     """
 
-    __slots__ = ("opened", "over", "record", "result", "tables", "then")
+    __slots__ = ("opened", "over", "patience", "record", "result", "tables", "then")
 
     def __init__(
         self,
@@ -313,6 +316,7 @@ class _Report:
         self.result = result
         self.then = then
         self.over = False  # the handle's own call has ended, or is not waited for any more
+        self.patience: CallDeadlines | None = None
 
     def begin(self) -> None:
         record = self.record
@@ -334,8 +338,17 @@ class _Report:
 
     def _watch(self) -> None:
         limits = self.tables.limits
-        self.tables.patience(limits.completion).watch(self, _Report._unanswered)
-        self.tables.patience(limits.resend).watch(self, _Report._late)
+        # One deadline at a time: most ends are taken long before the first.
+        if limits.resend < limits.completion:
+            self._watch_for(limits.resend, _Report._late)
+        else:
+            self._watch_for(limits.completion, _Report._unanswered)
+
+    def _watch_for(self, limit: float, overdue: Callable[[_Report], object]) -> None:
+        if self.patience is not None:
+            self.patience.forget(self)
+        self.patience = self.tables.patience(limit)
+        self.patience.watch(self, overdue)
 
     def _ended(self, call: asyncio.Future[None]) -> None:
         """The raw call has ended."""
@@ -346,9 +359,9 @@ class _Report:
             record.call(self._call(record.raw.mend_activity(self.result, error)))
         elif not self.over and not call.cancelled() and call.exception() is None:
             self.over = True
-            self.tables.patience(self.tables.limits.resend).forget(self)
             self._through()
-        record.changed.notify_all()
+        if record.drain is not None:
+            record.changed.notify_all()
 
     def cancel(self) -> None:
         """The handle is left behind: the call itself goes on, and the result is sent again when that takes too long."""
@@ -356,7 +369,6 @@ class _Report:
 
     async def _call(self, call: Coroutine[Any, Any, None]) -> None:
         error = await _tried(call)
-        self.tables.patience(self.tables.limits.resend).forget(self)
         if self.over:
             return
         self.over = True
@@ -366,10 +378,15 @@ class _Report:
         logger.warning("the end of an attempt could not be sent: %s", type(error).__name__)
         if _means_broken(error):
             self.tables.handle_broke(self.record, error)
+        if self.patience is not None:
+            self._watch_for(self.tables.limits.completion, _Report._unanswered)
         self._resend()
 
     def _late(self) -> None:
         self.over = True
+        limits = self.tables.limits
+        if limits.completion > limits.resend:  # else its caller has been told
+            self._watch_for(limits.completion - limits.resend, _Report._unanswered)
         self._resend()
 
     def _resend(self) -> None:
@@ -386,11 +403,15 @@ class _Report:
 
     def _through(self) -> None:
         then, self.then = self.then, _nothing
-        self.tables.patience(self.tables.limits.completion).forget(self)
+        if self.patience is not None:
+            self.patience.forget(self)
         then()
 
     def _unanswered(self) -> None:
         then, self.then = self.then, _nothing
+        limits = self.tables.limits
+        if not self.over and limits.resend > limits.completion:
+            self._watch_for(limits.resend - limits.completion, _Report._late)
         _unanswered(self.tables, "the end of an attempt", then)
 
 

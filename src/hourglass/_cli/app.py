@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "worker": ("hourglass._cli.worker", "worker"),
     "dev": ("hourglass._cli.dev", "dev"),
     "start": ("hourglass._cli.workflows", "start"),
+    "result": ("hourglass._cli.workflows", "result"),
     "list": ("hourglass._cli.listing", "list_"),
     "ui": ("hourglass._cli.ui", "ui"),
     "show": ("hourglass._cli.show", "show"),
@@ -37,6 +38,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cancel": ("hourglass._cli.workflows", "cancel"),
     "terminate": ("hourglass._cli.workflows", "terminate"),
     "reset": ("hourglass._cli.workflows", "reset"),
+    "fork": ("hourglass._cli.workflows", "fork"),
+    "pause": ("hourglass._cli.workflows", "pause"),
+    "resume": ("hourglass._cli.workflows", "resume"),
+    "delete": ("hourglass._cli.workflows", "delete"),
+    "activity": ("hourglass._cli.activities", "activity"),
+    "schedule": ("hourglass._cli.schedules", "schedule"),
+    "export": ("hourglass._cli.replay", "export"),
     "replay": ("hourglass._cli.replay", "replay"),
     "debug": ("hourglass._cli.debug", "debug"),
     "check": ("hourglass._cli.check", "check"),
@@ -63,13 +71,19 @@ def build(arguments: list[str]) -> typer.Typer:
     asked = next((each for each in arguments if not each.startswith("-")), None)
     for name in [asked] if asked in COMMANDS else list(COMMANDS):
         module, function = COMMANDS[name]
-        app.command(name)(getattr(import_module(module), function))
+        found = getattr(import_module(module), function)
+        if isinstance(found, typer.Typer):  # a group of commands
+            app.add_typer(found, name=name)
+        else:
+            app.command(name)(found)
     return app
 
 
 def run(arguments: list[str]) -> int:
     """Run a command; returns the exit code. Every error ends here, as a message that names what is wrong."""
     shown, arguments = _take_traceback(arguments)
+    if shown:
+        os.environ["HOURGLASS_TRACEBACK"] = "full"
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(logs.PlainFormatter())
     try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -154,6 +155,45 @@ def _value(text: str) -> Any:
         raise UsageError(f"a value is nested too deeply to be read as JSON: {text[:40]}…") from None
 
 
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+
+
+def duration(text: str, option: str) -> float:
+    """Seconds from the command line: 90, 90s, 15m, 1.5h, 1d, 2w; also several together, as 1h30m."""
+    found = re.fullmatch(r"(?:\d+(?:\.\d+)?[smhdw]?)+", text.strip())
+    parts = re.findall(r"(\d+(?:\.\d+)?)([smhdw]?)", text) if found else []
+    seconds = sum(float(number) * _UNITS[unit or "s"] for number, unit in parts)
+    if seconds <= 0:
+        raise UsageError(f"{option} is a duration, such as 90s, 15m, 6h or 1d, not {text!r}")
+    return seconds
+
+
+def span(value: timedelta | float) -> str:
+    """A duration as the command line takes it."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    for unit in ("d", "h", "m"):
+        if seconds >= _UNITS[unit] and seconds % _UNITS[unit] == 0:
+            return f"{seconds / _UNITS[unit]:g}{unit}"
+    return f"{seconds:g}s"
+
+
+def moment(text: str | None, option: str) -> datetime | None:
+    """A time from the command line, in ISO 8601; without an offset it is a time of the clock here."""
+    if text is None:
+        return None
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        raise UsageError(
+            f"{option} is a time, such as 2030-01-31, 2030-01-31T09:00 or 2030-01-31T09:00Z, not {text!r}"
+        ) from None
+
+
+def clock(moment: datetime) -> str:
+    """A time by the clock on the wall here."""
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
 def plain(value: Any) -> Any:
     """Anything as what JSON can say; times in ISO 8601, what cannot be said by its text."""
     match value:
@@ -197,6 +237,15 @@ def one_or_many(workflow_id: str | None, query: str | None) -> None:
         raise UsageError(f"name a workflow, or give --query to mean all open ones that it finds{both}")
 
 
+def confirm(what: str, yes: bool) -> None:
+    """The person at the terminal is asked whether it is meant; without a terminal, `--yes` must say so."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"this would {what}: say --yes if it is meant")
+    typer.confirm(f"{what}?", abort=True)
+
+
 def to_many(
     client: Client,
     query: str,
@@ -214,10 +263,7 @@ def to_many(
 
     what, doing, done = words
     if not yes:
-        found = client.count_workflows(open_ones(query))
-        if not sys.stdin.isatty():
-            raise UsageError(f"this would {what} {found} workflows: say --yes if it is meant")
-        typer.confirm(f"{what} {found} workflows?", abort=True)
+        confirm(f"{what} {client.count_workflows(open_ones(query))} workflows", yes)
     with progress(doing) as tell:
         result = act(tell)
     if as_json:

@@ -140,7 +140,12 @@ def error(text: str) -> None:
 
 
 def trace(error: BaseException) -> None:
-    """A traceback on stderr, for finding a fault."""
+    """A traceback on stderr, for finding a fault; those of failures on other machines stand in it as they came."""
+    link: BaseException | None = error
+    while link is not None:
+        if whole := getattr(link, "remote_traceback", ""):
+            link.__notes__ = [f"Raised at (most recent call last):\n{whole}"]
+        link = link.__cause__
     told = Text("".join(traceback.format_exception(error)).rstrip("\n"))
     _remark(lambda out: out.print(told, soft_wrap=True))
 

@@ -72,6 +72,7 @@ def dev(
     from hourglass._cli import dev_worker
 
     logs.configure(LogForm.pretty.value, log_level.value)
+    logging.getLogger("hourglass.runs").setLevel(logging.DEBUG)  # a line for each run that begins and ends
     if log_level is not LogLevel.debug:  # at each reload they would say the same again
         for name in _QUIET:
             logging.getLogger(name).setLevel(logging.WARNING)

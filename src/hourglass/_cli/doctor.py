@@ -16,6 +16,7 @@ import typer
 
 from hourglass._cli import connecting, console
 from hourglass._cli.connecting import Json, Namespace, Target
+from hourglass._story.text import duration
 from hourglass.errors import HourglassError
 
 if TYPE_CHECKING:
@@ -151,7 +152,12 @@ def _workers(target: str | None, namespace: str | None, task_queue: str) -> str:
     with connecting.connected(target, namespace) as client:
         queue = client.describe_task_queue(task_queue)
     who = sorted({poller.identity for poller in (*queue.workflow_pollers, *queue.activity_pollers)})
-    return f"on queue {task_queue!r}: {', '.join(who) or 'no worker polls it now'}"
+    waiting = [
+        f"{told.backlog} {what} wait, the oldest for {duration(int(told.age.total_seconds() * 1e9))}"
+        for told, what in ((queue.workflow_stats, "workflow tasks"), (queue.activity_stats, "activities"))
+        if told is not None and told.backlog
+    ]
+    return f"on queue {task_queue!r}: {'; '.join([', '.join(who) or 'no worker polls it now', *waiting])}"
 
 
 def _tried(what: str, look: Callable[[], str]) -> HealthCheck:

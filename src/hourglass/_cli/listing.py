@@ -162,14 +162,9 @@ def _row(run: WorkflowExecution, now: datetime, room: int | None) -> list[tuple[
         (run.id, ""),
         (status.lower().replace("_", " "), _COLOURS.get(status, "")),
         (run.workflow_type, ""),
-        ("" if began is None else _clock(began) if room is None else _shortly(began, now), ""),
+        ("" if began is None else connecting.clock(began) if room is None else _shortly(began, now), ""),
         ("" if began is None else _span(((run.close_time or now) - began).total_seconds()), ""),
     ]
-
-
-def _clock(moment: datetime) -> str:
-    """By the clock on the wall here."""
-    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _shortly(moment: datetime, now: datetime) -> str:
@@ -214,8 +209,8 @@ def _facts(run: WorkflowDescription) -> list[tuple[str, object]]:
         ("type", run.workflow_type),
         ("status", run.status.name.lower().replace("_", " ") + (" (parked)" if run.parked else "")),
         ("task queue", run.task_queue),
-        ("started", None if run.start_time is None else _clock(run.start_time)),
-        ("closed", None if run.close_time is None else _clock(run.close_time)),
+        ("started", None if run.start_time is None else connecting.clock(run.start_time)),
+        ("closed", None if run.close_time is None else connecting.clock(run.close_time)),
         ("events", run.history_length or None),
         ("parent", run.parent_id or None),
         ("summary", run.static_summary),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from hourglass._cli.console import clean, json_text
@@ -32,8 +33,30 @@ class PrettyFormatter(logging.Formatter):
         return f"{moment} {level} {clean(f'{who}: {_message(self, record)}')}"
 
 
+_STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
+    "message",
+    "asctime",
+    "taskName",
+}
+_GROUPS = ("hourglass_workflow", "hourglass_activity")
+_RENAMED = {"workflow_run_id": "run_id"}
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, object]:
+    """What a record says beside its message: which workflow and activity speaks, and what its author gave in `extra=`."""
+    found: dict[str, object] = {}
+    for name, value in vars(record).items():
+        if name not in _STANDARD and name not in _GROUPS:
+            found[_RENAMED.get(name, name)] = value
+    for group in _GROUPS:
+        facts = getattr(record, group, None)
+        if isinstance(facts, Mapping):
+            found = {**{_RENAMED.get(str(name), str(name)): value for name, value in facts.items()}, **found}
+    return found
+
+
 class JsonFormatter(logging.Formatter):
-    """One JSON document per record and line."""
+    """One JSON document per record and line: fields of ours first, which no `extra=` replaces, then the record's own."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One record; what an exception says stands in a field of its own."""
@@ -46,6 +69,9 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             document["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            document["stack"] = record.stack_info
+        document.update((name, value) for name, value in fields_of(record).items() if name not in document)
         return json_text(document, default=str)
 
 

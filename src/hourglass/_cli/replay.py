@@ -1,16 +1,18 @@
-"""`hourglass replay`: recorded histories against today's code, before it is deployed."""
+"""`hourglass replay` and `export`: recorded histories against today's code, before it is deployed, and how they are recorded."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from json import loads as decode
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
 
 import typer
 
 from hourglass._cli import connecting, console
-from hourglass._cli.connecting import Codec, Json, Namespace, Target
+from hourglass._cli.connecting import Codec, Json, MaybeWorkflowId, Namespace, RunId, Target
 from hourglass.errors import HistoryError, UsageError
 
 if TYPE_CHECKING:
@@ -126,3 +128,75 @@ def _tell(name: str, result: ReplayResult, json: bool) -> None:
 
 def _indented(text: str) -> None:
     console.show("        " + text.replace("\n", "\n        "))
+
+
+# --- export -----------------------------------------------------------------------------------------------------------
+
+
+def export(
+    workflow_id: MaybeWorkflowId = None,
+    query: Annotated[
+        str | None,
+        typer.Option(metavar="FILTER", help="All workflows that a filter finds, open ones and closed ones."),
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="A file; for several, a folder.  [default for one: stdout]"),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many the filter may find.")] = 100,
+    run_id: RunId = None,
+    target: Target = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> None:
+    """Write histories as JSON: what `replay` and `show` read, and Temporal's own tools, too.
+
+    They hold arguments and results as they are stored: what a codec has encrypted stays encrypted.
+
+    \b
+    Examples:
+      hourglass export order-1 --to order-1.json
+      hourglass export --query "WorkflowType = 'checkout'" --to histories/
+    """
+    connecting.one_or_many(workflow_id, query)
+    with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
+        if workflow_id is not None:
+            history = client.get_workflow_handle(workflow_id, run_id=run_id).history()
+            if to is None:
+                console.write_json(decode(history.to_json()))
+                return
+            path = to / f"{_file_name(workflow_id)}.json" if to.is_dir() else to
+            _write(history, path)
+            _tell_written([(workflow_id, path)], json)
+            return
+        if to is None:
+            raise UsageError("several histories go to a folder: --to histories/")
+        written: list[tuple[str, Path]] = []
+        to.mkdir(parents=True, exist_ok=True)
+        for run in islice(client.list_workflows(query or ""), limit):
+            path = to / f"{_file_name(run.id)}.{run.run_id}.json"
+            _write(client.get_workflow_handle(run.id, run_id=run.run_id).history(), path)
+            written.append((run.id, path))
+    _tell_written(written, json)
+    if not json:
+        console.show(f"{len(written)} histories in {to}" + ("; --limit takes more" * (len(written) == limit)))
+
+
+def _file_name(workflow_id: str) -> str:
+    """An id as a name that every file system takes, and that leads out of no folder."""
+    return quote(workflow_id, safe=" @+=,").replace(".", "%2E" if workflow_id.strip(".") == "" else ".")[:180]
+
+
+def _write(history: History, path: Path) -> None:
+    try:
+        history.to_file(path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _tell_written(written: list[tuple[str, Path]], json: bool) -> None:
+    for workflow_id, path in written:
+        if json:
+            connecting.write_json({"id": workflow_id, "file": str(path)}, indent=None)
+        else:
+            console.show(f"{path}")

@@ -1,5 +1,5 @@
-"""`hourglass start`, `signal`, `query`, `update`, `cancel`, `terminate` and `reset`: commands that act on one
-workflow, or on all that a filter finds.
+"""`hourglass start`, `result`, `signal`, `query`, `update`, `cancel`, `terminate`, `reset`, `fork`, `pause`, `resume` and
+`delete`: commands that act on one workflow, or on all that a filter finds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hourglass._cli.connecting import (
     WorkflowId,
     Yes,
 )
-from hourglass.errors import ServiceError, ServiceTimeoutError, UsageError
+from hourglass.errors import ServiceError, ServiceTimeoutError, UsageError, WorkflowNotFoundError
 
 if TYPE_CHECKING:
     from hourglass.client import Client, WorkflowHandle
@@ -129,6 +129,158 @@ def reset(
             connecting.write_json({"id": again.id, "run_id": again.run_id})
         else:
             console.show(f"{again.id} goes on as run {again.run_id}")
+
+
+def fork(
+    workflow_id: WorkflowId,
+    id: Annotated[str, typer.Option(metavar="NEW", help="The id of the new workflow.")],
+    before: Annotated[
+        str | None,
+        typer.Option(metavar="STEP", help="The first step to do anew: an activity or child, by name or id."),
+    ] = None,
+    event_id: Annotated[
+        int | None, typer.Option(metavar="N", help="Or from the end of a workflow task.")
+    ] = None,
+    run_id: RunId = None,
+    target: Target = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> None:
+    """Begin another workflow with the history of this one up to before a step. This one is left as it is.
+
+    What was done before STEP is not done again. What came later, signals too, the new workflow does not get.
+
+    \b
+    Example:
+      hourglass fork order-1 --before ship --id order-1-again
+    """
+    if before is None and event_id is None:
+        raise UsageError("say from where: --before STEP, or --event-id N")
+    with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
+        made = client.get_workflow_handle(workflow_id, run_id=run_id).fork(
+            id=id, before=before, event_id=event_id
+        )
+        if json:
+            connecting.write_json({"id": made.id, "run_id": made.run_id})
+        else:
+            console.show(f"{workflow_id} goes on a second time as {made.id} (run {made.run_id})")
+
+
+# --- pause, resume and delete -----------------------------------------------------------------------------------------
+
+
+def pause(
+    workflow_id: WorkflowId,
+    reason: Reason = "",
+    run_id: RunId = None,
+    target: Target = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> None:
+    """Let a workflow rest: nothing of it is given to a worker until it is resumed.
+
+    An attempt of an activity that is running may end. Signals, timers and results are kept, and time limits go on.
+
+    \b
+    Example:
+      hourglass pause order-1 --reason "the warehouse counts"
+    """
+    with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
+        try:
+            client.get_workflow_handle(workflow_id, run_id=run_id).pause(reason)
+        except ServiceError as error:
+            raise _with_advice(error, workflow_id) from error
+    _told(f"paused {workflow_id}: hourglass resume {workflow_id} lets it go on", workflow_id, json)
+
+
+def resume(
+    workflow_id: WorkflowId,
+    reason: Reason = "",
+    run_id: RunId = None,
+    target: Target = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> None:
+    """Let a workflow that was paused go on, with what has happened meanwhile.
+
+    \b
+    Example:
+      hourglass resume order-1
+    """
+    with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
+        try:
+            client.get_workflow_handle(workflow_id, run_id=run_id).unpause(reason)
+        except ServiceError as error:
+            raise _with_advice(error, workflow_id) from error
+    _told(f"{workflow_id} goes on", workflow_id, json)
+
+
+def _with_advice(error: ServiceError, workflow_id: str) -> ServiceError:
+    """The refusal of a server whose switch for pausing is off, with where that is; others as they are."""
+    if error.status != "UNIMPLEMENTED":
+        return error
+    return ServiceError(
+        f"{error}\n  a Temporal server pauses workflows only where its setting frontend.WorkflowPauseEnabled is true:"
+        "\n  temporal server start-dev --dynamic-config-value frontend.WorkflowPauseEnabled=true",
+        status=error.status,
+    )
+
+
+def delete(
+    workflow_id: MaybeWorkflowId = None,
+    query: Annotated[
+        str | None,
+        typer.Option(metavar="FILTER", help="All workflows that a filter finds, open ones and closed ones."),
+    ] = None,
+    run_id: RunId = None,
+    yes: Yes = False,
+    target: Target = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> None:
+    """Remove a workflow and its history for good, or all that a filter finds. What is open is terminated first.
+
+    \b
+    Examples:
+      hourglass delete order-1
+      hourglass delete --query "ExecutionStatus = 'Completed' AND CloseTime < '2030-01-01T00:00:00Z'" --yes
+    """
+    connecting.one_or_many(workflow_id, query)
+    with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
+        if query is not None:
+            _delete_many(client, query, yes, json)
+        elif workflow_id is not None:
+            handle = client.get_workflow_handle(workflow_id, run_id=run_id)
+            seen = handle.describe()
+            was = "is open, and would be terminated" if seen.close_time is None else "has closed"
+            connecting.confirm(f"remove {workflow_id}, which {was}, with its history", yes)
+            handle.delete()
+            _told(f"deleted {workflow_id} (run {seen.run_id})", workflow_id, json)
+
+
+def _delete_many(client: Client, query: str, yes: bool, json: bool) -> None:
+    if not yes:
+        connecting.confirm(f"remove {client.count_workflows(query)} workflows with their histories", yes)
+    done, errors = 0, dict[str, ServiceError]()
+    found = list(client.list_workflows(query))
+    with connecting.progress("deleting") as tell:
+        for run in found:
+            try:
+                client.get_workflow_handle(run.id, run_id=run.run_id).delete()
+                done += 1
+            except WorkflowNotFoundError:
+                pass  # it was deleted meanwhile, or its time was over
+            except ServiceError as refused:
+                errors[run.id] = refused
+            tell(done + len(errors), len(found))
+    if json:
+        connecting.write_json({"found": len(found), "done": done, "errors": errors})
+    else:
+        console.show(f"deleted: {done} of {len(found)}")
+        for workflow_id, error in errors.items():
+            console.error(f"{workflow_id}: {error}")
+    if errors:
+        raise typer.Exit(1)
 
 
 def _told(text: str, workflow_id: str, json: bool) -> None:
@@ -303,6 +455,36 @@ def start(
             connecting.write_json({"id": handle.id, "run_id": handle.run_id})
         else:
             console.show(f"started {handle.id} (run {handle.run_id})")
+
+
+def result(
+    workflow_id: WorkflowId,
+    timeout: Annotated[
+        float | None, typer.Option(min=0.0, metavar="SECONDS", help="Wait no longer.  [default: no limit]")
+    ] = None,
+    run_id: RunId = None,
+    target: Target = None,
+    namespace: Namespace = None,
+    codec: Codec = None,
+    json: Json = False,
+) -> None:
+    """Wait until a workflow ends and show what it returned. Exit code 1 if it failed, or is not done in time.
+
+    \b
+    Examples:
+      hourglass result order-1
+      hourglass result order-1 --timeout 10 --json
+    """
+    with connecting.connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
+        handle = client.get_workflow_handle(workflow_id, run_id=run_id)
+        handle.describe()  # what is not there is said at once, and not waited for
+        try:
+            connecting.answer(handle.result(timeout), json)
+        except TimeoutError as error:
+            raise ServiceTimeoutError(
+                f"{workflow_id} has not ended within {timeout:g} s\n  see hourglass why {workflow_id}",
+                status="DEADLINE_EXCEEDED",
+            ) from error
 
 
 def _refuse_a_file(workflow: str) -> None:

@@ -124,6 +124,12 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
     version: WorkerDeploymentVersion | None = None
     default_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     """What holds for workflows that say nothing, where the worker has a version."""
+    workflow_types: frozenset[str] | None = None
+    """The workflow types that the worker knows; None: it may know any. An engine that has several workers for a queue
+    gives a task to one that knows its type, if there is one.
+    """
+    activity_types: frozenset[str] | None = None
+    """The same for activities."""
 
     def check(self) -> None:
         """Raise ValueError for what an engine would silently accept and then fail on."""
@@ -144,10 +150,10 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("a worker needs workflows or activities, or both")
 
 
-class InProcess(Protocol):
-    """The calls of a handle whose engine lives on the same loop: what is there is taken, what is said is heard, at once.
+class Delivery(Protocol):
+    """How a handle gives its worker what there is: to a receiver, without waking a poll for it.
 
-    Where a receiver is set, the engine gives it what may leave, in the turn in which it may, instead of waking the poll of
+    Where a receiver is set, the handle gives it what may leave, in the turn in which it may, instead of waking the poll of
     that kind for it. The poll stays out all the same: while none is out nothing is given to the receiver, and the ends
     (`Shutdown`, `HandleBroken`) are raised by the poll alone. An item comes one way only. A receiver raises nothing, and
     calls the handle back in a later turn of the loop only. What it is given is in the worker's hands, as if polled.
@@ -157,6 +163,10 @@ class InProcess(Protocol):
     """The receiver of activations; None: they wait for a poll."""
     on_activities: Callable[[Sequence[ActivityItem]], object] | None
     """The receiver of activity tasks and cancellations."""
+
+
+class InProcess(Delivery, Protocol):
+    """The calls of a handle whose engine lives on the same loop: what is there is taken, what is said is heard, at once."""
 
     def take_activations(self) -> list[Activation]:
         """The activations that could be polled now without waiting; none while there are none, or at the end."""
@@ -178,9 +188,10 @@ class InProcess(Protocol):
 
 
 @runtime_checkable
-class RawCalls(Protocol):
+class RawCalls(Delivery, Protocol):
     """The calls of a handle whose engine works them off by itself: each is begun at once, and has a future for its end,
-    which no caller cancels. What is raised, there or at once, is told to the coroutine that mends it.
+    which no caller cancels, and which the caller sees to its end: the handle is not finalized before. What is raised,
+    there or at once, is told to the coroutine that mends it.
     """
 
     def send_activation(self, completion: Completion, /) -> asyncio.Future[None]:

@@ -197,6 +197,38 @@ class TerminateWorkflow(Request[Nothing], frozen=True, kw_only=True):
     request_id: str = ""
 
 
+class PauseWorkflow(Request[Nothing], frozen=True, kw_only=True):
+    """Let a run rest: no worker gets its tasks, nor new attempts of its activities, until `UnpauseWorkflow`. What happens
+    meanwhile is written into its history. `FAILED_PRECONDITION`: it is paused already.
+    """
+
+    effect: ClassVar[Effect] = Effect.CHANGE
+    workflow_id: str
+    request_id: str
+    run_id: str = ""
+    reason: str = ""
+    identity: str = ""
+
+
+class UnpauseWorkflow(Request[Nothing], frozen=True, kw_only=True):
+    """Let a run that was paused go on. `FAILED_PRECONDITION`: it is not paused."""
+
+    effect: ClassVar[Effect] = Effect.CHANGE
+    workflow_id: str
+    request_id: str
+    run_id: str = ""
+    reason: str = ""
+    identity: str = ""
+
+
+class DeleteWorkflow(Request[Nothing], frozen=True, kw_only=True):
+    """Remove a run and its history for good; one that is open is terminated first. A server may take a moment."""
+
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    workflow_id: str
+    run_id: str = ""
+
+
 class PendingActivity(msgspec.Struct, frozen=True, kw_only=True):
     """An activity that a run waits for."""
 
@@ -375,7 +407,9 @@ class HistoryPage(msgspec.Struct, frozen=True):
 
 
 class GetHistory(Request[HistoryPage], frozen=True, kw_only=True):
-    """Fetch a page of a run's history; with `wait_new` wait for what is not there yet."""
+    """Fetch a page of a run's history, from its beginning or from its end; with `wait_new` wait for what is not there yet.
+    `page_size` 0 is the engine's own; a server gives whole workflow tasks, so it may be a few more or less.
+    """
 
     effect: ClassVar[Effect] = Effect.READ
     waits: ClassVar[bool] = True
@@ -383,6 +417,8 @@ class GetHistory(Request[HistoryPage], frozen=True, kw_only=True):
     run_id: str = ""
     next_page_token: bytes = b""
     wait_new: bool = False
+    page_size: int = 0
+    newest_first: bool = False
 
 
 class CompleteActivity(Request[Nothing], frozen=True, kw_only=True):
@@ -400,6 +436,19 @@ class CompleteActivity(Request[Nothing], frozen=True, kw_only=True):
     failure: Failure | None = None
     cancelled: bool = False
     cancelled_details: Payloads = ()
+    identity: str = ""
+
+
+class ResetActivity(Request[Nothing], frozen=True, kw_only=True):
+    """Begin the attempts of a pending activity anew: at the first, now. One that a worker has goes on; the attempt after it
+    is the first. `reset_heartbeat` also forgets the details of its last heartbeat.
+    """
+
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    workflow_id: str
+    activity_id: str
+    run_id: str = ""
+    reset_heartbeat: bool = False
     identity: str = ""
 
 
@@ -453,6 +502,23 @@ class Connection(Service, Protocol):
 
     async def close(self) -> None:
         """Let go of everything."""
+        ...
+
+
+class Executed(msgspec.Struct, frozen=True):
+    """A workflow was started, or an existing one was used, and how its run closed; `StillOpen` if it has not yet."""
+
+    run_id: str
+    outcome: Outcome
+
+
+class Executes(Protocol):
+    """A connection to an engine in this process: a start and the wait for its end are one call, which waits for the disk
+    once. What a caller hears is what the answers to the two requests would say.
+    """
+
+    def execute(self, request: StartWorkflow) -> Coroutine[Any, Any, Executed]:
+        """Start a workflow, and wait until its run closes, or for as long as a wait lasts."""
         ...
 
 
@@ -550,6 +616,18 @@ class ResetWorkflow(Request[Started], frozen=True, kw_only=True):
     reapply_updates: bool = True
 
 
+class ImportWorkflow(Request[Started], frozen=True, kw_only=True):
+    """Begin a run of this id that has a history already: `events`, in Temporal's JSON form, the first of them its start.
+    It goes on from their end.
+    """
+
+    effect: ClassVar[Effect] = Effect.CHANGE
+    workflow_id: str
+    events: tuple[bytes, ...]
+    request_id: str
+    identity: str = ""
+
+
 # --- deployments --------------------------------------------------------------------------------------------
 
 
@@ -627,26 +705,54 @@ class LastSeen(Request[Sighting], frozen=True, kw_only=True):
 
 
 class Poller(msgspec.Struct, frozen=True):
-    """A worker that polls, when the engine last saw that, in nanoseconds of its clock, and as which version."""
+    """A worker that polls, when the engine last saw that, in nanoseconds of its clock, and as which version. The rest only
+    the embedded engine knows: the worker's process, whether the engine runs there, and how many workflow tasks and attempts
+    of activities it has in hand.
+    """
 
     identity: str
     last_seen_ns: int = 0
     version: WorkerDeploymentVersion | None = None
+    process_id: int = 0
+    is_owner: bool = False
+    in_hand: int = 0
+
+
+class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that works on a file, and what it has in hand. `is_owner`: the engine runs there."""
+
+    process_id: int
+    is_owner: bool = False
+    task_queues: tuple[str, ...] = ()
+    tasks: int = 0
+    attempts: int = 0
+
+
+class QueueStats(msgspec.Struct, frozen=True):
+    """What waits on a queue, since when at most, and how much came and was taken a second of late."""
+
+    backlog: int = 0
+    age: float = 0.0
+    add_rate: float = 0.0
+    dispatch_rate: float = 0.0
 
 
 class Pollers(msgspec.Struct, frozen=True):
     """The workers that poll a queue. `served` names all queues that are polled; empty where the engine does not know.
-    `current` is the version that takes what is not pinned; None: workers without a version do.
+    `current` is the version that takes what is not pinned; None: workers without a version do. `stats` are None where they
+    were not asked for, or no process knows them: what waits on a file that no process owns is not in memory.
     """
 
     pollers: tuple[Poller, ...] = ()
     served: tuple[str, ...] = ()
     current: WorkerDeploymentVersion | None = None
+    stats: QueueStats | None = None
 
 
 class GetPollers(Request[Pollers], frozen=True, kw_only=True):
-    """Which workers poll this queue, for activities or for workflow tasks?"""
+    """Which workers poll this queue, for activities or for workflow tasks? With `stats`: and what waits on it?"""
 
     effect: ClassVar[Effect] = Effect.READ
     task_queue: str
     activities: bool = False
+    stats: bool = False

@@ -4,6 +4,7 @@ Events in, commands out. Nothing here knows a clock, a file, a network or Tempor
 run's seed. Two files know asyncio, as a library of tasks and not of I/O, and are loaded by the first coroutine. In reading order:
 
     specs         what an author may say of an activity, a start, a child: held, never copied
+    retries       when something that failed is tried again
     behaviour     in what the order of things differs by who began a run, and by what its history has recorded
     events        what can happen to a run
     commands      what a run can ask for
@@ -19,8 +20,7 @@ run's seed. Two files know asyncio, as a library of tasks and not of I/O, and ar
     awaited       what coroutines wait for: `operations` in the turns of temporalio's own tasks
     messages      signals, updates and queries, and the fibers of their handlers
     interception  what may stand between a run and its code
-    body          how a run begins, and what becomes of it when its body ends
-    apply         one handler for each kind of event
+    apply         how a run begins and ends, and one handler for each kind of event
     words         what a run asked for, in the terms of a history and in words
     evaluator     an activation in, a completion out
     verify        the journal executed again, and compared

@@ -44,7 +44,7 @@ from hourglass.converter import Converter, Failure, Payload, default_converter
 from hourglass.errors import NotInWorkflowError
 
 if TYPE_CHECKING:
-    from hourglass._engine.body import MainTask
+    from hourglass._engine.apply import MainTask
     from hourglass._engine.event_loop import EventLoop, FailedTask, TaskLine
     from hourglass._engine.messages import Handlers
     from hourglass.metrics import Registry
@@ -119,6 +119,7 @@ class LiveRun:
         "begun_ns",
         "behaviour",
         "cancel_reason",
+        "closing",
         "converter",
         "dead",
         "definition",
@@ -188,6 +189,8 @@ class LiveRun:
         self.inbound: WorkflowInboundInterceptor | None = None
         self.outbound: WorkflowOutboundInterceptor | None = None
         self.begun_ns = 0  # the time of its first task
+        # What the fiber that ends the run does, and waits for, first.
+        self.closing: Callable[[], None] | None = None
         self.quiet = False  # executing again what was executed before: nothing is logged
 
     # --- fibers -------------------------------------------------------------------------------------------------------
@@ -382,7 +385,7 @@ class LiveRun:
         self.scheduler.conditions.clear()
         self.pending.clear()
         # These lead back to the run. Without them it is no circle, and goes when it is let go, not when the collector comes.
-        self.main = self._loop = None
+        self.main = self.closing = self._loop = None
         self.handlers = cast(Any, None)
 
 

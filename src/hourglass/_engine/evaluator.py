@@ -16,9 +16,8 @@ from typing import Any
 
 import msgspec
 
-from hourglass._engine.apply import APPLY, late_seeds, prepare
+from hourglass._engine.apply import APPLY, await_top_level, late_seeds, prepare, run_top_level, start
 from hourglass._engine.behaviour import OUR_FLAGS, Behaviour, Flag, behaviour_of
-from hourglass._engine.body import await_top_level, run_top_level, start
 from hourglass._engine.commands import (
     Command,
     Completion,

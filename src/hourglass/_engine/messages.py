@@ -155,6 +155,8 @@ class ContinueAsNewRequest(BaseException):
 
 current_update: ContextVar[tuple[str, str] | None] = ContextVar("hourglass_update", default=None)
 """Id and name of the update whose handler a coroutine is, or that started it."""
+UNREAD_SIGNALS: Final = "__hourglass_unread_signals"
+"""A query that every run of ours answers: the signals that came and that neither a handler nor a channel took, by name."""
 
 WAITED_FOR: Final = "the workflow waits for it"
 """How a channel is described that a fiber reads from now."""
@@ -478,6 +480,9 @@ class Handlers:
                 return AnswerQuery(event.id, run.converter.encode(self.stack_trace()))
             if event.name == "__temporal_workflow_metadata":
                 return AnswerQuery(event.id, self.metadata())
+            if event.name == UNREAD_SIGNALS:
+                unread = {name: len(waiting) for name, waiting in run.state.signals.items() if waiting}
+                return AnswerQuery(event.id, run.converter.encode(unread))
             handler = self.find("query", event.name)
             if handler is None:
                 raise UsageError(

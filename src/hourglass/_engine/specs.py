@@ -74,7 +74,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     """What an author may say of one thing."""
 
 
-class ActivitySpec(Spec, frozen=True, kw_only=True):
+class ActivitySpec(Spec, frozen=True, kw_only=True, cache_hash=True):
     """An activity, remote or local. An empty task queue means the run's own; no retry policy means Temporal's usual one.
 
     Hashable: what an engine makes of a spec is kept by the spec.

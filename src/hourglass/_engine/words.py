@@ -154,3 +154,20 @@ _TELL: dict[type[c.Command], Callable[[Any], _Facts]] = {
     ),
     c.SetPatchMarker: lambda command: ("patch", {"key": command.patch_id}),
 }
+
+
+# --- waits with a limit -------------------------------------------------------------------------------------------
+
+
+_SIGNAL_WAIT = re.compile(r"waits for signal '(.+)'")
+
+
+def waits_for_signal(name: str) -> str:
+    """The summary of the timer that limits a wait for a signal: a history shows by it that it is no wait for a time."""
+    return f"waits for signal '{name}'"
+
+
+def signal_waited_for(summary: str) -> str:
+    """The signal whose wait a timer of this summary limits; empty where it is another timer."""
+    found = _SIGNAL_WAIT.fullmatch(summary)
+    return found[1] if found else ""

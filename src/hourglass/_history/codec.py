@@ -806,6 +806,12 @@ def _kinds() -> dict[str, type[h.Attributes]]:
 _KINDS = _kinds()
 
 
+_IGNORED = frozenset(
+    {h.WorkflowExecutionOptionsUpdated, h.WorkflowExecutionPaused, h.WorkflowExecutionUnpaused}
+)
+"""Kinds of which a worker need not know: an SDK that does not would refuse the history otherwise."""
+
+
 def event_document(event: h.HistoryEvent) -> Json:
     """One event as a JSON object."""
     attributes = event.attributes
@@ -816,7 +822,7 @@ def event_document(event: h.HistoryEvent) -> Json:
     add = _ADD.get(kind)
     if add is not None:
         add(attributes, said)
-    document = {
+    document: Json = {
         "eventId": str(event.id),
         "eventTime": times.moment_text(event.time_ns),
         "eventType": names.event_type,
@@ -825,6 +831,8 @@ def event_document(event: h.HistoryEvent) -> Json:
     metadata = made.write_metadata(attributes)
     if metadata:
         document["userMetadata"] = metadata
+    if kind in _IGNORED:
+        document["workerMayIgnore"] = True
     return document
 
 

@@ -667,6 +667,20 @@ class WorkflowExecutionContinuedAsNew(Attributes, frozen=True, kw_only=True):
     """These three say why, where servers of the first years ended so a run that was to be tried again."""
 
 
+class WorkflowExecutionPaused(Attributes, frozen=True, kw_only=True):
+    """An operator paused the run."""
+
+    identity: str = ""
+    reason: str = ""
+
+
+class WorkflowExecutionUnpaused(Attributes, frozen=True, kw_only=True):
+    """An operator let the run go on."""
+
+    identity: str = ""
+    reason: str = ""
+
+
 KINDS: tuple[type[Attributes], ...] = (
     WorkflowExecutionStarted,
     WorkflowTaskScheduled,
@@ -689,6 +703,8 @@ KINDS: tuple[type[Attributes], ...] = (
     WorkflowPropertiesModified,
     WorkflowExecutionSignaled,
     WorkflowExecutionCancelRequested,
+    WorkflowExecutionPaused,
+    WorkflowExecutionUnpaused,
     WorkflowExecutionCompleted,
     WorkflowExecutionFailed,
     WorkflowExecutionCanceled,
@@ -717,20 +733,6 @@ class WorkflowExecutionOptionsUpdated(Attributes, frozen=True, kw_only=True):
     """An operator changed the run's options."""
 
     identity: str = ""
-
-
-class WorkflowExecutionPaused(Attributes, frozen=True, kw_only=True):
-    """An operator paused the run."""
-
-    identity: str = ""
-    reason: str = ""
-
-
-class WorkflowExecutionUnpaused(Attributes, frozen=True, kw_only=True):
-    """An operator let the run go on."""
-
-    identity: str = ""
-    reason: str = ""
 
 
 class NexusOperationScheduled(Attributes, frozen=True, kw_only=True):
@@ -798,8 +800,6 @@ FOREIGN_KINDS: tuple[type[Attributes], ...] = (
     WorkflowPropertiesModifiedExternally,
     ActivityPropertiesModifiedExternally,
     WorkflowExecutionOptionsUpdated,
-    WorkflowExecutionPaused,
-    WorkflowExecutionUnpaused,
     NexusOperationScheduled,
     NexusOperationStarted,
     NexusOperationCompleted,

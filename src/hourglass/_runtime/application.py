@@ -192,11 +192,11 @@ class Application:
         if services is not None:
             services.executor.cancel(cancel.token, cancel.reason, generation)
 
-    def run_evicted(self, queue: str, generation: int, run_id: str) -> None:
+    def run_evicted(self, record: HandleRecord, run_id: str) -> None:
         """A handle has forgotten a run, and no poll says so."""
-        services = self._services.get(queue)
+        services = self._services.get(record.queue)
         if services is not None:
-            services.evicted(generation, run_id)
+            services.evicted(record, run_id)
 
     def item_arrived(self, record: HandleRecord, item: Activation | ActivityItem) -> None:
         """A handle that drains has something that must go on; it is answered there if it is not dispatched here."""

@@ -23,7 +23,7 @@ from hourglass._engine.specs import Payloads
 from hourglass._runtime.portal import Mailbox
 from hourglass.activity import Info
 from hourglass.activity._context import ActivityContext, Equipment
-from hourglass.converter import Converter
+from hourglass.converter import Converter, Payload
 
 logger = logging.getLogger("hourglass.worker")
 
@@ -45,8 +45,22 @@ class AttemptWork(Protocol):
         ...
 
 
+class ItemPublisher(Protocol):
+    """Brings what attempts publish to the engine. On the control loop; nothing here waits."""
+
+    def publish(self, task: ActivityTask, name: str, value: Payload, details: Payloads) -> None:
+        """An attempt publishes an item; `details` are those of its last heartbeat."""
+        ...
+
+    def end(
+        self, task: ActivityTask, result: ActivityResult, then: Callable[[ActivityResult], object]
+    ) -> None:
+        """The attempt has ended so; what it published goes first, and `then` is called with its result."""
+        ...
+
+
 class Waiter(Protocol):
-    """Is told how an attempt ended: the worker's dispatch, or a caller of `execute`."""
+    """Is told how an attempt ended: the worker's dispatch."""
 
     def executed(self, result: ActivityResult) -> object:
         """It has ended so."""
@@ -60,6 +74,7 @@ class AttemptSurroundings:
     equipment: Equipment
     mailbox: Mailbox
     heartbeat: Heartbeat
+    publisher: ItemPublisher | None = None
     ended: Callable[[Attempt, ActivityResult], object]
 
 
@@ -79,6 +94,11 @@ class TaskContext(ActivityContext):
         if attempt is not None:
             attempt.send(details)
 
+    def _publish(self, name: str, value: Payload) -> None:
+        attempt = self.attempt
+        if attempt is not None:
+            attempt.publish((name, value))
+
 
 class Attempt:
     """One attempt in flight. Belongs to the control loop; `context` is what the activity sees of it."""
@@ -89,6 +109,7 @@ class Attempt:
         "_failing_beats",
         "_last_beat",
         "_newest_beat",
+        "_publishes",
         "_timers",
         "context",
         "generation",
@@ -121,6 +142,7 @@ class Attempt:
         self._beat_is_due = False
         self._last_beat = float("-inf")
         self._failing_beats = False
+        self._publishes = False
         self.context = context = TaskContext(around.equipment, task.heartbeat_details)
         context.task, context.attempt = task, self
 
@@ -130,11 +152,20 @@ class Attempt:
             self._beat_newest()  # its last words: they may hold the cursor for the next attempt
         if self.over:
             return
+        if self._publishes and self._around.publisher is not None:
+            self._publishes = False
+            self._around.publisher.end(self.task, result, self.finish)
+            return
         if self._timers is not None:
             self.let_go()
         else:  # the usual end: what `let_go` does, without the call
             self.over, self.context.attempt = True, None
         self._around.ended(self, result)
+
+    def finish_at_once(self, result: ActivityResult) -> None:
+        """As `finish`, whether or not all that the attempt published has left."""
+        self._publishes = False
+        self.finish(result)
 
     def let_go(self) -> None:
         """It is over for the executor: a later result, its heartbeats and its timers are dropped."""
@@ -172,6 +203,16 @@ class Attempt:
         """Pass on a heartbeat that the activity made in another process. From any thread."""
         self.context.last_details = details
         self.send(details)
+
+    def publish(self, item: tuple[str, Payload]) -> None:
+        """Have an item, by its name, brought to those who follow the run. From any thread, in order."""
+        self.threadsafe(self._publish, item)
+
+    def _publish(self, item: tuple[str, Payload]) -> None:
+        publisher = self._around.publisher
+        if not self.over and publisher is not None:
+            self._publishes = True
+            publisher.publish(self.task, *item, self.context.last_details)
 
     def threadsafe(self, callback: Callable[[T], object], argument: T) -> None:
         """Call something on the control loop, from another thread."""

@@ -77,6 +77,10 @@ class Work(Job):
         else:
             super().finish(error)
 
+    def forgotten(self) -> bool:
+        """Runs are forgotten with the answers to activations only."""
+        return False
+
     def _mend(self, answer: Coroutine[Any, Any, None]) -> None:
         self.mending = asyncio.get_running_loop().create_task(answer)
         self.dispatch.mending[self.mending] = self.services.queue
@@ -104,7 +108,7 @@ class Evaluation(Work):
         record, completion = self.record, verdict.completion
         try:
             if verdict.closed:
-                self.services.hold(record.generation, completion.run_id)
+                record.runs.close(completion.run_id)
             self._unwanted = verdict.evict
             if record.runs.open.get(completion.run_id) is self:
                 send_completion(self.dispatch.tables, record, completion, self._answered)
@@ -116,9 +120,15 @@ class Evaluation(Work):
         except Exception as error:
             self.finish(error)
 
+    def forgotten(self) -> bool:
+        """The engine has forgotten the run with this answer: no eviction follows."""
+        self.services.evicted(self.record, self.item.run_id)
+        return True
+
     def _answered(self) -> None:
-        if self.services.held and is_eviction(self.item):
-            self.services.release(self.record.generation, self.item.run_id)
+        closed = self.record.runs.closed
+        if closed and self.item.run_id in closed and is_eviction(self.item):
+            self.record.runs.evicted(self.item.run_id)
         for run_id in self._unwanted:
             self.dispatch.evict(self.record, run_id)
         self.finish()
@@ -132,7 +142,7 @@ class Evaluation(Work):
             return
         run_id = self.item.run_id
         if is_eviction(self.item):
-            self.services.release(self.record.generation, run_id)
+            self.record.runs.evicted(run_id)
             # An eviction is only acknowledged: there is nothing in it that could fail.
             answer: Completion = Succeeded(run_id)
         else:
@@ -233,7 +243,7 @@ class LocalExecution(Execution):
         """The attempt has ended: report it when its run, if it has closed, is evicted."""
         task, report = self.item, super().executed
         self.services.lanes.attempt_ended(task.run_id, task.activity_id)
-        self.services.when_released(self.record.generation, task.run_id, lambda: report(result))
+        self.record.runs.when_evicted(task.run_id, lambda: report(result))
 
 
 def _error_of(task: asyncio.Task[None]) -> BaseException | None:

@@ -43,6 +43,7 @@ from hourglass._engine.definition import WorkflowDefinition
 from hourglass._engine.evaluator import Run
 from hourglass._engine.events import Activation, QueryReceived, RunEvicted, RunStarted
 from hourglass._engine.verify import verify_run
+from hourglass._runtime import work_log
 from hourglass._runtime.cache import CacheLimits, Entry, Key, LiveRuns, LostJournals, StateCache
 from hourglass._runtime.deaths import digest_of
 from hourglass._runtime.hung import LaneStopped
@@ -196,6 +197,7 @@ class Evaluations:
         self._on_step = self._stepped
         self._note = note
         self._on_demand = on_demand
+        self._tells_of_runs = work_log.tells_of_runs()
 
     @property
     def counts(self) -> Counts:
@@ -336,6 +338,8 @@ class Evaluations:
                     self.park_hung(activation.run_id, begun.stack.place)
                 return Verdict(refusal(activation.run_id, begun))
             entry = begun
+            if self._tells_of_runs and not activation.is_replaying:
+                work_log.say_begun(started, activation.run_id, self._settings.task_queue)
         else:
             found = self._cache.get(key, self)
             if found is None:
@@ -361,6 +365,8 @@ class Evaluations:
             self._note_progress(entry, activation, only_looks=only_looks)
         if closing and not activation.is_replaying:
             self._counts.run_closed(run.state.workflow_type, run.state.result)
+            if self._tells_of_runs or type(run.state.result) is FailRun:
+                self._say_closed(entry, activation)
         return self._settle(entry, completion, closed=closed)
 
     def _settle(self, entry: Entry, completion: Completion, *, closed: bool) -> Verdict:
@@ -455,6 +461,12 @@ class Evaluations:
 
     def _park(self, entry: Entry, error: BaseException | None) -> None:
         self._parked.say_parked(entry.run.definition.name, entry.workflow_id, entry.key.run_id, error)
+
+    def _say_closed(self, entry: Entry, activation: Activation) -> None:
+        live = entry.run.live
+        if live is not None and live.started is not None:
+            result, now_ns = entry.run.state.result, activation.timestamp_ns
+            work_log.say_closed(live.started, activation.run_id, self._settings.task_queue, result, now_ns)
 
     def _note_progress(self, entry: Entry, activation: Activation, *, only_looks: bool) -> None:
         notices, entry.run.notices = entry.run.notices, ()

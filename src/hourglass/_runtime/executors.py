@@ -38,11 +38,18 @@ from hourglass._contract.handle import (
     AttemptCancelled,
     AttemptFailed,
 )
-from hourglass._runtime import activity_calls
+from hourglass._runtime import activity_calls, work_log
 from hourglass._runtime.activity_calls import call_on_loop, call_plainly
 from hourglass._runtime.activity_loop import LoopThread, WatchedLoop
 from hourglass._runtime.activity_threads import Seat, ThreadPool
-from hourglass._runtime.attempts import Attempt, AttemptSurroundings, Heartbeat, TaskContext, Waiter
+from hourglass._runtime.attempts import (
+    Attempt,
+    AttemptSurroundings,
+    Heartbeat,
+    ItemPublisher,
+    TaskContext,
+    Waiter,
+)
 from hourglass._runtime.portal import Mailbox
 from hourglass._runtime.process_pool import ProcessPool
 from hourglass._runtime.process_wire import refuse_in_script
@@ -223,6 +230,7 @@ BEAT_INTERVAL = 10.0
 
 # Reasons of a cancellation after which the engine does not wait for the attempt's end any more.
 _UNWANTED = frozenset(("TIMED_OUT", "NOT_FOUND", "SUPERSEDED"))
+_GIVEN_UP = frozenset(("TIMED_OUT", "NOT_FOUND"))
 
 
 class _LoopWork:
@@ -238,21 +246,15 @@ class _LoopWork:
         return self._taken.acquire(blocking=False)
 
     def cancel(self, reason: str) -> None:
-        self.loop.call_soon(lambda: self.task is not None and self.task.cancel())
+        self.loop.call_soon(self._cancel)
+
+    def _cancel(self) -> None:
+        # One that has not begun is not cancelled, for then no line of ours would run: it sees for itself that it should stop.
+        if self.task is not None and self._taken.locked():
+            self.task.cancel()
 
     def give_up(self) -> bool:
         return True  # it holds nothing but its memory
-
-
-class _Outcome:
-    """The caller of `execute`, which awaits the end of an attempt, and may be cancelled meanwhile."""
-
-    def __init__(self) -> None:
-        self.future: asyncio.Future[ActivityResult] = asyncio.get_running_loop().create_future()
-
-    def executed(self, result: ActivityResult) -> None:
-        if not self.future.done():
-            self.future.set_result(result)
 
 
 class ActivityExecutor:
@@ -271,6 +273,7 @@ class ActivityExecutor:
         inbound: ActivityInboundInterceptor | None = None,
         registry: Registry = default_registry,
         metrics: ActivityMetrics | None = None,
+        publisher: ItemPublisher | None = None,
     ) -> None:
         refuse_in_script()
         self._resolver = resolver
@@ -286,6 +289,7 @@ class ActivityExecutor:
             ),
             mailbox=Mailbox(),
             heartbeat=heartbeat,
+            publisher=publisher,
             ended=self._ended,
         )
         self._pool = ThreadPool("hourglass-activity", max_threads, most_lost=limits.max_lost_threads)
@@ -300,7 +304,10 @@ class ActivityExecutor:
             most=limits.max_blocked_loops,
             mark=lambda: current.get(None),
         )
+        # What executes here, which is not what an engine waits for (the handle's book, `HandleRecord.attempts`): an attempt
+        # that was answered in its place, or whose handle is gone, stays here until its code comes back.
         self._attempts: dict[bytes | tuple[int, bytes], Attempt] = {}
+        # The latest attempt of each activity: one that comes after it says that the engine has given up the former.
         self._latest: dict[tuple[str, str, str], Attempt] = {}
         self._beats = Beats(beat_interval, self._attempts, resolver)
 
@@ -328,16 +335,6 @@ class ActivityExecutor:
         )
 
     # --- on the control loop -----------------------------------------------------------------------------------------
-
-    async def execute(self, task: ActivityTask) -> ActivityResult:
-        """Run an attempt to its end. Cancelled, it is abandoned."""
-        waiter = _Outcome()
-        attempt = self.begin(task, waiter)
-        try:
-            return await waiter.future
-        finally:
-            if waiter.future.cancelled():
-                self.abandon(attempt)
 
     def begin(self, task: ActivityTask, waiter: Waiter, generation: int = 0) -> Attempt:
         """Start an attempt, which came from a handle of this generation; `waiter` is told once, with its result, unless it
@@ -390,7 +387,7 @@ class ActivityExecutor:
                 attempt.task.activity_type,
                 attempt.task.activity_id,
             )
-            attempt.finish(activity_calls.abandoned(attempt.task, reason))
+            attempt.finish_at_once(activity_calls.abandoned(attempt.task, reason))
             if attempt.work is not None:
                 attempt.work.give_up()
         return len(attempts)
@@ -412,12 +409,24 @@ class ActivityExecutor:
         try:
             if self._metrics is not None:
                 self._metrics.ended(attempt.task, result, time.monotonic() - attempt.since)
+            if type(result) is AttemptFailed:
+                self._say_failed(attempt, result)
         finally:
             attempt.waiter.executed(result)
+
+    def _say_failed(self, attempt: Attempt, result: AttemptFailed) -> None:
+        if attempt.context.cancel_reason in _UNWANTED:
+            return  # said when the engine gave it up
+        # By the engine's clock, which in tests is not this machine's.
+        ran_ns = round((time.monotonic() - attempt.since) * 1e9)
+        now_ns = attempt.task.started_time_ns + ran_ns if attempt.task.started_time_ns else time.time_ns()
+        work_log.say_failed(attempt.task, result, now_ns, attempt.context.cancel_reason)
 
     # --- stopping what runs ------------------------------------------------------------------------------------------
 
     def _cancel(self, attempt: Attempt, reason: str) -> None:
+        if reason in _GIVEN_UP and attempt.context.cancel_reason not in _UNWANTED:
+            work_log.say_unwanted(attempt.task, reason, time.monotonic() - attempt.since)
         attempt.context.cancel(reason)
         if attempt.work is not None:
             attempt.work.cancel(reason)
@@ -548,15 +557,7 @@ class ActivityExecutor:
 
         def started(coroutine: asyncio.Task[None]) -> None:
             coroutine.set_name(f"activity {task.activity_type} ({task.activity_id})")
-            coroutine.add_done_callback(ended)
             work.task = coroutine
-            if attempt.context.cancelled:
-                coroutine.cancel()
-
-        def ended(coroutine: asyncio.Task[None]) -> None:
-            if coroutine.cancelled():  # before its first line, so that no line of ours could tell
-                reason = attempt.context.cancel_reason or "CANCELLED"
-                attempt.finish_threadsafe(activity_calls.stopped(task, reason))
 
         work.loop.submit(lambda: _run_on_loop(attempt, work, definition), started)
         self._loop.watch()
@@ -593,6 +594,10 @@ def _run_in_thread(attempt: Attempt, definition: ActivityDefinition) -> None:
 async def _run_on_loop(attempt: Attempt, work: _LoopWork, definition: ActivityDefinition) -> None:
     if not work.take():
         return  # this loop was blocked: it has begun on another
+    if attempt.context.cancelled:  # before it began
+        reason = attempt.context.cancel_reason or "CANCELLED"
+        attempt.finish_threadsafe(activity_calls.stopped(attempt.task, reason))
+        return
     result: ActivityResult | None = None
     try:
         result = await call_on_loop(attempt.task, attempt.context, definition)

@@ -246,6 +246,8 @@ class LaneSet:
         self._places = {lane.name: _Place(lane) for lane in lanes}
         if len(self._places) != len(lanes):
             raise UsageError("lanes must have different names")
+        # Where each run lives whose fibers or journal are kept here, also while nothing of it is in flight (that is in the
+        # handle's book, `HandleRecord.runs`): its fibers cannot leave the thread that made them.
         self._homes: dict[tuple[int, str], _Place] = {}
         self._quarantine = quarantine if quarantine is not None else Quarantine(clock=clock)
         self._guard = LaneGuard(deadlock_timeout, clock)

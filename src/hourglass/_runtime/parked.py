@@ -34,7 +34,7 @@ from pathlib import Path
 
 from hourglass._engine.commands import TaskFailed
 from hourglass._engine.definition import WorkflowDefinition
-from hourglass._runtime.code_origin import where_raised
+from hourglass._runtime.code_origin import where_raised, without_our_frames
 from hourglass._runtime.deaths import DEATHS, LOCAL_DEATHS, digest_of
 from hourglass._runtime.hung import HungStack, RunHung
 from hourglass.converter import ApplicationFailure, Failure
@@ -254,7 +254,7 @@ class ParkedRuns:
                 run_id,
                 kind,
                 where,
-                exc_info=error,
+                exc_info=None if error is None else without_our_frames(error),
             )
 
     def say_died(self, run_id: str, error: BaseException) -> None:

@@ -33,6 +33,7 @@ from hourglass._runtime.process_wire import (
     Beat,
     Cancel,
     ProcessChannel,
+    Published,
     RunAttempt,
     Setup,
     ToParent,
@@ -86,6 +87,7 @@ class ChildMain:
                 converter=converter, client=_no_client, payload_limit=setup.payload_limit, registry=None
             ),
             task.heartbeat_details,
+            lambda name, value: self._say(Published(job.number, name, value)),
         )
         self._enter(job.number, context)
         try:

@@ -34,6 +34,7 @@ from hourglass._runtime.process_wire import (
     Cancel,
     Done,
     ProcessChannel,
+    Published,
     RunAttempt,
     Setup,
     converter_place,
@@ -133,7 +134,10 @@ class ChildProcess:
         self._process.kill()
 
     def run(
-        self, job: RunAttempt, on_beat: Callable[[Beat], None], cancelled: Callable[[], str | None]
+        self,
+        job: RunAttempt,
+        on_news: Callable[[Beat | Published], None],
+        cancelled: Callable[[], str | None],
     ) -> Done | int | None:
         """Have it run an attempt: what it said at the end, or its exit code if it died before."""
         self.jobs += 1
@@ -144,13 +148,13 @@ class ChildProcess:
                 if not told and (reason := cancelled()) is not None:
                     told = True
                     self._channel.send(Cancel(job.number, reason))
-                over = self._listen(job.number, on_beat)
+                over = self._listen(job.number, on_news)
                 if over is not None:
                     return over
                 if not self.alive:
-                    return self._last_words(job.number, on_beat)
+                    return self._last_words(job.number, on_news)
         except OSError:  # it hung up
-            return self._last_words(job.number, on_beat)
+            return self._last_words(job.number, on_news)
 
     def close(self) -> None:
         """Let it end, and take it from the process table; kill it if it does not."""
@@ -167,13 +171,13 @@ class ChildProcess:
         if process is not None:
             _reap(process)
 
-    def _listen(self, number: int, on_beat: Callable[[Beat], None]) -> Done | None:
+    def _listen(self, number: int, on_news: Callable[[Beat | Published], None]) -> Done | None:
         ready = {key.fileobj for key, _ in self._selector.select(_LOOK)}
         if self._bell in ready:
             os.read(self._bell, 4096)
-        return self._hear(number, on_beat) if self._channel.sock in ready else None
+        return self._hear(number, on_news) if self._channel.sock in ready else None
 
-    def _hear(self, number: int, on_beat: Callable[[Beat], None], *flags: int) -> Done | None:
+    def _hear(self, number: int, on_news: Callable[[Beat | Published], None], *flags: int) -> Done | None:
         frames = self._channel.receive(*flags)
         if frames is None:
             raise ConnectionResetError("the child hung up")
@@ -183,14 +187,14 @@ class ChildProcess:
                 continue
             if isinstance(message, Done):
                 return message
-            on_beat(message)
+            on_news(message)
         return None
 
-    def _last_words(self, number: int, on_beat: Callable[[Beat], None]) -> Done | int | None:
+    def _last_words(self, number: int, on_news: Callable[[Beat | Published], None]) -> Done | int | None:
         """What a dead child had still said; its exit code, if that was not the end of its job."""
         try:
             while True:
-                over = self._hear(number, on_beat, socket.MSG_DONTWAIT)
+                over = self._hear(number, on_news, socket.MSG_DONTWAIT)
                 if over is not None:
                     return over
         except OSError:
@@ -233,6 +237,13 @@ class ProcessJob:
         self.reason: str | None = None
         self.killed_for: str | None = None
         self.child: ChildProcess | None = None
+
+    def hear(self, news: Beat | Published) -> None:
+        """The child tells of the attempt, before its end."""
+        if isinstance(news, Beat):
+            self.attempt.take_beat(news.details)
+        else:
+            self.attempt.publish((news.name, news.value))
 
     def cancel(self, reason: str) -> None:
         """Tell the child, or, if it has not begun, never begin."""
@@ -316,7 +327,7 @@ class ProcessPool:
         try:
             if job.killed_for is None:
                 order = RunAttempt(child.jobs + 1, place, task)
-                over = child.run(order, lambda beat: job.attempt.take_beat(beat.details), lambda: job.reason)
+                over = child.run(order, job.hear, lambda: job.reason)
         except BaseException as error:
             logger.exception("the process of activity %s said what cannot be read", task.activity_type)
             child.kill()

@@ -37,7 +37,7 @@ from hourglass._contract.handle import (
 )
 from hourglass._engine.specs import Payloads
 from hourglass.activity import ActivityDefinition, activity_definition
-from hourglass.converter import Converter, default_converter
+from hourglass.converter import Converter, Payload, default_converter
 from hourglass.errors import DefinitionError, HourglassError, UsageError
 
 # --- functions by name -----------------------------------------------------------------------------------------------
@@ -214,6 +214,14 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
     details: Payloads
 
 
+class Published(msgspec.Struct, frozen=True, tag=True):
+    """The attempt published an item."""
+
+    number: int
+    name: str
+    value: Payload
+
+
 class Done(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """The attempt has ended, in one of four ways."""
 
@@ -230,7 +238,7 @@ class Done(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 ToChild: TypeAlias = Setup | RunAttempt | Cancel
-ToParent: TypeAlias = Beat | Done
+ToParent: TypeAlias = Beat | Published | Done
 
 to_child = msgspec.msgpack.Decoder(ToChild)
 to_parent = msgspec.msgpack.Decoder(ToParent)

@@ -1,5 +1,5 @@
-"""Heartbeats and results of attempts that outlive the handle they came through: sent by the handle while it takes
-them, else by the client's calls.
+"""Heartbeats and results of attempts that outlive the handle they came through, sent by the handle while it takes
+them, else by the client's calls; and what attempts publish, which goes by the client's calls alone.
 
 Invariants:
 
@@ -7,6 +7,8 @@ Invariants:
   meanwhile only the newest is kept, with its details, since a heartbeat without them wipes them on the server.
 - A completion that was begun is never cancelled. Nothing is raised; what cannot be told is logged, and the engine's
   own timeouts mend it.
+- What an attempt publishes is numbered, by name, from 0. There is one call at a time for an attempt; of what waits for
+  the next the newest is kept, within a bound. It leaves before the attempt's result, unless the engine does not answer.
 - Local activities live in the handle alone: their results cannot be sent again.
 """
 
@@ -14,8 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from enum import Enum
+from itertools import islice
 
 from hourglass._contract.handle import (
     ActivityDeferred,
@@ -25,10 +30,17 @@ from hourglass._contract.handle import (
     AttemptCancelled,
     AttemptFailed,
 )
+from hourglass._contract.progress import (
+    CarriedProgress,
+    ProgressItems,
+    ProgressTaken,
+    PublishProgress,
+    with_tail,
+)
 from hourglass._contract.service import CompleteActivity, HeartbeatActivity, Service
 from hourglass._engine.specs import Payloads
 from hourglass._runtime.attempts import Heartbeat
-from hourglass.converter import CanceledFailure, Codec, Converter, default_converter, seal
+from hourglass.converter import CanceledFailure, Codec, Converter, Payload, default_converter, seal
 from hourglass.errors import ServiceError
 
 # --- heartbeats ------------------------------------------------------------------------------------------------------
@@ -110,6 +122,243 @@ class HeartbeatSender:
         else:
             if answer.cancel_requested:
                 self._cancel(token, "CANCELLED")
+
+
+# --- what attempts publish -------------------------------------------------------------------------------------------
+
+
+MOST_ITEMS = 1000
+MOST_BYTES = 256 * 1024
+"""So much of one name is kept here: what waits for the next call, and what has left, for an engine that has lost it."""
+
+_RECENT = 3.0
+"""An engine that keeps only what the last call brought is brought again what is so young: followers look seldomer."""
+
+_MOST_IN_TAIL = 64 * 1024
+_LAST_PATIENCE = 5.0
+_LAST_LOOK = 0.5
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+
+
+class _Items:
+    """The newest items of one name: the first has the number `first`, those before `sent` have left, at `left_at`."""
+
+    def __init__(self) -> None:
+        self.values: deque[Payload] = deque()
+        self.left_at: deque[float] = deque()
+        self.first = 0
+        self.sent = 0
+        self._size = 0
+
+    @property
+    def next(self) -> int:
+        """The number of the next item."""
+        return self.first + len(self.values)
+
+    def add(self, value: Payload) -> None:
+        """Keep one more, and let go of the oldest where there is no room."""
+        self.values.append(value)
+        self.left_at.append(math.inf)
+        self._size += len(value.data)
+        while len(self.values) > MOST_ITEMS or (self._size > MOST_BYTES and len(self.values) > 1):
+            self._size -= len(self.values.popleft().data)
+            self.left_at.popleft()
+            self.first += 1
+        self.sent = max(self.sent, self.first)
+
+    def since(self, name: str, begin: int) -> ProgressItems:
+        """The items from this number on."""
+        begin = max(begin, self.first)
+        return ProgressItems(
+            name=name, first=begin, items=tuple(islice(self.values, begin - self.first, None))
+        )
+
+    def youngest(self, now: float) -> int:
+        """The number of the first that has left only lately, or not at all."""
+        return self.first + sum(left < now - _RECENT for left in self.left_at)
+
+    def leave(self, end: int, now: float) -> None:
+        """All before this number have left."""
+        for index in range(self.sent - self.first, end - self.first):
+            self.left_at[index] = now
+        self.sent = max(self.sent, end)
+
+
+class _Publishing:
+    """One attempt that publishes."""
+
+    def __init__(self, task: ActivityTask) -> None:
+        self.task = task
+        self.names: dict[str, _Items] = {}
+        self.details: Payloads = ()
+        self.keeper = ""
+        self.keeps: bool | None = None
+        self.refused = False
+        self.sending: asyncio.Task[None] | None = None
+        self.ending = asyncio.Event()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether something has not left yet, and shall."""
+        return not self.refused and any(each.sent < each.next for each in self.names.values())
+
+    def request(self, now: float) -> PublishProgress:
+        """The next call: what has not left yet, for a keeper that has the rest; else all that is young."""
+        task, published = self.task, []
+        for name, items in self.names.items():
+            begin = items.sent if self.keeper else min(items.sent, items.youngest(now))
+            if begin < items.next:
+                published.append(items.since(name, begin))
+        return PublishProgress(
+            token=task.token,
+            workflow_id=task.workflow_id,
+            run_id=task.run_id,
+            activity_id=task.activity_id,
+            attempt=task.attempt,
+            published=tuple(published),
+            keeper=self.keeper,
+            details=self.details,
+            rpc_timeout=RPC_TIMEOUT,
+        )
+
+    def taken(self, request: PublishProgress, answer: ProgressTaken, now: float) -> None:
+        """What became of a call."""
+        self.keeps = answer.keeps
+        if not answer.taken:  # another keeper, which has nothing: all that is left is sent again
+            for items in self.names.values():
+                items.sent = items.first
+        else:
+            for each in request.published:
+                self.names[each.name].leave(each.first + len(each.items), now)
+        self.keeper = answer.keeper
+
+    def tail(self, now: float) -> CarriedProgress | None:
+        """What followers may not have seen yet; None if it is too much to travel with a result."""
+        published = tuple(
+            items.since(name, items.youngest(now)) for name, items in self.names.items() if items.values
+        )
+        if sum(len(value.data) for each in published for value in each.items) > _MOST_IN_TAIL:
+            return None
+        return CarriedProgress(self.task.attempt, published)
+
+
+class ProgressSender:
+    """Brings what attempts publish to the engine, by the client's calls; on the control loop."""
+
+    def __init__(
+        self, service: Service, *, codec: Codec | None = None, converter: Converter = default_converter
+    ) -> None:
+        self._service = service
+        self._codec = codec
+        self._converter = converter
+        self._publishing: dict[bytes, _Publishing] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def publish(self, task: ActivityTask, name: str, value: Payload, details: Payloads) -> None:
+        """An attempt publishes an item; `details` are those of its last heartbeat."""
+        found = self._publishing.get(task.token)
+        if found is None:
+            found = self._publishing[task.token] = _Publishing(task)
+        items = found.names.get(name)
+        if items is None:
+            items = found.names[name] = _Items()
+        items.add(value)
+        found.details = details
+        if found.sending is None:
+            found.sending = self._begin(self._send(found))
+
+    def end(
+        self, task: ActivityTask, result: ActivityResult, then: Callable[[ActivityResult], object]
+    ) -> None:
+        """The attempt has ended so; what it published goes first, and `then` is called with its result."""
+        found = self._publishing.pop(task.token, None)
+        if found is None:
+            then(result)
+        else:
+            found.ending.set()
+            self._begin(self._end(found, result, then))
+
+    def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _end(
+        self, found: _Publishing, result: ActivityResult, then: Callable[[ActivityResult], object]
+    ) -> None:
+        try:
+            if found.sending is not None:
+                await asyncio.wait({found.sending}, timeout=_LAST_PATIENCE)
+            if found.is_due:
+                logger.warning(
+                    "activity %s (%s): the last of what it published did not get through",
+                    found.task.activity_type,
+                    found.task.activity_id,
+                )
+            if found.keeps is False:
+                result = await self._last_look(found, result)
+        finally:
+            if found.sending is not None:
+                found.sending.cancel()
+            then(result)
+
+    async def _last_look(self, found: _Publishing, result: ActivityResult) -> ActivityResult:
+        """Where nothing can be read of an attempt that is over: have its result carry the last items. One that failed
+        has no such place, and stays a moment longer.
+        """
+        tail = found.tail(asyncio.get_running_loop().time())
+        if isinstance(result, ActivityOk) and tail is not None:
+            value = self._converter.encode(None) if result.result is None else result.result
+            return ActivityOk(result.token, with_tail(value, tail))
+        await asyncio.sleep(_LAST_LOOK)
+        return result
+
+    async def _send(self, found: _Publishing) -> None:
+        loop = asyncio.get_running_loop()
+        pause = _FIRST_PAUSE
+        try:
+            while found.is_due:
+                request = found.request(loop.time())
+                try:
+                    answer = await self._call(request)
+                except Exception as error:
+                    found.refused = getattr(error, "status", "") in ("NOT_FOUND", *_FINAL)
+                    self._explain(found, error, pause)
+                    if found.refused:
+                        return
+                    await _pause(found.ending, pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+                else:
+                    pause = _FIRST_PAUSE
+                    found.taken(request, answer, loop.time())
+                    if answer.pause:
+                        await _pause(found.ending, answer.pause)
+        finally:
+            found.sending = None
+
+    async def _call(self, request: PublishProgress) -> ProgressTaken:
+        if self._codec is not None:
+            request = await asyncio.to_thread(seal, request, self._codec, self._converter)
+        return await self._service.call(request)
+
+    def _explain(self, found: _Publishing, error: Exception, pause: float) -> None:
+        if pause == _FIRST_PAUSE and getattr(error, "status", "") != "NOT_FOUND":
+            logger.warning(
+                "activity %s (%s): what it publishes does not get through: %s",
+                found.task.activity_type,
+                found.task.activity_id,
+                error if isinstance(error, ServiceError) else type(error).__name__,
+            )
+
+
+async def _pause(ending: asyncio.Event, seconds: float) -> None:
+    """Rest, but not once the attempt has ended."""
+    try:
+        async with asyncio.timeout(seconds):
+            await ending.wait()
+    except TimeoutError:
+        return
 
 
 # --- results ---------------------------------------------------------------------------------------------------------

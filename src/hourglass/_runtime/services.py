@@ -1,4 +1,4 @@
-"""What serves one task queue and outlives its Worker: lanes, the executor of activities, and the results that are held back.
+"""What serves one task queue and outlives its Worker: lanes, the cache of its runs, the executor of activities.
 
 Made when a queue is first served, kept while Workers and holders come and go, so that work in flight survives them. Belongs to
 the control loop.
@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from hourglass._bridge.handles import HandleRecord
 from hourglass._bridge.holder import BridgeHolder, WorkerNotRegistered
 from hourglass._contract.service import Service
 from hourglass._engine.context import RunSettings
@@ -26,7 +27,7 @@ from hourglass._runtime.lane_notes import LaneNotes
 from hourglass._runtime.lanes import LaneSet
 from hourglass._runtime.parked import Quarantine
 from hourglass._runtime.plan import Plan
-from hourglass._runtime.reporting import HeartbeatSender, ResultSender
+from hourglass._runtime.reporting import HeartbeatSender, ProgressSender, ResultSender
 from hourglass._runtime.targets import resolve
 from hourglass._runtime.watcher import Watcher
 from hourglass.errors import HourglassError, TargetError
@@ -55,8 +56,6 @@ class QueueServices:
         )
         self.sender = ResultSender(service, codec=plan.codec, converter=plan.converter)
         self._holder = holder
-        self.held: dict[tuple[int, str], list[Callable[[], object]]] = {}
-        """What waits for the eviction of runs that have closed, by generation and run id."""
         config = plan.config
         self.executor = ActivityExecutor(
             plan.resolver,
@@ -70,6 +69,7 @@ class QueueServices:
             inbound=plan.activity_inbound,
             registry=plan.metrics,
             metrics=ActivityMetrics(plan.metrics, namespace, self.queue),
+            publisher=ProgressSender(service, codec=plan.codec, converter=plan.converter),
         )
 
     def start(self) -> None:
@@ -78,8 +78,6 @@ class QueueServices:
 
     def stop(self) -> None:
         """Let everything finish and end; waits for nothing."""
-        for generation, run_id in list(self.held):
-            self.release(generation, run_id)
         self.lanes.stop()
         self.executor.stop()
         if self._deaths is not None:
@@ -103,40 +101,20 @@ class QueueServices:
     def _cancel(self, token: bytes, reason: str) -> None:
         self.executor.cancel(token, reason)
 
-    # --- local activities of runs that have closed ----------------------------------------------------------------------
-    # From a run's terminal command to its eviction their ends are held back: the engine would record them behind the end
-    # of the run, and refuse the task.
+    # --- runs --------------------------------------------------------------------------------------------------------
 
-    def hold(self, generation: int, run_id: str) -> None:
-        """A run has closed."""
-        self.held.setdefault((generation, run_id), [])
-
-    def release(self, generation: int, run_id: str) -> None:
-        """A run was evicted."""
-        for then in self.held.pop((generation, run_id), ()):
-            then()
-
-    def evicted(self, generation: int, run_id: str) -> None:
+    def evicted(self, record: HandleRecord, run_id: str) -> None:
         """The engine has forgotten a run that has nothing out, and no activation says so."""
+        generation = record.generation
         self.lanes.forget(generation, run_id)
         left = self.cache.discard(Key(self.queue, run_id, generation))
         if left is not None:  # it was ended from outside, or its handle drains
             self.lanes.drop(left)
-        self.release(generation, run_id)
+        record.runs.evicted(run_id)
 
     def forget(self, generation: int) -> None:
         """A handle is gone, and with it all of its runs and of those of handles before it."""
-        for closed in [each for each in self.held if each[0] <= generation]:
-            self.release(*closed)
         self.lanes.forget_older(generation + 1)
-
-    def when_released(self, generation: int, run_id: str, then: Callable[[], object]) -> None:
-        """Go on once the run, if it has closed, is evicted."""
-        held = self.held.get((generation, run_id))
-        if held is None:
-            then()
-        else:
-            held.append(then)
 
 
 def child_id(queue: str) -> str:

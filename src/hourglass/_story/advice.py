@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from hourglass._history.events import WorkflowTaskCompleted
 from hourglass._story.diagnosis import Action, Cause, Facts
-from hourglass._story.spans import Story
+from hourglass._story.spans import Span, Story
 
 
 def _command(words: str, options: str) -> str:
@@ -78,6 +78,12 @@ def parked(cause: Cause, facts: Facts) -> tuple[Action, ...]:
             return (*start_worker(facts.story.task_queue, facts.options, why), give_up)
         case _:
             return (Action(_PARKED[cause]), give_up)
+
+
+def mended(facts: Facts) -> tuple[Action, ...]:
+    """The worker's code stops the run, the code at hand does not."""
+    why = "Restart the worker with this code; it goes on by itself:"
+    return start_worker(facts.story.task_queue, facts.options, why)
 
 
 _PARKED = {
@@ -231,6 +237,24 @@ def after_failure(facts: Facts, step: str) -> tuple[Action, ...]:
     return (
         Action("See what it did:", _command(f"show {name}", options)),
         Action("Once the cause is mended, go on from there:", _command(again, options)),
+    )
+
+
+def after_undoing(facts: Facts, first: str, since: Sequence[Span]) -> tuple[Action, ...]:
+    """The run failed and then ran other steps, which may have undone what it had done: to go on from the failure would build
+    on what is there no more, as to ship what was paid back.
+    """
+    name, options = _id(facts.story), facts.options
+    ran = ", ".join(dict.fromkeys(each.name for each in since))
+    start = f"start {shlex.quote(facts.story.workflow_type)} … --id {name}"
+    again = Action(
+        f"Or let it do the same again, from before {first}, the first step that may be undone:",
+        _command(f"reset {name} --before {shlex.quote(first)}", options),
+    )
+    return (
+        Action(f"See what it did, and that {ran} left nothing behind:", _command(f"show {name}", options)),
+        Action("Once the cause is mended, start it anew:", _command(start, options)),
+        *((again,) if first else ()),
     )
 
 

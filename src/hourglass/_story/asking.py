@@ -55,7 +55,9 @@ def added(diagnosis: Diagnosis, facts: Facts, temporal: str) -> Diagnosis:
     if pause is not None:
         # A worker is not asked, and where the code stands is not known: what else is said are guesses.
         rest = [each for each in diagnosis.findings if each.cause is not Cause.MESSAGE]
-        return replace(diagnosis, findings=(_paused(pause, facts, temporal), *rest), wrong=True)
+        misfit = [each for each in rest if each.cause is Cause.NONDETERMINISM]
+        rest = [each for each in rest if each not in misfit]
+        return replace(diagnosis, findings=(*misfit, _paused(pause, facts, temporal), *rest), wrong=True)
     found = (_unheard(_addressed(_placed(each, facts), temporal), facts) for each in diagnosis.findings)
     return replace(diagnosis, findings=tuple(found))
 
@@ -302,7 +304,7 @@ class WhyContext:
             else "",
         )
         if story.end is not None:
-            return diagnose(facts)
+            return diagnose(self._tried(facts))
         facts = replace(facts, died=_died(self.client, description.run_id))
         facts = self._asked(facts, children)
         return with_slots(added(diagnose(facts), facts, self.temporal), facts, self._slots)
@@ -317,9 +319,16 @@ class WhyContext:
         facts = replace(facts, queues=dict(self._queues(facts)))
         handle = self.client.get_workflow_handle(facts.story.workflow_id, run_id=facts.story.run_id)
         facts = _answered(facts, handle)
-        if self.replayer is not None:
-            facts = replace(facts, replayed=_replayed(self.replayer, handle.history()))
+        facts = self._tried(facts)
         return replace(facts, children=dict(self._children(facts.story))) if children else facts
+
+    def _tried(self, facts: Facts) -> Facts:
+        """With what the code does that is to be tried, if there is any."""
+        if self.replayer is None:
+            return facts
+        handle = self.client.get_workflow_handle(facts.story.workflow_id, run_id=facts.story.run_id)
+        replayed = _replayed(self.replayer, handle.history())
+        return replace(facts, replayed=replayed, fits=replayed is None)
 
     def _children(self, story: Story) -> Iterator[tuple[str, Diagnosis]]:
         opened = [
@@ -418,14 +427,19 @@ def _answered(facts: Facts, handle: WorkflowHandle[Any]) -> Facts:
         signals=tuple(signals),
         awaited=tuple(name for name, about in signals.items() if about == WAITED_FOR),
         updates=tuple(_described(metadata, "updateDefinitions")),
+        takes_any=any(not _text(each, "name") for each in _listed(metadata, "signalDefinitions")),
     )
 
 
 def _described(metadata: Any, kind: str) -> dict[str, str]:
+    found = _listed(metadata, kind)
+    return {_text(each, "name"): _text(each, "description") for each in found if _text(each, "name")}
+
+
+def _listed(metadata: Any, kind: str) -> list[Any]:
     definition = metadata.get("definition") if isinstance(metadata, Mapping) else None
     listed = definition.get(kind) if isinstance(definition, Mapping) else None
-    found = listed if isinstance(listed, list) else []
-    return {_text(each, "name"): _text(each, "description") for each in found if _text(each, "name")}
+    return listed if isinstance(listed, list) else []
 
 
 def _replayed(replayer: Replayer, history: History) -> Fault | None:

@@ -45,6 +45,7 @@ class Cause(StrEnum):
     CHILD = "waits for a child workflow"
     UPDATE = "an update has not returned"
     LOCK = "waits for a lock"
+    UNHEARD = "was sent a signal that nothing takes"
     SIGNAL = "waits for a signal"
     CONDITION = "waits for a condition"
     MESSAGE = "waits for a message"
@@ -144,9 +145,11 @@ class QueueFacts:
 class Facts:
     """What is known of a run: its story, its events, and what others told about it.
 
-    `stands` and the names of messages are the run's own answers, given by a worker; `unanswered` is why there are none.
+    `stands` and the names of messages are the run's own answers, given by a worker; `unanswered` is why there are none;
+    `takes_any`: one of its handlers takes signals of every name.
     `children` are diagnoses by workflow id. `options` is what commands need to find the same target again.
-    `replayed` is what today's code does with the history, where that was tried and it does not fit. `pinned` is the
+    `replayed` is what today's code does with the history, where that was tried and it does not fit; `fits`: it was tried, and
+    does. `pinned` is the
     version that the run must stay with, if it must. `died` says that processes died while the run was executing.
     """
 
@@ -158,10 +161,12 @@ class Facts:
     awaited: tuple[str, ...] = ()
     signals: tuple[str, ...] = ()
     updates: tuple[str, ...] = ()
+    takes_any: bool = False
     unanswered: str = ""
     next_task: int | None = None
     children: Mapping[str, Diagnosis] = field(default_factory=dict)
     options: str = ""
     replayed: Fault | None = None
+    fits: bool = False
     pinned: str = ""
     died: str = ""

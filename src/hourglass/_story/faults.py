@@ -25,15 +25,12 @@ from hourglass.converter import (
     TerminatedFailure,
     TimeoutFailure,
 )
+from hourglass.converter._stacks import is_authors
 
 # --- stacks -----------------------------------------------------------------------------------------------------------
 
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
-_NOT_THE_AUTHORS = re.compile(
-    r"^<|[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d[\d.]*[/\\]"
-    r"|(?:^|[/\\])hourglass[/\\](?:_\w+|activity|client|contrib|converter|interceptors|limits|metrics|progress|replay|testing|worker|workflow)[/\\.]"
-)
 
 
 class Waits(StrEnum):
@@ -72,11 +69,6 @@ class Stand:
     waits: Waits
     call: str = ""
     limited: bool = False
-
-
-def is_authors(file: str) -> bool:
-    """Whether a path looks like the author's own code, not ours, an installed package's or Python's."""
-    return _NOT_THE_AUTHORS.search(file) is None
 
 
 def authors_place(trace: str) -> str:

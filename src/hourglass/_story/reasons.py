@@ -7,15 +7,17 @@ order of `Cause` is the order of importance; what is alike becomes one finding w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 
 from hourglass._history import events as h
 from hourglass._story import advice, reasons_tasks
 from hourglass._story.captions import KINDS, counted, status
 from hourglass._story.diagnosis import Cause, Diagnosis, Facts, Finding, QueueFacts
 from hourglass._story.faults import Stand, Waits, place_of, root
-from hourglass._story.spans import Kind, Outcome, Phase, Span
+from hourglass._story.spans import Kind, Outcome, Phase, Span, Story
 from hourglass._story.text import S, clean, duration
 
 # --- closed runs ------------------------------------------------------------------------------------------------------
@@ -37,11 +39,17 @@ def _done(facts: Facts) -> Finding:
 
 
 def _failed(facts: Facts) -> Finding:
-    step = _culprit(facts)
+    step = _culprit(facts.story)
     first = root(facts.story.faults)
     place = place_of(facts.story.faults) or ("" if step is None else place_of(step.faults))
     what = "failed" if step is None else f"failed, because {KINDS[step.kind]} {step.name} {_ended(step)}"
     details = () if step is None or not step.note else (f"{step.name}: {step.note}",)
+    _, before, since = around_failure(facts.story)
+    undone = first_undone(before, since)
+    if since:
+        ran = ", ".join(dict.fromkeys(each.name for each in since))
+        what += f"; since then it ran {ran}"
+        details = (*details, *(f"{each.name} {_ended(each)}, too" for each in since if each.outcome.bad))
     return Finding(
         cause=Cause.FAILED,
         what=what,
@@ -51,22 +59,53 @@ def _failed(facts: Facts) -> Finding:
         attempts=0 if step is None else step.attempts,
         max_attempts=0 if step is None else step.max_attempts,
         details=details,
-        actions=advice.after_failure(facts, "" if step is None else step.name),
+        actions=advice.after_undoing(facts, "" if undone is None else undone.name, since)
+        if since
+        else advice.after_failure(facts, "" if step is None else step.name),
     )
 
 
-def _culprit(facts: Facts) -> Span | None:
+_WORK = (Kind.ACTIVITY, Kind.LOCAL, Kind.CHILD, Kind.NEXUS)
+
+
+def around_failure(story: Story) -> tuple[Span | None, list[Span], list[Span]]:
+    """The step that failed and that the run did not get over, if there is one; the steps up to it, it included; and the steps
+    that the run ran since: mostly such as undo the former. Where the run raised an error of its own, its last step that failed
+    is taken for the reason.
+    """
+    steps = [each for each in story.spans[1:] if each.kind in _WORK and each.depth == 0]
+    failed = _culprit(story) or next((each for each in reversed(steps) if each.outcome.bad), None)
+    if failed is None or failed.end is None:
+        return failed, steps, []
+    since = [each for each in steps if each.start >= (failed.end or 0) and each is not failed]
+    return failed, [each for each in steps if each not in since], since
+
+
+def first_undone(before: Sequence[Span], since: Sequence[Span]) -> Span | None:
+    """The first of the steps that those which ran since have undone. Their names tell where each shares a word with what it
+    undoes (`book_flight`, `cancel_flight`); otherwise it is the first step of all, so that nothing is taken for done
+    that is not.
+    """
+    found: list[int] = []
+    for each in since:
+        said = _words(each.name)
+        shared = [at for at, step in enumerate(before) if said & _words(step.name)]
+        if not shared:
+            return before[0] if before else None
+        found.append(shared[0])
+    return before[min(found)] if found else None
+
+
+def _words(name: str) -> set[str]:
+    return {each.lower() for each in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+", name)}
+
+
+def _culprit(story: Story) -> Span | None:
     """The step whose failure the run died of: the last that ended with the same root cause."""
-    first = root(facts.story.faults)
+    first = root(story.faults)
     if first is None:
         return None
-    steps = [
-        each
-        for each in facts.story.spans[1:]
-        if each.kind in (Kind.ACTIVITY, Kind.LOCAL, Kind.CHILD, Kind.NEXUS)
-        and each.outcome.bad
-        and each.faults
-    ]
+    steps = [each for each in story.spans[1:] if each.kind in _WORK and each.outcome.bad and each.faults]
     same = [each for each in steps if (cause := root(each.faults)) and cause.message == first.message]
     return same[-1] if same else None
 
@@ -322,7 +361,10 @@ def open_steps(facts: Facts) -> list[Finding]:
 
 def standing_lines(facts: Facts, steps: Sequence[Finding]) -> list[Finding]:
     """What the steps do not tell: messages, conditions and locks that the code waits for, by the lines it stands at."""
-    found = [made for each in facts.stands if (made := _stand(facts, each)) is not None]
+    # A wait for a signal that has a limit is a step, where the limit says for which.
+    told = any(each.cause is Cause.SIGNAL for each in steps)
+    stands = [each for each in facts.stands if not (told and each.waits is Waits.SIGNAL and each.limited)]
+    found = [made for each in stands if (made := _stand(facts, each)) is not None]
     if found or steps:
         return _limited(facts, found)
     return [
@@ -348,6 +390,8 @@ def waiting_since(facts: Facts) -> int | None:
 def _timer(facts: Facts, span: Span) -> Finding:
     length = _timer_length(facts, span)
     due = span.start + length
+    if span.signal:
+        return _limited_signal(facts, span, due)
     what = "waits for a timer" if span.name.startswith("timer ") else f"waits for a {span.name}"
     return Finding(
         cause=Cause.TIMER,
@@ -356,6 +400,20 @@ def _timer(facts: Facts, span: Span) -> Finding:
         until=due,
         details=called_at(facts, Waits.TIMER) or _not_known(facts),
         actions=advice.nothing(),
+    )
+
+
+def _limited_signal(facts: Facts, span: Span, due: int) -> Finding:
+    """A wait for a signal that ends by itself: for the signal, not for the time."""
+    places = [each for each in facts.stands if each.waits is Waits.SIGNAL and each.limited]
+    return Finding(
+        cause=Cause.SIGNAL,
+        what=f"waits for signal {span.signal!r}",
+        since=span.start,
+        until=due,
+        place=places[0].place if len(places) == 1 else "",
+        code=places[0].code if len(places) == 1 else "",
+        actions=advice.send_signal(facts, (span.signal,)),
     )
 
 
@@ -486,7 +544,7 @@ _WRONG = frozenset(list(Cause)[: _ORDER[Cause.WORKER_BUSY]]) | {
 def diagnose(facts: Facts) -> Diagnosis:
     """Why a run stands as it does."""
     story = facts.story
-    found = closed(facts) if story.end is not None else _open(facts)
+    found = [*reasons_tasks.misfit(facts), *closed(facts)] if story.end is not None else _open(facts)
     findings = _folded(sorted(found, key=lambda each: _ORDER[each.cause]))
     return Diagnosis(
         workflow_id=story.workflow_id,
@@ -511,12 +569,36 @@ def _open(facts: Facts) -> list[Finding]:
     asked = _cancelling(facts)
     stuck = reasons_tasks.stuck(facts)
     if stuck:
-        return [*stuck, *asked]
+        parked = any(each.attempts for each in stuck)  # told by the task that fails
+        return [*(() if parked else reasons_tasks.misfit(facts)), *stuck, *asked]
     steps = open_steps(facts)
     standing = standing_lines(facts, steps)
     limits = {each.until for each in standing}  # the timer of a wait with a limit is told with the wait
     steps = [each for each in steps if each.cause is not Cause.TIMER or each.until not in limits]
-    return [*reasons_tasks.misfit(facts), *reasons_tasks.not_served(facts), *asked, *steps, *standing]
+    served = reasons_tasks.not_served(facts)
+    return [*reasons_tasks.misfit(facts), *served, *asked, *_unheard(facts), *steps, *standing]
+
+
+def _unheard(facts: Facts) -> list[Finding]:
+    """Signals that came and that no handler and no channel has taken, where their name is nearly that of one: misspelt, mostly.
+    One of another name may still be meant for a channel that the code has not come to.
+    """
+    if facts.unanswered or facts.takes_any:
+        return []
+    last: dict[str, int] = {}
+    for event in facts.events:
+        if isinstance(event.attributes, h.WorkflowExecutionSignaled):
+            last[clean(event.attributes.signal_name)] = event.time_ns
+    found = []
+    for name, at in last.items():
+        meant = (
+            [] if name in facts.signals else get_close_matches(name, facts.awaited or facts.signals, 1, 0.6)
+        )
+        if meant:
+            what = f"was sent signal {name!r}, which nothing in it takes: was {meant[0]!r} meant?"
+            actions = advice.send_signal(facts, (meant[0],))
+            found.append(Finding(cause=Cause.UNHEARD, what=what, since=at, actions=actions))
+    return found
 
 
 def _cancelling(facts: Facts) -> list[Finding]:

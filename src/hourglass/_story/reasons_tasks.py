@@ -127,13 +127,16 @@ def misfit(facts: Facts) -> list[Finding]:
     """That today's code does not fit the history of a run, though no worker has met it with this code yet."""
     if facts.replayed is None:
         return []
+    closed = facts.story.end is not None
     return [
         Finding(
             cause=Cause.NONDETERMINISM,
-            what="will not go on with this code, which does not do what the history says",
+            what="no longer fits this code: reset, it would not go on with it"
+            if closed
+            else "will not go on with this code, which does not do what the history says",
             place=facts.replayed.place,
             faults=(facts.replayed,),
-            actions=advice.parked(Cause.NONDETERMINISM, facts),
+            actions=() if closed else advice.parked(Cause.NONDETERMINISM, facts),
         )
     ]
 
@@ -208,21 +211,25 @@ def _parked(facts: Facts, row: Span) -> Finding:
         (found[1] for each in faults if (found := _PLACE.search(each.message))), ""
     )
     details = () if facts.next_task is not None else (_paced(facts),)
-    if facts.replayed is not None:
+    if facts.replayed is not None:  # what has just been learned, of the code as it is now
         faults, place = (facts.replayed,), facts.replayed.place or place
+        cause = _CAUSES.get(facts.replayed.type, Cause.BUG)
     if facts.died:  # no task could tell
         cause, faults, place = Cause.KILLS, (Fault("ProcessDied", facts.died, ""),), ""
     return Finding(
         cause=cause,
-        what=_SENTENCES[cause],
+        what=_MENDED if facts.fits else _SENTENCES[cause],
         since=row.start,
         place=place,
         faults=faults,
         attempts=max(row.attempts, 1),
         next_attempt=facts.next_task,
         details=details,
-        actions=advice.parked(cause, facts),
+        actions=advice.mended(facts) if facts.fits else advice.parked(cause, facts),
     )
+
+
+_MENDED = "is parked, but the code that was given would let it go on"
 
 
 def _cause(row: Span) -> Cause:

@@ -95,7 +95,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Something that a run did or that happened to it. `count` above 1: so many alike, folded into one."""
+    """Something that a run did or that happened to it. `count` above 1: so many alike, folded into one.
+
+    `signal`, of a timer: it is the limit of a wait for this signal.
+    """
 
     id: int
     kind: Kind
@@ -107,6 +110,7 @@ class Span:
     attempts: int = 1
     max_attempts: int = 0
     next_attempt: int | None = None
+    due: int | None = None
     faults: tuple[Fault, ...] = ()
     paused: bool = False
     note: str = ""
@@ -114,6 +118,7 @@ class Span:
     child_id: str = ""
     shown: tuple[tuple[str, str], ...] = ()
     depth: int = 0
+    signal: str = ""
     count: int = 1
     bad: int = 0
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from hourglass._engine.specs import RetryRule
+from hourglass._engine.words import signal_waited_for
 from hourglass._history import events as h
 from hourglass._story.faults import chain, words
 from hourglass._story.spans import Fault, Kind, Outcome, Phase, Segment, Span
@@ -123,6 +124,7 @@ class SpanDraft:
     target: str = ""
     child_id: str = ""
     due: int | None = None
+    signal: str = ""
     shown: list[tuple[str, str]] = field(default_factory=list)
 
     def close(self, event: h.HistoryEvent, outcome: Outcome, faults: tuple[Fault, ...] = ()) -> None:
@@ -203,11 +205,13 @@ def frozen(draft: SpanDraft, until: int) -> Span:
         attempts=draft.attempts,
         max_attempts=draft.max_attempts,
         next_attempt=draft.next_attempt,
+        due=draft.due,
         paused=draft.paused,
         faults=draft.faults,
         note=", ".join(draft.notes),
         target=draft.target,
         child_id=draft.child_id,
+        signal=draft.signal,
         shown=tuple(draft.shown),
     )
 
@@ -430,7 +434,10 @@ def _timer_started(told: Told, event: h.HistoryEvent, a: h.TimerStarted) -> None
     draft = told.add(event, Kind.TIMER, name, Phase.WAITING)
     draft.due = event.time_ns + a.duration_ns
     draft.target = clean(a.timer_id)
-    if summary:
+    if signal := signal_waited_for(summary):
+        draft.signal, draft.name = clean(signal), f"wait for signal {clean(signal)}"
+        draft.note(f"for at most {duration(a.duration_ns)}")
+    elif summary:
         draft.note(duration(a.duration_ns))
 
 

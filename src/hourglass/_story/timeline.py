@@ -191,6 +191,8 @@ def _what(event: h.HistoryEvent, told: Told) -> str:
         draft = told.drafts.get(getattr(a, key, 0))
         if draft is not None:
             said = named(draft.kind, draft.name)
+            if draft.signal:
+                return f"signal {draft.signal}, which did not come"
             return f"the start of {said}" if isinstance(a, h.ChildWorkflowExecutionStarted) else said
     draft = told.drafts.get(event.id)
     return _spaced(a) if draft is None else named(draft.kind, draft.name)
@@ -225,6 +227,13 @@ def _waited_task(task: TaskDraft, until: int) -> str:
 
 def _step(draft: SpanDraft, until: int) -> str:
     said = named(draft.kind, draft.name)
+    if draft.signal and draft.due is not None:
+        left = draft.due - until
+        return (
+            f"signal {draft.signal}, for at most {duration(left)} more"
+            if left > 0
+            else f"{said}, whose time is over"
+        )
     if draft.due is not None:
         left = draft.due - until
         return f"{said}, {duration(left)} left" if left > 0 else f"{said}, due"

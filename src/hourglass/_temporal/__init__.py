@@ -3,16 +3,13 @@
 version          which releases of `temporalio` we work with
 configs          the plain objects that Core reads its settings from
 core             the one door to Core: bytes in and out
-payloads         payloads, durations, times and failures to protobuf and back
-specs            the names of specs' fields in Temporal's messages
-activations      Core's activations as ours
-completions      our completions as Core's
+protos           our values in Temporal's messages, both ways: payloads, durations, times, failures, specs
+activations      a workflow task: Core's activations as ours, our completions as Core's
 handle           a worker's handle over Core, with Core's traps closed; activity tasks and results
 calls            requests as RPCs: workflows, changes, activities, deployments
 calls_views      requests that look: describe, list, count, histories, pollers
 calls_schedules  requests about schedules
-service          every request, sent; refusals become errors
-connection       connecting to a server
+connection       connecting to a server; every request, sent; refusals become errors
 quick_json       messages from their JSON form, the quick way
 histories        histories as JSON and as messages, and what holds in each
 replayer         a handle that replays histories through Core

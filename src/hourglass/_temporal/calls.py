@@ -3,7 +3,7 @@
 Here are the calls that act: on workflows (start, signal, query, cancel, terminate), those that change a run and wait
 for its word (updates, update with start, reset), on an activity that is completed from outside, by its token or by
 its ids, and on versions of workers (which is current, which there are, and what other messages say of them).
-`calls_views` has those that only look, `calls_schedules` those about schedules; `service` sends them all.
+`calls_views` has those that only look, `calls_schedules` those about schedules; `connection` sends them all.
 """
 
 from __future__ import annotations
@@ -21,13 +21,21 @@ from temporalio.api.enums.v1 import (
 )
 
 from hourglass._contract import service as sv
+from hourglass._contract.progress import (
+    CarriedProgress,
+    ProgressTaken,
+    PublishProgress,
+    carrier,
+    without_carrier,
+)
 from hourglass._engine.versions import (
     PinnedVersioningOverride,
     VersioningBehavior,
     VersioningOverride,
     WorkerDeploymentVersion,
 )
-from hourglass._temporal.payloads import (
+from hourglass._temporal.protos import (
+    START,
     failure_from,
     nanos_from,
     payloads_from,
@@ -37,7 +45,6 @@ from hourglass._temporal.payloads import (
     put_payloads,
     put_seconds,
 )
-from hourglass._temporal.specs import START
 
 # --- what a call is --------------------------------------------------------------------------------------------------
 
@@ -398,6 +405,26 @@ def _nothing_yet(request: sv.UpdateWorkflow | sv.PollUpdate) -> sv.UpdateState:
     return sv.UpdateState(update_id=request.update_id, workflow_id=request.workflow_id, run_id=request.run_id)
 
 
+def pause(request: sv.PauseWorkflow | sv.UnpauseWorkflow, scope: CallScope) -> Rpc:
+    """Let a run rest, or go on."""
+    pauses = isinstance(request, sv.PauseWorkflow)
+    message: Any = ws.PauseWorkflowExecutionRequest() if pauses else ws.UnpauseWorkflowExecutionRequest()
+    message.namespace = scope.namespace
+    message.workflow_id = request.workflow_id
+    message.run_id = request.run_id
+    message.identity = request.identity or scope.identity
+    message.reason = request.reason
+    message.request_id = request.request_id
+    return Rpc(f"{'' if pauses else 'un'}pause_workflow_execution", message, _nothing)
+
+
+def delete(request: sv.DeleteWorkflow, scope: CallScope) -> Rpc:
+    """Remove a run."""
+    message = ws.DeleteWorkflowExecutionRequest(namespace=scope.namespace)
+    put_execution(message.workflow_execution, request.workflow_id, request.run_id)
+    return Rpc("delete_workflow_execution", message, _nothing)
+
+
 # --- activities ------------------------------------------------------------------------------------------------------
 
 
@@ -451,6 +478,18 @@ def _put_address(message: Any, request: sv.CompleteActivity | sv.HeartbeatActivi
     message.activity_id = request.activity_id
 
 
+def reset_activity(request: sv.ResetActivity, scope: CallScope) -> Rpc:
+    """Begin the attempts of an activity anew."""
+    message = ws.ResetActivityRequest(
+        namespace=scope.namespace,
+        id=request.activity_id,
+        identity=request.identity or scope.identity,
+        reset_heartbeat=request.reset_heartbeat,
+    )
+    put_execution(message.execution, request.workflow_id, request.run_id)
+    return Rpc("reset_activity", message, _nothing)
+
+
 def heartbeat(request: sv.HeartbeatActivity, scope: CallScope) -> Rpc:
     """Report that an activity lives."""
     rpc = "record_activity_task_heartbeat"
@@ -468,14 +507,34 @@ def _beat(data: bytes) -> sv.HeartbeatAnswer:
     return sv.HeartbeatAnswer(answer.cancel_requested)
 
 
+PUBLISHING_PAUSE = 0.2
+"""A server writes each heartbeat down: of what is published in between, all that is new goes with the next."""
+
+
+def publish(request: PublishProgress, scope: CallScope) -> Rpc:
+    """Have the attempt's heartbeat carry what it publishes, beside the details that it has."""
+    message: Any = ws.RecordActivityTaskHeartbeatRequest(
+        namespace=scope.namespace, identity=request.identity or scope.identity, task_token=request.token
+    )
+    carried = carrier(CarriedProgress(request.attempt, request.published))
+    put_payloads(message.details.payloads, (*without_carrier(request.details), carried))
+    taken = ProgressTaken(pause=PUBLISHING_PAUSE, keeps=False)
+    return Rpc("record_activity_task_heartbeat", message, lambda data: taken)
+
+
 ACTING: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     sv.StartWorkflow: start,
     sv.SignalWorkflow: signal,
     sv.QueryWorkflow: query,
     sv.CancelWorkflow: cancel,
     sv.TerminateWorkflow: terminate,
+    sv.PauseWorkflow: pause,
+    sv.UnpauseWorkflow: pause,
+    sv.DeleteWorkflow: delete,
     sv.CompleteActivity: complete,
+    sv.ResetActivity: reset_activity,
     sv.HeartbeatActivity: heartbeat,
+    PublishProgress: publish,
     sv.UpdateWorkflow: update,
     sv.PollUpdate: poll_update,
     sv.UpdateWithStart: update_with_start,

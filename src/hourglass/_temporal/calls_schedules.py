@@ -12,7 +12,8 @@ from hourglass._contract import schedules as sc
 from hourglass._contract import service as sv
 from hourglass._contract.schedules import FIELDS
 from hourglass._temporal.calls import PATIENT, CallScope, Rpc
-from hourglass._temporal.payloads import (
+from hourglass._temporal.protos import (
+    SCHEDULED,
     nanos_from,
     payload_map_from,
     payloads_from,
@@ -22,7 +23,6 @@ from hourglass._temporal.payloads import (
     put_seconds,
     seconds_from,
 )
-from hourglass._temporal.specs import SCHEDULED
 
 # --- schedules to protobuf and back ----------------------------------------------------------------------------------
 

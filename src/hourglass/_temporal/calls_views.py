@@ -12,6 +12,7 @@ import temporalio.api.workflowservice.v1 as ws
 from temporalio.api.enums.v1 import HistoryEventFilterType, PendingActivityState
 
 from hourglass._contract import service as sv
+from hourglass._contract.progress import ProgressRead, PublishedItem, ReadProgress, carried_by, new_items
 from hourglass._engine.specs import ParentClosePolicy
 from hourglass._temporal.calls import (
     LONG_POLL,
@@ -25,7 +26,7 @@ from hourglass._temporal.calls import (
     version_in,
 )
 from hourglass._temporal.histories import event_to_json
-from hourglass._temporal.payloads import (
+from hourglass._temporal.protos import (
     failure_from,
     nanos_from,
     payload_from,
@@ -100,15 +101,28 @@ _OUTCOMES: dict[str | None, Callable[[Any], sv.Outcome]] = {
 
 def history(request: sv.GetHistory, scope: CallScope) -> Rpc:
     """Fetch a page of events, or wait for new ones."""
+    if request.newest_first:
+        return _newest_first(request, scope)
     message: Any = ws.GetWorkflowExecutionHistoryRequest(
         namespace=scope.namespace,
         next_page_token=request.next_page_token,
+        maximum_page_size=request.page_size,
         wait_new_event=request.wait_new,
         skip_archival=request.wait_new,
     )
     put_execution(message.execution, request.workflow_id, request.run_id)
     late = sv.HistoryPage((), request.next_page_token) if request.wait_new else None
     return Rpc(RPC, message, _page, LONG_POLL if request.wait_new else ORDINARY, late)
+
+
+def _newest_first(request: sv.GetHistory, scope: CallScope) -> Rpc:
+    message: Any = ws.GetWorkflowExecutionHistoryReverseRequest(
+        namespace=scope.namespace,
+        next_page_token=request.next_page_token,
+        maximum_page_size=request.page_size,
+    )
+    put_execution(message.execution, request.workflow_id, request.run_id)
+    return Rpc("get_workflow_execution_history_reverse", message, _page)
 
 
 def _page(data: bytes) -> sv.HistoryPage:
@@ -156,9 +170,25 @@ def pollers(request: sv.GetPollers, scope: CallScope) -> Rpc:
             sv.Poller(each.identity, each.last_access_time.ToNanoseconds(), poller_version(each))
             for each in answer.pollers
         )
-        return sv.Pollers(found, current=version_in(answer.versioning_info, "current_deployment_version"))
+        current = version_in(answer.versioning_info, "current_deployment_version")
+        return sv.Pollers(found, current=current, stats=_stats(answer) if request.stats else None)
 
-    return Rpc("describe_task_queue", _describe(request.task_queue, request.activities, scope), read)
+    message = _describe(request.task_queue, request.activities, scope)
+    message.report_stats = request.stats
+    return Rpc("describe_task_queue", message, read)
+
+
+def _stats(answer: ws.DescribeTaskQueueResponse) -> sv.QueueStats | None:
+    """What waits on a queue; None of a server that does not say (before 1.28)."""
+    if not answer.HasField("stats"):
+        return None
+    told = answer.stats
+    return sv.QueueStats(
+        backlog=told.approximate_backlog_count,
+        age=told.approximate_backlog_age.ToNanoseconds() / 1e9,
+        add_rate=told.tasks_add_rate,
+        dispatch_rate=told.tasks_dispatch_rate,
+    )
 
 
 def _describe(task_queue: str, activities: bool, scope: CallScope) -> ws.DescribeTaskQueueRequest:
@@ -289,6 +319,32 @@ def _counted(data: bytes) -> sv.Count:
     return sv.Count(answer.count, groups)
 
 
+_SOON, _LATER = 0.2, 1.0
+"""How often a follower looks: a server does not tell of heartbeats."""
+
+
+def read_progress(request: ReadProgress, scope: CallScope) -> Rpc:
+    """What the heartbeats of a run's activities carry of what they publish."""
+    message: Any = ws.DescribeWorkflowExecutionRequest(namespace=scope.namespace)
+    put_execution(message.execution, request.workflow_id, request.run_id)
+    seen = {each.activity_id: (each.attempt, each.next) for each in request.seen}
+
+    def read(data: bytes) -> ProgressRead:
+        answer: Any = ws.DescribeWorkflowExecutionResponse.FromString(data)
+        found: list[PublishedItem] = []
+        is_any = False
+        for pending in answer.pending_activities:
+            carried = carried_by(payloads_from(pending.heartbeat_details.payloads))
+            if carried is not None:
+                is_any = True
+                found += new_items(
+                    carried, request.name, pending.activity_id, pending.activity_type.name, seen
+                )
+        return ProgressRead(tuple(found), _SOON if is_any else _LATER)
+
+    return Rpc("describe_workflow_execution", message, read)
+
+
 LOOKING: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     sv.DescribeWorkflow: describe,
     sv.ListWorkflows: listing,
@@ -298,4 +354,5 @@ LOOKING: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     sv.DescribeNamespace: describe_namespace,
     sv.LastSeen: last_seen,
     sv.GetPollers: pollers,
+    ReadProgress: read_progress,
 }

@@ -1,4 +1,5 @@
-"""Connect to a Temporal server, and the connection: calls for clients, handles for workers.
+"""Connect to a Temporal server, and the connection: calls for clients, handles for workers. Each request says which call it
+is; what the server refuses becomes an error of ours, which says what was refused, why, and what to do.
 
 Everything here runs on one loop, and that loop must outlive the connection: what Core answers belongs to it.
 """
@@ -9,18 +10,232 @@ import asyncio
 import os
 import re
 import socket
-from collections.abc import Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import temporalio.api.workflowservice.v1 as ws
+from temporalio.api.common.v1 import GrpcStatus
+from temporalio.api.errordetails.v1 import (
+    MultiOperationExecutionFailure,
+    NamespaceNotFoundFailure,
+    WorkflowExecutionAlreadyStartedFailure,
+)
 
+from hourglass._contract import service as sv
 from hourglass._contract.handle import HandleBroken, HandleConfig, Shutdown
-from hourglass._contract.service import Request, TLSConfig
-from hourglass._temporal import core, service, version
-from hourglass._temporal.calls import CallScope
+from hourglass._contract.schedules import CreateSchedule
+from hourglass._contract.service import DescribeNamespace, Request, TLSConfig, UpdateWithStart
+from hourglass._temporal import calls, calls_schedules, calls_views, core, version
+from hourglass._temporal.calls import CallScope, Rpc
 from hourglass._temporal.configs import check_target, client_settings, worker_settings
 from hourglass._temporal.handle import CoreHandle
-from hourglass.errors import ConnectionFailedError, HourglassError, ServiceError, TargetError
+from hourglass.errors import (
+    ConnectionFailedError,
+    HourglassError,
+    InternalError,
+    NamespaceNotFoundError,
+    QueryFailedError,
+    ScheduleAlreadyExistsError,
+    ScheduleNotFoundError,
+    ServiceError,
+    ServiceTimeoutError,
+    TargetError,
+    WorkflowAlreadyStartedError,
+    WorkflowNotFoundError,
+)
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+
+STATUS: tuple[str, ...] = (
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+)
+"""gRPC's names of its numbers."""
+
+
+class ServerRefusal:
+    """What an RPC error says: the name of its status, a message, and details as encoded messages."""
+
+    def __init__(self, code: int, message: str, details: bytes) -> None:
+        self.status = STATUS[code] if 0 <= code < len(STATUS) else "UNKNOWN"
+        self.message = message
+        self._details = details
+
+    def detail(self, kind: type[Any]) -> Any | None:
+        """The first detail, if it is of this kind."""
+        try:
+            status = GrpcStatus.FromString(self._details)
+        except Exception:  # details are a courtesy of the server: without them the message must do
+            return None
+        found = kind()
+        return found if status.details and status.details[0].Unpack(found) else None
+
+    def of_parts(self) -> list[ServerRefusal]:
+        """What is said of the parts of a request of several; a part that was given up for another's sake says nothing."""
+        whole = self.detail(MultiOperationExecutionFailure)
+        statuses = [] if whole is None else whole.statuses
+        return [
+            ServerRefusal(part.code, part.message, GrpcStatus(details=part.details).SerializeToString())
+            for part in statuses
+            if part.code and STATUS[part.code] != "ABORTED"
+        ]
+
+
+def no_namespace(namespace: str, target: str) -> NamespaceNotFoundError:
+    """The server does not have this namespace."""
+    return NamespaceNotFoundError(
+        f"the server at {target} has no namespace {namespace!r}. Create it with "
+        f"`temporal operator namespace create -n {namespace} --address {target}`, or check the name "
+        "(on Temporal Cloud it ends with the account's id)",
+        status="NOT_FOUND",
+    )
+
+
+def error_for(
+    refusal: ServerRefusal, request: sv.Request[Any], namespace: str, target: str
+) -> HourglassError:
+    """The error to raise for a refused request."""
+    if isinstance(request, UpdateWithStart):
+        parts = refusal.of_parts()
+        at_start = parts and parts[0].detail(WorkflowExecutionAlreadyStartedFailure) is not None
+        part = request.start if at_start else request.update
+        return error_for(parts[0] if parts else refusal, part, namespace, target)
+    match refusal.status:
+        case "NOT_FOUND":
+            return _not_found(refusal, request, namespace, target)
+        case "ALREADY_EXISTS":
+            return _exists(refusal, request)
+        case "INVALID_ARGUMENT" if isinstance(request, sv.QueryWorkflow):
+            return QueryFailedError(refusal.message)
+        case "DEADLINE_EXCEEDED" | "CANCELLED":
+            return too_late(request, target)
+        case "UNAVAILABLE":
+            return ConnectionFailedError(
+                f"the server at {target} cannot be reached: {refusal.message}", status=refusal.status
+            )
+        case "PERMISSION_DENIED" | "UNAUTHENTICATED":
+            return denied(refusal.status, refusal.message, namespace, target)
+        case _:
+            return ServiceError(
+                f"{_name(request)} was refused: {refusal.message} ({refusal.status})", status=refusal.status
+            )
+
+
+def denied(status: str, message: str, namespace: str, target: str) -> ServiceError:
+    """The server does not let us in."""
+    return ServiceError(
+        f"the server at {target} refuses access to the namespace {namespace!r}: {message or status}. "
+        "Check the API key or the TLS certificate, and that it is allowed to use this namespace",
+        status=status,
+    )
+
+
+def too_late(request: sv.Request[Any], target: str) -> ServiceTimeoutError:
+    """There was no answer in time."""
+    hint = ""
+    if isinstance(request, sv.QueryWorkflow):
+        hint = ". A query is answered by a worker: does one run on the workflow's task queue?"
+    return ServiceTimeoutError(
+        f"the server at {target} did not answer {_name(request)} in time{hint}", status="DEADLINE_EXCEEDED"
+    )
+
+
+def _not_found(
+    refusal: ServerRefusal, request: sv.Request[Any], namespace: str, target: str
+) -> HourglassError:
+    if isinstance(request, DescribeNamespace) or refusal.detail(NamespaceNotFoundFailure) is not None:
+        return no_namespace(namespace, target)
+    if isinstance(request, (sv.CompleteActivity, sv.HeartbeatActivity)):
+        return ServiceError(
+            "this activity does not wait any more: it has ended, timed out or been cancelled, or its "
+            f"workflow has closed ({refusal.message})",
+            status=refusal.status,
+        )
+    if schedule_id := getattr(request, "schedule_id", ""):
+        return ScheduleNotFoundError(
+            f"there is no schedule {schedule_id!r} in namespace {namespace!r}", status=refusal.status
+        )
+    workflow_id = getattr(request, "workflow_id", "")
+    if not workflow_id:
+        return ServiceError(f"{_name(request)} found nothing: {refusal.message}", status=refusal.status)
+    run = f", run {request.run_id}," if getattr(request, "run_id", "") else ""  # type: ignore[attr-defined]
+    return WorkflowNotFoundError(
+        f"workflow {workflow_id!r}{run} is not there or has closed, in namespace {namespace!r}: "
+        f"{refusal.message}",
+        status=refusal.status,
+    )
+
+
+def _exists(refusal: ServerRefusal, request: sv.Request[Any]) -> HourglassError:
+    if isinstance(request, CreateSchedule):
+        return ScheduleAlreadyExistsError(
+            f"there is a schedule {request.schedule_id!r} already", schedule_id=request.schedule_id
+        )
+    detail = refusal.detail(WorkflowExecutionAlreadyStartedFailure)
+    if not isinstance(request, sv.StartWorkflow) or detail is None:
+        return ServiceError(f"{_name(request)} was refused: {refusal.message}", status=refusal.status)
+    return WorkflowAlreadyStartedError(
+        f"workflow {request.workflow_id!r} has already started (run {detail.run_id})",
+        workflow_id=request.workflow_id,
+        workflow_type=request.workflow_type,
+        run_id=detail.run_id,
+    )
+
+
+def _name(request: sv.Request[Any]) -> str:
+    which = getattr(request, "workflow_id", "") or getattr(request, "schedule_id", "")
+    return f"{type(request).__name__}({which!r})" if which else type(request).__name__
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+
+CALLS: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
+    **calls.ACTING,
+    **calls_views.LOOKING,
+    **calls_schedules.ON_SCHEDULES,
+}
+
+
+async def perform(client: core.Ref, request: sv.Request[Any], scope: CallScope, target: str) -> Any:
+    """Send a request and return its answer. Raises `ServiceError` and its kinds, and `QueryFailedError`."""
+    plan = CALLS.get(type(request))
+    if plan is None:
+        raise InternalError(f"Temporal has no answer to {type(request).__name__}")
+    call = plan(request, scope)
+    timeout = call.timeout if request.rpc_timeout is None else request.rpc_timeout
+    try:
+        data = await core.call(client, call.rpc, call.message.SerializeToString(), timeout, retry=call.retry)
+    except TimeoutError:
+        if call.late is not None:
+            return call.late
+        raise too_late(request, target) from None
+    except core.RpcError as error:
+        refusal = ServerRefusal(*error.args)
+        if call.late is not None and refusal.status in ("DEADLINE_EXCEEDED", "CANCELLED"):
+            return call.late
+        raise error_for(refusal, request, scope.namespace, target) from None
+    return call.read(data)
+
+
+# --- the connection --------------------------------------------------------------------------------------------------
+
 
 A = TypeVar("A")
 
@@ -163,7 +378,7 @@ def _refused(reason: str, target: str, namespace: str) -> ServiceError:
     name = status.group(1).strip().lower().replace(" ", "") if status else ""
     if name in ("permissiondenied", "unauthenticated") or "caller does not have permission" in reason:
         kind = "UNAUTHENTICATED" if name == "unauthenticated" else "PERMISSION_DENIED"
-        return service.denied(kind, "", namespace, target)
+        return denied(kind, "", namespace, target)
     plain = _transport_trouble(reason)
     if plain is not None:
         return ConnectionFailedError(
@@ -203,7 +418,7 @@ class TemporalConnection:
     async def call(self, request: Request[A]) -> A:
         """Ask, and wait for the answer."""
         self._check_open()
-        answer: A = await service.perform(self._client, request, self._scope, self._target)
+        answer: A = await perform(self._client, request, self._scope, self._target)
         return answer
 
     async def check_namespace(self, timeout: float = DEADLINE) -> None:
@@ -212,16 +427,14 @@ class TemporalConnection:
         try:
             await core.call(self._client, "describe_namespace", message.SerializeToString(), timeout)
         except core.RpcError as error:
-            refusal = service.ServerRefusal(*error.args)
+            refusal = ServerRefusal(*error.args)
             match refusal.status:
                 case "NOT_FOUND":
-                    raise service.no_namespace(self.namespace, self._target) from None
+                    raise no_namespace(self.namespace, self._target) from None
                 case "PERMISSION_DENIED" | "UNIMPLEMENTED":
                     return  # a key may be allowed to work in a namespace and not to describe it
                 case "UNAUTHENTICATED":
-                    raise service.denied(
-                        refusal.status, refusal.message, self.namespace, self._target
-                    ) from None
+                    raise denied(refusal.status, refusal.message, self.namespace, self._target) from None
                 case "INVALID_ARGUMENT":
                     raise TargetError(
                         f"{self.namespace!r} cannot be a namespace: {refusal.message}"

@@ -189,22 +189,26 @@ def validate(worker: Ref) -> asyncio.Future[bytes]:
 
 def poll_activation(worker: Ref) -> asyncio.Future[bytes]:
     """Ask for the next activation."""
-    return _future(worker.get().poll_workflow_activation())
+    call: asyncio.Future[bytes] = worker.get().poll_workflow_activation()
+    return call
 
 
 def poll_activity(worker: Ref) -> asyncio.Future[bytes]:
     """Ask for the next activity task."""
-    return _future(worker.get().poll_activity_task())
+    call: asyncio.Future[bytes] = worker.get().poll_activity_task()
+    return call
 
 
 def complete_activation(worker: Ref, completion: bytes) -> asyncio.Future[None]:
     """Complete an activation; a malformed completion raises and leaves it open."""
-    return _future(worker.get().complete_workflow_activation(completion))
+    call: asyncio.Future[None] = worker.get().complete_workflow_activation(completion)
+    return call
 
 
 def complete_activity(worker: Ref, completion: bytes) -> asyncio.Future[None]:
     """Complete an activity task."""
-    return _future(worker.get().complete_activity_task(completion))
+    call: asyncio.Future[None] = worker.get().complete_activity_task(completion)
+    return call
 
 
 def heartbeat(worker: Ref, beat: bytes) -> None:

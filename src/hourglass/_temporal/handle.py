@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, NoReturn, TypeVar, assert_never
 
 from temporalio.bridge.proto import ActivityHeartbeat, ActivityTaskCompletion
@@ -36,13 +37,13 @@ from hourglass._contract.handle import (
     InProcess,
     Shutdown,
 )
+from hourglass._contract.progress import without_carrier
 from hourglass._engine.commands import Completion, TaskFailed
 from hourglass._engine.events import Activation
 from hourglass._engine.specs import ActivitySpec, Payloads
 from hourglass._temporal import core
-from hourglass._temporal.activations import UnsupportedEvent, activation_from_proto
-from hourglass._temporal.completions import Own, completion_to_proto
-from hourglass._temporal.payloads import (
+from hourglass._temporal.activations import Own, UnsupportedEvent, activation_from_proto, completion_to_proto
+from hourglass._temporal.protos import (
     nanos_from,
     payload_map_from,
     payloads_from,
@@ -94,7 +95,7 @@ def _task(token: bytes, start: Any, task_queue: str) -> ActivityTask:
         run_id=start.workflow_execution.run_id,
         workflow_type=start.workflow_type,
         headers=payload_map_from(start.header_fields),
-        heartbeat_details=payloads_from(start.heartbeat_details),
+        heartbeat_details=without_carrier(payloads_from(start.heartbeat_details)),
         scheduled_time_ns=nanos_from(start.scheduled_time),
         current_attempt_scheduled_time_ns=nanos_from(start.current_attempt_scheduled_time),
         started_time_ns=nanos_from(start.started_time),
@@ -140,10 +141,16 @@ _log = logging.getLogger("hourglass.temporal")
 
 
 class Poll:
-    """One kind of poll: at most one raw call at a time, whose result waits until a caller takes it."""
+    """One kind of poll: at most one raw call at a time, whose result waits until a caller takes it.
 
-    def __init__(self, start: Callable[[], asyncio.Future[bytes]]) -> None:
+    `give` is asked first while a caller waits: if it has taken a result, that caller waits for the next.
+    """
+
+    def __init__(
+        self, start: Callable[[], asyncio.Future[bytes]], give: Callable[[bytes], bool] = lambda _: False
+    ) -> None:
         self._start = start
+        self._give = give
         self._call: asyncio.Future[bytes] | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._end: type[Shutdown] | type[HandleBroken] | None = None
@@ -155,10 +162,7 @@ class Poll:
             if self._end is not None:
                 raise self._end(self._reason)
             try:
-                if self._call is None:
-                    self._call = self._start()
-                    self._call.add_done_callback(self._returned)
-                call = self._call
+                call = self._call or self._begin()
                 if not call.done():
                     # A future of the caller's own may be cancelled; `asyncio.shield` does the same for twice as much.
                     waiter = call.get_loop().create_future()
@@ -175,9 +179,27 @@ class Poll:
                     raise  # our own cancellation: the call lives on
                 self._end, self._reason = HandleBroken, f"Core's poll failed: {_text(error)}"
 
+    def _is_awaited(self) -> bool:
+        for waiter in self._waiters:  # noqa: SIM110 - asked for each item: a generator costs more than the answer
+            if not waiter.done():
+                return True
+        return False
+
+    def _begin(self) -> asyncio.Future[bytes]:
+        self._call = call = self._start()
+        call.add_done_callback(self._returned)
+        return call
+
     def _returned(self, call: asyncio.Future[bytes]) -> None:
-        if not call.cancelled():
-            call.exception()  # read even if no caller takes it, or asyncio complains when it is collected
+        # The exception is read even if no caller takes it, or asyncio complains when the call is collected.
+        has_item = not call.cancelled() and call.exception() is None
+        if has_item and self._is_awaited() and self._give(call.result()):
+            self._call = None
+            try:
+                self._begin()
+                return
+            except BaseException:
+                pass  # the callers that wait begin it themselves, and say what that raises
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -191,10 +213,12 @@ class CoreHandle:
 
     def __init__(self, worker: core.Ref, config: HandleConfig, namespace: str) -> None:
         self.config = config
+        self.on_activations: Callable[[Sequence[Activation]], object] | None = None
+        self.on_activities: Callable[[Sequence[ActivityItem]], object] | None = None
         self._worker = worker
         self._own = Own(config.task_queue, namespace, config.version is not None)
-        self._activations = Poll(lambda: core.poll_activation(worker))
-        self._activities = Poll(lambda: core.poll_activity(worker))
+        self._activations = Poll(partial(core.poll_activation, worker), self._give_activation)
+        self._activities = Poll(partial(core.poll_activity, worker), self._give_activity)
         self._stopping = asyncio.Event()
         self._calls: set[asyncio.Future[Any]] = set()
 
@@ -220,6 +244,31 @@ class CoreHandle:
             if item is not None:
                 return item
 
+    def _give_activation(self, data: bytes) -> bool:
+        """Give the receiver an activation, if there is one who takes it; what cannot be read is the poll's to refuse."""
+        receiver = self.on_activations
+        if receiver is None:
+            return False
+        try:
+            activation = activation_from_proto(data)
+        except Exception:
+            return False
+        receiver((activation,))
+        return True
+
+    def _give_activity(self, data: bytes) -> bool:
+        """The same of an activity task or a cancellation."""
+        receiver = self.on_activities
+        if receiver is None:
+            return False
+        try:
+            item = activity_item_from_proto(data, self._own.task_queue)
+        except Exception:
+            return False
+        if item is not None:
+            receiver((item,))
+        return True
+
     async def complete_activation(self, completion: Completion) -> None:
         """Answer an activation; one that cannot be sent is answered as a failed task."""
         await self._sent(
@@ -228,7 +277,7 @@ class CoreHandle:
 
     def send_activation(self, completion: Completion) -> asyncio.Future[None]:
         """Begin to answer an activation."""
-        return self._keep(core.complete_activation(self._worker, completion_to_proto(completion, self._own)))
+        return core.complete_activation(self._worker, completion_to_proto(completion, self._own))
 
     async def mend_activation(self, completion: Completion, error: BaseException) -> None:
         """A completion was refused. Core keeps its activation open: the run would be stuck, and shutdown would hang."""
@@ -243,7 +292,7 @@ class CoreHandle:
 
     def send_activity(self, result: ActivityResult) -> asyncio.Future[None]:
         """Begin to report the end of an attempt."""
-        return self._keep(core.complete_activity(self._worker, activity_result_to_proto(result)))
+        return core.complete_activity(self._worker, activity_result_to_proto(result))
 
     async def mend_activity(self, result: ActivityResult, error: BaseException) -> None:
         """The end of an attempt was refused."""
@@ -293,7 +342,7 @@ class CoreHandle:
         """Make a completion's call; where that is impossible, the one that says so in its place."""
         raw: asyncio.Future[None] | None = None
         try:
-            raw = send()
+            raw = self._keep(send())
             await asyncio.shield(raw)
             return
         except asyncio.CancelledError:
@@ -317,7 +366,7 @@ class CoreHandle:
 
     async def _guard(self, call: Callable[[], asyncio.Future[T]]) -> T:
         try:
-            return await asyncio.shield(call())
+            return await asyncio.shield(self._keep(call()))
         except BaseException as error:
             raise _broken(error) from None
 

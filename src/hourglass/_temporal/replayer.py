@@ -14,8 +14,7 @@ from hourglass._contract.handle import HandleBroken, HandleConfig, Shutdown
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation
 from hourglass._temporal import core
-from hourglass._temporal.activations import activation_from_proto
-from hourglass._temporal.completions import completion_to_proto
+from hourglass._temporal.activations import activation_from_proto, completion_to_proto
 from hourglass._temporal.configs import replay_settings
 from hourglass._temporal.handle import CoreHandle
 from hourglass._temporal.histories import check_history, history_from_events

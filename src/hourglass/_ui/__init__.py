@@ -1,10 +1,13 @@
 """The page: every workflow in a browser, on a file, in memory or on a Temporal server. Extra `ui` of the package.
 
 Must not know: engines. It uses the public client, the story and the replayer, and nothing below them; a page is made from data by
-a function that can be called without a server (`pages`), the handlers (`app`) only read forms and choose.
+a function that can be called without a server (`pages`), the handlers (`reading`, `actions`) only ask and choose.
 
 server     serves the page: address, token, browser
-app        the routes, and what each does with what it is asked
+app        the routes, and how each is answered
+reading    what is read: the handlers of all pages
+actions    what is done: the handlers of all forms
+asked      what a request asks, from its address and its form
 security   who may ask: hosts, origins, tokens; the headers of every answer
 addresses  of pages: ids that may hold anything, in paths
 site       what the pages are about: a client, code, what may be shown and done

@@ -1,7 +1,7 @@
 """Server-sent events: an open page hears that what it shows has changed, and fetches it anew.
 
 An event says only that; so a page holds no second copy of the truth, and one left open all day does not grow. What is compared
-is a short mark of the content (`Mark`), asked for every second while the page is open. That something is the matter is an event,
+is a short mark of the content (`mark`), asked for every second while the page is open. That something is the matter is an event,
 too: the page says what it is, and that it is over.
 """
 
@@ -10,11 +10,23 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TypeAlias
 
+from starlette.requests import Request
+
+from hourglass._ui import asked, finding
+from hourglass._ui.bulk import BulkOperations
+from hourglass._ui.reading import task_queues, worker_facts
+from hourglass._ui.site import Site
+from hourglass.client import TaskQueueDescription
 from hourglass.errors import HourglassError
 
 PAUSE = 1.0
+SELDOM = 2.0
+"""The same for what takes many questions: all task queues."""
+
 _SILENCE = 15.0
 
 Mark: TypeAlias = Callable[[], Awaitable[tuple[str, str]]]
@@ -48,6 +60,36 @@ async def changes(
         if quiet >= _SILENCE:  # so that a connection that has gone is noticed
             yield b": still here\n\n"
             quiet = 0.0
+
+
+def mark(site: Site, operations: BulkOperations, request: Request) -> str:
+    """What a page shows now, so short that it can be compared. Its address says which page: a run, an operation, the workers,
+    whether all is well and nothing else (`state`), or else a list.
+    """
+    client, params = site.client, request.query_params
+    if "state" in params:
+        return ""
+    if "run" in params:
+        found = client.get_workflow_handle(params.get("id", ""), run_id=params["run"]).describe()
+        pending = [(each.id, each.attempt, each.state) for each in found.pending_activities]
+        return f"{found.history_length} {found.status} {found.task_attempt} {pending}"
+    if "operation" in params:
+        operation = operations.find(int(params["operation"]))
+        return "" if operation is None else f"{operation.done} {operation.failed} {operation.ended}"
+    if "workers" in params:
+        return f"{[_queue(each) for each in task_queues(client)]} {[worker_facts(each) for each in site.workers()]}"
+    search, now = asked.search(request), datetime.now(UTC)
+    page = client.list_page(finding.filter_of(search, now), page_size=finding.PAGE_SIZE)
+    return f"{[(each.run_id, each.status) for each in page.items]} {finding.counts(client, search, now)}"
+
+
+def _queue(queue: TaskQueueDescription) -> TaskQueueDescription:
+    """Without when its pollers were last seen: that is always another moment."""
+    tasks, activities = (
+        tuple(replace(each, last_seen=None) for each in pollers)
+        for pollers in (queue.workflow_pollers, queue.activity_pollers)
+    )
+    return replace(queue, workflow_pollers=tasks, activity_pollers=activities)
 
 
 def event(name: str, data: object) -> bytes:

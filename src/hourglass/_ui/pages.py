@@ -15,6 +15,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from hourglass._history.events import HistoryEvent
 from hourglass._story import captions
 from hourglass._story.diagnosis import Diagnosis
 from hourglass._story.spans import Kind, Span, Story
@@ -24,7 +25,7 @@ from hourglass._ui.bulk import BulkOperation
 from hourglass._ui.calendar import Day
 from hourglass._ui.finding import FIELDS, STATUSES, Bucket, Listing, Search, status_name
 from hourglass._ui.forms import Form
-from hourglass._ui.run_view import ResetPlan
+from hourglass._ui.run_view import HistoryTable, ResetPlan
 from hourglass._ui.waterfall import Waterfall
 from hourglass.client import (
     ScheduleDescription,
@@ -82,6 +83,7 @@ def _templates() -> Environment:
     made.filters.update(time=time_of, duration=duration, near=near, near_place=near_place)
     made.globals.update(
         lasted=lasted,
+        lasted_for=lambda length: duration(int(length.total_seconds() * 1e9)),
         statuses=STATUSES,
         status_name=status_name,
         outcome_of=captions.outcome,
@@ -129,6 +131,7 @@ def run(
     drawn: Waterfall,
     span: Span | None,
     chain: Sequence[tuple[str, str, str]],
+    unheard: Sequence[HistoryEvent],
     runs: Sequence[WorkflowExecution],
     messages: Mapping[str, Mapping[str, Form]],
     chosen: Mapping[str, str],
@@ -146,6 +149,7 @@ def run(
         waiting=[each for each in story.spans[1:] if each.end is None and each.kind in _ELSEWHERE],
         span=span,
         chain=chain,
+        unheard=unheard,
         runs=runs,
         messages=messages,
         chosen=chosen,
@@ -162,20 +166,14 @@ def why(view: View, diagnosis: Diagnosis | None, error: str = "") -> str:
     return _page("why", view, diagnosis=diagnosis, error=error)
 
 
-def history(
-    view: View, workflow_id: str, run_id: str, events: Sequence[Mapping[str, Any]], first: int, total: int
-) -> str:
+def unread(view: View, signals: Mapping[str, Any]) -> str:
+    """Signals that a run's code has got and not read, by name."""
+    return _page("unread", view, signals=signals)
+
+
+def history(view: View, table: HistoryTable) -> str:
     """The events of a run as a table."""
-    return _page(
-        "history",
-        view,
-        title=f"History of {workflow_id}",
-        id=workflow_id,
-        run_id=run_id,
-        events=events,
-        first=first,
-        total=total,
-    )
+    return _page("history", view, title=f"History of {table.workflow_id}", table=table)
 
 
 def confirm_reset(view: View, workflow_id: str, run_id: str, plan: ResetPlan) -> str:

@@ -16,6 +16,8 @@ from typing import Any
 import msgspec
 
 from hourglass._history.codec import read_payload
+from hourglass._history.events import HistoryEvent, WorkflowExecutionSignaled, WorkflowTaskCompleted
+from hourglass._story.reasons import around_failure, first_undone
 from hourglass._story.spans import Kind, Outcome, Span, Story
 from hourglass._story.values import Peek
 from hourglass._ui import addresses
@@ -41,16 +43,30 @@ def _link(what: str, value: str, story: Story) -> str:
     return addresses.run(story.workflow_id, value) if _RUN_ID.match(value) else ""
 
 
+# --- what is pending --------------------------------------------------------------------------------------------------
+
+
+def unheard(events: Sequence[HistoryEvent]) -> tuple[HistoryEvent, ...]:
+    """Signals that came after the last workflow task that was answered: no code has seen them yet."""
+    found: list[HistoryEvent] = []
+    for event in reversed(events):
+        if isinstance(event.attributes, WorkflowTaskCompleted):
+            break
+        if isinstance(event.attributes, WorkflowExecutionSignaled):
+            found.append(event)
+    return tuple(reversed(found))
+
+
 # --- resets -----------------------------------------------------------------------------------------------------------
 
 _EFFECTS = (Kind.ACTIVITY, Kind.LOCAL, Kind.CHILD, Kind.EXTERNAL, Kind.NEXUS)
-_FAILED = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.CANCELLED)
 
 
 @dataclass(frozen=True)
 class ResetPlan:
     """What a reset to the event `event_id` leaves behind: steps after it that took effect, those that did not, and those that ran
     after a step had failed or the run had been asked to cancel (`after_failure`): mostly they undid what others had done.
+    `undone` is the first step that they may have undone and that the new run would take for done.
     """
 
     event_id: int
@@ -58,44 +74,45 @@ class ResetPlan:
     others: tuple[Span, ...]
     after_failure: tuple[Span, ...]
     failed: str
+    undone: Span | None
     signals: int
     updates: int
 
 
-def reset_plan(events: Sequence[Mapping[str, Any]], story: Story, wanted: int) -> ResetPlan:
+def reset_plan(events: Sequence[HistoryEvent], story: Story, wanted: int) -> ResetPlan:
     """What a reset to the end of the last workflow task at or before an event would do. Raises `UsageError` if there is none."""
     point = _reset_point(events, wanted)
     since = [each for each in story.spans[1:] if each.id >= point]
     again = [each for each in since if each.kind in _EFFECTS]
     done = [each for each in again if each.outcome is Outcome.DONE]
-    trouble = [
-        (each.start if each.kind is Kind.CANCEL else each.end or 0, each)
-        for each in story.spans[1:]
-        if each.kind is Kind.CANCEL or (each.kind in _EFFECTS and each.outcome in _FAILED)
-    ]
-    failed_at, failed = min(trouble, key=lambda found: found[0], default=(0, None))
+    failed, before, _ = around_failure(story)
+    cancel = next((each for each in story.spans[1:] if each.kind is Kind.CANCEL), None)
+    if cancel is not None and (failed is None or cancel.start < (failed.end or cancel.start)):
+        failed, failed_at = cancel, cancel.start
+        before = [each for each in story.spans[1:] if each.kind in _EFFECTS and each.start < failed_at]
+    else:
+        failed_at = story.until + 1 if failed is None or failed.end is None else failed.end
+    later = [each for each in done if each.start >= failed_at]
+    undone = first_undone(before, later) if failed is not None and failed.id >= point else None
     return ResetPlan(
         event_id=point,
-        effects=tuple(each for each in done if failed is None or each.start < failed_at),
+        effects=tuple(each for each in done if each.start < failed_at),
         others=tuple(each for each in again if each.outcome is not Outcome.DONE),
-        after_failure=tuple(each for each in done if failed is not None and each.start >= failed_at),
+        after_failure=tuple(later),
         failed=""
         if failed is None
         else "it was asked to cancel"
         if failed.kind is Kind.CANCEL
         else f"{failed.name} had failed",
+        undone=undone if undone is not None and undone.id < point else None,
         signals=sum(each.kind is Kind.SIGNAL for each in since),
         updates=sum(each.kind is Kind.UPDATE for each in since),
     )
 
 
-def _reset_point(events: Sequence[Mapping[str, Any]], wanted: int) -> int:
+def _reset_point(events: Sequence[HistoryEvent], wanted: int) -> int:
     """The end of the last workflow task at or before an event."""
-    ends = [
-        int(event["eventId"])
-        for event in events
-        if event.get("eventType") == "EVENT_TYPE_WORKFLOW_TASK_COMPLETED"
-    ]
+    ends = [each.id for each in events if isinstance(each.attributes, WorkflowTaskCompleted)]
     before = [each for each in ends if each <= wanted] or ends[:1]
     if not before:
         raise UsageError("the run has completed no workflow task yet: there is nothing to reset to")
@@ -103,6 +120,18 @@ def _reset_point(events: Sequence[Mapping[str, Any]], wanted: int) -> int:
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HistoryTable:
+    """A page of the table of a run's events. `next_page` asks for the next one; empty: there is none."""
+
+    workflow_id: str
+    run_id: str
+    rows: tuple[Mapping[str, Any], ...]
+    total: int
+    newest_first: bool
+    next_page: str
 
 
 def event_row(event: Mapping[str, Any], peek: Peek | None) -> dict[str, Any]:

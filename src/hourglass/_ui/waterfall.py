@@ -7,7 +7,7 @@ of their own. Must not know: HTML.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hourglass._story import captions
 from hourglass._story.axis import fold
@@ -67,6 +67,8 @@ class Waterfall:
     ticks: tuple[AxisTick, ...]
     spans: int
     folded: int
+    looks: tuple[tuple[str, int, int], ...] = ()
+    """Other parts of the time to look at, each with what to call it."""
     zoomed: bool = False
 
 
@@ -74,24 +76,39 @@ def waterfall(
     story: Story, *, start: int | None = None, end: int | None = None, rows: int = ROWS
 ) -> Waterfall:
     """The rows of a story, of all its time or of a part of it."""
-    low = story.start if start is None else max(start, story.start)
-    high = max(story.until if end is None else min(end, story.until), low + 1)
-    seen = fold(story, rows)
-    drawn = tuple(
-        _row(span, story, low, high)
-        for span in seen.spans
-        if _ends(span, story) >= low and span.start <= high
-    )
-    folded = sum(span.count for span in seen.spans if span.count > 1)
+    whole = story.start, max(story.until, story.start + 1)
+    low = whole[0] if start is None else min(max(start, whole[0]), whole[1] - 1)
+    high = whole[1] if end is None else max(min(end, whole[1]), low + 1)
+    # What lies outside is left out first: so a closer look has rows for what was folded.
+    seen = tuple(span for span in story.spans if _ends(span, story) >= low and span.start <= high)
+    shown = fold(replace(story, spans=seen), rows).spans if seen else ()
     return Waterfall(
         low,
         high,
-        drawn,
+        tuple(_row(span, story, low, high) for span in shown),
         tuple(_ticks(low, high, story.start)),
         len(story.spans),
-        folded,
-        (low, high) != (story.start, max(story.until, story.start + 1)),
+        sum(span.count for span in shown if span.count > 1),
+        tuple(_looks(low, high, *whole)),
+        (low, high) != whole,
     )
+
+
+def _looks(low: int, high: int, first: int, last: int) -> Iterator[tuple[str, int, int]]:
+    """The steps of a walk through the time without a mouse."""
+    quarter = (high - low) // 4
+    if quarter > _CLOSEST:
+        yield "closer", low + quarter, high - quarter
+    if (low, high) == (first, last):
+        return
+    yield "wider", max(first, low - 2 * quarter), min(last, high + 2 * quarter)
+    if low > first:
+        yield "earlier", max(first, low - 2 * quarter), max(first, low - 2 * quarter) + high - low
+    if high < last:
+        yield "later", min(last, high + 2 * quarter) - (high - low), min(last, high + 2 * quarter)
+
+
+_CLOSEST = 1_000
 
 
 def _ends(span: Span, story: Story) -> int:
@@ -100,7 +117,7 @@ def _ends(span: Span, story: Story) -> int:
 
 def _row(span: Span, story: Story, low: int, high: int) -> WaterfallRow:
     pieces = span.segments or (Segment(span.start, _ends(span, story), _phase(span)),)
-    told = [captions.counted(span), span.note, captions.reason(span)]
+    told = [captions.counted(span), _to_come(span, story), span.note, captions.reason(span)]
     return WaterfallRow(
         key=f"{span.id}-{span.depth}",
         span=span,
@@ -113,6 +130,14 @@ def _row(span: Span, story: Story, low: int, high: int) -> WaterfallRow:
         caption="; ".join(each for each in told if each),
         bars=tuple(_bars(pieces, low, high)),
     )
+
+
+def _to_come(span: Span, story: Story) -> str:
+    """What is to happen to an open step, and when."""
+    at = span.due or span.next_attempt
+    if span.end is not None or at is None or at <= story.until:
+        return ""
+    return f"{'due' if span.due else 'again'} in {duration(at - story.until)}"
 
 
 def _phase(span: Span) -> Phase:

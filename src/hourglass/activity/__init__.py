@@ -26,6 +26,7 @@ from hourglass.activity._context import (
     info,
     logger,
     metric_meter,
+    publish,
     wait_cancelled,
 )
 from hourglass.activity._definition import (
@@ -56,5 +57,6 @@ __all__ = [
     "info",
     "logger",
     "metric_meter",
+    "publish",
     "wait_cancelled",
 ]

@@ -26,7 +26,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, overload
 
 from hourglass._engine.interception import Call, Headers
 from hourglass._engine.options import RetryPolicy
@@ -96,6 +96,9 @@ def activity_call(
 
 # --- the size of what is reported -----------------------------------------------------------------
 
+
+LARGEST_ITEM = 64 * 1024
+"""How many bytes an activity may publish at once: the newest items travel together, with a heartbeat."""
 
 PAYLOAD_LIMIT = 2 * 1024 * 1024
 """Temporal's limit for one payload, in bytes."""
@@ -210,6 +213,9 @@ class ActivityContext:
     def _send(self, details: Payloads) -> None:
         raise NotImplementedError
 
+    def _publish(self, name: str, value: Payload) -> None:
+        raise NotImplementedError
+
     @property
     def info(self) -> Info:
         """What is known of the attempt; made when it is first asked for, for most activities never ask."""
@@ -251,11 +257,31 @@ class ActivityContext:
             self._delivered = True
             raise Cancelled(f"activity {self.info.activity_type} was cancelled ({self.cancel_reason})")
 
+    def publish(self, name: str, value: Any) -> None:
+        """Publish an item."""
+        facts = self.info
+        if facts.is_local:
+            raise UsageError(
+                f"activity {facts.activity_type} publishes {name!r}, and was called as a local activity, which no "
+                "engine hears of before it ends: call it without .local"
+            )
+        if not facts.in_workflow:
+            raise UsageError(
+                f"activity {facts.activity_type} publishes {name!r}, and no workflow asked for it"
+            )
+        payload = self.equipment.converter.encode(value)
+        if len(payload.data) > LARGEST_ITEM:
+            raise UsageError(
+                f"an item of progress {name!r} has {len(payload.data):,} bytes: publish where it can be found, not the "
+                f"thing itself; from an activity {LARGEST_ITEM:,} are allowed"
+            )
+        self._publish(name, payload)
+
 
 class GivenContext(ActivityContext):
-    """A context whose info, or what makes it, and whose heartbeats' way are given."""
+    """A context whose info, or what makes it, and the ways of whose heartbeats and published items are given."""
 
-    __slots__ = ("_given", "_way")
+    __slots__ = ("_given", "_out", "_way")
 
     def __init__(
         self,
@@ -263,16 +289,27 @@ class GivenContext(ActivityContext):
         send: Callable[[Payloads], object],
         equipment: Equipment,
         last_details: Payloads = (),
+        publish: Callable[[str, Payload], object] = lambda name, value: None,
     ) -> None:
         super().__init__(equipment, last_details)
         self._given = info
         self._way = send
+        self._out = publish
 
     def _make_info(self) -> Info:
         return self._given if isinstance(self._given, Info) else self._given()
 
     def _send(self, details: Payloads) -> None:
         self._way(details)
+
+    def _publish(self, name: str, value: Payload) -> None:
+        self._out(name, value)
+
+
+class Named(Protocol):
+    """What has a name, as a `Progress` has."""
+
+    name: str
 
 
 current: ContextVar[ActivityContext | None] = ContextVar("hourglass_activity", default=None)
@@ -304,6 +341,20 @@ def heartbeat(*details: Any) -> None:
     In a thread this raises `Cancelled`, once, after the activity was cancelled.
     """
     _require("heartbeat()").heartbeat(details)
+
+
+def publish(name: str | Named, value: Any, /) -> None:
+    """Tell those who follow the workflow: `activity.publish("tokens", piece)`. `name` is that of a `Progress`, or the
+    `Progress` itself, by which they follow it.
+
+    It never waits, and writes nothing into the history. Items of one attempt arrive in order; a later attempt begins
+    anew. Not in local activities, of which no engine hears before they end.
+    """
+    context = _require("publish()")
+    text = name if isinstance(name, str) else getattr(name, "name", None)
+    if not isinstance(text, str) or not text:
+        raise UsageError("activity.publish takes the name of a progress, or a Progress, and the item")
+    context.publish(text, value)
 
 
 @overload

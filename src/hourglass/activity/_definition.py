@@ -24,6 +24,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import (
+    TYPE_CHECKING,
     Any,
     Concatenate,
     Generic,
@@ -184,8 +185,21 @@ def activity_definition(obj: object) -> ActivityDefinition | None:
     return found if isinstance(found, ActivityDefinition) else None
 
 
+class ActivitySource(Protocol):
+    """What `activities=[…]` takes: an activity, or an object with methods that are; no workflow.
+
+    Types cannot say what is not meant. So this is any object with a method that every object has, but for workflows,
+    which hide it from type checkers: a list in the wrong place is an error.
+    """
+
+    def __sizeof__(self) -> int: ...
+
+
 class Activity(Generic[P, R]):
     """A decorated function or method. Immutable: `options` and access through an instance give new ones."""
+
+    if TYPE_CHECKING:
+        __dir__: None  # type: ignore[assignment]  # so that it is no `WorkflowSource`
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ _schedules         operations on schedules, and schedules as they travel
 _session           a session: the link to an engine, how values travel, and how operations are run
 _updates           operations on updates, and on starts that send a message along
 _values            workflows as clients show them: lists, counts, descriptions
+_wait_notice       what a client that waits says when the run cannot end as it stands
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ from hourglass.client._deployments import (
     DeploymentVersionInfo,
     PollerInfo,
     TaskQueueDescription,
+    TaskQueueStats,
 )
 from hourglass.client._options import StartOptions, UpdateOptions
 from hourglass.client._schedule_data import (
@@ -79,6 +81,7 @@ from hourglass.client._schedule_data import (
     ScheduleState,
 )
 from hourglass.client._values import (
+    HistoryEventPage,
     PendingActivityInfo,
     PendingChildInfo,
     WorkflowDescription,
@@ -101,6 +104,7 @@ __all__ = [
     "Client",
     "DeploymentDescription",
     "DeploymentVersionInfo",
+    "HistoryEventPage",
     "IdConflictPolicy",
     "IdReusePolicy",
     "PendingActivityInfo",
@@ -128,6 +132,7 @@ __all__ = [
     "StartOptions",
     "TLSConfig",
     "TaskQueueDescription",
+    "TaskQueueStats",
     "UpdateHandle",
     "UpdateOptions",
     "UpdateStage",

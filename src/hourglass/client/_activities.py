@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hourglass._contract.service import CompleteActivity, HeartbeatActivity, HeartbeatAnswer
+from hourglass._contract.service import (
+    CompleteActivity,
+    HeartbeatActivity,
+    HeartbeatAnswer,
+    ResetActivity,
+)
 from hourglass.client._session import ClientOperation, ClientSession, asking, nothing
 from hourglass.errors import UsageError
 
@@ -84,6 +89,22 @@ def report_cancelled(
         ),
         nothing,
     )
+
+
+def reset(
+    session: ClientSession, reference: ActivityReference, reset_heartbeat: bool
+) -> ClientOperation[None]:
+    """Begin the attempts of an activity anew."""
+    if reference.token:
+        raise UsageError("an activity is reset by workflow_id and activity_id, not by its token")
+    request = ResetActivity(
+        workflow_id=reference.workflow_id,
+        run_id=reference.run_id,
+        activity_id=reference.activity_id,
+        reset_heartbeat=reset_heartbeat,
+        identity=session.identity,
+    )
+    return asking(request, nothing)
 
 
 def heartbeat(

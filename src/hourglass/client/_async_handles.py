@@ -13,7 +13,7 @@ from hourglass.client import _activities, _operations, _reset, _schedules, _upda
 from hourglass.client._faces import ActivityHandleFacts, HandleFacts, ScheduleHandleFacts, UpdateHandleFacts
 from hourglass.client._options import UpdateOptions
 from hourglass.client._schedule_data import ScheduleBackfill, ScheduleDescription
-from hourglass.client._values import WorkflowDescription
+from hourglass.client._values import HistoryEventPage, WorkflowDescription
 from hourglass.workflow import Channel
 
 if TYPE_CHECKING:
@@ -213,6 +213,33 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         operation = _operations.terminate(self._session, self._reference, reason, details, rpc_timeout)
         await self._session.arun(operation)
 
+    async def pause(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+        """Let the run rest: no worker gets its tasks, or new attempts of its activities, until `unpause`.
+
+        An attempt that runs may end; signals, timers and results are written into its history, and wait. A server may have
+        this switched off (`frontend.WorkflowPauseEnabled`), and then refuses it.
+        """
+        await self._session.arun(_operations.pause(self._session, self._reference, reason, rpc_timeout))
+
+    async def unpause(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+        """Let a run that was paused go on with what has happened meanwhile."""
+        await self._session.arun(_operations.unpause(self._session, self._reference, reason, rpc_timeout))
+
+    async def delete(self, *, rpc_timeout: Duration | None = None) -> None:
+        """Remove the run and its history for good. One that is open is terminated first; a server takes a moment."""
+        await self._session.arun(_operations.delete(self._reference, rpc_timeout))
+
+    async def fork(
+        self, *, id: str, before: object = None, event_id: int | None = None
+    ) -> AsyncWorkflowHandle[R]:
+        """Begin another workflow, of this `id`, with the history of this one up to before a step; gives its handle.
+
+        What was done before that step is not done again; this run is left as it is. `before` and `event_id` are those of
+        `reset`. What came later, signals too, is not sent to the new workflow.
+        """
+        operation = _reset.fork(self._reference, id, event_id, before)
+        return AsyncWorkflowHandle(self._session, await self._session.arun(operation))
+
     async def reset(
         self,
         *,
@@ -238,6 +265,16 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         """Look at the workflow: its status, times, memo and what it waits for."""
         return await self._session.arun(_operations.describe(self._session, self._reference, rpc_timeout))
 
+    async def history_page(
+        self, *, page_size: int = 1000, page_token: bytes = b"", newest_first: bool = False
+    ) -> HistoryEventPage:
+        """Some of its events: the first (or the last, backwards), or those after a page that told its token. For a look at a part
+        of a long history; a server may give a few more or less than `page_size`. Payloads stay as they travel.
+        """
+        return await self._session.arun(
+            _operations.history_page(self._reference, page_size, page_token, newest_first)
+        )
+
     async def history(self) -> History:
         """Its history. Payloads stay as they travel: a codec is not applied."""
         history: History = await self._session.arun(_operations.history(self._reference))
@@ -258,6 +295,10 @@ class AsyncActivityHandle(ActivityHandleFacts):
     async def cancel(self, *details: Any) -> None:
         """The activity ended because its cancellation was requested."""
         await self._session.arun(_activities.report_cancelled(self._session, self._reference, details))
+
+    async def reset(self, *, reset_heartbeat: bool = False) -> None:
+        """Begin its attempts anew, at the first and now: for one that waits long for its next attempt. Named by its ids."""
+        await self._session.arun(_activities.reset(self._session, self._reference, reset_heartbeat))
 
     async def heartbeat(self, *details: Any) -> bool:
         """The activity lives. True means that it is asked to stop."""

@@ -14,7 +14,7 @@ from hourglass.client import _activities, _operations, _reset, _schedules, _upda
 from hourglass.client._faces import ActivityHandleFacts, HandleFacts, ScheduleHandleFacts, UpdateHandleFacts
 from hourglass.client._options import UpdateOptions
 from hourglass.client._schedule_data import ScheduleBackfill, ScheduleDescription
-from hourglass.client._values import WorkflowDescription
+from hourglass.client._values import HistoryEventPage, WorkflowDescription
 from hourglass.workflow import Channel
 
 if TYPE_CHECKING:
@@ -208,6 +208,31 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         operation = _operations.terminate(self._session, self._reference, reason, details, rpc_timeout)
         self._session.run(operation)
 
+    def pause(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+        """Let the run rest: no worker gets its tasks, or new attempts of its activities, until `unpause`.
+
+        An attempt that runs may end; signals, timers and results are written into its history, and wait. A server may have
+        this switched off (`frontend.WorkflowPauseEnabled`), and then refuses it.
+        """
+        self._session.run(_operations.pause(self._session, self._reference, reason, rpc_timeout))
+
+    def unpause(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+        """Let a run that was paused go on with what has happened meanwhile."""
+        self._session.run(_operations.unpause(self._session, self._reference, reason, rpc_timeout))
+
+    def delete(self, *, rpc_timeout: Duration | None = None) -> None:
+        """Remove the run and its history for good. One that is open is terminated first; a server takes a moment."""
+        self._session.run(_operations.delete(self._reference, rpc_timeout))
+
+    def fork(self, *, id: str, before: object = None, event_id: int | None = None) -> WorkflowHandle[R]:
+        """Begin another workflow, of this `id`, with the history of this one up to before a step; gives its handle.
+
+        What was done before that step is not done again; this run is left as it is. `before` and `event_id` are those of
+        `reset`. What came later, signals too, is not sent to the new workflow.
+        """
+        operation = _reset.fork(self._reference, id, event_id, before)
+        return WorkflowHandle(self._session, self._session.run(operation))
+
     def reset(
         self,
         *,
@@ -233,6 +258,16 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         """Look at the workflow: its status, times, memo and what it waits for."""
         return self._session.run(_operations.describe(self._session, self._reference, rpc_timeout))
 
+    def history_page(
+        self, *, page_size: int = 1000, page_token: bytes = b"", newest_first: bool = False
+    ) -> HistoryEventPage:
+        """Some of its events: the first (or the last, backwards), or those after a page that told its token. For a look at a part
+        of a long history; a server may give a few more or less than `page_size`. Payloads stay as they travel.
+        """
+        return self._session.run(
+            _operations.history_page(self._reference, page_size, page_token, newest_first)
+        )
+
     def history(self) -> History:
         """Its history. Payloads stay as they travel: a codec is not applied."""
         history: History = self._session.run(_operations.history(self._reference))
@@ -253,6 +288,10 @@ class ActivityHandle(ActivityHandleFacts):
     def cancel(self, *details: Any) -> None:
         """The activity ended because its cancellation was requested."""
         self._session.run(_activities.report_cancelled(self._session, self._reference, details))
+
+    def reset(self, *, reset_heartbeat: bool = False) -> None:
+        """Begin its attempts anew, at the first and now: for one that waits long for its next attempt. Named by its ids."""
+        self._session.run(_activities.reset(self._session, self._reference, reset_heartbeat))
 
     def heartbeat(self, *details: Any) -> bool:
         """The activity lives. True means that it is asked to stop."""

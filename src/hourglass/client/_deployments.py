@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+
+from msgspec.structs import replace
 
 from hourglass._contract.service import (
     CurrentVersionSet,
@@ -13,6 +15,7 @@ from hourglass._contract.service import (
     GetPollers,
     Poller,
     Pollers,
+    QueueStats,
     SetCurrentVersion,
 )
 from hourglass._engine.options import Duration, optional_seconds, seconds
@@ -32,11 +35,38 @@ class PollerInfo:
     last_seen: datetime | None
     deployment_version: WorkerDeploymentVersion | None = None
     """The version of the worker; None where it has none."""
+    process_id: int = 0
+    """The worker's process; 0 where the engine, a server, does not know it."""
+    is_owner: bool = False
+    """Whether the engine runs in that process: it owns the file."""
+    in_hand: int = 0
+    """How many workflow tasks, or attempts of activities, the worker has now, where the engine knows it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskQueueStats:
+    """How much of one kind waits on a task queue for a worker, and how much comes and goes. A server's figures are approximate.
+
+    A backlog that grows, or an age of minutes, says that there are too few workers; one task that is old while workers poll, that
+    none of them may take it (a version, a fairness rule).
+    """
+
+    backlog: int
+    """How many tasks wait."""
+
+    age: timedelta
+    """How long the oldest of them has waited; zero where none waits."""
+
+    add_rate: float
+    """How many came a second, over the last half minute."""
+
+    dispatch_rate: float
+    """How many workers took a second, over the last half minute."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskQueueDescription:
-    """Who takes workflow tasks and activities from a task queue.
+    """Who takes workflow tasks and activities from a task queue, and how much waits there.
 
     `served` names all queues that a worker serves. Only the embedded engine knows them; on a server it is empty.
     """
@@ -48,14 +78,20 @@ class TaskQueueDescription:
     current_version: WorkerDeploymentVersion | None = None
     """The version whose workers take what is not pinned; None: workers without a version do."""
 
+    workflow_stats: TaskQueueStats | None = None
+    """How many workflow tasks wait; None where that is not known: on a file that no worker has open."""
+
+    activity_stats: TaskQueueStats | None = None
+    """The same for activities."""
+
 
 def describe_task_queue(name: str, rpc_timeout: Duration | None) -> ClientOperation[TaskQueueDescription]:
     """Look at a task queue."""
     limit = optional_seconds(rpc_timeout, "rpc_timeout")
 
     async def ask(session: ClientSession) -> tuple[Pollers, Pollers]:
-        tasks = await session.call(GetPollers(task_queue=name, rpc_timeout=limit))
-        return tasks, await session.call(GetPollers(task_queue=name, activities=True, rpc_timeout=limit))
+        request = GetPollers(task_queue=name, stats=True, rpc_timeout=limit)
+        return await session.call(request), await session.call(replace(request, activities=True))
 
     def parse(answers: tuple[Pollers, Pollers]) -> TaskQueueDescription:
         tasks, activities = answers
@@ -65,6 +101,8 @@ def describe_task_queue(name: str, rpc_timeout: Duration | None) -> ClientOperat
             activity_pollers=tuple(_poller(each) for each in activities.pollers),
             served=tasks.served,
             current_version=tasks.current,
+            workflow_stats=_stats(tasks.stats),
+            activity_stats=_stats(activities.stats),
         )
 
     return ClientOperation(ask, parse)
@@ -75,6 +113,20 @@ def _poller(poller: Poller) -> PollerInfo:
         identity=poller.identity,
         last_seen=time_from(poller.last_seen_ns),
         deployment_version=poller.version,
+        process_id=poller.process_id,
+        is_owner=poller.is_owner,
+        in_hand=poller.in_hand,
+    )
+
+
+def _stats(told: QueueStats | None) -> TaskQueueStats | None:
+    if told is None:
+        return None
+    return TaskQueueStats(
+        backlog=told.backlog,
+        age=timedelta(seconds=told.age),
+        add_rate=told.add_rate,
+        dispatch_rate=told.dispatch_rate,
     )
 
 

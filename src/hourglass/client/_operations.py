@@ -5,8 +5,8 @@ The blocking and the asynchronous face run the same operations. Building and par
 asks runs on the control loop.
 
 Waiting for a run to close follows its successors, through outages, and not in silence: a wait changes nothing, so it
-is repeated where the service cannot be reached for a while; and a run that is parked never closes by itself, so the
-client that waits for it logs that once.
+is repeated where the service cannot be reached for a while; and a client that waits for a run that cannot end as it
+stands logs why, once (`_wait_notice`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ from hourglass._contract.ids import new_id
 from hourglass._contract.service import (
     CancelWorkflow,
     CountWorkflows,
+    DeleteWorkflow,
     DescribeWorkflow,
     Description,
     GetHistory,
+    HistoryPage,
     ListWorkflows,
     Outcome,
     Page,
+    PauseWorkflow,
     QueryAnswer,
     QueryRejectCondition,
     QueryWorkflow,
@@ -46,12 +49,11 @@ from hourglass._contract.service import (
     StartWorkflow,
     StillOpen,
     TerminateWorkflow,
+    UnpauseWorkflow,
     WaitForClose,
     WorkflowStatus,
 )
 from hourglass._engine.options import INT32, Duration, check_text, choice, optional_seconds, whole_number
-from hourglass._history.codec import read_event
-from hourglass._history.events import WorkflowTaskFailed
 from hourglass.client._interception import (
     CancelWorkflowInput,
     DescribeWorkflowInput,
@@ -63,6 +65,7 @@ from hourglass.client._interception import (
 from hourglass.client._options import start_request
 from hourglass.client._session import ClientOperation, ClientSession, asking, nothing, through
 from hourglass.client._values import (
+    HistoryEventPage,
     WorkflowDescription,
     WorkflowExecutionCount,
     WorkflowExecutionPage,
@@ -70,10 +73,10 @@ from hourglass.client._values import (
     description_from,
     execution_from,
 )
+from hourglass.client._wait_notice import WaitNotice
 from hourglass.converter import Converter, Payload
 from hourglass.errors import (
     CancelledError,
-    HourglassError,
     InternalError,
     QueryRejectedError,
     ServiceError,
@@ -97,8 +100,6 @@ A = TypeVar("A")
 _TRANSIENT = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"})
 _LONGEST_OUTAGE = 60.0
 FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
-# Above this a history is not fetched for the sake of a log line.
-_LONGEST_HISTORY = 2000
 
 
 class Closed(msgspec.Struct, frozen=True):
@@ -133,24 +134,27 @@ async def _watch_within(
 
 
 async def _watch(session: ClientSession, workflow_id: str, run_id: str, follow: bool) -> Closed:
-    told = False
-    while True:
-        request = WaitForClose(workflow_id=workflow_id, run_id=run_id)
-        try:
-            outcome = await session.call(request)
-        except ServiceError as error:
-            outcome = await ask_through_outage(session, request, error)
-        if isinstance(outcome, StillOpen):
-            told = told or await _tell_if_parked(session, workflow_id, outcome.run_id or run_id)
-            continue
-        successor = _successor(outcome)
-        if not successor:
-            return Closed(run_id, outcome)
-        if not follow:
-            # A server tells of any run that another follows (the next of a cron schedule, a retry) as of one that was
-            # continued as new, whatever it returned; an engine that knows better tells the same.
-            return Closed(run_id, RunContinued(successor))
-        run_id = successor
+    notice = WaitNotice(session, workflow_id, run_id)
+    try:
+        while True:
+            request = WaitForClose(workflow_id=workflow_id, run_id=run_id)
+            try:
+                outcome = await session.call(request)
+            except ServiceError as error:
+                outcome = await ask_through_outage(session, request, error)
+            if isinstance(outcome, StillOpen):
+                await notice.look()
+                continue
+            successor = _successor(outcome)
+            if not successor:
+                return Closed(run_id, outcome)
+            if not follow:
+                # A server tells of any run that another follows (the next of a cron schedule, a retry) as of one that was
+                # continued as new, whatever it returned; an engine that knows better tells the same.
+                return Closed(run_id, RunContinued(successor))
+            run_id = notice.run_id = successor
+    finally:
+        notice.end()
 
 
 def _successor(outcome: Outcome) -> str:
@@ -182,47 +186,6 @@ async def ask_through_outage(session: ClientSession, request: Request[A], error:
         except ServiceError as again:
             if again.status not in _TRANSIENT or loop.time() - began > _LONGEST_OUTAGE:
                 raise
-
-
-async def _tell_if_parked(session: ClientSession, workflow_id: str, run_id: str) -> bool:
-    """Log that the run is parked, if it is. A wait must not fail because it could not find out."""
-    try:
-        description = await session.call(DescribeWorkflow(workflow_id=workflow_id, run_id=run_id))
-        if description.task_attempt <= 1:
-            return False
-        reason = ""
-        if description.summary.history_length <= _LONGEST_HISTORY:
-            reason = await _last_task_failure(session, workflow_id, run_id)
-    except HourglassError:
-        return False
-    logger.warning(
-        "workflow %s (run %s) is parked: its task has failed and is tried again (attempt %d) "
-        "until the code is mended; %s",
-        workflow_id,
-        description.summary.run_id,
-        description.task_attempt,
-        f"the last failure was: {reason}" if reason else "the worker's log says why",
-    )
-    return True
-
-
-async def _last_task_failure(session: ClientSession, workflow_id: str, run_id: str) -> str:
-    reason, token = "", b""
-    while True:
-        page = await session.call(GetHistory(workflow_id=workflow_id, run_id=run_id, next_page_token=token))
-        for event in page.events:
-            reason = _task_failure(event) or reason
-        token = page.next_page_token
-        if not token:
-            return reason
-
-
-def _task_failure(event: bytes) -> str:
-    if b"workflowTaskFailedEventAttributes" not in event:
-        return ""
-    failed = read_event(msgspec.json.decode(event)).attributes
-    failure = failed.failure if isinstance(failed, WorkflowTaskFailed) else None
-    return "" if failure is None else failure.message
 
 
 # --- how a run ended, as its caller sees it -------------------------------------------------------
@@ -332,8 +295,24 @@ def execute(
     request = start_request(given, arguments, options, session.converter, session.identity)
 
     async def ask(session: ClientSession) -> Closed:
-        started = await session.call(request)
-        return await wait_for_close(session, request.workflow_id, started.run_id, follow=True, timeout=None)
+        run_id, at_once = "", session.executing(request)
+        if at_once is not None:
+            notice = WaitNotice(session, request.workflow_id, run_id)
+            try:
+                executed = await at_once
+            except ServiceError as error:
+                if error.status not in _TRANSIENT:
+                    raise
+            else:
+                outcome = executed.outcome
+                run_id = _successor(outcome) or executed.run_id
+                if run_id == executed.run_id and not isinstance(outcome, StillOpen):
+                    return Closed(run_id, outcome)
+            finally:
+                notice.end()
+        if not run_id:  # or it is not known how the start went: by its id it is known again
+            run_id = (await session.call(request)).run_id
+        return await wait_for_close(session, request.workflow_id, run_id, follow=True, timeout=None)
 
     return ClientOperation(
         ask, functools.partial(result_of, request.workflow_id, return_type, session.converter)
@@ -526,6 +505,44 @@ def terminate(
     return through(session, call)
 
 
+def pause(
+    session: ClientSession, reference: Reference, reason: str, rpc_timeout: Duration | None
+) -> ClientOperation[None]:
+    """Let a workflow rest."""
+    return asking(PauseWorkflow(**_changed(session, reference, reason, rpc_timeout)), nothing)
+
+
+def unpause(
+    session: ClientSession, reference: Reference, reason: str, rpc_timeout: Duration | None
+) -> ClientOperation[None]:
+    """Let a workflow that was paused go on."""
+    return asking(UnpauseWorkflow(**_changed(session, reference, reason, rpc_timeout)), nothing)
+
+
+def _changed(
+    session: ClientSession, reference: Reference, reason: str, rpc_timeout: Duration | None
+) -> dict[str, Any]:
+    """The fields of a request that changes a run, and gives a reason."""
+    return {
+        "workflow_id": reference.workflow_id,
+        "run_id": reference.addressed_run,
+        "request_id": new_id(),
+        "reason": reason,
+        "identity": session.identity,
+        "rpc_timeout": optional_seconds(rpc_timeout, "rpc_timeout"),
+    }
+
+
+def delete(reference: Reference, rpc_timeout: Duration | None) -> ClientOperation[None]:
+    """Remove a run and its history."""
+    request = DeleteWorkflow(
+        workflow_id=reference.workflow_id,
+        run_id=reference.addressed_run,
+        rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
+    )
+    return asking(request, nothing)
+
+
 def describe(
     session: ClientSession, reference: Reference, rpc_timeout: Duration | None
 ) -> ClientOperation[WorkflowDescription]:
@@ -565,6 +582,26 @@ def fetch_history_events(reference: Reference) -> ClientOperation[list[bytes]]:
                 return events
 
     return ClientOperation(ask, list)
+
+
+def history_page(
+    reference: Reference, page_size: int, token: bytes, newest_first: bool
+) -> ClientOperation[HistoryEventPage]:
+    """Some of the events of a run's history."""
+
+    def parse(page: HistoryPage) -> HistoryEventPage:
+        return HistoryEventPage(
+            tuple(msgspec.json.decode(each) for each in page.events), page.next_page_token
+        )
+
+    request = GetHistory(
+        workflow_id=reference.workflow_id,
+        run_id=reference.addressed_run,
+        next_page_token=token,
+        page_size=whole_number(page_size, "page_size", 1, INT32),
+        newest_first=newest_first,
+    )
+    return asking(request, parse)
 
 
 def history(reference: Reference) -> ClientOperation[Any]:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import msgspec
 
 from hourglass._contract.ids import new_id
-from hourglass._contract.service import ResetWorkflow
+from hourglass._contract.service import ImportWorkflow, ResetWorkflow
 from hourglass._engine.options import INT64, Duration, optional_seconds, whole_number
 from hourglass._history import events as h
 from hourglass._history.codec import LOCAL_MARKER, PATCH_MARKER, read_event
-from hourglass.client._operations import Reference, fetch_history_events
+from hourglass.client._operations import Reference, fetch_history_events, refer
 from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.errors import UsageError
 
@@ -59,6 +59,40 @@ def reset(
     return ClientOperation(ask, parse)
 
 
+def fork(
+    reference: Reference, workflow_id: str, event_id: int | None, before: object
+) -> ClientOperation[Reference]:
+    """Begin another workflow with the run's history up to an event, to before a step, or to its last workflow task."""
+    if event_id is not None and before is not None:
+        raise UsageError("give event_id or before, not both")
+    if event_id is not None:
+        whole_number(event_id, "event_id", 2, INT64)
+    new = refer(workflow_id, None, None, None)
+    if workflow_id == reference.workflow_id:
+        raise UsageError("a fork needs an id of its own: reset begins the same workflow anew")
+    step = _named(before)
+
+    async def ask(session: ClientSession) -> str:
+        events = await fetch_history_events(reference).ask(session)
+        point = event_id
+        if point is None:
+            point = reset_point([read_event(msgspec.json.decode(event)) for event in events], step)
+        answer = await session.call(
+            ImportWorkflow(
+                workflow_id=workflow_id,
+                events=tuple(events[: point - 1]),
+                request_id=new_id(),
+                identity=session.identity,
+            )
+        )
+        return answer.run_id
+
+    def parse(run_id: str) -> Reference:
+        return msgspec.structs.replace(new, run_id=run_id, return_type=reference.return_type)
+
+    return ClientOperation(ask, parse)
+
+
 def reset_point(events: Sequence[h.HistoryEvent], step: str) -> int:
     """The id of the workflow task's end to reset to: the one that asked for a step, the last one for no step."""
     tasks = [event.id for event in events if isinstance(event.attributes, h.WorkflowTaskCompleted)]
@@ -91,7 +125,7 @@ def _step(attributes: h.Attributes) -> tuple[tuple[str, ...], int]:
         case h.MarkerRecorded() as a:
             return (PATCH_MARKER,), a.task_completed_event_id
         case h.LocalActivityMarkerRecorded() as a:
-            return (LOCAL_MARKER,), a.task_completed_event_id
+            return (a.activity_type, a.activity_id, LOCAL_MARKER), a.task_completed_event_id
         case _:
             return (), 0
 

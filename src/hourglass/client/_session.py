@@ -26,9 +26,10 @@ import msgspec
 
 from hourglass._bridge.calls import within
 from hourglass._contract.schedules import SchedulePage
-from hourglass._contract.service import Connection, Page, Request
+from hourglass._contract.service import Connection, Executed, Page, Request, StartWorkflow
 from hourglass._contract.well_formed import check_request
 from hourglass._forks import ForkStage, at_fork, leak
+from hourglass._runtime.code_origin import without_our_frames
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import Target, open_connection
 from hourglass.client._interception import (
@@ -40,7 +41,7 @@ from hourglass.client._interception import (
     client_chain,
 )
 from hourglass.converter import Codec, Converter, default_converter, seal, unseal
-from hourglass.errors import DecodeError, UsageError
+from hourglass.errors import DecodeError, HourglassError, UsageError
 
 # --- link -----------------------------------------------------------------------------------------
 
@@ -61,6 +62,8 @@ class Link:
         self.target = connection.target
         self.namespace = connection.namespace
         self.closed = False
+        self.unserved: set[str] = set()
+        """The task queues of which a client that waits has said that no worker serves them."""
         self._opener = opener
         self._opening = asyncio.Lock()
         self._portal: Portal | None = portal
@@ -252,10 +255,14 @@ class ClientSession:
 
     def run(self, operation: ClientOperation[T]) -> T:
         """Run an operation and block this thread until it is done; interceptors see it first."""
-        if operation.call is None:
-            return self.perform(operation)
-        answer: T = getattr(self.outbound, operation.call._method)(operation.call)
-        return answer
+        try:
+            if operation.call is None:
+                return self.perform(operation)
+            answer: T = getattr(self.outbound, operation.call._method)(operation.call)
+            return answer
+        except HourglassError as error:
+            without_our_frames(error)
+            raise
 
     def arun(self, operation: ClientOperation[T]) -> Coroutine[Any, Any, T]:
         """Run an operation and await it, on any event loop; interceptors see it first."""
@@ -270,7 +277,11 @@ class ClientSession:
 
     async def aperform(self, operation: ClientOperation[T]) -> T:
         """Run an operation itself, and await it."""
-        return operation.parse(await self.link.portal.acall(operation.ask(self)))
+        try:
+            return operation.parse(await self.link.portal.acall(operation.ask(self)))
+        except HourglassError as error:
+            without_our_frames(error)
+            raise
 
     def within(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
         """A time limit for what is awaited inside: real seconds, but for a session of another time."""
@@ -290,6 +301,15 @@ class ClientSession:
         if connection is None or self.codec is not None:
             return self._call(request)
         return connection.call(request)  # one coroutine less to wake, for each call
+
+    def executing(self, request: StartWorkflow) -> Coroutine[Any, Any, Executed] | None:
+        """The call that starts a workflow and waits for its end at once, where the connection has one; None: it is two."""
+        execute = getattr(self.link.at_hand, "execute", None)
+        if execute is None or self.codec is not None or request.rpc_timeout is not None:
+            return None
+        check_request(request)
+        called: Coroutine[Any, Any, Executed] = execute(request)
+        return called
 
     async def _call(self, request: Request[A]) -> A:
         connection = await self.link.opened()

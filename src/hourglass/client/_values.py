@@ -52,6 +52,16 @@ class WorkflowExecutionPage:
 
 
 @dataclass(frozen=True)
+class HistoryEventPage:
+    """Some events of a history, as JSON objects in the spelling of Temporal's tools. `next_page_token` asks for those that
+    follow; empty: there are no more.
+    """
+
+    events: tuple[dict[str, Any], ...]
+    next_page_token: bytes
+
+
+@dataclass(frozen=True)
 class WorkflowExecutionCountAggregationGroup:
     """How many of the runs that were counted have these values of what was grouped by."""
 

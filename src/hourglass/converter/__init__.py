@@ -8,6 +8,7 @@ _failures           exceptions to failures and back, as Temporal's Python SDK do
 _hints              what a type hint is, seen from JSON; what does not fit one; pydantic's and protobuf's types
 _search_attributes  search attributes
 _signature          `Signature`: how a function's arguments travel
+_stacks             Python's stacks as text: which frames are the author's, ours, or a library's
 _typed              decoded JSON to typed values, the slow and thorough way
 """
 

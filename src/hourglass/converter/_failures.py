@@ -36,7 +36,8 @@ from hourglass.converter._data import (
     joined,
     opened,
 )
-from hourglass.errors import RetryState, TimeoutType
+from hourglass.converter._stacks import without_ours
+from hourglass.errors import ApplicationErrorCategory, RetryState, TimeoutType
 
 SOURCE = "HourglassSDK"
 """Who wrote a failure. Servers and SDKs show it, and act on none but the server's own name for itself."""
@@ -176,6 +177,7 @@ def _application(exc: errors.ApplicationError, encode: Encode) -> ApplicationFai
         non_retryable=bool(getattr(exc, "non_retryable", False)),
         details=_details(exc, "details", encode),
         next_retry_delay=_delay(getattr(exc, "next_retry_delay", None)),
+        category=int(_number(exc, "category", ApplicationErrorCategory)),
     )
 
 
@@ -244,12 +246,22 @@ def from_failure(failure: Failure, decode: Decode) -> BaseException:
     for link in reversed(list(causes(failure))):
         readable = opened(link, decode)
         made = _exception(readable.message, readable.info, decode)
-        made.remote_traceback = readable.stack_trace
+        if readable.stack_trace:
+            made.remote_traceback = readable.stack_trace
+            made.__notes__ = [_note(made, readable.stack_trace)]
         made.__cause__ = exc
         made.__dict__[_ORIGIN] = (link, exc)
         exc = made
     assert exc is not None
     return exc
+
+
+_CATEGORIES = {each.value: each for each in ApplicationErrorCategory}
+
+
+def _note(exc: errors.FailureError, trace: str) -> str:
+    """What a traceback shows below the exception: where it was raised, on whichever machine, without our frames."""
+    return f"Raised at (most recent call last):\n{without_ours(trace)}\n{errors.summary(exc)}"
 
 
 def _exception(message: str, info: FailureInfo | None, decode: Decode) -> errors.FailureError:
@@ -262,6 +274,7 @@ def _exception(message: str, info: FailureInfo | None, decode: Decode) -> errors
                 type=info.type,
                 non_retryable=info.non_retryable,
                 next_retry_delay=_as_timedelta(info.next_retry_delay),
+                category=_CATEGORIES.get(info.category, ApplicationErrorCategory.UNSPECIFIED),
             )
         case TimeoutFailure():
             beats = _values(info.last_heartbeat_details, decode)

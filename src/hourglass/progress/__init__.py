@@ -22,7 +22,7 @@ leave no trace in the history either, however many there are.
 
 from __future__ import annotations
 
-from hourglass.progress._following import AsyncProgressStream, ProgressStream
+from hourglass.progress._following import AsyncProgressStream, Origin, ProgressStream
 from hourglass.progress._token import Progress
 
-__all__ = ["AsyncProgressStream", "Progress", "ProgressStream"]
+__all__ = ["AsyncProgressStream", "Origin", "Progress", "ProgressStream"]

@@ -1,5 +1,10 @@
 """What a run publishes, and how a follower reads it: the run's buffer, the follower (written once), its two faces.
 
+Two sources make one stream: the workflow's items, which a query reads from the buffer, and those of its activities, which
+the engine hands out (`ReadProgress`). An item of the workflow is stamped with the length of the history when it was
+published, one of an activity belongs to the event that asked for the activity. So an activity's items come after what
+the workflow had published when it asked for it, and before what it published once it had the result.
+
 The buffer holds the last items of each name in the run's memory; a query reads them. It must not know clients.
 Publishing issues no command and writes no event: the items follow from executing the run, as its variables do.
 Invariants: offsets count from 0 and never go back; at most `limit` items are kept, the newest.
@@ -11,8 +16,10 @@ must not know threads, nor loops other than the one it is asked on.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -20,6 +27,14 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from hourglass import workflow
+from hourglass._contract.progress import (
+    CarriedProgress,
+    ProgressSeen,
+    PublishedItem,
+    ReadProgress,
+    new_items,
+    tail_of,
+)
 from hourglass._contract.service import (
     DescribeWorkflow,
     GetHistory,
@@ -31,15 +46,27 @@ from hourglass._contract.service import (
 from hourglass._engine.fibers import require_fiber
 from hourglass._engine.options import Duration, optional_seconds
 from hourglass._history.codec import read_event
+from hourglass._history.events import (
+    ActivityTaskCanceled,
+    ActivityTaskCompleted,
+    ActivityTaskFailed,
+    ActivityTaskScheduled,
+    ActivityTaskTimedOut,
+    HistoryEvent,
+)
 from hourglass.client._operations import Reference, ask_through_outage
 from hourglass.client._session import ClientOperation, ClientSession
-from hourglass.errors import QueryFailedError, ServiceError, UsageError
+from hourglass.converter import Payload, unseal
+from hourglass.errors import PayloadError, QueryFailedError, ServiceError, UsageError
 
 # --- the buffer, in the run -----------------------------------------------------------------------
 
 
 Batch = tuple[int, int, list[Any]]
 """The offset of the first item, how many have been published so far, and the items."""
+
+StampedBatch = tuple[int, int, list[Any], list[int]]
+"""The same, and how long the history was when each item was published."""
 
 MOST_AT_ONCE = 100
 MOST_BYTES = 512 * 1024
@@ -50,28 +77,34 @@ class Buffer:
     """The newest items of one name."""
 
     def __init__(self, limit: int) -> None:
-        self._items: deque[tuple[Any, int]] = deque(maxlen=limit)
+        self._items: deque[tuple[Any, int, int]] = deque(maxlen=limit)
         self._published = 0
 
-    def add(self, value: Any, size: int) -> None:
-        """Keep an item of so many bytes."""
-        self._items.append((value, size))
+    def add(self, value: Any, size: int, stamp: int = 0) -> None:
+        """Keep an item of so many bytes, published when the history was so long."""
+        self._items.append((value, size, stamp))
         self._published += 1
 
     def read(self, begin: int, most: int) -> Batch:
         """Items from an offset on, as many as fit into an answer; a negative one counts from the end."""
+        return self.read_stamped(begin, most)[:3]
+
+    def read_stamped(self, begin: int, most: int) -> StampedBatch:
+        """The same, and their stamps."""
         oldest = self._published - len(self._items)
         begin = self._published + begin if begin < 0 else begin
         first = min(max(begin, oldest), self._published)
         skipped = first - oldest
         found: list[Any] = []
+        stamps: list[int] = []
         room = MOST_BYTES
-        for value, size in islice(self._items, skipped, skipped + max(0, min(most, MOST_AT_ONCE))):
+        for value, size, stamp in islice(self._items, skipped, skipped + max(0, min(most, MOST_AT_ONCE))):
             room -= size
             if room < 0 and found:
                 break
             found.append(value)
-        return first, self._published, found
+            stamps.append(stamp)
+        return first, self._published, found, stamps
 
 
 def query_name(name: str) -> str:
@@ -91,33 +124,143 @@ def buffer_of_run(name: str, limit: int) -> Buffer:
         return found
     made = Buffer(limit)
 
-    def read(begin: int = 0, most: int = MOST_AT_ONCE) -> Batch:
+    def read(begin: int = 0, most: int = MOST_AT_ONCE, stamped: bool = False) -> Batch | StampedBatch:
         """What the workflow has published: the first item's offset, how many there were in all, and the items."""
-        return made.read(begin, most)
+        return made.read_stamped(begin, most) if stamped else made.read(begin, most)
 
     vars(read)["buffer"] = made
     workflow.query(name=query_name(name))(read)
     return made
 
 
-# --- the follower ---------------------------------------------------------------------------------
+# --- what activities publish ----------------------------------------------------------------------
 
 
 A = TypeVar("A")
 T = TypeVar("T")
 
+
+@dataclass(frozen=True)
+class Origin:
+    """Which attempt of which activity published an item, and the how-manieth of its items it was, from 0."""
+
+    activity_id: str
+    activity_type: str
+    attempt: int
+    number: int
+
+
+class ActivityItems:
+    """What a follower knows of the activities of one run, from its history, and of what they have published.
+
+    `open` are those that have not ended, `marks` how far each was read: the attempt, and the number of its next item. Items of
+    an activity that the history, as far as it was read, does not name yet are `held`.
+    """
+
+    def __init__(self, name: str, marks: Mapping[int, tuple[int, int]]) -> None:
+        self.open: set[int] = set()
+        self.held: list[PublishedItem] = []
+        self.marks = dict(marks)
+        self.missed = 0
+        self._name = name
+        self._ids: dict[int, tuple[str, str]] = {}
+        self._scheduled: dict[str, int] = {}
+
+    @property
+    def is_any(self) -> bool:
+        """Whether the run has asked for activities at all."""
+        return bool(self._ids)
+
+    def request(self, workflow_id: str, run_id: str, *, wait: bool) -> ReadProgress:
+        """The question for what is new."""
+        seen = tuple(
+            ProgressSeen(self._ids[scheduled][0], scheduled, *mark)
+            for scheduled, mark in self._reading().items()
+            if scheduled in self._ids
+        )
+        return ReadProgress(
+            workflow_id=workflow_id,
+            run_id=run_id,
+            name=self._name,
+            seen=seen,
+            wait_new=wait,
+        )
+
+    def _reading(self) -> dict[int, tuple[int, int]]:
+        """How far each activity was read, with what is held."""
+        marks = dict(self.marks)
+        for item in self.held:
+            scheduled = self.scheduled(item)
+            if scheduled:
+                marks[scheduled] = max(marks.get(scheduled, (0, 0)), (item.attempt, item.number + 1))
+        return marks
+
+    def note(self, event: HistoryEvent) -> Payload | None:
+        """An event tells of an activity; gives the result of one that returned, which may carry its last items."""
+        match event.attributes:
+            case ActivityTaskScheduled() as asked:
+                self._ids[event.id] = asked.activity_id, asked.activity_type
+                self._scheduled[asked.activity_id] = event.id
+                self.open.add(event.id)
+            case ActivityTaskCompleted() as end:
+                self.open.discard(end.scheduled_event_id)
+                return end.result
+            case ActivityTaskFailed() | ActivityTaskTimedOut() | ActivityTaskCanceled() as end:
+                self.open.discard(end.scheduled_event_id)
+            case _:
+                pass
+        return None
+
+    def note_tail(self, scheduled: int, carried: CarriedProgress) -> None:
+        """The result of an activity carried its last items."""
+        id, type = self._ids.get(scheduled, ("", ""))
+        for item in new_items(carried, self._name, id, type, {}):
+            self.held.append(msgspec.structs.replace(item, scheduled_event_id=scheduled))
+
+    def scheduled(self, item: PublishedItem) -> int:
+        """The event that asked for the activity; 0 where it was not read yet."""
+        found = item.scheduled_event_id or self._scheduled.get(item.activity_id, 0)
+        return found if found in self._ids else 0
+
+    def take(self, until: Callable[[int], bool], *, counts: bool) -> Iterator[PublishedItem]:
+        """Those of the held items whose activity was asked for soon enough, each once; `counts`: gaps are missed items."""
+        held, self.held = self.held, []
+        for item in held:
+            scheduled = self.scheduled(item)
+            if not scheduled or not until(scheduled):
+                self.held.append(item)
+                continue
+            attempt, expected = self.marks.get(scheduled, (0, 0))
+            if (item.attempt, item.number) < (attempt, expected):
+                continue
+            if counts:
+                self.missed += item.number - (expected if item.attempt == attempt else 0)
+            self.marks[scheduled] = item.attempt, item.number + 1
+            yield item
+
+
+# --- the follower ---------------------------------------------------------------------------------
+
+
 NEW_ONES = sys.maxsize
 """The offset of a follower that only wants what is still to come."""
 
 _TASK_DONE = b"EVENT_TYPE_WORKFLOW_TASK_COMPLETED"
+_OF_ACTIVITY = b'"EVENT_TYPE_ACTIVITY_TASK_'
+_STARTED = b'"EVENT_TYPE_ACTIVITY_TASK_STARTED"'
+_MOST_READS = 100
 
 
 @dataclass(frozen=True)
 class Heard:
-    """What came of one question; no answer where nothing was published yet, `ended` where nothing will come any more."""
+    """What came of one question; no answer where nothing was published yet, `ended` where nothing will come any more.
+
+    `read_to` is the event up to which the history was read before the question, 0 where the workflow was not asked.
+    """
 
     answer: QueryAnswer | None
     ended: bool
+    read_to: int = 0
 
 
 class Follower(Generic[T]):
@@ -126,11 +269,13 @@ class Follower(Generic[T]):
     def __init__(
         self, name: str, type: Any, reference: Reference, begin: str | int, limit: Duration | None
     ) -> None:
-        self.missed = 0
         self.pending: deque[T] = deque()
         self.ended = False
+        self.origin: Origin | None = None
+        self._missed = 0
+        self._origins: deque[tuple[int, Origin] | None] = deque()
         self._name = name
-        self._batch = tuple[int, int, list[type]]
+        self._type = type
         self._workflow_id = reference.workflow_id
         self._limit = optional_seconds(limit, "timeout")
         self._token = b""
@@ -140,13 +285,36 @@ class Follower(Generic[T]):
         self._last_answer: QueryAnswer | None = None
         self._run_id = reference.run_id
         self._offset = begin if isinstance(begin, int) else 0
+        self._newest_only: int | None = None
+        self._read_to = self._asked_to = 0
+        self._taken: dict[int, tuple[int, int]] = {}
         if isinstance(begin, str):
-            self._run_id, self._offset = read_position(begin)
+            position, _, marks = begin.partition("+")
+            self._run_id, self._offset = read_position(position)
+            self._taken = read_marks(marks)
+        elif begin < 0 or begin == NEW_ONES:
+            self._newest_only = 0 if begin == NEW_ONES else -begin
+        self._activities = ActivityItems(name, self._taken)
+
+    @property
+    def missed(self) -> int:
+        """How many items were gone before they could be read."""
+        return self._missed + self._activities.missed
 
     @property
     def position(self) -> str:
         """Where the next item will be looked for: after those that were taken."""
-        return f"{self._run_id}/{self._offset - len(self.pending)}"
+        own = sum(origin is None for origin in self._origins)
+        marks = ",".join(f"{scheduled}.{at[0]}.{at[1]}" for scheduled, at in self._taken.items())
+        return f"{self._run_id}/{self._offset - own}" + (f"+{marks}" if marks else "")
+
+    def take(self) -> T:
+        """The next pending item."""
+        found = self._origins.popleft()
+        self.origin = None if found is None else found[1]
+        if found is not None:
+            self._taken[found[0]] = found[1].attempt, found[1].number + 1
+        return self.pending.popleft()
 
     def more(self) -> ClientOperation[None]:
         """Wait until the workflow has something to say. To be repeated until there is something `pending`, or it has
@@ -157,6 +325,24 @@ class Follower(Generic[T]):
         async def ask(session: ClientSession) -> Heard:
             session_used.append(session)
             return await self._ask_in_time(session)
+
+        return ClientOperation(ask, lambda heard: self._take(heard, session_used[0]))
+
+    def as_it_is(self) -> ClientOperation[None]:
+        """Look at what there is now, and wait for nothing; what follows is not followed."""
+        session_used: list[ClientSession] = []
+
+        async def ask(session: ClientSession) -> Heard:
+            session_used.append(session)
+            await self._find_run(session)
+            await self._read_items(session)
+            while self._activities.held and not self._closed:  # the history says where they belong
+                page = await _through_outages(session, self._history(wait=False))
+                await self._note_page(session, page)
+            try:
+                return Heard(await self._query(session), True, self._read_to)
+            except QueryFailedError:
+                return Heard(None, True, self._read_to)
 
         return ClientOperation(ask, lambda heard: self._take(heard, session_used[0]))
 
@@ -174,30 +360,39 @@ class Follower(Generic[T]):
             ) from None
 
     async def _ask(self, session: ClientSession) -> Heard:
-        """Ask until there is another answer than the last one: at once if a question is due, else whenever something has
-        happened.
+        """Ask until there is another answer than the last one, or activities have published: at once if a question is
+        due, else whenever something has happened.
         """
-        if not self._run_id:
-            current = await session.call(DescribeWorkflow(workflow_id=self._workflow_id))
-            self._run_id = current.summary.run_id
+        await self._find_run(session)
         while True:
             if not self._due:
-                await self._something_happens(session)
-                self._due = True  # until it is answered: the wait may be interrupted in between
-            closed = self._closed
+                # Due until it is answered: the wait may be interrupted in between.
+                self._due = await self._something_happens(session)
+            if not self._due:
+                return Heard(None, False)
+            closed, read_to = self._closed, self._read_to
             answer = await self._query(session)
             if answer is None and not 0 <= self._offset < NEW_ONES:
                 self._offset = 0  # the newest of none, and all that are still to come
-            if closed or (answer is not None and answer != self._last_answer):
-                return Heard(answer, closed)
-            self._due = False
+            if self._activities.is_any:
+                await self._read_items(
+                    session
+                )  # after the question: all that came before its answer is there
+            if closed or (answer is not None and answer != self._last_answer) or self._activities.held:
+                return Heard(answer, closed, read_to)
+            self._due, self._asked_to, self._newest_only = False, read_to, None
+
+    async def _find_run(self, session: ClientSession) -> None:
+        if not self._run_id:
+            current = await session.call(DescribeWorkflow(workflow_id=self._workflow_id))
+            self._run_id = current.summary.run_id
 
     async def _query(self, session: ClientSession) -> QueryAnswer | None:
         request = QueryWorkflow(
             workflow_id=self._workflow_id,
             run_id=self._run_id,
             query_name=query_name(self._name),
-            arguments=tuple(session.converter.encode_all((self._offset, MOST_AT_ONCE))),
+            arguments=tuple(session.converter.encode_all((self._offset, MOST_AT_ONCE, True))),
         )
         try:
             return await _through_outages(session, request)
@@ -206,32 +401,138 @@ class Follower(Generic[T]):
                 raise  # it has published before: its code cannot tell any more what came last
             return None  # it has published nothing yet, or cannot answer now
 
-    async def _something_happens(self, session: ClientSession) -> None:
-        while not self._closed:
-            request = GetHistory(
-                workflow_id=self._workflow_id, run_id=self._run_id, next_page_token=self._token, wait_new=True
-            )
-            page = await _through_outages(session, request)
-            self._token = page.next_page_token
-            if not page.next_page_token:
-                self._closed, self._successor = True, _successor(page)
-            if self._closed or any(_TASK_DONE in event for event in page.events):
+    async def _read_items(self, session: ClientSession) -> None:
+        """All that activities have published so far."""
+        for _ in range(_MOST_READS):
+            request = self._activities.request(self._workflow_id, self._run_id, wait=False)
+            read = await _through_outages(session, request)
+            self._activities.held += read.items
+            if not read.items or read.pause:
                 return
+
+    async def _something_happens(self, session: ClientSession) -> bool:
+        """Wait for the history to grow, and, while activities run, for what they publish. Whether the workflow is to be
+        asked; False: it is the activities that have published.
+        """
+        while not self._closed:
+            page = await self._page_or_items(session)
+            if page is None:
+                return False
+            await self._note_page(session, page)
+            if self._closed or any(_TASK_DONE in event for event in page.events):
+                return True
+        return True
+
+    async def _page_or_items(self, session: ClientSession) -> HistoryPage | None:
+        if not self._activities.open:
+            return await _through_outages(session, self._history(wait=True))
+        growth = asyncio.ensure_future(_through_outages(session, self._history(wait=True)))
+        items = asyncio.ensure_future(self._wait_for_items(session))
+        try:
+            await asyncio.wait({growth, items}, return_when=asyncio.FIRST_COMPLETED)
+            if items.done():
+                self._activities.held += items.result()
+            return growth.result() if growth.done() else None
+        finally:
+            for each in (growth, items):
+                each.cancel()
+            await asyncio.gather(growth, items, return_exceptions=True)
+
+    async def _wait_for_items(self, session: ClientSession) -> tuple[PublishedItem, ...]:
+        while True:
+            request = self._activities.request(self._workflow_id, self._run_id, wait=True)
+            read = await _through_outages(session, request)
+            if read.items:
+                return read.items
+            await asyncio.sleep(read.pause)
+
+    def _history(self, *, wait: bool) -> GetHistory:
+        return GetHistory(
+            workflow_id=self._workflow_id, run_id=self._run_id, next_page_token=self._token, wait_new=wait
+        )
+
+    async def _note_page(self, session: ClientSession, page: HistoryPage) -> None:
+        self._token = page.next_page_token
+        for event in page.events:
+            await self._note(session, event)
+        if not page.next_page_token:
+            self._closed, self._successor = True, _successor(page)
+
+    async def _note(self, session: ClientSession, data: bytes) -> None:
+        self._read_to += 1
+        if _OF_ACTIVITY not in data or _STARTED in data:
+            return
+        event = read_event(msgspec.json.decode(data))
+        result = self._activities.note(event)
+        if result is None or not isinstance(event.attributes, ActivityTaskCompleted):
+            return
+        if session.codec is not None:
+            try:
+                result = await asyncio.to_thread(unseal, result, session.codec, session.converter)
+            except PayloadError:
+                return  # of another codec: the workflow tells whoever waits for the result
+        carried = tail_of(result)
+        if carried is not None:
+            self._activities.note_tail(event.attributes.scheduled_event_id, carried)
 
     # --- in the caller's thread -------------------------------------------------------------------------------
 
     def _take(self, heard: Heard, session: ClientSession) -> None:
+        if not heard.read_to and not heard.ended:
+            self._add_items(session, lambda scheduled: scheduled <= self._asked_to)
+            return
+        before = len(self.pending)
         self._last_answer = heard.answer
         self._due = False
         if heard.answer is not None and heard.answer.result:
-            first, published, items = session.converter.decode(heard.answer.result[0], self._batch)
-            if 0 <= self._offset < NEW_ONES:
-                self.missed += max(0, first - self._offset)
-            self._offset = first + len(items)
-            self.pending.extend(items)
-            self._due = self._offset < published
+            self._take_batch(heard.answer.result[0], session, sys.maxsize if heard.ended else heard.read_to)
+        if not self._due:
+            self._asked_to = heard.read_to
+            self._add_items(session, lambda scheduled: heard.ended or scheduled <= heard.read_to)
+        if self._newest_only is not None and not self._due:
+            self._trim(before)
         if heard.ended and not self._due:
             self._move_on()
+
+    def _take_batch(self, payload: Payload, session: ClientSession, read_to: int) -> None:
+        """The workflow's items, with those of activities where they belong. Those of a task that the history, as far as it
+        was read, does not end are left for the next question: what activities published before them may not be here.
+        """
+        converter = session.converter
+        parts: list[Any] = converter.decode(payload, list[Any])
+        stamped = len(parts) > 3
+        hint: Any = tuple[int, int, list[self._type]]  # type: ignore[name-defined]
+        if stamped:
+            hint = tuple[int, int, list[self._type], list[int]]  # type: ignore[name-defined]
+        first, published, items = converter.decode(payload, hint)[:3]
+        if 0 <= self._offset < NEW_ONES:
+            self._missed += max(0, first - self._offset)
+        self._offset = first
+        for number, item in enumerate(items):
+            stamp = parts[3][number] if stamped else 0
+            if stamp >= read_to:
+                self._last_answer = None  # the next will be the same
+                return
+            if self._activities.held:
+                self._add_items(session, lambda scheduled: scheduled < stamp)  # noqa: B023
+            self.pending.append(item)
+            self._origins.append(None)
+            self._offset += 1
+        self._due = self._offset < published
+
+    def _add_items(self, session: ClientSession, until: Callable[[int], bool]) -> None:
+        for item in self._activities.take(until, counts=self._newest_only is None):
+            origin = Origin(item.activity_id, item.activity_type, item.attempt, item.number)
+            self.pending.append(session.converter.decode(item.value, self._type))
+            self._origins.append((self._activities.scheduled(item), origin))
+
+    def _trim(self, before: int) -> None:
+        """Of what was there when the follower came, leave the newest so many."""
+        assert self._newest_only is not None
+        too_many = len(self.pending) - before - self._newest_only
+        for _ in range(max(0, too_many)):
+            self.take()
+        self.origin = self._newest_only = None
 
     def _move_on(self) -> None:
         """This run is read to its end: the next of its chain, if there is one, begins to count anew."""
@@ -240,14 +541,30 @@ class Follower(Generic[T]):
         elif not self.pending:  # else the position would name the wrong run
             self._run_id, self._successor = self._successor, ""
             self._offset, self._token, self._closed, self._last_answer = 0, b"", False, None
+            self._missed, self._read_to, self._asked_to, self._taken = self.missed, 0, 0, {}
+            self._activities = ActivityItems(self._name, {})
 
 
 def read_position(position: str) -> tuple[str, int]:
     """The run and the offset that a position names."""
     run_id, _, offset = position.rpartition("/")
     if not run_id or not offset.isdecimal():
-        raise UsageError("after= takes the position of a stream, as its .position gave it")
+        raise UsageError(_NO_POSITION)
     return run_id, int(offset)
+
+
+def read_marks(marks: str) -> dict[int, tuple[int, int]]:
+    """How far a position says that each activity was read."""
+    found: dict[int, tuple[int, int]] = {}
+    for mark in marks.split(",") if marks else ():
+        numbers = mark.split(".")
+        if len(numbers) != 3 or not all(each.isdecimal() for each in numbers):
+            raise UsageError(_NO_POSITION)
+        found[int(numbers[0])] = int(numbers[1]), int(numbers[2])
+    return found
+
+
+_NO_POSITION = "after= takes the position of a stream, as its .position gave it"
 
 
 def _successor(page: HistoryPage) -> str:
@@ -257,7 +574,7 @@ def _successor(page: HistoryPage) -> str:
 
 
 async def _through_outages(session: ClientSession, request: Request[A]) -> A:
-    """Ask, and while the service is away ask again: both requests change nothing."""
+    """Ask, and while the service is away ask again: the requests change nothing."""
     try:
         return await session.call(request)
     except ServiceError as error:
@@ -279,8 +596,13 @@ class _StreamFacts(Generic[T]):
 
     @property
     def missed(self) -> int:
-        """How many items were gone before they could be read, because the workflow keeps only the newest."""
+        """How many items were gone before they could be read, because only the newest are kept."""
         return self._follower.missed
+
+    @property
+    def origin(self) -> Origin | None:
+        """Which attempt of which activity published the item that was given last; None if the workflow itself did."""
+        return self._follower.origin
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} at {self.position}{', ended' if self._follower.ended else ''}>"
@@ -302,7 +624,7 @@ class AsyncProgressStream(_StreamFacts[T], Generic[T]):
             if follower.ended:
                 raise StopAsyncIteration
             await self._session.arun(follower.more())
-        return follower.pending.popleft()
+        return follower.take()
 
 
 # --- faces: blocking, made by `make faces` from the lines above: edit those ---
@@ -321,7 +643,7 @@ class ProgressStream(_StreamFacts[T], Generic[T]):
             if follower.ended:
                 raise StopIteration
             self._session.run(follower.more())
-        return follower.pending.popleft()
+        return follower.take()
 
 
 # --- faces: end ---

@@ -8,8 +8,9 @@ from typing import Any, Generic, TypeVar, overload
 from hourglass._engine.context import require_run
 from hourglass._engine.definition import check_name
 from hourglass._engine.options import Duration
+from hourglass.activity import in_activity, publish
 from hourglass.client import AsyncWorkflowHandle, WorkflowHandle
-from hourglass.errors import QueryFailedError, UsageError
+from hourglass.errors import UsageError
 from hourglass.progress._following import (
     MOST_BYTES,
     NEW_ONES,
@@ -17,7 +18,6 @@ from hourglass.progress._following import (
     Follower,
     ProgressStream,
     buffer_of_run,
-    query_name,
 )
 
 T = TypeVar("T")
@@ -47,18 +47,25 @@ class Progress(Generic[T]):
     # --- in a workflow ----------------------------------------------------------------------------------------
 
     def publish(self, value: T, /) -> None:
-        """Publish an item to all followers. In workflows only; costs nothing but memory, and never waits.
+        """Publish an item to all followers. In workflows and activities; costs nothing but memory, and never waits.
 
-        The item is taken as it is now: changing the object afterwards changes nothing.
+        The item is taken as it is now: changing the object afterwards changes nothing. In an activity this is
+        `activity.publish`.
         """
-        converter = require_run("publishing progress").converter
+        if in_activity():
+            publish(self.name, value)
+            return
+        run = require_run("publishing progress")
+        converter = run.converter
         payload = converter.encode(value)
         if len(payload.data) > MOST_BYTES:
             raise UsageError(
                 f"an item of progress {self.name!r} has {len(payload.data)} bytes: publish where it can be found, not "
                 f"the thing itself; {MOST_BYTES} are allowed"
             )
-        buffer_of_run(self.name, self.keep).add(converter.decode(payload, Any), len(payload.data))
+        buffer_of_run(self.name, self.keep).add(
+            converter.decode(payload, Any), len(payload.data), run.facts.history_length
+        )
 
     # --- outside ----------------------------------------------------------------------------------------------
 
@@ -112,26 +119,17 @@ class Progress(Generic[T]):
     def latest(self, handle: AsyncWorkflowHandle[Any]) -> Coroutine[Any, Any, T | None]: ...
     def latest(self, handle: WorkflowHandle[Any] | AsyncWorkflowHandle[Any]) -> Any:
         """The newest item; None if there is none yet. Awaited with an asynchronous handle."""
-        _checked(handle)
-        if isinstance(handle, AsyncWorkflowHandle):
-            return self._alatest(handle)
-        try:
-            return self._newest(handle.query(query_name(self.name), -1, 1, result_type=self._batch))
-        except QueryFailedError:
-            return None
+        session = _checked(handle)._session
+        follower: Follower[T] = Follower(self.name, self.type, handle._reference, -1, None)
+        if isinstance(handle, WorkflowHandle):
+            session.run(follower.as_it_is())
+            return follower.pending[-1] if follower.pending else None
 
-    async def _alatest(self, handle: AsyncWorkflowHandle[Any]) -> T | None:
-        try:
-            return self._newest(await handle.query(query_name(self.name), -1, 1, result_type=self._batch))
-        except QueryFailedError:
-            return None
+        async def ask() -> T | None:
+            await session.arun(follower.as_it_is())
+            return follower.pending[-1] if follower.pending else None
 
-    @property
-    def _batch(self) -> Any:
-        return tuple[int, int, list[self.type]]  # type: ignore[name-defined]
-
-    def _newest(self, batch: tuple[int, int, list[T]]) -> T | None:
-        return batch[2][-1] if batch[2] else None
+        return ask()
 
 
 def _checked(handle: Any) -> Any:

@@ -279,7 +279,7 @@ def _mutable_effect(details: _Details) -> Mark:
 def _encoded_once_more(value: Payload) -> Payloads:
     if value.encoding != "binary/protobuf":
         return read_payloads(load_json(value.data))
-    from hourglass._temporal.payloads import payloads_from_bytes
+    from hourglass._temporal.protos import payloads_from_bytes
 
     return payloads_from_bytes(value.data)
 

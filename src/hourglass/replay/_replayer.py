@@ -32,6 +32,7 @@ from hourglass.replay._foreign_order import ShortSleeps, TurnSearch, has_naps
 from hourglass.replay._history import History
 from hourglass.replay._moments import Moment, MomentRecorder
 from hourglass.replay._session import HistoryExecution, ReplaySession
+from hourglass.workflow._definitions import WorkflowSource
 
 if TYPE_CHECKING:
     from hourglass.replay._foreign_order import Order
@@ -78,7 +79,7 @@ class Replayer:
     def __init__(
         self,
         *,
-        workflows: Sequence[Any] = (),
+        workflows: Sequence[WorkflowSource | type] = (),
         modules: Sequence[Any] = (),
         converter: Converter = default_converter,
         codec: Codec | None = None,

@@ -20,7 +20,7 @@ from hourglass._engine.specs import Payloads
 from hourglass.activity import Activity, Info
 from hourglass.activity._context import ActivityContext, Equipment, GivenContext, current
 from hourglass.client import Client
-from hourglass.converter import Converter, default_converter
+from hourglass.converter import Converter, Payload, default_converter
 from hourglass.errors import UsageError
 
 P = ParamSpec("P")
@@ -66,6 +66,8 @@ class ActivityEnvironment:
         )
         self.heartbeats: list[tuple[Any, ...]] = []
         """The details of each heartbeat so far."""
+        self.published: list[tuple[str, Any]] = []
+        """What was published so far, with its name."""
         self._on_heartbeat = on_heartbeat
         self._client = client
         self._converter = converter
@@ -120,7 +122,9 @@ class ActivityEnvironment:
         info = self.info if self.info.activity_type else replace(self.info, activity_type=name)
         client = self._client
         equipment = Equipment(converter=info.converter, client=None if client is None else lambda: client)
-        context = self._context = GivenContext(info, self._beat, equipment, info.encoded_heartbeat_details)
+        context = self._context = GivenContext(
+            info, self._beat, equipment, info.encoded_heartbeat_details, self._publish
+        )
         if self._reason is not None:
             context.cancel(self._reason)
         return context
@@ -147,6 +151,9 @@ class ActivityEnvironment:
             return await task
         finally:
             self._task = self._context = None
+
+    def _publish(self, name: str, value: Payload) -> None:
+        self.published.append((name, self._converter.decode(value)))
 
     def _beat(self, payloads: Payloads) -> None:
         details = tuple(self._converter.decode(each) for each in payloads)

@@ -22,7 +22,10 @@ from functools import partial
 from typing import Any
 
 from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityOk, ActivityResult, ActivityTask
+from hourglass._contract.progress import ProgressItems
 from hourglass._embedded.clock import SECOND, Cancel, to_ns
+from hourglass._embedded.engine.progress import Publisher
+from hourglass._embedded.engine.run import AttemptToken
 from hourglass._engine.options import Duration, seconds
 from hourglass._engine.specs import Payloads
 from hourglass._runtime import activity_calls
@@ -37,7 +40,7 @@ from hourglass.activity._context import (
     GivenContext,
 )
 from hourglass.activity._options import LIVENESS_TIMEOUT
-from hourglass.converter import Converter
+from hourglass.converter import Converter, Payload
 from hourglass.errors import HourglassError, UsageError, WorkflowStuck
 from hourglass.metrics import Registry, default_registry
 from hourglass.testing._driver import EnvironmentDriver, ServedQueue, Step, StepKind
@@ -207,6 +210,8 @@ class EnvironmentAttempt:
     coroutine: asyncio.Task[None] | None = None
     over: bool = False
     mishap: Mishap | None = None
+    published: dict[str, int] = field(default_factory=dict)
+    """The number of the last item, by name."""
 
     @property
     def name(self) -> str:
@@ -310,8 +315,14 @@ class Attempts:
             else:
                 self._driver.loop.call_soon_threadsafe(self._beat_if_held, task, details)
 
+        def publish(name: str, value: Payload) -> None:
+            if self._driver.at_home:
+                self._driver.loop.call(self._publish_if_held, task, name, value)
+            else:
+                self._driver.loop.call_soon_threadsafe(self._publish_if_held, task, name, value)
+
         info = partial(info_of, task, self._converter)
-        return GivenContext(info, send, self._equipment, task.heartbeat_details)
+        return GivenContext(info, send, self._equipment, task.heartbeat_details, publish)
 
     # --- virtual durations --------------------------------------------------------------------------------
 
@@ -439,6 +450,17 @@ class Attempts:
         self._held.pop(token, None)
         self._asleep.discard(token)
         self._running.discard(token)
+
+    def _publish_if_held(self, task: ActivityTask, name: str, value: Payload) -> None:
+        attempt = self._held.get(task.token)
+        if attempt is not None:
+            first = attempt.published[name] = attempt.published.get(name, -1) + 1
+            token = AttemptToken.decode(task.token)
+            publisher = Publisher(
+                task.activity_id, task.activity_type, task.attempt, token.scheduled_event_id
+            )
+            items = ProgressItems(name=name, first=first, items=(value,))
+            self._driver.engine.progress.publish(task.run_id, publisher, (items,))
 
     def _beat_if_held(self, task: ActivityTask, details: Payloads) -> None:
         attempt = self._held.get(task.token)

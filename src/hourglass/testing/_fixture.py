@@ -26,6 +26,7 @@ from hourglass._runtime.evaluation import Evaluations, Verify
 from hourglass._runtime.plan import checked_verify, checked_watch
 from hourglass._runtime.watcher import Action, Watcher
 from hourglass.activity import Activity
+from hourglass.activity._definition import ActivitySource
 from hourglass.client import Client, _operations
 from hourglass.client._faces import HandleFacts
 from hourglass.client._interception import Interceptor, activity_chain, checked, workflow_interceptors
@@ -49,6 +50,7 @@ from hourglass.testing._session import EnvironmentLink, EnvironmentSession, Runn
 from hourglass.testing._threads import current_loop
 from hourglass.testing._trouble import Troubles
 from hourglass.workflow import Channel
+from hourglass.workflow._definitions import WorkflowSource
 
 # --- engine, clock, driver, attempts, a client ----------------------------------------------------
 
@@ -234,8 +236,8 @@ class EnvironmentBase:
     def __init__(
         self,
         *,
-        workflows: Sequence[object] = (),
-        activities: Sequence[object] = (),
+        workflows: Sequence[WorkflowSource | type] = (),
+        activities: Sequence[ActivitySource] = (),
         modules: Sequence[str | ModuleType] = (),
         real_activities: bool = True,
         verify: Verify = "always",

@@ -75,6 +75,9 @@ class EnvironmentSession(ClientSession):
     driver: EnvironmentDriver = field(kw_only=True)
     runner: Runner | None = field(kw_only=True, default=None)
 
+    def executing(self, request: StartWorkflow) -> None:
+        """There is none: of a start and of a wait the driver must hear apart."""
+
     def perform(self, operation: ClientOperation[T]) -> T:
         """Run an operation to its end."""
         driver = self.driver

@@ -206,7 +206,27 @@ def get_external_workflow_handle(id: str, *, run_id: str | None = None) -> Exter
 _AS_BEFORE = ContinueAsNewVersioningBehavior.UNSPECIFIED
 
 
+class ContinueOptions(TypedDict, total=False):
+    """What may be said of the next run; what is not said stays as it is."""
+
+    task_queue: str
+    run_timeout: Duration | None
+    task_timeout: Duration | None
+    retry_policy: RetryPolicy | None
+    memo: Mapping[str, Any] | None
+    search_attributes: SearchAttributes | None
+    initial_versioning_behavior: ContinueAsNewVersioningBehavior
+
+
+@overload
 def continue_as_new(
+    *args: Any, workflow: str | type | None = None, **options: Unpack[ContinueOptions]
+) -> NoReturn: ...
+@overload
+def continue_as_new(
+    *args: *Ts, workflow: Callable[[*Ts], Any], **options: Unpack[ContinueOptions]
+) -> NoReturn: ...
+def continue_as_new(  # type: ignore[misc]
     *args: Any,
     workflow: object = None,
     task_queue: str = "",

@@ -6,8 +6,20 @@ import dataclasses
 import functools
 import inspect
 import types
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from hourglass._engine.context import current_run
 from hourglass._engine.definition import (
@@ -39,12 +51,21 @@ _WARN = HandlerUnfinishedPolicy.WARN_AND_ABANDON
 _UNSPECIFIED = VersioningBehavior.UNSPECIFIED
 
 
+class WorkflowSource(Protocol):
+    """What `workflows=[…]` takes, beside classes: any object that is no activity. `ActivitySource` says how that is said."""
+
+    def __dir__(self) -> Iterable[str]: ...
+
+
 class _Workflow(Generic[P, R]):
     """A workflow made from a function by `@workflow.defn`.
 
     Start it with `client.start_workflow(checkout, order, id="order-1")`; call the bare function, in a test of its logic
     or at a prompt, as `checkout.fn(order)`. Called inside another workflow it runs as a child of that.
     """
+
+    if TYPE_CHECKING:
+        __sizeof__: None  # type: ignore[assignment]  # so that it is no `ActivitySource`
 
     def __init__(self, definition: WorkflowDefinition, options: ChildOptions | None = None) -> None:
         self.__hourglass_workflow__ = definition
@@ -176,6 +197,9 @@ class _RunMethod(Generic[P, R]):
     """The run method of a workflow class. `Cart.run` stands for the workflow: give it to `client.start_workflow`, or call
     it inside another workflow to run it as a child.
     """
+
+    if TYPE_CHECKING:
+        __sizeof__: None  # type: ignore[assignment]  # so that it is no `ActivitySource`
 
     def __init__(
         self, fn: Callable[P, R], owner: type | None = None, options: ChildOptions | None = None

@@ -18,6 +18,7 @@ from hourglass._engine.definition import check_name, message_definition, workflo
 from hourglass._engine.fibers import require_fiber, wait_for
 from hourglass._engine.options import Duration, check_text, optional_seconds
 from hourglass._engine.scheduler import PENDING, Future
+from hourglass._engine.words import waits_for_signal
 from hourglass.converter import Converter, Payload, Signature
 from hourglass.errors import ArgumentError, ChannelEmptyError, PayloadError, UsageError
 from hourglass.workflow._tasks import wait_with_timeout
@@ -65,7 +66,7 @@ class Channel(Generic[T]):
                 if limit is None:
                     wait_for(arrival)
                 else:
-                    wait_with_timeout(fiber, arrival, limit)
+                    wait_with_timeout(fiber, arrival, limit, waits_for_signal(self.name))
             except BaseException:
                 self._hand_on(live, arrival)
                 raise

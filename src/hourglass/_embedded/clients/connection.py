@@ -11,9 +11,9 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from hourglass._contract.handle import HandleConfig
-from hourglass._contract.service import Request
+from hourglass._contract.service import Executed, Request, StartWorkflow
 from hourglass._embedded.clients.answering import too_late
-from hourglass._embedded.clients.requests import answer
+from hourglass._embedded.clients.requests import answer, execute
 from hourglass._embedded.clock import Clock
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.task_queues import DispatchPolicy
@@ -79,6 +79,11 @@ class EngineConnection:
         if limit is None or request.waits:
             return self._answer(request)
         return self._answer_within(limit, request)
+
+    async def execute(self, request: StartWorkflow) -> Executed:
+        """Start a workflow and wait for its end, as one request."""
+        self._check_open()
+        return await execute(self.engine, request)
 
     async def _answer_within(self, limit: float, request: Request[A]) -> A:
         try:

@@ -9,12 +9,14 @@ runs ends in one change of the store; the same request again is the same reset.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
+from hourglass._contract import progress as p
 from hourglass._contract import service as s
 from hourglass._contract.ids import new_id
 from hourglass._contract.service import Effect, Request, ResetWorkflow, Started
@@ -37,8 +39,15 @@ from hourglass._embedded.clients.schedule_requests import SCHEDULE_HANDLERS
 from hourglass._embedded.clients.update_requests import UPDATE_HANDLERS
 from hourglass._embedded.engine.deployments import Build
 from hourglass._embedded.engine.engine import Engine
+from hourglass._embedded.engine.progress import Publisher
 from hourglass._embedded.engine.run import AttemptToken, LoadedRun, WaitingQuery
-from hourglass._embedded.engine.starting import check_signals, check_start, start_workflow
+from hourglass._embedded.engine.starting import (
+    check_free,
+    check_room,
+    check_signals,
+    check_start,
+    start_workflow,
+)
 from hourglass._embedded.rules import children, resetting, transitions
 from hourglass._embedded.rules.activities import retry_rule
 from hourglass._embedded.rules.run import OpenActivity, OpenChild, Run, Transition
@@ -48,9 +57,9 @@ from hourglass._embedded.store.visibility import summary
 from hourglass._engine.events import QueryReceived
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._history import events as h
-from hourglass._history.codec import event_json
+from hourglass._history.codec import event_json, read_event
 from hourglass._history.events import WorkflowExecutionUpdateAccepted
-from hourglass.errors import HourglassError, ServiceError, StorageError
+from hourglass.errors import HistoryError, HourglassError, ServiceError, StorageError
 
 A = TypeVar("A")
 
@@ -119,6 +128,28 @@ async def reset(engine: Engine, request: ResetWorkflow) -> PendingAnswer[Started
     return PendingAnswer(Started(new_run_id), engine.runs.number_of(record))
 
 
+async def import_workflow(engine: Engine, request: s.ImportWorkflow) -> PendingAnswer[Started]:
+    """Begin a run that has a history already."""
+    existing = engine.current(request.workflow_id)
+    if existing is not None:
+        made = engine.runs.find_request(existing, request.request_id)
+        if made:
+            return PendingAnswer(Started(made), engine.runs.newest)
+        check_free(existing)
+    check_room(engine.runs)
+    try:
+        events = [
+            read_event(msgspec.json.decode(each), place) for place, each in enumerate(request.events, 1)
+        ]
+    except (HistoryError, msgspec.DecodeError) as error:
+        raise ServiceError(f"the history cannot be read: {error}", status="INVALID_ARGUMENT") from None
+    run_id, now = engine.runs.new_run_id(), engine.clock.now_ns()
+    step = resetting.begin_with(events, request.workflow_id, run_id, now)
+    ids = (request.request_id, *(request_id(step.run, each) for each in accepted_updates(events)))
+    record = engine.runs.begin_anew(step, tuple(filter(None, ids)))
+    return PendingAnswer(Started(run_id), engine.runs.number_of(record))
+
+
 def _carried_out(request: ResetWorkflow, run: Run, before: Iterable[h.Attributes]) -> Iterator[str]:
     """The requests that are the new run's from now on: the reset itself, and all updates that were accepted before.
     Of those its history tells what became of them: that they are done, are asked for again, or never were.
@@ -128,6 +159,13 @@ def _carried_out(request: ResetWorkflow, run: Run, before: Iterable[h.Attributes
     for attributes in before:
         if isinstance(attributes, WorkflowExecutionUpdateAccepted):
             yield request_id(run, attributes.update_id)
+
+
+def accepted_updates(events: Iterable[h.HistoryEvent]) -> Iterator[str]:
+    """The ids of the updates that a history accepted."""
+    for event in events:
+        if isinstance(event.attributes, WorkflowExecutionUpdateAccepted):
+            yield event.attributes.update_id
 
 
 def _give_way(
@@ -166,17 +204,46 @@ def _child_ended(initiated: int, last: Run, run: Run, now_ns: int) -> Transition
 
 
 async def pollers(engine: Engine, request: s.GetPollers) -> PendingAnswer[s.Pollers]:
-    """The workers that take workflow tasks, or attempts of activities, from a queue. A handle is in this process, so
-    each was last seen now.
+    """The workers that take workflow tasks, or attempts of activities, from a queue. A handle ends with its worker's
+    process, so each was last seen now.
     """
-    now = engine.clock.now_ns()
+    now, ours = engine.clock.now_ns(), os.getpid()
     found = tuple(
-        s.Poller(taker.identity, now, taker.version)
+        s.Poller(
+            taker.identity,
+            now,
+            taker.version,
+            taker.process_id,
+            taker.process_id == ours,
+            taker.in_hand[1 if request.activities else 0],
+        )
         for taker in engine.queues.takers(request.task_queue)
         if (taker.takes_activities if request.activities else taker.takes_workflows)
     )
     current = engine.deployments.current(request.task_queue)
-    return PendingAnswer(s.Pollers(found, engine.queues.served(), current), engine.runs.newest)
+    stats = _queue_stats(engine, request.task_queue, request.activities) if request.stats else None
+    return PendingAnswer(s.Pollers(found, engine.queues.served(), current, stats), engine.runs.newest)
+
+
+def _queue_stats(engine: Engine, queue: str, activities: bool) -> s.QueueStats | None:
+    if not engine.is_recovered:
+        return None
+    queues, runs, now = engine.queues, engine.runs, engine.clock.now_ns()
+    since = now
+    if activities:
+        backlog = len(queues.all_attempts(queue))
+        for run_id, scheduled in queues.oldest_attempts(queue):
+            record = runs.in_memory(run_id)
+            activity = None if record is None else record.run.activities.get(scheduled)
+            since = since if activity is None else min(since, activity.available_ns)
+    else:
+        backlog = len(queues.all_tasks(queue))
+        for run_id in queues.oldest_tasks(queue):
+            record = runs.in_memory(run_id)
+            task = None if record is None else record.run.task
+            since = since if task is None else min(since, task.available_ns)
+    add_rate, dispatch_rate = queues.rates(queue, activities)
+    return s.QueueStats(backlog, (now - since) / 1e9, add_rate, dispatch_rate)
 
 
 # --- workflows and activities ---------------------------------------------------------------------------------
@@ -194,11 +261,29 @@ _REJECTED = {
 
 async def start(engine: Engine, request: s.StartWorkflow) -> PendingAnswer[s.Started]:
     """Start a workflow."""
+    started, record = _start(engine, request)
+    return PendingAnswer(started, engine.runs.number_of(record))
+
+
+async def start_and_wait(engine: Engine, request: s.StartWorkflow) -> PendingAnswer[s.Executed]:
+    """Start a workflow and wait until its run closes: nothing is said of the start before, so it need not be durable
+    before.
+    """
+    started, record = _start(engine, request)
+    engine.queues.dispatch()
+    if (
+        record.run.run_id != started.run_id
+    ):  # it was started before, by this very request, and another followed
+        record = find(engine, request.workflow_id, started.run_id)
+    await wait(engine, record, record.closed, lambda: not record.run.is_open, None)
+    return PendingAnswer(s.Executed(started.run_id, _outcome(record)), engine.runs.number_of(record))
+
+
+def _start(engine: Engine, request: s.StartWorkflow) -> tuple[s.Started, LoadedRun]:
     if request.versioning_override is not None:
         engine.deployments.check(request.versioning_override, request.spec.task_queue)
     check_start(engine.runs, request)
-    started, record = start_workflow(engine.runs, request)
-    return PendingAnswer(started, engine.runs.number_of(record))
+    return start_workflow(engine.runs, request)
 
 
 async def signal(engine: Engine, request: s.SignalWorkflow) -> PendingAnswer[s.Nothing]:
@@ -275,6 +360,43 @@ async def terminate(engine: Engine, request: s.TerminateWorkflow) -> PendingAnsw
     return _done(engine, record)
 
 
+async def pause(engine: Engine, request: s.PauseWorkflow) -> PendingAnswer[s.Nothing]:
+    """Let a workflow rest."""
+    if _was_carried_out(engine, request):
+        return _done_before(engine)
+    record = find(engine, request.workflow_id, request.run_id)
+    check_open(record)
+    if record.run.paused is not None:
+        raise ServiceError("workflow is already paused.", status="FAILED_PRECONDITION")
+    _change(engine, record, lambda run, now: transitions.pause(run, request, now), request.request_id)
+    return _done(engine, record)
+
+
+async def unpause(engine: Engine, request: s.UnpauseWorkflow) -> PendingAnswer[s.Nothing]:
+    """Let a workflow that was paused go on."""
+    if _was_carried_out(engine, request):
+        return _done_before(engine)
+    record = find(engine, request.workflow_id, request.run_id)
+    check_open(record)
+    if record.run.paused is None:
+        raise ServiceError("workflow is not paused.", status="FAILED_PRECONDITION")
+    _change(engine, record, lambda run, now: transitions.unpause(run, request, now), request.request_id)
+    engine.updates.want_task(record)
+    return _done(engine, record)
+
+
+async def delete(engine: Engine, request: s.DeleteWorkflow) -> PendingAnswer[s.Nothing]:
+    """Remove a run for good. One that is open is terminated first, so that all that wait for its end hear of it."""
+    record = find(engine, request.workflow_id, request.run_id)
+    if record.run.is_open:
+        end = s.TerminateWorkflow(
+            workflow_id=request.workflow_id, run_id=record.run.run_id, reason="Delete workflow execution"
+        )
+        engine.runs.change(record, lambda run, now: transitions.terminate(run, end, now))
+    await engine.durable(engine.runs.number_of(record))
+    return PendingAnswer(s.Nothing(), engine.runs.forget(record))
+
+
 async def describe(engine: Engine, request: s.DescribeWorkflow) -> PendingAnswer[s.Description]:
     """Look at one run."""
     record = find(engine, request.workflow_id, request.run_id)
@@ -334,19 +456,28 @@ async def get_history(engine: Engine, request: s.GetHistory) -> PendingAnswer[s.
             lambda: len(record.events) > begin or not record.run.is_open,
             request.rpc_timeout,
         )
-    page = _history_page(record.events, begin, goes_on=request.wait_new and record.run.is_open)
-    if request.wait_new:
+        page = _history_page(record.events, request, goes_on=record.run.is_open)
         return PendingAnswer(page, engine.runs.number_of(record))
     return await answered(
         engine,
         engine.runs.number_of(record),
-        page,
-        lambda: _history_page(stored(engine, record).events, begin, goes_on=False),
+        _history_page(record.events, request),
+        lambda: _history_page(stored(engine, record).events, request),
     )
 
 
-def _history_page(events: Sequence[h.HistoryEvent], begin: int, *, goes_on: bool) -> s.HistoryPage:
-    end = min(begin + PAGE, len(events))
+def _history_page(
+    events: Sequence[h.HistoryEvent], request: s.GetHistory, goes_on: bool = False
+) -> s.HistoryPage:
+    size = min(request.page_size, PAGE) if request.page_size else PAGE
+    token = request.next_page_token
+    if request.newest_first:
+        end = min(_offset(token), len(events)) if token else len(events)
+        begin = max(0, end - size)
+        back = tuple(event_json(event) for event in reversed(events[begin:end]))
+        return s.HistoryPage(back, str(begin).encode() if begin else b"")
+    begin = _offset(token)
+    end = min(begin + size, len(events))
     more = end < len(events) or goes_on
     page = tuple(event_json(event) for event in events[begin:end])
     return s.HistoryPage(page, str(end).encode() if more else b"")
@@ -354,8 +485,9 @@ def _history_page(events: Sequence[h.HistoryEvent], begin: int, *, goes_on: bool
 
 async def complete_activity(engine: Engine, request: s.CompleteActivity) -> PendingAnswer[s.Nothing]:
     """End an activity from outside."""
+    returned = request.failure is None and not request.cancelled
     token, record, activity = _attempt(
-        engine, request.token, request.workflow_id, request.run_id, request.activity_id
+        engine, request.token, request.workflow_id, request.run_id, request.activity_id, waits=returned
     )
     who = request.identity
     failure = request.failure
@@ -374,6 +506,21 @@ async def complete_activity(engine: Engine, request: s.CompleteActivity) -> Pend
     return _done(engine, record)
 
 
+async def reset_activity(engine: Engine, request: s.ResetActivity) -> PendingAnswer[s.Nothing]:
+    """Begin the attempts of an activity anew."""
+    record = find(engine, request.workflow_id, request.run_id)
+    check_open(record)
+    activity = _waiting(record, request.activity_id)
+    if activity is None:
+        raise ServiceError(
+            "Can't find pending activity with such ID. Invalid activityID or activity already completed",
+            status="NOT_FOUND",
+        )
+    forget = request.reset_heartbeat
+    engine.runs.change(record, lambda run, now: transitions.reset_activity(run, activity, forget, now))
+    return _done(engine, record)
+
+
 async def heartbeat_activity(
     engine: Engine, request: s.HeartbeatActivity
 ) -> PendingAnswer[s.HeartbeatAnswer]:
@@ -387,20 +534,61 @@ async def heartbeat_activity(
     )
 
 
+async def publish_progress(engine: Engine, request: p.PublishProgress) -> PendingAnswer[p.ProgressTaken]:
+    """Keep what an attempt publishes, unless its sender takes this memory for another, which had more of it."""
+    token, _, activity = _attempt(engine, request.token, "", "", "")
+    memory = engine.progress
+    if request.keeper not in ("", memory.name):
+        return PendingAnswer(p.ProgressTaken(memory.name, taken=False), 0)
+    scheduled = activity.scheduled
+    publisher = Publisher(
+        scheduled.activity_id, scheduled.activity_type, token.attempt, token.scheduled_event_id
+    )
+    memory.publish(token.run_id, publisher, request.published)
+    return PendingAnswer(p.ProgressTaken(memory.name), 0)
+
+
+async def read_progress(engine: Engine, request: p.ReadProgress) -> PendingAnswer[p.ProgressRead]:
+    """What the activities of a run have published, beyond what was seen."""
+    record = find(engine, request.workflow_id, request.run_id)
+    run_id, memory = record.run.run_id, engine.progress
+    seen = {each.scheduled_event_id: (each.attempt, each.next) for each in request.seen}
+    found = memory.read(run_id, request.name, seen)
+    if not found and request.wait_new and record.run.is_open:
+
+        def is_news() -> bool:
+            nonlocal found
+            found = memory.read(run_id, request.name, seen)
+            return bool(found)
+
+        try:
+            await wait(engine, record, memory.news(run_id), is_news, request.rpc_timeout)
+        finally:
+            memory.tidy(run_id)
+    return PendingAnswer(p.ProgressRead(found), 0)
+
+
 HANDLERS: Handlers = {
     s.StartWorkflow: start,
     s.SignalWorkflow: signal,
     s.QueryWorkflow: query,
     s.CancelWorkflow: cancel,
     s.TerminateWorkflow: terminate,
+    s.PauseWorkflow: pause,
+    s.UnpauseWorkflow: unpause,
+    s.DeleteWorkflow: delete,
     s.DescribeWorkflow: describe,
     s.ListWorkflows: list_workflows,
     s.CountWorkflows: count,
     s.WaitForClose: wait_for_close,
     s.GetHistory: get_history,
     s.CompleteActivity: complete_activity,
+    s.ResetActivity: reset_activity,
     s.HeartbeatActivity: heartbeat_activity,
+    p.PublishProgress: publish_progress,
+    p.ReadProgress: read_progress,
     ResetWorkflow: reset,
+    s.ImportWorkflow: import_workflow,
     s.GetPollers: pollers,
     s.SetCurrentVersion: set_current,
     s.DescribeDeployment: describe_deployment,
@@ -410,16 +598,27 @@ HANDLERS: Handlers = {
 """All that this engine can be asked, with the handler of each."""
 
 
-async def answer(engine: Engine, request: Request[A]) -> A:
+def answer(engine: Engine, request: Request[A]) -> Coroutine[Any, Any, A]:
     """The way of a request through an engine: it is checked, carried out in memory, and answered when all that the
     answer rests on is durable. Raises the refusal, or `StorageError` if the engine has failed.
     """
-    if engine.failed is not None:
-        raise engine.failed
     handler = HANDLERS.get(type(request))
     if handler is None:
         name = type(request).__name__
         raise ServiceError(f"{name} is not supported by the embedded engine yet", status="UNIMPLEMENTED")
+    return _answer(engine, request, handler)
+
+
+def execute(engine: Engine, request: s.StartWorkflow) -> Coroutine[Any, Any, s.Executed]:
+    """The same of a start and of the wait for its end, as one request."""
+    return _answer(engine, request, start_and_wait)
+
+
+async def _answer(
+    engine: Engine, request: Request[Any], handler: Callable[[Engine, Any], Awaitable[PendingAnswer[A]]]
+) -> A:
+    if engine.failed is not None:
+        raise engine.failed
     engine.limits.check(request)
     try:
         found: PendingAnswer[A] = await handler(engine, request)
@@ -463,7 +662,8 @@ async def _first_task(engine: Engine, record: LoadedRun) -> None:
 
 
 def _was_carried_out(
-    engine: Engine, request: s.SignalWorkflow | s.CancelWorkflow | s.TerminateWorkflow
+    engine: Engine,
+    request: s.SignalWorkflow | s.CancelWorkflow | s.TerminateWorkflow | s.PauseWorkflow | s.UnpauseWorkflow,
 ) -> bool:
     """Whether a request whose answer was lost has been carried out, by whichever run of its workflow."""
     latest = engine.current(request.workflow_id) if request.request_id else None
@@ -492,9 +692,11 @@ def _done(engine: Engine, record: LoadedRun) -> PendingAnswer[s.Nothing]:
 
 
 def _attempt(
-    engine: Engine, token: bytes, workflow_id: str, run_id: str, activity_id: str
+    engine: Engine, token: bytes, workflow_id: str, run_id: str, activity_id: str, *, waits: bool = False
 ) -> tuple[AttemptToken, LoadedRun, OpenActivity]:
-    """The running attempt that a request names, by token or by ids."""
+    """The running attempt that a request names, by token or by ids; with `waits` also, by ids, one that waits for its
+    next attempt.
+    """
     found: tuple[LoadedRun, OpenActivity] | None = None
     if token:
         try:
@@ -506,13 +708,20 @@ def _attempt(
             return name, *found
     else:
         record = find(engine, workflow_id, run_id)
-        for activity in record.run.activities.values():
-            if activity.scheduled.activity_id == activity_id and activity.started_ns:
-                name = AttemptToken(record.run.run_id, activity.scheduled_event_id, activity.attempt)
-                return name, record, activity
+        activity = _waiting(record, activity_id)
+        if activity is not None and (activity.started_ns or waits):
+            name = AttemptToken(record.run.run_id, activity.scheduled_event_id, activity.attempt)
+            return name, record, activity
     raise ServiceError(
         "invalid activityID or activity already timed out or invoking workflow is completed",
         status="NOT_FOUND",
+    )
+
+
+def _waiting(record: LoadedRun, activity_id: str) -> OpenActivity | None:
+    """The pending activity of this id."""
+    return next(
+        (each for each in record.run.activities.values() if each.scheduled.activity_id == activity_id), None
     )
 
 
@@ -550,7 +759,7 @@ def _pending(activity: OpenActivity) -> s.PendingActivity:
         activity_id=activity.scheduled.activity_id,
         activity_type=activity.scheduled.activity_type,
         state=state,
-        attempt=activity.attempt,
+        attempt=activity.attempt - activity.earlier or 1,
         maximum_attempts=retry_rule(activity).maximum_attempts,
         last_failure=activity.last_failure,
         next_attempt_time_ns=0 if activity.started_ns else activity.available_ns,

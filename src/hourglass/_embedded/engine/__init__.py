@@ -7,6 +7,7 @@ runs          all runs in memory, over a store
 starting      starting a workflow: the policies for ids that are taken or were used
 deployments   versions of workers, and which worker may take what
 dispatch      tasks, queries, attempts and updates between runs and handles
+progress      what activities publish, for those who follow their runs
 schedules     looks at each schedule when its time has come
 upkeep        runs that nothing uses now: opening, waking, retention
 engine        all of it, put together

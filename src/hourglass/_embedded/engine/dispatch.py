@@ -10,7 +10,7 @@ handle knows goes to no other; while an update waits, its run has a task.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -32,6 +32,7 @@ from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import narrowest_timeout
 from hourglass._embedded.rules.draft import Draft, Eager, key_of
 from hourglass._embedded.rules.run import OpenActivity, Run, Transition
+from hourglass._embedded.rules.steps import ask_for_activities, complete_and_take_task
 from hourglass._embedded.rules.tasks import TaskAnswer
 from hourglass._embedded.rules.updates import Updates, Waiting, call_id, request_id
 from hourglass._engine import commands as c
@@ -57,7 +58,7 @@ def activity_task(namespace: str, run: Run, activity: OpenActivity, token: bytes
         activity_type=scheduled.activity_type,
         spec=spec,
         arguments=scheduled.arguments,
-        attempt=activity.attempt,
+        attempt=activity.attempt - activity.earlier or 1,
         namespace=namespace,
         workflow_id=run.started.workflow_id,
         run_id=run.run_id,
@@ -102,8 +103,14 @@ class ActivityDispatch:
             activity = None if record is None else record.run.activities.get(scheduled)
             if record is None or activity is None or activity.started_ns or activity.available_ns > now:
                 continue
+            if record.run.paused is not None:
+                continue
             versions = self._deployments
             if versions.in_use and not versions.takes_attempt(taker, record.run, activity):
+                continue
+            if runs.queues.shared and not runs.queues.is_for_attempt(taker, activity.scheduled.activity_type):
+                if runs.queues.uniform:
+                    return None  # others have less in hand, whatever the type
                 continue
             token = AttemptToken(run_id, scheduled, activity.attempt)
             in_hand = record.attempts[scheduled] = TakenAttempt(token, taker, record)
@@ -168,7 +175,14 @@ class ActivityDispatch:
             self.end(taken.token, result, who)  # it counts no more, or its run was parked and loaded anew
             return False
         record.attempts.pop(scheduled, None)
-        self._runs.change(
+        run, runs = record.run, self._runs
+        if eager is not None and run.task is None and run.task_count and runs.may_go_on(record):
+            now = runs.clock.now_ns()
+            step = complete_and_take_task(run, activity, value, who, now, eager)
+            if step.run.task_is_started and len(step.encoded) <= runs.limits.transaction_bytes:
+                runs.go_on(record, step, now, to_worker=True)
+                return True
+        runs.change(
             record,
             lambda run, now: transitions.complete_activity(run, activity, value, who, now, eager),
             to_worker=eager is not None,
@@ -212,6 +226,14 @@ class ActivityDispatch:
             del record.attempts[token.scheduled_event_id]
             self._runs.note_hands(record)
 
+    def lose(self, token: AttemptToken) -> None:
+        """The process of the worker that had an attempt has ended: it is tried again, as its policy says."""
+        self.release(token)
+        found = self.find(token)
+        if found is not None and not found[1].deferred:
+            record, activity = found
+            self._runs.change(record, lambda run, now: transitions.lose_attempt_of(run, activity, now))
+
     def give_back(self, token: AttemptToken) -> None:
         """An attempt that was taken did not reach a worker: it waits again."""
         self.release(token)
@@ -240,7 +262,7 @@ class UpdateDispatch:
     def admit(self, record: LoadedRun, request: UpdateRequest) -> Waiting:
         """A client asks for an update of a new id."""
         waiting = self.of(record).admit(request)
-        self._want_task(record)
+        self.want_task(record)
         return waiting
 
     def give(self, record: LoadedRun) -> tuple[UpdateRequest, ...]:
@@ -261,9 +283,10 @@ class UpdateDispatch:
             updates.waiting.clear()  # a client that waits asks the run that follows, if one does
             return
         updates.answered(number)
-        self._want_task(record)
+        self.want_task(record)
 
-    def _want_task(self, record: LoadedRun) -> None:
+    def want_task(self, record: LoadedRun) -> None:
+        """See to it that a run whose updates wait has a task, unless it is paused."""
         waits = record.updates is not None and record.updates.waiting
         if waits and record.run.is_open and record.run.task is None:
             silent = isinstance(record.events[-1].attributes, WorkflowTaskCompleted)
@@ -297,9 +320,18 @@ class TaskDispatch:
 
     def take(self, taker: QueuePoller) -> LoadedRun | None:
         """Give a handle a run's task, if one waits on its queue that it may have."""
-        for run_id in () if self._runs.stopped else self._runs.queues.tasks(taker.task_queue):
+        queues = self._runs.queues
+        for run_id in () if self._runs.stopped else queues.tasks(taker):
             record = self._runs.in_memory(run_id)
             if record is not None and self._may_take(record, taker):
+                if (
+                    queues.shared
+                    and record.sticky is not taker
+                    and not queues.is_for_task(taker, record.run.started.workflow_type)
+                ):
+                    if queues.uniform:
+                        return None  # others have less in hand, whatever the type
+                    continue
                 self._start(record, taker)
                 # A run that has outgrown its limits was ended instead. Begin anew: the queue changed under the loop.
                 return record if record.run.task_is_started else self.take(taker)
@@ -325,7 +357,7 @@ class TaskDispatch:
     def take_queries(self, taker: QueuePoller) -> LoadedRun | None:
         """Give a handle a run that has queries to answer and no task to be done before."""
         for record in self._asked.values():
-            if record.run.task is None and self._is_for(record, taker):
+            if record.run.task is None and self._is_for(record, taker) and self._knows(record, taker):
                 del self._asked[record.run.run_id]
                 self._stick(record, taker)
                 return record
@@ -372,6 +404,7 @@ class TaskDispatch:
         """If it was this handle that knew a run: others may take what waits of it now."""
         if record.sticky is taker:
             record.sticky = None
+            self._runs.queues.release(taker, record.run.run_id)
             if record.run.is_open:
                 self._runs.queues.wake(record.run.started.spec.task_queue)
 
@@ -385,6 +418,30 @@ class TaskDispatch:
         self._asked.pop(record.run.run_id, None)
         self._runs.note_hands(record)
         return questions
+
+    def ask_at_once(
+        self,
+        record: LoadedRun,
+        number: int,
+        commands: Sequence[c.Command],
+        flags: tuple[int, ...],
+        eager: Eager,
+    ) -> bool:
+        """Take the answer to a task if it asks for activities, all of which its worker takes at once, and says nothing else;
+        False, and nothing has happened, if it is not such a one: then `finish` is asked.
+        """
+        runs, run = self._runs, record.run
+        task = run.task
+        if task is None or task.number != number or not task.started_event_id or task.transient:
+            return False
+        if not runs.may_go_on(record):
+            return False
+        now = runs.clock.now_ns()
+        step = ask_for_activities(run, commands, flags, eager, now)
+        if step is None:
+            return False
+        runs.go_on(record, step, now)
+        return True
 
     def finish(
         self, record: LoadedRun, number: int, answer: tasks.TaskAnswer, eager: Eager | None = None
@@ -443,6 +500,17 @@ class TaskDispatch:
         if _is_in_hand(record.run, number):
             self._runs.change(record, lambda run, now: tasks.fail_task(run, int(cause), failure, who, now))
 
+    def lose(self, record: LoadedRun, number: int) -> None:
+        """The process of the worker that had a task has ended: it is wanted again at once."""
+        if _is_in_hand(record.run, number):
+            self._runs.change(record, transitions.lose_task)
+
+    def ask_again(self, record: LoadedRun, queries: Sequence[WaitingQuery]) -> None:
+        """A worker has ended with these queries in hand: another one answers them."""
+        for query in queries:
+            if not query.answer.done():
+                self.ask(record, query)
+
     def _may_take(self, record: LoadedRun, taker: QueuePoller) -> bool:
         task = record.run.task
         ready = (
@@ -461,10 +529,16 @@ class TaskDispatch:
         # A worker that knows the run, and is of a version that it has left, keeps no other from taking it.
         return sticky is None or sticky is taker or not versions.takes_task(sticky, record.run)
 
+    def _knows(self, record: LoadedRun, taker: QueuePoller) -> bool:
+        """Whether a handle that could answer a run's queries knows its workflow, as well as any other of the queue."""
+        queues = self._runs.queues
+        return not queues.shared or queues.is_for_type(taker, record.run.started.workflow_type)
+
     def _stick(self, record: LoadedRun, taker: QueuePoller) -> None:
         """From now on this handle knows the run, and no other."""
         before, record.sticky = record.sticky, taker
         if before is not None and before is not taker:
+            self._runs.queues.release(before, record.run.run_id)
             before.moved(record.run.run_id)
 
 

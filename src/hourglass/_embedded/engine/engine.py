@@ -3,9 +3,9 @@
 Must not know: activations (see `workers`), requests (see `clients`). It is put together from parts, each with
 its own invariants: `runs` (runs and how they change), `dispatch` (which handle takes which task, attempt and update),
 `task_queues` (what waits to be taken), `upkeep` (runs that nothing uses now), `schedules` (what starts runs again and
-again), `deployments` (versions of workers). Everything runs on one asyncio loop and nothing waits but `durable`: the
-engine is ahead of its store, and a handle or a request that lets something out of the engine waits for the number of
-the change that it rests on. Several connections may use one engine.
+again), `progress` (what activities publish), `deployments` (versions of workers). Everything runs on one asyncio loop and
+nothing waits but `durable`: the engine is ahead of its store, and a handle or a request that lets something out of the
+engine waits for the number of the change that it rests on. Several connections may use one engine.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import logging
 from hourglass._embedded.clock import Clock, RealClock
 from hourglass._embedded.engine.deployments import Deployments
 from hourglass._embedded.engine.dispatch import ActivityDispatch, TaskDispatch, UpdateDispatch
+from hourglass._embedded.engine.progress import ProgressMemory
 from hourglass._embedded.engine.run import LoadedRun
 from hourglass._embedded.engine.runs import RunTable
 from hourglass._embedded.engine.schedules import Schedules
@@ -60,6 +61,7 @@ class Engine:
         self.tasks = TaskDispatch(self.runs, self.deployments)
         self.updates = UpdateDispatch(self.runs)
         self.attempts = ActivityDispatch(self.runs, namespace, self.deployments)
+        self.progress = ProgressMemory()
         self.schedules = Schedules(self.runs, self.doubt)
         self.runs.awaiting = self.schedules
         store.on_refusal(self._refused)
@@ -68,6 +70,8 @@ class Engine:
         self.closed = False
         self.is_over = False
         """Whether it has failed or was closed."""
+        self.is_recovered = False
+        """Whether the runs that were in flight are in memory: not where a process has opened the file for a moment."""
 
     async def open_existing(self) -> None:
         """Begin an epoch: recover the runs that the store knows and that were in flight or are due, and from
@@ -75,6 +79,7 @@ class Engine:
         """
         self.deployments.load()
         self.schedules.load()  # runs that are overdue may close on the way
+        self.is_recovered = True
         await self._upkeep.open(self.runs, durable=self.durable, die=self.die)
         if not self.is_over:
             self.schedules.begin()

@@ -138,7 +138,8 @@ class LoadedRun:
                 self.live.discard(event_id)
                 when = timer_wake_ns(self.run, event_id) if self.run.timers else 0
             else:
-                if not activity.deferred if activity.started_ns else activity.available_ns <= now_ns:
+                waits = activity.available_ns <= now_ns and self.run.paused is None
+                if not activity.deferred if activity.started_ns else waits:
                     self.live.add(event_id)
                 else:
                     self.live.discard(event_id)

@@ -36,7 +36,7 @@ from hourglass._embedded.rules.run import RUNNING, OpenActivity, Run, TellSchedu
 from hourglass._embedded.rules.transitions import needs_recovery, recover
 from hourglass._embedded.rules.wakes import run_wake_ns
 from hourglass._embedded.store.search_attributes import SearchAttributes
-from hourglass._embedded.store.store import Change, Refusal, ScheduleChange, Store, Stored
+from hourglass._embedded.store.store import AT_ONCE, Change, Refusal, ScheduleChange, Store, Stored
 from hourglass._history import events as h
 from hourglass.errors import StorageError
 
@@ -358,6 +358,50 @@ class RunTable:
             self._apply(record, tasks.fail_task(run, cause, None, "history-service", now), _NOTHING, now)
         return ""
 
+    def may_go_on(self, record: LoadedRun) -> bool:
+        """Whether `go_on` may be asked for a run: it is open, within its limits, and nothing keeps it from being changed."""
+        run, limits = record.run, self.limits
+        return (
+            run.status is RUNNING
+            and run.length <= limits.history_events
+            and run.history_size <= limits.history_bytes
+            and not self.stopped
+            and not self._transaction.is_open
+            and not (self.parked and run.run_id in self.parked)
+        )
+
+    def go_on(self, record: LoadedRun, step: Transition, now: int, *, to_worker: bool = False) -> None:
+        """Apply a step by which the handle that has the run's task or attempt takes what it leads to: it concerns no task
+        queue, no other run and no request. All that `change` does then, in one piece: most steps come by here. `to_worker`:
+        the handle takes the run's task; else it has taken an attempt at least.
+        """
+        run, events = step.run, record.events
+        record.run = run
+        events += step.events
+        encoded = record.unstored + step.encoded if record.unstored else step.encoded
+        touched = record.touched | step.touched if record.touched else step.touched
+        if to_worker and self._patience:
+            record.unstored, record.touched = encoded, touched
+            self._keep_back(record)
+        else:
+            if self._kept_back:
+                self._kept_back.pop(run.run_id, None)
+            change = Change(
+                run=run,
+                events=tuple(events[record.stored_events :]),
+                encoded=encoded,
+                touched=touched,
+                wake_ns=AT_ONCE,  # a worker has something of it
+            )
+            record.stored_events, record.unstored, record.touched = len(events), b"", _NOTHING
+            record.number = self.appended = number = self.store.append(change)
+            record.stored_wake_ns = AT_ONCE
+            self._commits.appended(number)
+        earliest = record.look(step.touched, now)
+        self._alarms.set(record, earliest, now)
+        if record.changed.waiters:
+            record.changed.ring()
+
     def find_request(self, latest: LoadedRun, request_id: str) -> str:
         """The run id of the run that carried out a request, among all runs of a workflow, whose latest is given;
         empty if none did.
@@ -443,6 +487,17 @@ class RunTable:
             del self._current[workflow_id]
         return True
 
+    def forget(self, record: LoadedRun) -> int:
+        """Remove a run that has closed, and is durable, for good; gives the number of the change."""
+        self._alarms.silence(record)
+        run_id, workflow_id = record.run.run_id, record.run.started.workflow_id
+        self._records.pop(run_id, None)
+        self._kept_back.pop(run_id, None)
+        if self._current.get(workflow_id) == run_id:
+            del self._current[workflow_id]
+        self.appended = self.store.forget(run_id)
+        return self.appended
+
     def park(self, run_id: str, refusal: Refusal) -> LoadedRun | None:
         """What is in memory of a run cannot be stored: drop it, so that the run is again as it stands in the store,
         and give nothing of it out any more. Gives the record, which for caches and requests that still hold it is
@@ -480,7 +535,7 @@ class RunTable:
             children={},
         )
         record.look(pending, self.clock.now_ns())
-        self.queues.offer(record.run, pending, self.clock.now_ns())
+        self.queues.offer(record.run, pending, self.clock.now_ns(), record.sticky)
         holders = {id(each.taker): each.taker for each in record.attempts.values()}
         if record.sticky is not None:
             holders[id(record.sticky)] = record.sticky
@@ -647,7 +702,7 @@ class RunTable:
         run = record.run
         if run.run_id not in self.parked:
             self._alarms.set(record, earliest, now)
-            self.queues.offer(run, ids, now)
+            self.queues.offer(run, ids, now, record.sticky)
         if record.attempts:
             record.tell_holders(ids)
         self.note_hands(record)

@@ -53,7 +53,7 @@ def start_workflow(
             if reason:
                 raise ServiceError(reason, status="INVALID_ARGUMENT")
         return used, existing
-    _check_room(runs)
+    check_room(runs)
     event = transitions.signaled(signal) if signal is not None else None
     ids = tuple(filter(None, (request.request_id, signal.request_id if signal is not None else "")))
     if request.spec.search_attributes:
@@ -108,7 +108,19 @@ def _check_cron(request: StartWorkflow) -> None:
         raise ServiceError(str(error), status="INVALID_ARGUMENT") from error
 
 
-def _check_room(runs: RunTable) -> None:
+def check_free(existing: LoadedRun) -> None:
+    """Raise `WorkflowAlreadyStartedError` where a workflow's id is taken by a run that is open."""
+    if existing.run.is_open:
+        raise WorkflowAlreadyStartedError(
+            f"workflow {existing.run.started.workflow_id!r} has already started (run {existing.run.run_id})",
+            workflow_id=existing.run.started.workflow_id,
+            workflow_type=existing.run.started.workflow_type,
+            run_id=existing.run.run_id,
+        )
+
+
+def check_room(runs: RunTable) -> None:
+    """Raise `StorageError` where the store has no room for new workflows."""
     refusal = runs.store.refuses_starts()
     if refusal:
         raise StorageError(f"no new workflow can be started: {refusal}", status="RESOURCE_EXHAUSTED")
@@ -140,7 +152,7 @@ def _use_existing(
         request.id_reuse_policy is IdReusePolicy.TERMINATE_IF_RUNNING
         or conflict is IdConflictPolicy.TERMINATE_EXISTING
     ):
-        _check_room(runs)
+        check_room(runs)
         end = TerminateWorkflow(
             workflow_id=request.workflow_id,
             reason="TerminateIfRunning WorkflowIdReusePolicy",

@@ -151,6 +151,7 @@ class Upkeep:
         self._ticker = asyncio.get_running_loop().call_later(TICK, self.tick)
         self._follow_jumps()
         self._keep_time()
+        self._runs.queues.sample()
         self._runs.store_stands_still()
         self._watch_room()
         self._drop_idle()

@@ -6,6 +6,7 @@ draft           the pen of a transition: writes events, keeps the run in step; w
 wakes           when a run must be looked at again
 versioning      which version of worker a run belongs to
 activities      decisions about one activity: when it is due, whether it is tried again, how it ended
+steps           the two steps that most runs take most of the time, each in one piece
 schedule_times  when a schedule, or a workflow with a cron string, acts
 followers       which run follows another: continue-as-new, retry, cron
 children        what happens between a run and others

@@ -13,17 +13,10 @@ import msgspec
 from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules.run import JUST_BEFORE, OpenActivity
 from hourglass._engine.commands import ScheduleActivity
+from hourglass._engine.retries import complete_retry, next_delay, retry_state
 from hourglass._engine.specs import ActivitySpec, Payloads, RetryRule
 from hourglass._history import events as h
-from hourglass.converter import (
-    ApplicationFailure,
-    CanceledFailure,
-    Failure,
-    Payload,
-    ServerFailure,
-    TerminatedFailure,
-    TimeoutFailure,
-)
+from hourglass.converter import Failure, Payload, TimeoutFailure
 from hourglass.errors import RetryState, TimeoutType
 
 NO_TIME_LEFT = (
@@ -72,13 +65,6 @@ _complete_once = lru_cache(maxsize=1024)(_complete)
 """All calls of an activity share one spec, and then the completed one, too."""
 
 
-def complete_retry(rule: RetryRule) -> RetryRule:
-    """A retry policy with its longest interval, which is a hundred times the first where it is not given."""
-    if rule.maximum_interval:
-        return rule
-    return msgspec.structs.replace(rule, maximum_interval=rule.initial_interval * 100)
-
-
 _USUAL_RETRY = complete_retry(RetryRule())
 
 
@@ -87,55 +73,16 @@ def retry_rule(activity: OpenActivity) -> RetryRule:
     return activity.spec.retry_policy or _USUAL_RETRY
 
 
-def backoff(rule: RetryRule, attempt: int) -> float:
-    """Seconds between the attempt of this number and the next."""
-    longest = rule.maximum_interval or rule.initial_interval * 100
-    try:
-        return min(rule.initial_interval * rule.backoff_coefficient ** min(attempt - 1, 200), longest)
-    except OverflowError:  # as 2.0 ** 1024; the longest interval is reached long before
-        return longest
-
-
-def next_delay(rule: RetryRule, attempt: int, failure: Failure | None) -> float:
-    """Seconds until the next attempt: as the failure says, or else the policy."""
-    if failure is not None and isinstance(failure.info, ApplicationFailure):
-        named = failure.info.next_retry_delay
-        if named is not None:
-            return named
-    return backoff(rule, attempt)
-
-
-def retry_state(rule: RetryRule, attempt: int, failure: Failure) -> RetryState:
-    """Whether a policy allows another attempt (IN_PROGRESS), or why not; time limits are the caller's."""
-    match failure.info:
-        case ApplicationFailure() as info:
-            if info.non_retryable or info.type in rule.non_retryable_error_types:
-                return RetryState.NON_RETRYABLE_FAILURE
-        case CanceledFailure() | TerminatedFailure():
-            return RetryState.NON_RETRYABLE_FAILURE
-        case ServerFailure(non_retryable=True):
-            return RetryState.NON_RETRYABLE_FAILURE
-        case TimeoutFailure(type=timeout) if timeout not in (
-            TimeoutType.START_TO_CLOSE,
-            TimeoutType.HEARTBEAT,
-        ):
-            return RetryState.TIMEOUT
-        case _:
-            pass
-    if rule.maximum_attempts and attempt >= rule.maximum_attempts:
-        return RetryState.MAXIMUM_ATTEMPTS_REACHED
-    return RetryState.IN_PROGRESS
-
-
 def next_attempt(activity: OpenActivity, failure: Failure, now_ns: int) -> OpenActivity | RetryState:
     """The activity waiting for its next attempt, or why there is none."""
     if activity.cancel_requested_event_id:
         return RetryState.CANCEL_REQUESTED
     rule = retry_rule(activity)
-    state = retry_state(rule, activity.attempt, failure)
+    state = retry_state(rule, activity.tries, failure)
     if state is not RetryState.IN_PROGRESS:
         return state
-    available = later(now_ns, to_ns(next_delay(rule, activity.attempt, failure)))
+    delay = next_delay(rule, activity.tries, failure) if activity.tries else 0.0
+    available = later(now_ns, to_ns(delay))
     whole = activity.spec.schedule_to_close_timeout
     if whole and available >= later(activity.scheduled_ns, to_ns(whole)):
         return RetryState.TIMEOUT
@@ -286,7 +233,7 @@ def _is_retryable_timeout(failure: Failure) -> bool:
 def _started(activity: OpenActivity) -> h.ActivityTaskStarted:
     return h.ActivityTaskStarted(
         scheduled_event_id=activity.scheduled_event_id,
-        attempt=activity.attempt,
+        attempt=activity.attempt - activity.earlier or 1,
         identity=activity.identity,
         last_failure=activity.last_failure,
         began_ns=max(activity.started_ns, activity.after_ns),

@@ -15,7 +15,6 @@ import msgspec
 
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
-from hourglass._embedded.rules.activities import complete_retry
 from hourglass._embedded.rules.draft import Draft
 from hourglass._embedded.rules.run import (
     OpenChild,
@@ -30,6 +29,7 @@ from hourglass._embedded.rules.schedule_times import backoff_until_next
 from hourglass._embedded.rules.versioning import inherited, inherited_override
 from hourglass._engine import commands as c
 from hourglass._engine.options import LONGEST_TASK_TIMEOUT
+from hourglass._engine.retries import complete_retry
 from hourglass._engine.specs import IdReusePolicy, ParentClosePolicy, StartSpec
 from hourglass._history import events as h
 from hourglass._history import events as o

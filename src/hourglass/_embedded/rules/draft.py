@@ -264,11 +264,14 @@ class Draft:
     def want_task(self, *, at_once: bool = False) -> None:
         """Schedule a task, unless one is wanted already or, without `at_once`, the run still waits for its first."""
         if self.run.task is None and (at_once or not is_backing_off(self.run, self.now_ns)):
+            if self.run.paused is not None:
+                self.change(paused=replace(self.run.paused, missed=True))
+                return
             self._schedule(attempt=1, available_ns=self.now_ns)
 
     def want_update_task(self, *, silent: bool) -> None:
         """Schedule a task for updates, which wait in memory: speculative, unless it is the run's first."""
-        if self.run.task is None:
+        if self.run.task is None and self.run.paused is None:
             speculative = self.run.task_count > 0
             self._schedule(
                 attempt=1,
@@ -315,7 +318,10 @@ class Draft:
             silent=silent,
         )
         self._changed = True
-        force_setattr(run, "task", task)
+        if run.paused is None:
+            force_setattr(run, "task", task)
+        else:  # the next attempt of a task that a worker had when the run was paused
+            force_setattr(run, "paused", replace(run.paused, task=task))
         force_setattr(run, "task_count", number)
 
     # --- the end --------------------------------------------------------------------------------------------
@@ -338,6 +344,7 @@ class Draft:
             activities={},
             timers={},
             children={},
+            paused=None,
         )
 
     def step(
@@ -397,15 +404,8 @@ class Eager(msgspec.Struct, frozen=True, gc=False):
     task_queue: str
     limits: Limits
     attempts: int = 0
-
-
-def start_task(
-    run: Run, identity: str, limits: Limits, now_ns: int, target: WorkerDeploymentVersion | None = None
-) -> Transition:
-    """A worker takes the run's task. `target` is where a run that is pinned would go otherwise."""
-    draft = Draft(run, now_ns)
-    begin_task(draft, task_of(run), identity, limits, target)
-    return draft.step()
+    types: frozenset[str] | None = None
+    """The types of activities that it knows, where another worker may know more; None: all that are asked for."""
 
 
 def take_task(draft: Draft, eager: Eager) -> None:
@@ -427,11 +427,15 @@ def start_attempt(run: Run, activity: OpenActivity, identity: str, now_ns: int) 
 def take_attempts(draft: Draft, eager: Eager) -> None:
     """The worker whose commands asked for activities takes those on its queue, as many as it has slots for."""
     left = 0 if eager.limits.is_overgrown(draft.length, draft.history_size) else eager.attempts
+    if draft.run.paused is not None:
+        left = 0
     wanted: list[OpenActivity] = []
     pending = draft.run.activities
     for event_id in sorted(draft.touched) if left else ():
         activity = pending.get(event_id)
-        if activity is not None and not activity.started_ns and activity.spec.task_queue == eager.task_queue:
+        if activity is None or activity.started_ns or activity.spec.task_queue != eager.task_queue:
+            continue
+        if eager.types is None or activity.scheduled.activity_type in eager.types:
             wanted.append(activity)
     if len(wanted) > left:  # not all of them can be taken
         wanted.sort(key=lambda each: level_of(draft.run, each))

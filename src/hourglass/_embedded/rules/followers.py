@@ -7,12 +7,12 @@ from __future__ import annotations
 import msgspec
 
 from hourglass._embedded.clock import later, to_ns
-from hourglass._embedded.rules.activities import complete_retry, next_delay, retry_state
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.schedule_times import backoff_until_next
 from hourglass._embedded.rules.versioning import inherited, without_version
 from hourglass._engine.commands import ContinueAsNew
 from hourglass._engine.options import LONGEST_TASK_TIMEOUT
+from hourglass._engine.retries import complete_retry, next_delay, retry_state
 from hourglass._engine.specs import Payloads
 from hourglass._history import events as h
 from hourglass.converter import Failure, TimeoutFailure

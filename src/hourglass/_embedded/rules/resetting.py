@@ -238,6 +238,55 @@ def reset(
     )
 
 
+def begin_with(
+    history: Sequence[h.HistoryEvent], workflow_id: str, new_run_id: str, now_ns: int
+) -> Transition:
+    """A run of this workflow id that has this history already and goes on from its end. A task that a worker had at the
+    end is wanted anew. Raises `ServiceError` for a history that no other run can go on with.
+    """
+    started = history[0].attributes if history else None
+    if not isinstance(started, h.WorkflowExecutionStarted):
+        raise _refused("the history does not begin with the start of a workflow")
+    if any(event.id != place for place, event in enumerate(history, 1)):
+        raise _refused("the history has gaps: its events are not numbered from 1 on")
+    foreign = next((event for event in history if not isinstance(event.attributes, h.KINDS)), None)
+    if foreign is not None:
+        raise _refused(f"this engine has no {type(foreign.attributes).__name__}, as event {foreign.id} is")
+    if isinstance(history[-1].attributes, h.FINAL):
+        raise _refused("the history is that of a workflow that has ended")
+    # The run id that the code's random numbers come from stays (`original_run_id`): what it did before is done again.
+    begun = msgspec.structs.replace(
+        started,
+        workflow_id=workflow_id,
+        first_run_id=new_run_id,
+        continued_run_id="",
+        parent_namespace="",
+        parent_workflow_id="",
+        parent_run_id="",
+        parent_initiated_event_id=0,
+        root_workflow_id="",
+        root_run_id="",
+    )
+    kept = (msgspec.structs.replace(history[0], attributes=begun), *history[1:])
+    run, asks = rebuild(new_run_id, kept, now_ns)
+    if run.children:
+        child = next(iter(run.children.values())).initiated.workflow_id
+        raise _refused(f"the run waits for its child {child!r} there, which is that of another run")
+    if asks:
+        raise _refused("the run has sent something to another workflow there, and has not heard of it")
+    draft = Draft(run, now_ns)
+    if run.task_is_started:
+        _fail_task(draft, started.original_run_id, "the run goes on as another one")
+        draft.want_task()
+    step = draft.step()
+    return msgspec.structs.replace(
+        step,
+        events=(*kept, *step.events),
+        encoded=encode_events(kept) + step.encoded,
+        touched=frozenset((*step.run.activities, *step.run.timers)),
+    )
+
+
 def again(events: Iterable[h.Attributes], request: ResetWorkflow) -> Iterator[h.Attributes]:
     """What of this is sent to the new run."""
     for attributes in events:

@@ -101,6 +101,8 @@ class OpenActivity(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     scheduled_ns: int
     available_ns: int
     attempt: int = 1
+    earlier: int = 0
+    """How many of its attempts were before its last reset: they count for its retry policy no more."""
     started_ns: int = 0
     last_started_ns: int = 0
     heartbeat_ns: int = 0
@@ -114,6 +116,11 @@ class OpenActivity(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Whether a client will complete this attempt by its token (asynchronous completion): it outlives the worker
     process that began it.
     """
+
+    @property
+    def tries(self) -> int:
+        """Which attempt this is for its retry policy; 0: it was reset, and its first is the next."""
+        return self.attempt - self.earlier
 
 
 class PendingTimer(msgspec.Struct, frozen=True, gc=False):
@@ -152,6 +159,18 @@ class PendingTask(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
     """Whether the run wanted to close by the task before, and was refused because something had come meanwhile."""
 
 
+class Pause(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """That a run is paused, why, and what is withheld from workers meanwhile: its task, or (`missed`) that something has
+    happened for which it would have got one.
+    """
+
+    reason: str = ""
+    identity: str = ""
+    since_ns: int = 0
+    task: PendingTask | None = None
+    missed: bool = False
+
+
 class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Everything about one run but its history.
 
@@ -182,6 +201,8 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     version: WorkerDeploymentVersion | None = None
     """The version of the worker that answered its last task, or that it was begun for."""
     behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
+    paused: Pause | None = None
+    """While it is paused: such a run is open, and has no task that a worker could take."""
 
     def pending(self, event_id: int) -> OpenActivity | PendingTimer | OpenChild | None:
         """What is pending since this event, if anything is."""

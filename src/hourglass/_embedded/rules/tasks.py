@@ -19,9 +19,8 @@ import msgspec
 
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.clock import SECOND, later, to_ns
-from hourglass._embedded.rules import activities, children
-from hourglass._embedded.rules.draft import Draft, Eager, take_attempts, task_of, write_unwritten
-from hourglass._embedded.rules.draft import start_task as start_task
+from hourglass._embedded.rules import activities, children, steps
+from hourglass._embedded.rules.draft import Draft, Eager, begin_task, take_attempts, task_of, write_unwritten
 from hourglass._embedded.rules.draft import unwritten as unwritten
 from hourglass._embedded.rules.followers import continue_follower, cron_follower, next_attempt_or_run
 from hourglass._embedded.rules.limits import Limits, blob_size
@@ -335,6 +334,18 @@ def leaves_no_trace(task: PendingTask, answer: TaskAnswer) -> bool:
     return task.speculative and not answer.commands and not answer.again
 
 
+def start_task(
+    run: Run, identity: str, limits: Limits, now_ns: int, target: WorkerDeploymentVersion | None = None
+) -> Transition:
+    """A worker takes the run's task. `target` is where a run that is pinned would go otherwise."""
+    task = task_of(run)
+    if not task.transient and target is None:
+        return steps.start_task(run, task, identity, limits, now_ns)
+    draft = Draft(run, now_ns)
+    begin_task(draft, task, identity, limits, target)
+    return draft.step()
+
+
 def complete_task(
     run: Run, answer: TaskAnswer, new_run_id: str, limits: Limits, now_ns: int, eager: Eager | None = None
 ) -> Transition:
@@ -343,6 +354,12 @@ def complete_task(
     if run.held and not signals and may_be_followed(answer):
         raise AnswerRefused(h.UNHANDLED_COMMAND, "UNHANDLED_COMMAND", "UnhandledCommand")
     task = task_of(run)
+    if len(answer.commands) == 1 and not task.transient and answer.version is None:
+        only = answer.commands[0].command
+        if type(only) is c.CompleteRun:
+            step = steps.complete_run(run, only, answer.flags, answer.identity, limits, now_ns)
+            if step is not None:
+                return step
     draft = Draft(run, now_ns)
     if task.transient:
         if leaves_no_trace(task, answer):

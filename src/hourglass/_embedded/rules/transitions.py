@@ -14,19 +14,26 @@ from collections.abc import Iterable
 
 import msgspec
 
-from hourglass._contract.service import CancelWorkflow, SignalWorkflow, TerminateWorkflow, WorkflowStatus
+from hourglass._contract.service import (
+    CancelWorkflow,
+    PauseWorkflow,
+    SignalWorkflow,
+    TerminateWorkflow,
+    UnpauseWorkflow,
+    WorkflowStatus,
+)
 from hourglass._embedded.clock import later, to_ns
-from hourglass._embedded.rules import activities
+from hourglass._embedded.rules import activities, steps
 from hourglass._embedded.rules.activities import lost_failure
 from hourglass._embedded.rules.draft import Draft, Eager, take_task
 from hourglass._embedded.rules.draft import start_attempt as start_attempt
 from hourglass._embedded.rules.followers import next_attempt_or_run
-from hourglass._embedded.rules.run import OpenActivity, PendingTask, Run, Transition
+from hourglass._embedded.rules.run import OpenActivity, Pause, Run, Transition
 from hourglass._embedded.rules.tasks import LONGEST_WAIT, forget_speculative_task, time_out_task
 from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
+from hourglass._engine.retries import next_delay
 from hourglass._engine.specs import Payloads
 from hourglass._history import events as h
-from hourglass._history.encoding import encode, encode_events
 from hourglass.converter import Failure, Payload
 from hourglass.errors import RetryState
 
@@ -50,6 +57,8 @@ def open_run(
         version=started.inherited_pinned_version,
         behavior=PINNED if started.inherited_pinned_version is not None else UNSPECIFIED,
     )
+    if not signals and not started.first_task_backoff:
+        return steps.open_run(run, now_ns)
     draft = Draft(run, now_ns)
     draft.write(started)
     for signal in signals:
@@ -95,6 +104,56 @@ def terminate(run: Run, request: TerminateWorkflow, now_ns: int) -> Transition:
         reason=request.reason or NO_REASON, details=request.details, identity=request.identity
     )
     draft.close(final, WorkflowStatus.TERMINATED)
+    return draft.step()
+
+
+def pause(run: Run, request: PauseWorkflow, now_ns: int) -> Transition:
+    """A client pauses the run: what waits for a worker is withheld. A worker that has its task, or an attempt, may end it."""
+    draft = Draft(run, now_ns)
+    draft.drop_speculative_task()
+    waiting = draft.run.task if not draft.run.task_is_started else None
+    if waiting is not None:
+        draft.set_task(None)
+    _write_or_hold(draft, h.WorkflowExecutionPaused(identity=request.identity, reason=request.reason))
+    draft.change(
+        paused=Pause(reason=request.reason, identity=request.identity, since_ns=now_ns, task=waiting)
+    )
+    draft.touched.update(run.activities)
+    return draft.step()
+
+
+def unpause(run: Run, request: UnpauseWorkflow, now_ns: int) -> Transition:
+    """A run that was paused goes on: it gets the task that was withheld, or one for what has happened meanwhile."""
+    draft = Draft(run, now_ns)
+    pause = run.paused or Pause()
+    _write_or_hold(draft, h.WorkflowExecutionUnpaused(identity=request.identity, reason=request.reason))
+    draft.change(paused=None)
+    if pause.task is not None and draft.run.task is None:
+        draft.set_task(msgspec.structs.replace(pause.task, available_ns=now_ns))
+    elif pause.missed:
+        draft.want_task()
+    draft.touched.update(run.activities)
+    return draft.step()
+
+
+def _write_or_hold(draft: Draft, attributes: h.Attributes) -> None:
+    """Write an event that wants no task by itself; while a worker has the task, all events wait for its end."""
+    if draft.run.task_is_started:
+        draft.happen(attributes)
+    else:
+        draft.write(attributes)
+
+
+def reset_activity(run: Run, activity: OpenActivity, forget_heartbeat: bool, now_ns: int) -> Transition:
+    """A client has the attempts of an activity begin anew. One that a worker has goes on, and the next is the first."""
+    draft = Draft(run, now_ns)
+    if activity.started_ns:
+        changed = msgspec.structs.replace(activity, earlier=activity.attempt)
+    else:
+        changed = msgspec.structs.replace(activity, earlier=activity.attempt - 1, available_ns=now_ns)
+    if forget_heartbeat:
+        changed = msgspec.structs.replace(changed, heartbeat_details=())
+    draft.put_activity(changed)
     return draft.step()
 
 
@@ -144,9 +203,7 @@ def _latest_attempt(activity: OpenActivity, now_ns: int) -> int:
     """When the next attempt is due at the latest, had the one before failed just now."""
     if activity.attempt == 1:
         return now_ns
-    delay = activities.next_delay(
-        activities.retry_rule(activity), activity.attempt - 1, activity.last_failure
-    )
+    delay = next_delay(activities.retry_rule(activity), max(activity.tries - 1, 1), activity.last_failure)
     return now_ns + to_ns(delay)
 
 
@@ -214,70 +271,13 @@ def complete_activity(
     eager: Eager | None = None,
 ) -> Transition:
     """An attempt returned."""
-    if eager is not None and run.task is None and run.task_count:
-        return _complete_and_take_task(run, activity, result, identity, now_ns, eager)
+    if eager is not None and run.task is None and run.task_count and run.paused is None:
+        return steps.complete_and_take_task(run, activity, result, identity, now_ns, eager)
     draft = Draft(run, now_ns)
     _end(draft, activity, activities.completed(activity, result, identity))
     if eager is not None:
         take_task(draft, eager)
     return draft.step()
-
-
-def _complete_and_take_task(
-    run: Run, activity: OpenActivity, result: Payload | None, identity: str, now_ns: int, eager: Eager
-) -> Transition:
-    """What `complete_activity` does where nothing but this end leads to the run's next task, which the worker takes at
-    once. Most steps of most runs are this one: without a draft it takes a third of the time.
-    """
-    limits, length, started = eager.limits, run.length, run.started.spec
-    began_ns = max(activity.started_ns, activity.after_ns)
-    time_ns = max(now_ns, run.latest_ns, began_ns)
-    first, end = activities.completed(activity, result, identity, length + 1)
-    events = [
-        h.HistoryEvent(length + 1, began_ns or now_ns, first),
-        h.HistoryEvent(length + 2, time_ns, end),
-        h.HistoryEvent(
-            length + 3,
-            time_ns,
-            h.WorkflowTaskScheduled(task_queue=started.task_queue, task_timeout=started.task_timeout),
-        ),
-    ]
-    encoded = encode_events(events)
-    length, size = length + 3, run.history_size + len(encoded)
-    number, scheduled, taken = run.task_count + 1, length, not limits.is_overgrown(length, size)
-    suggest = taken and (length >= limits.suggest_events or size >= limits.suggest_bytes)
-    if taken:
-        length += 1
-        attributes = h.WorkflowTaskStarted(
-            scheduled_event_id=scheduled,
-            identity=eager.identity,
-            history_size=size,
-            suggest_continue_as_new=suggest,
-        )
-        events.append(h.HistoryEvent(length, time_ns, attributes))
-        begun = encode(events[3])
-        encoded += begun
-        size += len(begun)
-    pending = run.activities.copy()
-    del pending[activity.scheduled_event_id]
-    after = msgspec.structs.replace(
-        run,
-        length=length,
-        latest_ns=time_ns,
-        history_size=size,
-        task=PendingTask(
-            number=number,
-            scheduled_event_id=scheduled,
-            available_ns=now_ns,
-            started_event_id=length if taken else 0,
-            started_ns=now_ns if taken else 0,
-            identity=eager.identity if taken else "",
-            suggest_continue_as_new=suggest,
-        ),
-        task_count=number,
-        activities=pending,
-    )
-    return Transition(after, tuple(events), encoded, frozenset((activity.scheduled_event_id,)))
 
 
 def fail_activity(
@@ -392,6 +392,20 @@ def recover(run: Run, new_run_id: str, now_ns: int) -> Transition:
         forget_speculative_task(draft)
     elif draft.run.task_is_started:
         time_out_task(draft, at_once=True)
+    return draft.step()
+
+
+def lose_attempt_of(run: Run, activity: OpenActivity, now_ns: int) -> Transition:
+    """The process of the worker that had this attempt has ended, and others serve the run still."""
+    draft = Draft(run, now_ns)
+    lose_attempt(draft, activity, lost_failure(activity))
+    return draft.step()
+
+
+def lose_task(run: Run, now_ns: int) -> Transition:
+    """The process of the worker that had the run's task has ended: the task is wanted again at once."""
+    draft = Draft(run, now_ns)
+    time_out_task(draft, at_once=True)
     return draft.step()
 
 

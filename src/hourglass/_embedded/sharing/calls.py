@@ -10,7 +10,7 @@ Invariants: a request goes on until it is answered, whichever process dies meanw
 it is sent; engines know a request whose answer was lost by its id, and of the few that have none what there is now
 tells whether they were carried out (`was_carried_out`). That the owner has died is known by the end of its
 connection, and by a look at the lock every second where that end does not come. A client that waits is warned when no
-process owns the file (`NoWorkerNotice`), and when no worker serves the workflow's task queue (`UnservedNotice`).
+process owns the file (`NoWorkerNotice`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _MISS = 0.003
 _AGAIN = 2.0
 """After how many seconds to look again for the end of a run that had not closed when no process owned the file."""
 _PRECEDENCE = 0.05
-"""After an owner's death the workers that stand by have the first chance at the lock, for so many seconds."""
+"""After an owner's death the processes with workers have the first chance at the lock, for so many seconds."""
 
 
 @dataclass(slots=True)
@@ -98,7 +98,6 @@ class CallRouter:
         self._missed_at = 0.0
         self._lost_at = 0.0
         self._no_worker = NoWorkerNotice(path)
-        self._unserved = UnservedNotice(path, self.call)
 
     def own(self, engine: OpenEngine) -> None:
         """From now on the engine is here."""
@@ -113,7 +112,6 @@ class CallRouter:
         tasks = [each for each in (self._connecting, self._watch) if each is not None]
         if self._watch is not None:
             self._watch.cancel()
-        await self._unserved.close()
         if tasks:
             await asyncio.wait(tasks)
         await self._ownerless.close()
@@ -122,18 +120,26 @@ class CallRouter:
 
     async def call(self, request: s.Request[A]) -> A:
         """Ask whichever engine there is, and go on until it has answered."""
-        watch = self._unserved.watch(request)
-        try:
-            engine, lost = self.engine, False
-            if engine is not None and engine.failed is None:  # as a rule: nothing has to be searched for
-                try:
-                    return await engine.call(request)
-                except EngineClosed:
-                    lost = True
-            return await self._search(request, lost)
-        finally:
-            if watch is not None:
-                watch.cancel()
+        engine, lost = self.engine, False
+        if engine is not None and engine.failed is None:  # as a rule: nothing has to be searched for
+            try:
+                return await engine.call(request)
+            except EngineClosed:
+                lost = True
+        return await self._search(request, lost)
+
+    async def execute(self, request: s.StartWorkflow) -> s.Executed:
+        """Start a workflow and wait for its end, where the engine is here; else, or where it is closed meanwhile, the
+        answer says how the start went, and that its run is open.
+        """
+        engine, lost = self.engine, False
+        if engine is not None and engine.failed is None:
+            try:
+                return await engine.execute(request)
+            except EngineClosed:
+                lost = True
+        started = await self._search(request, lost)
+        return s.Executed(started.run_id, s.StillOpen(started.run_id))
 
     async def _search(self, request: s.Request[A], lost: bool) -> A:
         """Go on until there is an answer. `lost` says that the request may be under way already."""
@@ -328,53 +334,3 @@ class NoWorkerNotice:
                 self._path,
                 extra={"unserved_file": self._path},  # so that the command line can say it in its own words
             )
-
-
-class UnservedNotice:
-    """Warns a client that waits for a result when no worker polls the workflow's task queue, once per queue. Belongs to
-    one event loop.
-
-    That there is no worker at all is said by `NoWorkerNotice`; here there is one, for other queues, and the wait would
-    be as long and as silent.
-    """
-
-    def __init__(self, path: str, call: Call) -> None:
-        self._path = path
-        self._call = call
-        self._said: set[str] = set()
-        self._looks: set[asyncio.Task[None]] = set()
-
-    def watch(self, request: s.Request[Any]) -> asyncio.TimerHandle | None:
-        """A request begins; for a wait, gives a timer, which the caller cancels when the wait ends."""
-        if not isinstance(request, s.WaitForClose):
-            return None
-        return asyncio.get_running_loop().call_later(SILENCE, self._begin, request)
-
-    async def close(self) -> None:
-        """Look no more."""
-        for look in self._looks:
-            look.cancel()
-        await asyncio.gather(*self._looks, return_exceptions=True)
-
-    def _begin(self, request: s.WaitForClose) -> None:
-        look = asyncio.get_running_loop().create_task(self._look(request))
-        self._looks.add(look)
-        look.add_done_callback(self._looks.discard)
-
-    async def _look(self, request: s.WaitForClose) -> None:
-        try:
-            asked = s.DescribeWorkflow(workflow_id=request.workflow_id, run_id=request.run_id)
-            queue: str = (await self._call(asked)).summary.task_queue
-            found = await self._call(s.GetPollers(task_queue=queue))
-        except HourglassError:
-            return  # the wait itself must not fail because this could not be found out
-        if found.pollers or not found.served or queue in self._said:
-            return
-        self._said.add(queue)
-        _client_log.warning(
-            "workflow %s waits in the task queue %r, which no worker serves: the worker on %s serves %s",
-            request.workflow_id,
-            queue,
-            self._path,
-            ", ".join(repr(each) for each in found.served),
-        )

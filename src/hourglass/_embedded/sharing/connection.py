@@ -92,8 +92,13 @@ class FileConnection:
 
     @property
     def standing(self) -> str:
-        """This process's part in the file, for people: owner, client, or standing by for which process."""
+        """This process's part in the file, for people: owner, client, or working for which process."""
         return self._file.standing
+
+    @property
+    def processes(self) -> tuple[s.WorkerProcess, ...]:
+        """The processes that work on the file, the owner first; empty where this one has no worker."""
+        return self._file.processes
 
     @property
     def condition(self) -> DiskCondition | None:
@@ -105,6 +110,10 @@ class FileConnection:
         if request.effect is s.Effect.READ:
             return self._read(request)
         return self._call(request)
+
+    def execute(self, request: s.StartWorkflow) -> Coroutine[Any, Any, s.Executed]:
+        """Start a workflow and wait for its end, as one request where the engine is in this process."""
+        return self._calls.run(self._file.execute, request)
 
     async def _read(self, request: s.Request[A]) -> A:
         """Ask; where the file's disk is full the answer says so, and the log too, once."""
@@ -135,7 +144,7 @@ class FileConnection:
             raise too_late(request, limit) from None
 
     async def open_handle(self, config: HandleConfig) -> FileHandle:
-        """Open a handle for a task queue: it works if this process owns the file, and stands by if another does."""
+        """Open a handle for a task queue: it works in this process's engine, or for the process that owns the file."""
         if not config.identity:
             config = msgspec.structs.replace(config, identity=self._identity)
         handle = await self._calls.run(self._file.open_handle, config)

@@ -153,6 +153,10 @@ class ReadOnlyStore(FileReads):
         if number > 0:
             raise StorageError(self.held, status=self._status)
 
+    def forget(self, run_id: str) -> int:
+        """Raise why nothing is forgotten."""
+        raise StorageError(self.held, status=self._status)
+
     def forget_closed(self, before_ns: int, limit: int) -> int:
         """Nothing is forgotten."""
         return 0

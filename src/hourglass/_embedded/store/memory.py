@@ -277,15 +277,30 @@ class MemoryStore:
         """Drop runs that closed before this time."""
         count = 0
         while count < limit and self._closed and self._closed[0][0] < before_ns:
-            _, run_id = self._closed.popleft()
-            run = self._runs.pop(run_id)
-            self._listing.changed(run_id)
-            self._events.pop(run_id)
-            self._forget_requests(run.started.workflow_id, run_id)
-            if self._current.get(run.started.workflow_id) == run_id:
-                del self._current[run.started.workflow_id]
+            self._drop(self._closed.popleft()[1])
             count += 1
         return count
+
+    def forget(self, run_id: str) -> int:
+        """Drop a run that has closed."""
+        self._number += 1
+        if run_id in self._runs:
+            self._closed = deque(each for each in self._closed if each[1] != run_id)
+            self._drop(run_id)
+        return self._number
+
+    def _drop(self, run_id: str) -> None:
+        run = self._runs.pop(run_id)
+        workflow_id = run.started.workflow_id
+        self._listing.changed(run_id)
+        self._events.pop(run_id)
+        self._forget_requests(workflow_id, run_id)
+        if self._current.get(workflow_id) == run_id:
+            # An earlier run of the same id is the latest one now, as it is in a file.
+            earlier = [each.run_id for each in self._runs.values() if each.started.workflow_id == workflow_id]
+            self._current |= {workflow_id: earlier[-1]} if earlier else {}
+            if not earlier:
+                del self._current[workflow_id]
 
     def _forget_requests(self, workflow_id: str, run_id: str) -> None:
         for request_id in self._request_ids.pop(run_id, ()):

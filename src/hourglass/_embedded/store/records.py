@@ -270,6 +270,11 @@ class StoredReads:
         found = self._rows("SELECT CAST(data AS BLOB) FROM events ORDER BY key DESC LIMIT 64")
         return max((_last_time_ns(data) for (data,) in found), default=0)
 
+    def key(self, run_id: str) -> int | None:
+        """The key of a run that has closed."""
+        found = self._rows("SELECT key FROM runs WHERE run_id = ? AND close_ns > 0", plain(run_id))
+        return found[0][0] if found else None
+
     def closed(self, before_ns: int, limit: int) -> Sequence[int]:
         """The keys of runs that closed before a time, earliest first."""
         text = "SELECT key FROM runs WHERE close_ns > 0 AND close_ns < ? ORDER BY close_ns LIMIT ?"

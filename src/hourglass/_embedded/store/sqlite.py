@@ -340,6 +340,18 @@ class SqliteStore(FileReads):
             self._thread.give(Turn((), self._durability.given, keys))
         return len(keys)
 
+    def forget(self, run_id: str) -> int:
+        """Drop a run that has closed and is durable; returns the number of that change."""
+        with self._reading():
+            key = self._reads.key(run_id)
+        self._hand_over()
+        self._durability.given += 1
+        if key is not None and key not in self._forgetting:
+            self._forgets += 1
+            self._forgetting[key] = self._forgets
+        self._thread.give(Turn((), self._durability.given, [] if key is None else [key]))
+        return self._durability.given
+
     def refuses_starts(self) -> str:
         """Why new workflows should be refused now; "" if they need not be."""
         if self._thread.held:

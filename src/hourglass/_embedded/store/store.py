@@ -239,6 +239,10 @@ class Store(Protocol):
         """What the engine keeps for itself under a name; empty if there is nothing."""
         ...
 
+    def forget(self, run_id: str) -> int:
+        """Drop a run that has closed and is durable; returns the number of that change."""
+        ...
+
     def forget_closed(self, before_ns: int, limit: int) -> int:
         """Drop runs that closed before this time, at most so many; says how many. (Retention.)"""
         ...

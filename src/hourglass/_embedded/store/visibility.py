@@ -41,7 +41,7 @@ def summary(run: Run) -> WorkflowSummary:
         workflow_id=run.started.workflow_id,
         run_id=run.run_id,
         workflow_type=run.started.workflow_type,
-        status=run.status,
+        status=run.status if run.paused is None else WorkflowStatus.PAUSED,
         task_queue=run.started.spec.task_queue,
         start_time_ns=run.start_ns,
         execution_time_ns=first_task_ns(run),

@@ -93,11 +93,17 @@ class Written(NamedTuple):
     """Its own id and its workflow's, as they are stored."""
     memo: dict[str, Payload] | None
     search_attributes: dict[str, Payload] | None
+    is_paused: bool = False
 
     def shows(self, run: Run) -> bool:
         """Whether lists show the run, which is open, as it is."""
-        return (self.memo is run.memo or self.memo == run.memo) and (
-            self.search_attributes is run.search_attributes or self.search_attributes == run.search_attributes
+        return (
+            (self.memo is run.memo or self.memo == run.memo)
+            and (
+                self.search_attributes is run.search_attributes
+                or self.search_attributes == run.search_attributes
+            )
+            and self.is_paused is (run.paused is not None)
         )
 
 
@@ -125,7 +131,9 @@ class WrittenRuns:
 
     def show(self, run: Run, written: Written) -> None:
         """Lists show an open run as it is."""
-        self._runs[run.run_id] = written._replace(memo=run.memo, search_attributes=run.search_attributes)
+        self._runs[run.run_id] = written._replace(
+            memo=run.memo, search_attributes=run.search_attributes, is_paused=run.paused is not None
+        )
 
     def forget(self, run_id: str) -> None:
         """A run has closed, or is gone."""

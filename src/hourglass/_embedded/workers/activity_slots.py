@@ -43,23 +43,24 @@ class Heartbeats:
         self._clock = clock
         self._longest = longest
         self._send = send
-        self._pauses: dict[bytes, _Pause] = {}
+        self.pauses: dict[bytes, _Pause] = {}
+        """The attempts whose next heartbeat waits."""
 
     def beat(self, token: bytes, details: Payloads, timeout: float) -> None:
         """An attempt with this heartbeat timeout (0: none) lives."""
-        pause = self._pauses.get(token)
+        pause = self.pauses.get(token)
         if pause is not None:
             pause.newest = details
             return
         interval = min(self._longest, timeout * _PART_OF_TIMEOUT) if timeout else self._longest
         if interval > 0:
             end = self._clock.call_after(to_ns(interval), lambda: self._resume(token, timeout))
-            self._pauses[token] = _Pause(end)
+            self.pauses[token] = _Pause(end)
         self._send(token, details)
 
     def end(self, token: bytes, *, flush: bool) -> None:
         """An attempt is over; what was kept back is sent before, or dropped."""
-        pause = self._pauses.pop(token, None)
+        pause = self.pauses.pop(token, None)
         if pause is not None:
             pause.end()
             if flush and pause.newest is not None:
@@ -67,11 +68,11 @@ class Heartbeats:
 
     def close(self) -> None:
         """No attempt is ours any more."""
-        for token in tuple(self._pauses):
+        for token in tuple(self.pauses):
             self.end(token, flush=False)
 
     def _resume(self, token: bytes, timeout: float) -> None:
-        pause = self._pauses.pop(token, None)
+        pause = self.pauses.pop(token, None)
         if pause is not None and pause.newest is not None:
             self.beat(token, pause.newest, timeout)
 
@@ -90,7 +91,9 @@ class ActivitySlots:
         self._is_durable = engine.is_durable
         self._taker = taker
         self._config = config
+        self._queues = engine.queues
         self._offered = engine.queues.all_attempts(config.task_queue)
+        self._taken = engine.queues.taken(config.task_queue)
         self._most = config.max_concurrent_activities
 
     @property
@@ -112,13 +115,16 @@ class ActivitySlots:
 
     def take(self) -> None:
         """Take what there is, until something may be given out at once."""
+        queues = self._engine.queues
         while self._offered and self._taker.takes_activities and len(self.out) < self._most:
-            if self.kept and self._is_durable(self.kept[-1][1]):
+            # Alone it leaves the rest where a more urgent one can overtake it; beside others it takes its share now.
+            if self.kept and not queues.shared and self._is_durable(self.kept[-1][1]):
                 return
             taken = self._engine.attempts.take(self._taker)
             if taken is None:
                 return
             task, in_hand, rests_on = taken
+            self._taken.attempts += 1
             self.out[task.token] = in_hand
             self.kept.append((task, rests_on))
 
@@ -126,16 +132,21 @@ class ActivitySlots:
         """Whether those attempts are taken at once that an answer of the same worker asks for, and how many: if a
         poll waits for one, and none waited before.
         """
-        room = self._most - len(self.out)
+        room, queues, types = self._most - len(self.out), self._queues, None
         if room <= 0 or not self.polls or self._offered or not self._taker.takes_activities:
             return None
-        if not self._engine.queues.is_free:
+        if queues.versioned or queues.policy.is_selective:
             return None
-        return Eager(self._config.identity, self._config.task_queue, self._engine.limits, room)
+        if queues.shared:
+            room, types = queues.share(self._taker, room), self._config.activity_types
+            if room <= 0:
+                return None
+        return Eager(self._config.identity, self._config.task_queue, self._engine.limits, room, types)
 
     def took(self, record: LoadedRun, since: int) -> None:
         """Some were taken at once; they were asked for in the run's history from this index on."""
         for task, in_hand in self._engine.attempts.begun(record, since, self._taker):
+            self._taken.attempts += 1
             self.out[task.token] = in_hand
             self.kept.append((task, record.number))
 
@@ -169,6 +180,19 @@ class ActivitySlots:
     def stop(self) -> None:
         """Ask the worker to stop all attempts."""
         self.kept.extend((ActivityCancel(token, "WORKER_SHUTDOWN"), 0) for token in self.out)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more would be taken now."""
+        return bool(self.polls) and self._taker.takes_activities and len(self.out) < self._most
+
+    def lose(self) -> None:
+        """The worker's process has ended: what it had is lost, what it had not got yet is for others."""
+        self.give_back()
+        out, self.out = self.out, {}
+        self.kept.clear()
+        for in_hand in out.values():
+            self._engine.attempts.lose(in_hand.token)
 
     def give_up(self) -> None:
         """Let go of all attempts, those that the worker has included."""

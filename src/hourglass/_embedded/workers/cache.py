@@ -254,6 +254,12 @@ class Cache:
         out, cached.out = cached.out, Out.NOTHING
         self.outstanding -= 1
         if out is Out.EVENTS and type(completion) is Succeeded:
+            try:
+                if self._ask_at_once(cached, completion):
+                    return True
+            except Exception as error:
+                self._fail(cached, *_blame(error, cached))
+                return True
             self._accept(cached, completion)
         elif out is Out.EVICTION:
             self._forget(cached)
@@ -308,6 +314,21 @@ class Cache:
             if cached.task_number:
                 self._engine.tasks.fail(cached.record, cached.task_number, cause, _SHUT_DOWN, who)
             self._forget(cached)
+        self.local.abandon()
+        self.ready.clear()
+        self.outstanding = 0
+
+    def lose(self) -> None:
+        """The worker's process has ended: its tasks are wanted again at once, its queries are asked of others."""
+        tasks = self._engine.tasks
+        for cached in tuple(self._runs.values()):
+            record, number, questions = cached.record, cached.task_number, cached.questions
+            cached.task_number, cached.questions = 0, ()
+            self._forget(cached)
+            if number:
+                tasks.lose(record, number)
+            if questions:
+                tasks.ask_again(record, questions)
         self.local.abandon()
         self.ready.clear()
         self.outstanding = 0
@@ -403,6 +424,30 @@ class Cache:
             self._fail(cached, *_blame(error, cached))
             return
         (self._advance if more else self._finish)(cached)
+
+    def _ask_at_once(self, cached: CachedRun, completion: Succeeded) -> bool:
+        """If an answer asks for activities, which this worker takes, and there is nothing else to say or to do: have all of
+        it done as one step. Else False, and `_accept` is asked. What follows is the same either way.
+        """
+        record, cursor, commands = cached.record, cached.cursor, completion.commands
+        if not commands or record.queries or record.updates is not None or cached.eviction is not None:
+            return False
+        if not self._size or self._letting_go or self._taker.version is not None:
+            return False
+        eager = self._hand.wanted()
+        if eager is None or not cursor.may_ask(commands):
+            return False
+        used = cached.used_flags
+        if completion.used_flags and not used.issuperset(completion.used_flags):
+            used = used.union(completion.used_flags)
+        flags = () if used <= cursor.flags else tuple(sorted(used - cursor.flags))
+        since = len(record.events)
+        if not self._engine.tasks.ask_at_once(record, cached.task_number, commands, flags, eager):
+            return False
+        cached.used_flags, cached.task_number = used, 0
+        self._hand.took(record, since)
+        cursor.asked(record.events, commands)
+        return True
 
     def _finish(self, cached: CachedRun, *, again: bool = False) -> None:
         self._rouse(cached)

@@ -306,6 +306,25 @@ class Cursor:
         self._is_up_to_date = True
         self._position = self._stop = own_events(self._outcomes, history, self._position)
 
+    def may_ask(self, commands: Sequence[c.Command]) -> bool:
+        """Whether these commands, the answer to the task in hand, are all that there is to say, and ask for activities only:
+        then the engine may be given them as they are, and `asked` stands for `accept`, `answer` and `step_over`.
+        """
+        if self._jobs or self._position < self._stop or self.local is not None or not self._in_task:
+            return False
+        return self._outcomes.may_ask(commands)
+
+    def asked(self, history: Sequence[h.HistoryEvent], commands: Sequence[c.Command]) -> None:
+        """The engine took these commands, as the answer to the task in hand: the events behind its end are theirs."""
+        self._in_task = False
+        completed = history[self._position]
+        assert isinstance(completed.attributes, h.WorkflowTaskCompleted)
+        if completed.attributes.flags:
+            self._read_task_completed(completed, completed.attributes)
+        self._outcomes.asked(commands, completed.id + 1)
+        self._is_up_to_date = True
+        self._position = self._stop = len(history)
+
     def next_activation(self) -> e.Activation | None:
         """The next activation; None when the history is used up. Raises `NondeterminismError`."""
         if not self._jobs and self._position < self._stop:

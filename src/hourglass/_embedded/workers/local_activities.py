@@ -24,10 +24,10 @@ from typing import TypeAlias
 import msgspec
 
 from hourglass._embedded.clock import later, to_ns
-from hourglass._embedded.rules.activities import backoff
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.commands import ScheduleLocalActivity
+from hourglass._engine.retries import backoff
 from hourglass._engine.specs import ActivityCancellationType, RetryRule
 from hourglass._history.events import LocalActivityMarkerRecorded, RecordLocalActivity
 from hourglass.converter import (

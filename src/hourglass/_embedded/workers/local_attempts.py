@@ -31,7 +31,6 @@ from hourglass._contract.handle import (
 )
 from hourglass._embedded.clock import Cancel, Clock, later, to_ns
 from hourglass._embedded.engine.dispatch import NEGLIGIBLE, unasked
-from hourglass._embedded.rules.activities import complete_retry
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.workers import local_activities
 from hourglass._embedded.workers.local_activities import (
@@ -41,6 +40,7 @@ from hourglass._embedded.workers.local_activities import (
     RunLocal,
     cancelled_at_once,
 )
+from hourglass._engine.retries import complete_retry
 from hourglass._engine.specs import RetryRule
 from hourglass.converter import ApplicationFailure, Failure, Payload
 from hourglass.errors import TimeoutType

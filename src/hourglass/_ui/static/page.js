@@ -14,7 +14,7 @@ function localTimes(root) {
 }
 
 // What is fetched beside a page may be dear: what is shown stays for a while though the page changes.
-const fetched = new Map(), DEAR = 10000;
+const fetched = new Map(), DEAR = 10000, AGAIN = 2000;
 
 async function fetchInto(element) {
   fetched.set(element.dataset.fetch, Date.now());
@@ -22,6 +22,9 @@ async function fetchInto(element) {
   if (answer && answer.ok) {
     element.innerHTML = await answer.text();
     localTimes(element);
+  } else if (!answer || answer.status === 503) {
+    // What it asks is away for now, or too busy.
+    setTimeout(() => { if (element.isConnected) fetchInto(element); }, AGAIN);
   }
 }
 

@@ -1,0 +1,201 @@
+"""`hourglass activity`: the activities that a workflow waits for: list them, and complete, fail or reset one by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hourglass._cli import connecting, console
+from hourglass._cli.connecting import Codec, Json, Namespace, RunId, Target, WorkflowId
+from hourglass._cli.console import Column, lines
+from hourglass.errors import ServiceError, UsageError
+
+if TYPE_CHECKING:
+    from hourglass.client import ActivityHandle, Client, PendingActivityInfo
+
+activity = typer.Typer(
+    name="activity",
+    help="Activities that a workflow waits for: list, complete, fail, reset.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Activity = Annotated[
+    str, typer.Argument(metavar="ACTIVITY", help="The activity's id, or its name where only one is open.")
+]
+
+_COLUMNS = (
+    Column("ACTIVITY", whole=True),
+    Column("NAME"),
+    Column("STATE", whole=True),
+    Column("ATTEMPT", whole=True),
+    Column("NEXT", whole=True),
+    Column("LAST FAILURE"),
+)
+
+
+@activity.command("list")
+def list_(
+    workflow_id: WorkflowId,
+    run_id: RunId = None,
+    target: Target = None,
+    namespace: Namespace = None,
+    codec: Codec = None,
+    json: Json = False,
+) -> None:
+    """List the activities that a workflow waits for, with their attempts and what went wrong last.
+
+    \b
+    Example:
+      hourglass activity list order-1
+    """
+    with connecting.connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
+        found = client.get_workflow_handle(workflow_id, run_id=run_id).describe().pending_activities
+    if json:
+        for each in found:
+            connecting.write_json(each, indent=None)
+    elif not found:
+        console.show(f"{workflow_id} waits for no activity")
+    else:
+        for line in lines(_COLUMNS, [_row(each) for each in found], console.room()):
+            console.show(line)
+
+
+def _row(each: PendingActivityInfo) -> list[tuple[str, str]]:
+    of = f" of {each.maximum_attempts}" if each.maximum_attempts else ""
+    following = each.next_attempt_time
+    return [
+        (each.id, ""),
+        (each.activity_type, ""),
+        (each.state.lower().replace("_", " "), "cyan" if each.state == "STARTED" else ""),
+        (f"{each.attempt}{of}", ""),
+        ("" if following is None else connecting.clock(following), ""),
+        ("" if each.last_failure is None else str(each.last_failure), "red"),
+    ]
+
+
+@activity.command()
+def complete(
+    workflow_id: WorkflowId,
+    name: Activity,
+    value: Annotated[
+        str, typer.Argument(metavar="VALUE", help="What it returns: JSON where it is JSON, else a text.")
+    ] = "null",
+    run_id: RunId = None,
+    target: Target = None,
+    namespace: Namespace = None,
+    codec: Codec = None,
+    json: Json = False,
+) -> None:
+    """Complete an activity by hand: the workflow goes on as if it had returned VALUE.
+
+    Also one that waits for its next attempt. An attempt that is running is not stopped, and its own end counts no more.
+
+    \b
+    Examples:
+      hourglass activity complete order-1 charge '"receipt-17"'
+      hourglass activity complete order-1 3
+    """
+    with connecting.connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
+        found, handle = _found(client, workflow_id, run_id, name)
+        handle.complete(connecting.values([value])[0])
+    _told(f"completed {found.activity_type} ({found.id}) of {workflow_id}", workflow_id, found, json)
+
+
+@activity.command()
+def fail(
+    workflow_id: WorkflowId,
+    name: Activity,
+    message: Annotated[str, typer.Option("--message", "-m", metavar="TEXT", help="What went wrong.")],
+    type: Annotated[
+        str, typer.Option(metavar="NAME", help="The error's type, by which workflows tell errors apart.")
+    ] = "ApplicationError",
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Fail only this attempt: it is tried again as its policy says.")
+    ] = False,
+    run_id: RunId = None,
+    target: Target = None,
+    namespace: Namespace = None,
+    codec: Codec = None,
+    json: Json = False,
+) -> None:
+    """Fail an activity by hand: the workflow sees an ActivityError, and does what it does about that.
+
+    Only an attempt that is running can be failed; one that waits for its next attempt can be completed or reset.
+
+    \b
+    Example:
+      hourglass activity fail order-1 charge --message "the bank says no" --type Declined
+    """
+    from hourglass.errors import ApplicationError
+
+    error = ApplicationError(message, type=type, non_retryable=not retry)
+    with connecting.connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
+        found, handle = _found(client, workflow_id, run_id, name)
+        try:
+            handle.fail(error)
+        except ServiceError as refused:
+            if found.state != "SCHEDULED":
+                raise
+            raise ServiceError(
+                f"{found.activity_type} ({found.id}) waits for attempt {found.attempt}: only an attempt that is running "
+                f"can be failed\n  hourglass activity complete {workflow_id} {found.id} VALUE   gives it a result"
+                f"\n  hourglass cancel {workflow_id}                     cancels it with its workflow",
+                status=refused.status,
+            ) from refused
+    _told(f"failed {found.activity_type} ({found.id}) of {workflow_id}", workflow_id, found, json)
+
+
+@activity.command()
+def reset(
+    workflow_id: WorkflowId,
+    name: Activity,
+    reset_heartbeat: Annotated[
+        bool, typer.Option("--reset-heartbeat", help="Forget the details of its last heartbeat, too.")
+    ] = False,
+    run_id: RunId = None,
+    target: Target = None,
+    namespace: Namespace = None,
+    codec: Codec = None,
+    json: Json = False,
+) -> None:
+    """Begin an activity's attempts anew, now: for one that has waited long, when what was broken is mended.
+
+    An attempt that is running goes on; if it fails, the next one counts as the first.
+
+    \b
+    Example:
+      hourglass activity reset order-1 charge
+    """
+    with connecting.connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
+        found, handle = _found(client, workflow_id, run_id, name)
+        handle.reset(reset_heartbeat=reset_heartbeat)
+    _told(f"{found.activity_type} ({found.id}) of {workflow_id} begins anew", workflow_id, found, json)
+
+
+def _found(
+    client: Client, workflow_id: str, run_id: str | None, name: str
+) -> tuple[PendingActivityInfo, ActivityHandle]:
+    """The activity that is meant, by id or by name. Raises `UsageError` with what there is instead."""
+    pending = client.get_workflow_handle(workflow_id, run_id=run_id).describe().pending_activities
+    found = [each for each in pending if each.id == name] or [
+        each for each in pending if each.activity_type == name
+    ]
+    if len(found) == 1:
+        handle = client.get_activity_handle(workflow_id=workflow_id, run_id=run_id, activity_id=found[0].id)
+        return found[0], handle
+    if found:
+        ids = ", ".join(each.id for each in found)
+        raise UsageError(
+            f"{workflow_id} waits for {len(found)} activities {name!r}: name one by its id: {ids}"
+        )
+    there = ", ".join(f"{each.activity_type} ({each.id})" for each in pending) or "none"
+    raise UsageError(f"{workflow_id} waits for no activity {name!r}; those that it waits for: {there}")
+
+
+def _told(text: str, workflow_id: str, found: PendingActivityInfo, json: bool) -> None:
+    if json:
+        connecting.write_json({"id": workflow_id, "activity": found.id, "name": found.activity_type})
+    else:
+        console.show(text)

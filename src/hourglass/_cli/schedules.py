@@ -1,0 +1,431 @@
+"""`hourglass schedule`: workflows that are started again and again: create, list, describe, pause, resume, trigger, backfill
+and delete.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hourglass._cli import connecting, console
+from hourglass._cli.connecting import Codec, Json, Namespace, Target, Values, Yes
+from hourglass._cli.console import Column, lines
+from hourglass.errors import UsageError
+
+if TYPE_CHECKING:
+    from hourglass.client import (
+        Schedule,
+        ScheduleCalendarSpec,
+        ScheduleDescription,
+        ScheduleListDescription,
+        ScheduleOverlapPolicy,
+        ScheduleSpec,
+        ScheduleStartOptions,
+    )
+
+schedule = typer.Typer(
+    name="schedule",
+    help="Workflows that are started again and again, by the clock.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+ScheduleId = Annotated[str, typer.Argument(metavar="ID", help="The schedule's id.")]
+
+
+class Overlap(StrEnum):
+    """What happens if a workflow is due while the one before still runs."""
+
+    skip = "skip"
+    buffer_one = "buffer-one"
+    buffer_all = "buffer-all"
+    cancel_other = "cancel-other"
+    terminate_other = "terminate-other"
+    allow_all = "allow-all"
+
+
+OverlapOption = Annotated[
+    Overlap | None, typer.Option(help="If the workflow before still runs.  [default: as the schedule says]")
+]
+Note = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is kept with the schedule.")]
+
+
+# --- create -----------------------------------------------------------------------------------------------------------
+
+
+@schedule.command()
+def create(
+    schedule_id: ScheduleId,
+    workflow: Annotated[str, typer.Argument(metavar="WORKFLOW", help="The workflow's name.")],
+    arguments: Values = None,
+    every: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DURATION", help="So often: 90s, 15m, 6h, 1d; counted from midnight UTC."),
+    ] = None,
+    cron: Annotated[
+        list[str] | None, typer.Option(metavar="CRON", help='At these times: "0 9 * * MON-FRI", @daily.')
+    ] = None,
+    time_zone: Annotated[
+        str | None, typer.Option(metavar="ZONE", help="Of the cron strings: Europe/Berlin.  [default: UTC]")
+    ] = None,
+    start_at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Not before: 2030-01-31T09:00.")
+    ] = None,
+    end_at: Annotated[str | None, typer.Option(metavar="TIME", help="Not after.")] = None,
+    jitter: Annotated[str | None, typer.Option(metavar="DURATION", help="Up to so much later.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only so many times.")] = None,
+    overlap: Annotated[Overlap, typer.Option(help="If the workflow before still runs.")] = Overlap.skip,
+    catchup: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="How late it may act after an outage.")
+    ] = None,
+    pause_on_failure: Annotated[
+        bool, typer.Option("--pause-on-failure", help="Pause after a workflow that failed.")
+    ] = False,
+    workflow_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="What the workflows' ids begin with.  [default: ID]")
+    ] = None,
+    task_queue: Annotated[str, typer.Option(metavar="NAME", help="The queue of their workers.")] = "default",
+    note: Note = "",
+    paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
+    trigger: Annotated[bool, typer.Option("--trigger", help="Act once at once, too.")] = False,
+    target: Target = None,
+    namespace: Namespace = None,
+    codec: Codec = None,
+    json: Json = False,
+) -> None:
+    """Create a schedule: it starts WORKFLOW with these arguments at each of its times.
+
+    \b
+    Examples:
+      hourglass schedule create nightly report --cron "0 3 * * *" --time-zone Europe/Berlin
+      hourglass schedule create poll check_mail inbox --every 15m --overlap buffer-one
+    """
+    from hourglass import client as c
+
+    if not every and not cron:
+        raise UsageError('say when: --every 1h, or --cron "0 9 * * *"; both may be repeated')
+    spec = c.ScheduleSpec(
+        intervals=[c.ScheduleIntervalSpec(connecting.duration(each, "--every")) for each in every or ()],
+        cron_expressions=list(cron or ()),
+        time_zone_name=time_zone,
+        start_at=connecting.moment(start_at, "--start-at"),
+        end_at=connecting.moment(end_at, "--end-at"),
+        jitter=None if jitter is None else connecting.duration(jitter, "--jitter"),
+    )
+    options: ScheduleStartOptions = {"task_queue": task_queue}
+    if workflow_id:
+        options["id"] = workflow_id
+    made = c.Schedule(
+        c.ScheduleActionStartWorkflow(workflow, *connecting.values(arguments), **options),
+        spec,
+        c.SchedulePolicy(
+            overlap=_policy(overlap),
+            catchup_window=None if catchup is None else connecting.duration(catchup, "--catchup"),
+            pause_on_failure=pause_on_failure,
+        ),
+        c.ScheduleState(
+            note=note, paused=paused, limited_actions=limit is not None, remaining_actions=limit or 0
+        ),
+    )
+    with connecting.connected(target, namespace, codec, makes_file=True) as client:
+        handle = client.create_schedule(schedule_id, made, trigger_immediately=trigger)
+        seen = handle.describe()
+    if json:
+        connecting.write_json(_document(seen))
+        return
+    following = seen.info.next_action_times
+    console.show(
+        f"created {schedule_id}: {_when(made.spec)}"
+        + ("; it is paused" if paused else f"; next at {connecting.clock(following[0])}" if following else "")
+    )
+
+
+def _policy(overlap: Overlap) -> ScheduleOverlapPolicy:
+    from hourglass import client
+
+    found: ScheduleOverlapPolicy = getattr(client.ScheduleOverlapPolicy, overlap.name.upper())
+    return found
+
+
+# --- list and describe ------------------------------------------------------------------------------------------------
+
+_COLUMNS = (
+    Column("ID"),
+    Column("STATE", whole=True),
+    Column("WORKFLOW"),
+    Column("WHEN"),
+    Column("NEXT", whole=True),
+    Column("LAST", whole=True),
+)
+
+
+@schedule.command("list")
+def list_(
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="How many at most.")] = 50,
+    target: Target = None,
+    namespace: Namespace = None,
+    codec: Codec = None,
+    json: Json = False,
+) -> None:
+    """List schedules, with when they act next.
+
+    \b
+    Example:
+      hourglass schedule list
+    """
+    with connecting.connected(target, namespace, codec) as client:
+        found = list(islice(client.list_schedules(), min(limit, sys.maxsize)))
+    if json:
+        for each in found:
+            connecting.write_json(each, indent=None)
+        return
+    if not found:
+        console.show("no schedules")
+        return
+    for line in lines(_COLUMNS, [_row(each) for each in found], console.room()):
+        console.show(line)
+    if len(found) == limit:
+        console.show(f"the first {limit}; --limit shows more")
+
+
+def _row(each: ScheduleListDescription) -> list[tuple[str, str]]:
+    last = each.recent_actions[-1].started_at if each.recent_actions else None
+    following = each.next_action_times[0] if each.next_action_times and not each.paused else None
+    return [
+        (each.id, ""),
+        ("paused", "yellow") if each.paused else ("active", "green"),
+        (each.workflow_type, ""),
+        (_when(each.spec), ""),
+        ("" if following is None else connecting.clock(following), ""),
+        ("" if last is None else connecting.clock(last), ""),
+    ]
+
+
+@schedule.command()
+def describe(
+    schedule_id: ScheduleId,
+    target: Target = None,
+    namespace: Namespace = None,
+    codec: Codec = None,
+    json: Json = False,
+) -> None:
+    """Describe one schedule: what it starts when, what it has started, and when it acts next.
+
+    \b
+    Example:
+      hourglass schedule describe nightly
+    """
+    with connecting.connected(target, namespace, codec) as client:
+        seen = client.get_schedule_handle(schedule_id).describe()
+    if json:
+        connecting.write_json(_document(seen))
+        return
+    for name, value in _facts(seen):
+        console.show(f"{name:<14} {console.one_line(str(value))}", whole=True)
+
+
+def _facts(seen: ScheduleDescription) -> list[tuple[str, object]]:
+    made, info = seen.schedule, seen.info
+    state = "paused" if made.state.paused else "active"
+    facts: list[tuple[str, object]] = [
+        ("id", seen.id),
+        ("state", state + (f": {made.state.note}" if made.state.note else "")),
+        ("workflow", f"{made.action.workflow}({', '.join(map(repr, made.action.args))})"),
+        ("task queue", made.action.options.get("task_queue", "default")),
+        ("when", _when(made.spec)),
+        ("overlap", made.policy.overlap.name.lower().replace("_", " ")),
+        ("acted", f"{info.num_actions} times"),
+        ("skipped", info.num_actions_skipped_overlap or None),
+        ("missed", info.num_actions_missed_catchup_window or None),
+        ("remaining", made.state.remaining_actions if made.state.limited_actions else None),
+    ]
+    facts += [("running", each.workflow_id) for each in info.running_actions]
+    facts += [
+        ("started", f"{each.action.workflow_id} at {connecting.clock(each.started_at)}")
+        for each in info.recent_actions[-5:]
+        if each.started_at is not None
+    ]
+    if not made.state.paused:
+        facts += [("next", connecting.clock(each)) for each in info.next_action_times[:3]]
+    return [(name, value) for name, value in facts if value is not None]
+
+
+def _document(seen: ScheduleDescription) -> dict[str, object]:
+    """A description as JSON can say it: the action is no dataclass."""
+    made: Schedule = seen.schedule
+    return {
+        "id": seen.id,
+        "workflow": str(made.action.workflow),
+        "args": list(made.action.args),
+        "options": dict(made.action.options),
+        "spec": made.spec,
+        "policy": made.policy,
+        "state": made.state,
+        "info": seen.info,
+        "memo": seen.memo,
+        "search_attributes": seen.search_attributes,
+    }
+
+
+def _when(spec: ScheduleSpec) -> str:
+    """A spec in a few words. An engine gives cron strings back as calendars."""
+    said = [f"every {connecting.span(each.every)}" for each in spec.intervals]
+    said += [f"cron {each}" for each in spec.cron_expressions]
+    said += [f"cron {_as_cron(each)}" for each in spec.calendars]
+    zone = f" ({spec.time_zone_name})" if spec.time_zone_name and spec.time_zone_name != "UTC" else ""
+    return ", ".join(said) + zone
+
+
+_PARTS = (
+    ("minute", 0, 59),
+    ("hour", 0, 23),
+    ("day_of_month", 1, 31),
+    ("month", 1, 12),
+    ("day_of_week", 0, 6),
+)
+
+
+def _as_cron(calendar: ScheduleCalendarSpec) -> str:
+    return " ".join(_numbers(getattr(calendar, name), low, high) for name, low, high in _PARTS)
+
+
+def _numbers(given: Any, low: int, high: int) -> str:
+    """Numbers of a calendar as a field of a cron string."""
+    said: list[str] = []
+    for each in given if isinstance(given, Sequence) else (given,):
+        start, end, step = (
+            (each, each, 1) if isinstance(each, int) else (each.start, max(each.start, each.end), each.step)
+        )
+        whole = "*" if (start, end) == (low, high) else f"{start}" if start == end else f"{start}-{end}"
+        said.append(whole if step <= 1 else f"{whole}/{step}")
+    return ",".join(said)
+
+
+# --- acting on one ----------------------------------------------------------------------------------------------------
+
+
+@schedule.command()
+def pause(
+    schedule_id: ScheduleId,
+    note: Note = "",
+    target: Target = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> None:
+    """Let a schedule rest. Workflows that it started go on; it can still be triggered.
+
+    \b
+    Example:
+      hourglass schedule pause nightly --note "the database moves"
+    """
+    with connecting.connected(target, namespace) as client:
+        client.get_schedule_handle(schedule_id).pause(note)
+    _told(f"paused {schedule_id}", schedule_id, json)
+
+
+@schedule.command()
+def resume(
+    schedule_id: ScheduleId,
+    note: Note = "",
+    target: Target = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> None:
+    """Let a schedule that was paused act again, from its next time on.
+
+    \b
+    Example:
+      hourglass schedule resume nightly
+    """
+    with connecting.connected(target, namespace) as client:
+        client.get_schedule_handle(schedule_id).unpause(note)
+    _told(f"{schedule_id} goes on", schedule_id, json)
+
+
+@schedule.command()
+def trigger(
+    schedule_id: ScheduleId,
+    overlap: OverlapOption = None,
+    target: Target = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> None:
+    """Let a schedule act now, besides its times, also while it is paused.
+
+    \b
+    Example:
+      hourglass schedule trigger nightly --overlap allow-all
+    """
+    with connecting.connected(target, namespace) as client:
+        handle = client.get_schedule_handle(schedule_id)
+        handle.trigger(overlap=None if overlap is None else _policy(overlap))
+    _told(f"triggered {schedule_id}", schedule_id, json)
+
+
+@schedule.command()
+def backfill(
+    schedule_id: ScheduleId,
+    start: Annotated[str, typer.Option("--from", metavar="TIME", help="From when: 2030-01-31T09:00.")],
+    end: Annotated[str, typer.Option("--to", metavar="TIME", help="Until when, included.")],
+    overlap: OverlapOption = None,
+    target: Target = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> None:
+    """Let a schedule act for times of the past, as if they were now: what an outage has left out.
+
+    \b
+    Example:
+      hourglass schedule backfill nightly --from 2030-01-28 --to 2030-01-31 --overlap buffer-all
+    """
+    from hourglass.client import ScheduleBackfill
+
+    begin, until = _moment(start, "--from"), _moment(end, "--to")
+    with connecting.connected(target, namespace) as client:
+        client.get_schedule_handle(schedule_id).backfill(
+            ScheduleBackfill(
+                start_at=begin, end_at=until, overlap=None if overlap is None else _policy(overlap)
+            )
+        )
+    _told(f"{schedule_id} acts for its times from {start} to {end}", schedule_id, json)
+
+
+def _moment(text: str, option: str) -> datetime:
+    found = connecting.moment(text, option)
+    assert found is not None
+    return found
+
+
+@schedule.command()
+def delete(
+    schedule_id: ScheduleId,
+    yes: Yes = False,
+    target: Target = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> None:
+    """Delete a schedule. Workflows that it started go on.
+
+    \b
+    Example:
+      hourglass schedule delete nightly --yes
+    """
+    with connecting.connected(target, namespace) as client:
+        handle = client.get_schedule_handle(schedule_id)
+        handle.describe()  # what is not there is said before anything is asked
+        connecting.confirm(f"delete the schedule {schedule_id}", yes)
+        handle.delete()
+    _told(f"deleted {schedule_id}", schedule_id, json)
+
+
+def _told(text: str, schedule_id: str, json: bool) -> None:
+    if json:
+        connecting.write_json({"id": schedule_id})
+    else:
+        console.show(text)

@@ -1,0 +1,66 @@
+"""When something that failed is tried again: the retry policy's arithmetic, as a Temporal server does it. Pure.
+
+The embedded engine decides by it; a worker says by it, where another engine decides, when the next attempt is due.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from hourglass._engine.specs import RetryRule
+from hourglass.converter import (
+    ApplicationFailure,
+    CanceledFailure,
+    Failure,
+    ServerFailure,
+    TerminatedFailure,
+    TimeoutFailure,
+)
+from hourglass.errors import RetryState, TimeoutType
+
+
+def complete_retry(rule: RetryRule) -> RetryRule:
+    """A retry policy with its longest interval, which is a hundred times the first where it is not given."""
+    if rule.maximum_interval:
+        return rule
+    return msgspec.structs.replace(rule, maximum_interval=rule.initial_interval * 100)
+
+
+def backoff(rule: RetryRule, attempt: int) -> float:
+    """Seconds between the attempt of this number and the next."""
+    longest = rule.maximum_interval or rule.initial_interval * 100
+    try:
+        return min(rule.initial_interval * rule.backoff_coefficient ** min(attempt - 1, 200), longest)
+    except OverflowError:  # as 2.0 ** 1024; the longest interval is reached long before
+        return longest
+
+
+def next_delay(rule: RetryRule, attempt: int, failure: Failure | None) -> float:
+    """Seconds until the next attempt: as the failure says, or else the policy."""
+    if failure is not None and isinstance(failure.info, ApplicationFailure):
+        named = failure.info.next_retry_delay
+        if named is not None:
+            return named
+    return backoff(rule, attempt)
+
+
+def retry_state(rule: RetryRule, attempt: int, failure: Failure) -> RetryState:
+    """Whether a policy allows another attempt (IN_PROGRESS), or why not; time limits are the caller's."""
+    match failure.info:
+        case ApplicationFailure() as info:
+            if info.non_retryable or info.type in rule.non_retryable_error_types:
+                return RetryState.NON_RETRYABLE_FAILURE
+        case CanceledFailure() | TerminatedFailure():
+            return RetryState.NON_RETRYABLE_FAILURE
+        case ServerFailure(non_retryable=True):
+            return RetryState.NON_RETRYABLE_FAILURE
+        case TimeoutFailure(type=timeout) if timeout not in (
+            TimeoutType.START_TO_CLOSE,
+            TimeoutType.HEARTBEAT,
+        ):
+            return RetryState.TIMEOUT
+        case _:
+            pass
+    if rule.maximum_attempts and attempt >= rule.maximum_attempts:
+        return RetryState.MAXIMUM_ATTEMPTS_REACHED
+    return RetryState.IN_PROGRESS

@@ -1,0 +1,56 @@
+"""Python's stacks as text: which of the frames are the author's, ours, or a library's.
+
+Stacks come in failures, from any machine, so whose a file is can only be told by how its path looks. Must not know:
+this machine's paths, exceptions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+_FRAME = re.compile(r'^\s*File "([^"]+)", line \d+', re.MULTILINE)
+_OURS = re.compile(
+    r"(?:^|[/\\])hourglass[/\\](?:_\w+|activity|client|contrib|converter|errors|interceptors|limits|metrics|progress|replay|testing"
+    r"|worker|workflow)[/\\.]"
+)
+_LIBRARY = re.compile(r"^<|[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d[\d.]*[/\\]")
+
+
+def is_ours(file: str) -> bool:
+    """Whether a path looks like a file of Hourglass."""
+    return _OURS.search(file) is not None
+
+
+def is_authors(file: str) -> bool:
+    """Whether a path looks like the author's own code, not ours, an installed package's or Python's."""
+    return _LIBRARY.search(file) is None and _OURS.search(file) is None
+
+
+def without_ours(trace: str) -> str:
+    """A stack without our frames; as it is where it has no others, or is not Python's."""
+    return _kept(trace, lambda file, _: not is_ours(file)) or trace.strip("\n")
+
+
+def authors_frames(trace: str) -> str:
+    """The author's frames of a stack, and the innermost one if a library raised; what is not ours where there are none of
+    the author's.
+    """
+    return _kept(trace, lambda file, last: is_authors(file) or (last and not is_ours(file))) or without_ours(
+        trace
+    )
+
+
+def _kept(trace: str, wanted: Callable[[str, bool], bool]) -> str:
+    entries = list(_entries(trace))
+    kept = [text for at, (file, text) in enumerate(entries) if wanted(file, at == len(entries) - 1)]
+    return "\n".join(kept)
+
+
+def _entries(trace: str) -> Iterator[tuple[str, str]]:
+    """Each frame of a stack: its file, and its lines."""
+    found = list(_FRAME.finditer(trace))
+    for at, frame in enumerate(found):
+        end = found[at + 1].start() if at + 1 < len(found) else len(trace)
+        lines = trace[frame.start() : end].splitlines()
+        yield frame[1], "\n".join(each for each in lines if each.strip())

@@ -1,0 +1,240 @@
+"""What an operator does to runs and activities, on both engines: pause, resume, delete, fork, reset and complete by hand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hourglass import ApplicationError, Client, Replayer, Worker, activity, workflow
+from hourglass.client import PendingActivityInfo, WorkflowHandle, WorkflowStatus
+from hourglass.errors import ServiceError, UsageError, WorkflowAlreadyStartedError, WorkflowNotFoundError
+from hourglass.testing import DevServer
+
+QUEUE = "managing"
+calls: list[str] = []
+mended = threading.Event()
+entered = threading.Semaphore(0)
+may_end = threading.Event()
+
+go = workflow.Channel("go", str)
+
+
+@activity.defn
+def step(name: str) -> str:
+    """Notes that it was called."""
+    calls.append(name)
+    return name.upper()
+
+
+@activity.defn(start_to_close_timeout=60)
+def broken() -> str:
+    """Fails until it is mended."""
+    if not mended.is_set():
+        raise ApplicationError("broken", next_retry_delay=600)
+    return "mended"
+
+
+@activity.defn(start_to_close_timeout=60)
+def held() -> str:
+    """Runs until the test lets it end."""
+    entered.release()
+    may_end.wait(30)
+    return "held"
+
+
+@workflow.defn
+def order() -> list[str]:
+    """A step, a signal, and two more steps."""
+    first = step("charge")
+    word = go.receive()
+    return [first, word, step("pack"), step("ship")]
+
+
+@workflow.defn
+def waits_for_broken() -> str:
+    """Waits for an activity that fails."""
+    return broken()
+
+
+@workflow.defn
+def holds() -> list[str]:
+    """Waits for an activity that takes as long as the test wants, then for another."""
+    return [held(), step("after")]
+
+
+@workflow.defn
+def parent() -> str:
+    """Waits for a child after a step."""
+    step("before")
+    return str(workflow.execute_child_workflow(order, id="child-of-parent")) + step("later")
+
+
+@pytest.fixture(params=["memory", "file", pytest.param("server", marks=pytest.mark.server)])
+def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
+    """A client of each engine, with a worker."""
+    calls.clear()
+    mended.clear()
+    may_end.clear()
+    if request.param == "server":
+        server: DevServer = request.getfixturevalue("quick_server")
+        target = server.target
+    else:
+        target = "local:" if request.param == "memory" else f"local:{tmp_path / 'managing.db'}"
+    with (
+        Client.connect(target) as client,
+        Worker(
+            client,
+            QUEUE,
+            workflows=[order, waits_for_broken, holds, parent],
+            activities=[step, broken, held],
+        ),
+    ):
+        yield client
+
+
+def names(handle: WorkflowHandle[Any]) -> list[str]:
+    return [event["eventType"].removeprefix("EVENT_TYPE_") for event in handle.history().events]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until something that only the engine knows holds."""
+    pause = threading.Event()
+    for _ in range(600):
+        if condition():
+            return
+        pause.wait(0.05)
+    raise AssertionError("it never held")
+
+
+def start(client: Client, run: Any, id: str) -> WorkflowHandle[Any]:
+    """Start it; what an earlier test on the same server left behind has another id."""
+    return client.start_workflow(run, id=f"{id}-{client.target}"[-60:], task_queue=QUEUE)
+
+
+def pending(handle: WorkflowHandle[Any]) -> PendingActivityInfo:
+    until(lambda: len(handle.describe().pending_activities) == 1)
+    return handle.describe().pending_activities[0]
+
+
+def test_a_paused_run_rests_and_goes_on(client: Client) -> None:
+    """A signal is written into the history of a paused run, and heard when it goes on; lists tell that it is paused."""
+    handle = start(client, order, "rests")
+    until(lambda: names(handle).count("WORKFLOW_TASK_COMPLETED") == 2)
+    handle.pause("a count")
+    assert handle.describe().status is WorkflowStatus.PAUSED
+    handle.signal(go, "now")
+    until(lambda: "WORKFLOW_EXECUTION_SIGNALED" in names(handle))
+    assert names(handle)[-2:] == ["WORKFLOW_EXECUTION_PAUSED", "WORKFLOW_EXECUTION_SIGNALED"]
+    until(lambda: handle.id in {run.id for run in client.list_workflows("ExecutionStatus = 'Paused'")})
+    assert handle.id not in {run.id for run in client.list_workflows("ExecutionStatus = 'Running'")}
+    assert calls == ["charge"]
+    handle.unpause()
+    assert handle.result(30) == ["CHARGE", "now", "PACK", "SHIP"]
+    assert calls == ["charge", "pack", "ship"]
+    with Replayer(workflows=[order]) as replayer:
+        assert replayer.replay(handle.history()).ok
+
+
+def test_pausing_twice_and_resuming_what_is_not_paused_is_refused(client: Client) -> None:
+    """Each is told, with the status that a server gives."""
+    handle = start(client, order, "twice")
+    with pytest.raises(ServiceError, match="not paused") as refused:
+        handle.unpause()
+    assert refused.value.status == "FAILED_PRECONDITION"
+    handle.pause()
+    with pytest.raises(ServiceError, match="already paused") as refused:
+        handle.pause()
+    assert refused.value.status == "FAILED_PRECONDITION"
+    handle.terminate()
+    with pytest.raises(WorkflowNotFoundError):
+        handle.unpause()
+
+
+def test_an_attempt_that_runs_ends_while_its_run_is_paused(client: Client) -> None:
+    """Its result is written and waits; the run asks for nothing more until it goes on."""
+    handle = start(client, holds, "attempt")
+    assert entered.acquire(timeout=30)
+    handle.pause()
+    may_end.set()
+    until(lambda: names(handle)[-1] == "ACTIVITY_TASK_COMPLETED")
+    handle.unpause()
+    assert handle.result(30) == ["held", "AFTER"]
+
+
+def test_an_activity_that_waits_long_begins_anew(client: Client) -> None:
+    """Reset: its next attempt, ten minutes away, comes at once, and counts as the first."""
+    handle = start(client, waits_for_broken, "reset")
+    until(lambda: pending(handle).attempt == 2)
+    mended.set()
+    client.get_activity_handle(workflow_id=handle.id, activity_id=pending(handle).id).reset()
+    assert handle.result(30) == "mended"
+
+
+def test_an_activity_between_attempts_is_completed_by_hand(client: Client) -> None:
+    """The workflow goes on with what the operator says; a failure needs an attempt that runs."""
+    handle = start(client, waits_for_broken, "by-hand")
+    until(lambda: pending(handle).attempt == 2)
+    found = client.get_activity_handle(workflow_id=handle.id, activity_id=pending(handle).id)
+    with pytest.raises(ServiceError) as refused:
+        found.fail(ApplicationError("no"))
+    assert refused.value.status == "NOT_FOUND"
+    found.complete("by hand")
+    assert handle.result(30) == "by hand"
+    with pytest.raises(ServiceError):
+        found.reset()
+
+
+def test_a_run_is_deleted(client: Client) -> None:
+    """Open or closed, it is gone, and its id is free; one that waited for it hears that it has ended."""
+    handle = start(client, order, "deleted")
+    handle.delete()
+    until(lambda: not _is_there(handle))
+    again = start(client, order, "deleted")
+    again.signal(go, "x")
+    assert again.result(30)[1] == "x"
+    again.delete()
+    until(lambda: not _is_there(again))
+    until(lambda: again.id not in {run.id for run in client.list_workflows()})
+    with pytest.raises(WorkflowNotFoundError):
+        again.delete()
+
+
+def _is_there(handle: WorkflowHandle[Any]) -> bool:
+    try:
+        handle.describe()
+    except WorkflowNotFoundError:
+        return False
+    return True
+
+
+def test_a_fork_does_not_do_again_what_was_done(client: Client) -> None:
+    """Before `pack`: the charge and the signal are those of the first; the first is left as it was."""
+    handle = start(client, order, "forked")
+    handle.signal(go, "now")
+    assert handle.result(30) == ["CHARGE", "now", "PACK", "SHIP"]
+    before = names(handle)
+    ends = [place for place, name in enumerate(before, 1) if name == "WORKFLOW_TASK_COMPLETED"]
+    forked = handle.fork(id=handle.id + "-fork", event_id=ends[-3])
+    assert forked.result(30) == ["CHARGE", "now", "PACK", "SHIP"]
+    assert calls == ["charge", "pack", "ship", "pack", "ship"]
+    assert names(handle) == before
+    with Replayer(workflows=[order]) as replayer:
+        assert replayer.replay(forked.history()).ok
+    with pytest.raises(UsageError, match="of its own"):
+        handle.fork(id=handle.id, before="step")
+
+
+def test_a_fork_before_a_signal_waits_for_its_own(client: Client) -> None:
+    """What came after the point is not sent to the fork; an id that is taken is refused."""
+    handle = start(client, order, "unsignalled")
+    handle.signal(go, "first")
+    handle.result(30)
+    forked = handle.fork(id=handle.id + "-fork", before="step")
+    with pytest.raises(WorkflowAlreadyStartedError):
+        handle.fork(id=forked.id, before="step")
+    forked.signal(go, "second")
+    assert forked.result(30)[1] == "second"

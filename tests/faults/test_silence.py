@@ -1,0 +1,273 @@
+"""Nothing fails in silence: what the log of a worker, and of a client that waits, says of what goes wrong. On both engines."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hourglass import RetryPolicy, activity, workflow
+from hourglass.client import Client, _wait_notice
+from hourglass.errors import ApplicationError, ApplicationErrorCategory, WorkflowFailedError
+from hourglass.worker import Worker
+
+from .polling import eventually
+
+SOON = RetryPolicy(initial_interval=0.01, maximum_interval=0.02)
+
+
+def divide(number: int) -> int:
+    return number // 0
+
+
+@activity.defn(retry_policy=RetryPolicy(initial_interval=0.01, maximum_attempts=2))
+def charge(order_id: str, cents: int) -> int:
+    """Fails; what it is given must not be in the log."""
+    return divide(cents)
+
+
+@activity.defn(retry_policy=RetryPolicy(initial_interval=30.0))
+def fails_for_long(cents: int) -> int:
+    return divide(cents)
+
+
+@activity.defn(retry_policy=SOON)
+def not_there_yet(key: str) -> int:
+    if activity.info().attempt < 3:
+        raise ApplicationError("nothing yet", category=ApplicationErrorCategory.BENIGN)
+    return 3
+
+
+@activity.defn(start_to_close_timeout=0.3, retry_policy=RetryPolicy(maximum_attempts=1))
+def dawdles() -> None:
+    _released.wait(30)
+
+
+_released = threading.Event()
+
+
+@workflow.defn
+def order(order_id: str) -> int:
+    return charge(order_id, 123456)
+
+
+@workflow.defn
+def waits_long() -> int:
+    return fails_for_long(1)
+
+
+@workflow.defn
+def parent_of_waits() -> int:
+    return waits_long()
+
+
+@workflow.defn
+def polls() -> int:
+    return not_there_yet("k")
+
+
+@workflow.defn
+def fails_as_planned() -> None:
+    raise ApplicationError("as planned", category=ApplicationErrorCategory.BENIGN)
+
+
+@workflow.defn
+def takes_too_long() -> None:
+    dawdles()
+
+
+@workflow.defn
+def checks(number: int) -> None:
+    refuse(number)
+
+
+def refuse(number: int) -> None:
+    raise ApplicationError(f"{number} is too much", type="TooMuch")
+
+
+WORKFLOWS = [order, waits_long, parent_of_waits, polls, fails_as_planned, takes_too_long, checks]
+ACTIVITIES = [charge, fails_for_long, not_there_yet, dawdles]
+
+
+def worker(client: Client) -> Worker:
+    return Worker(client, "silence", workflows=WORKFLOWS, activities=ACTIVITIES)
+
+
+def records(caplog: pytest.LogCaptureFixture, *, least: int = logging.WARNING) -> list[Any]:
+    return [each for each in caplog.records if each.levelno >= least and each.name.startswith("hourglass")]
+
+
+def messages(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
+    return [text for each in records(caplog) if part in (text := each.getMessage())]
+
+
+def test_each_failed_attempt_is_told_once(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """A WARNING with ids, attempt, next attempt and the author's lines; the last is an ERROR; no payload, no frame of ours."""
+    with caplog.at_level(logging.INFO, "hourglass"), worker(client), pytest.raises(WorkflowFailedError):
+        client.execute_workflow(order, "secret-7", id="order-1", task_queue="silence")
+    first, last, run = records(caplog)
+    assert (first.levelname, last.levelname, run.levelname) == ("WARNING", "ERROR", "WARNING")
+    for at, told in enumerate((first, last), 1):
+        text = told.getMessage()
+        assert (
+            f"activity charge of workflow order-1 (id {told.activity_id}, attempt {at} of 2) failed" in text
+        )
+        assert "ZeroDivisionError: integer division or modulo by zero" in text
+        assert "in divide\n    return number // 0" in text
+        assert "secret-7" not in text
+        assert "123456" not in text
+        assert "activity_calls" not in text
+        facts = (
+            told.workflow_id,
+            told.workflow_type,
+            told.task_queue,
+            told.activity_type,
+            told.attempt,
+            told.error_type,
+        )
+        assert facts == ("order-1", "order", "silence", "charge", at, "ZeroDivisionError")
+        assert told.run_id
+    assert "tried again in 0.01 s" in first.getMessage()
+    assert datetime.fromisoformat(first.next_attempt_time)
+    assert "failed for good (no attempts are left)" in last.getMessage()
+    assert not hasattr(last, "next_attempt_time")
+    assert "order order-1 failed after" in run.getMessage()
+    assert "activity charge failed: ZeroDivisionError: integer division or modulo by zero" in run.getMessage()
+    assert run.workflow_id == "order-1"
+
+
+def test_a_workflow_that_fails_is_told_with_its_lines(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A WARNING with type, id and the author's lines."""
+    with caplog.at_level(logging.WARNING, "hourglass"), worker(client), pytest.raises(WorkflowFailedError):
+        client.execute_workflow(checks, 7, id="checks-1", task_queue="silence")
+    (told,) = records(caplog)
+    assert "checks checks-1 failed after" in told.getMessage()
+    assert "TooMuch: 7 is too much\n" in told.getMessage()
+    assert "in refuse\n    raise ApplicationError" in told.getMessage()
+
+
+def test_benign_errors_are_quiet(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """An error that its author called benign is retried and recorded as any other, and not logged; it stays benign."""
+    with (
+        caplog.at_level(logging.INFO, "hourglass"),
+        worker(client),
+    ):
+        assert client.execute_workflow(polls, id="polls-1", task_queue="silence") == 3
+        with pytest.raises(WorkflowFailedError) as caught:
+            client.execute_workflow(fails_as_planned, id="planned-1", task_queue="silence")
+    assert records(caplog) == []
+    assert isinstance(caught.value.cause, ApplicationError)
+    assert caught.value.cause.category is ApplicationErrorCategory.BENIGN
+
+
+def test_a_wait_says_once_what_fails(
+    client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that waits for a run whose activity fails, or whose child's does, says so once; the worker is not asked."""
+    monkeypatch.setattr(_wait_notice, "SILENCE", 0.05)
+    with worker(client):
+        for workflow_, id in ((waits_long, "waits-1"), (parent_of_waits, "parent-1")):
+            caplog.clear()
+            handle = client.start_workflow(workflow_, id=id, task_queue="silence")
+            with ThreadPoolExecutor(1) as thread:
+                waiting = thread.submit(handle.result)
+                told = eventually(lambda: messages(caplog, "tells more"))
+                handle.terminate("enough")
+                assert isinstance(waiting.exception(30), WorkflowFailedError)
+            told = messages(caplog, "tells more")
+            assert len(told) == 1, told
+            assert "activity fails_for_long, which fails and is tried again (attempt 2, next at " in told[0]
+            assert "ZeroDivisionError: integer division or modulo by zero" in told[0]
+            assert told[0].startswith(f"workflow {id} waits for ")
+
+
+def test_an_attempt_that_times_out_is_told(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """One that the engine has given up is told with its limits, once, where it still runs."""
+    _released.clear()
+    with (
+        caplog.at_level(logging.WARNING, "hourglass"),
+        worker(client),
+    ):
+        with pytest.raises(WorkflowFailedError):
+            client.execute_workflow(takes_too_long, id="late-1", task_queue="silence")
+        try:
+            given_up = eventually(lambda: messages(caplog, "activity dawdles of workflow late-1"))
+        finally:
+            _released.set()
+    assert len(given_up) == 1
+    assert "start_to_close_timeout 0.3 s" in given_up[0]
+
+
+def test_an_error_shows_where_it_was_raised(client: Client) -> None:
+    """Printed, an error shows the remote lines of its cause, and of ours only the method that was called."""
+    with (
+        worker(client),
+        pytest.raises(WorkflowFailedError) as caught,
+    ):
+        client.execute_workflow(order, "o", id="order-2", task_queue="silence")
+    text = "".join(traceback.format_exception(caught.value))
+    assert "Raised at (most recent call last):\n" in text
+    assert (
+        "in divide\n    return number // 0\nZeroDivisionError: integer division or modulo by zero\n" in text
+    )
+    ours = [
+        line
+        for line in text.splitlines()
+        if line.lstrip().startswith("File") and "/hourglass/client/" in line
+    ]
+    assert [line.rpartition(" in ")[2] for line in ours] == ["execute_workflow"]
+    assert "/hourglass/_runtime/" not in text
+    assert "/hourglass/_runtime/" in str(getattr(caught.value.root_cause, "remote_traceback", ""))
+
+
+def test_whole_tracebacks_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With HOURGLASS_TRACEBACK=full our frames stay."""
+    monkeypatch.setenv("HOURGLASS_TRACEBACK", "full")
+    with Client.connect("local:") as client, worker(client), pytest.raises(WorkflowFailedError) as caught:
+        client.execute_workflow(order, "o", task_queue="silence")
+    text = "".join(traceback.format_exception(caught.value))
+    assert "/client/_operations.py" in text
+
+
+PLAIN = """
+from hourglass import Client, Worker, activity, workflow
+
+@activity.defn
+def charge(cents: int) -> int:
+    return cents // 0
+
+@workflow.defn
+def order(cents: int) -> int:
+    return charge(cents)
+
+with Client.connect(TARGET) as client, Worker(client, "plain", workflows=[order], activities=[charge]):
+    handle = client.start_workflow(order, 1, id="plain-1", task_queue="plain")
+    try:
+        handle.result(timeout=1.0)
+    except TimeoutError:
+        handle.terminate("enough")
+"""
+
+
+def test_a_plain_program_shows_it(client: Client, tmp_path: Path) -> None:
+    """A program that never configured logging shows a planted error within a second, with the line."""
+    target = client.target if client.target != "local:" else f"local:{tmp_path / 'a.db'}"
+    program = tmp_path / "plain.py"
+    program.write_text(PLAIN.replace("TARGET", repr(target)))
+    done = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (
+        "activity charge of workflow plain-1 (id 1, attempt 1) failed (tried again in 1 s, at " in done.stderr
+    )
+    assert f'  File "{program}", line 6, in charge\n    return cents // 0\n' in done.stderr

@@ -1,0 +1,393 @@
+"""What activities publish, on each engine: it reaches those who follow the run, in order, and leaves no event."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hourglass import AsyncClient, Client, RetryPolicy, Worker, activity, workflow
+from hourglass.converter import Payload
+from hourglass.errors import ActivityError, UsageError, WorkflowFailedError, WorkflowParked
+from hourglass.progress import Origin, Progress
+from hourglass.testing import ActivityEnvironment, DevServer, Environment
+
+pytestmark = pytest.mark.server
+
+LIMIT = 60.0
+
+words = Progress("words", str)
+others = Progress("others", int)
+
+seen = threading.Event()
+
+
+@activity.defn
+def speak(text: str) -> int:
+    """Publish word by word."""
+    for word in text.split():
+        words.publish(word)
+    return len(text.split())
+
+
+@activity.defn
+async def speak_async(text: str) -> int:
+    """The same on the loop of activities."""
+    for word in text.split():
+        activity.publish("words", word)
+        await asyncio.sleep(0)
+    return len(text.split())
+
+
+@activity.defn(executor="process")
+def speak_apart(text: str) -> int:
+    """The same in a process of its own."""
+    for word in text.split():
+        words.publish(word)
+    return len(text.split())
+
+
+@activity.defn(retry_policy=RetryPolicy(initial_interval=0.01, maximum_attempts=2))
+def stumble(text: str) -> str:
+    """Fail in the middle the first time."""
+    attempt = activity.info().attempt
+    for number, word in enumerate(text.split()):
+        if attempt == 1 and number == 2:
+            raise ValueError("stumbled")
+        words.publish(f"{word}{attempt}")
+    return text
+
+
+@activity.defn
+def wait_for_reader() -> str:
+    """Publish, and return only when the test has read it."""
+    words.publish("now")
+    assert seen.wait(LIMIT)
+    return "read"
+
+
+@activity.defn
+def beat(cursor: int) -> list[int]:
+    """Heartbeats and items side by side."""
+    activity.heartbeat(cursor)
+    words.publish("between")
+    activity.heartbeat(cursor + 1)
+    if activity.info().attempt == 1:
+        raise ValueError("again")
+    return list(activity.info().heartbeat_details)
+
+
+@activity.defn(retry_policy=RetryPolicy(maximum_attempts=1))
+def fail(text: str) -> None:
+    """Publish, and fail for good."""
+    words.publish(text)
+    raise ValueError("broken")
+
+
+@workflow.defn
+def tell(kinds: list[str]) -> int:
+    """Say what comes, have it said, and say what came of it."""
+    total = 0
+    for kind in kinds:
+        words.publish(f"<{kind}>")
+        function = {"thread": speak, "loop": speak_async, "process": speak_apart}[kind]
+        total += function(f"{kind} says a b c")
+        words.publish(f"</{kind}>")
+    return total
+
+
+@workflow.defn
+def try_again() -> str:
+    """An activity whose first attempt fails."""
+    return stumble("one two three four")
+
+
+@workflow.defn
+def live() -> str:
+    """An activity that goes on when it was heard."""
+    return wait_for_reader()
+
+
+@workflow.defn
+def beats() -> list[int]:
+    """An activity with heartbeats."""
+    return beat(5)
+
+
+@workflow.defn
+def fails() -> str:
+    """An activity that fails for good."""
+    try:
+        fail("last words")
+    except ActivityError:
+        words.publish("it failed")
+    return "done"
+
+
+@workflow.defn
+def local() -> int:
+    """An activity that has no way to those who follow."""
+    return speak.local("x")
+
+
+@workflow.defn
+def both(texts: list[str]) -> list[int]:
+    """Several at once."""
+    return workflow.map(speak, texts)
+
+
+WORKFLOWS = [tell, try_again, live, beats, fails, both]
+ACTIVITIES = [speak, speak_async, speak_apart, stumble, wait_for_reader, beat, fail]
+
+
+@pytest.fixture(params=["memory", "file", "server"])
+def client(request: pytest.FixtureRequest, quick_server: DevServer, tmp_path: Path) -> Iterator[Client]:
+    """A client of each engine."""
+    targets = {"memory": "local:", "file": f"local:{tmp_path / 'p.db'}", "server": quick_server.target}
+    with Client.connect(targets[request.param]) as client:
+        yield client
+
+
+@pytest.fixture
+def queue(client: Client) -> Iterator[str]:
+    """A queue with a worker."""
+    name = f"published-{uuid.uuid4().hex[:8]}"
+    with Worker(client, name, workflows=WORKFLOWS, activities=ACTIVITIES, verify="always"):
+        yield name
+
+
+def test_items_of_workflow_and_activities_are_one_stream(client: Client, queue: str) -> None:
+    """From threads, the loop and processes, between the workflow's own, in the order in which they were published."""
+    kinds = ["thread", "loop", "process", "thread"]
+    handle = client.start_workflow(tell, kinds, task_queue=queue)
+    stream = words.follow(handle, timeout=LIMIT)
+    assert list(stream) == [
+        word for kind in kinds for word in (f"<{kind}>", *f"{kind} says a b c".split(), f"</{kind}>")
+    ]
+    assert stream.missed == 0
+    assert handle.result() == 20
+    assert {event["eventType"].removeprefix("EVENT_TYPE_") for event in handle.history().events} == {
+        "WORKFLOW_EXECUTION_STARTED",
+        "WORKFLOW_TASK_SCHEDULED",
+        "WORKFLOW_TASK_STARTED",
+        "WORKFLOW_TASK_COMPLETED",
+        "ACTIVITY_TASK_SCHEDULED",
+        "ACTIVITY_TASK_STARTED",
+        "ACTIVITY_TASK_COMPLETED",
+        "WORKFLOW_EXECUTION_COMPLETED",
+    }
+
+
+def test_an_item_arrives_while_the_activity_runs(client: Client, queue: str) -> None:
+    """The activity ends only when its item was read."""
+    seen.clear()
+    handle = client.start_workflow(live, task_queue=queue)
+    assert words.latest(handle) in (None, "now")
+    stream = words.follow(handle, timeout=LIMIT)
+    assert next(stream) == "now"
+    assert words.latest(handle) == "now"
+    assert stream.origin == Origin("1", "wait_for_reader", 1, 0)
+    seen.set()
+    assert handle.result() == "read"
+    assert list(stream) == []
+
+
+def test_a_later_attempt_begins_anew_and_says_so(client: Client, queue: str) -> None:
+    """What the first attempt published has arrived; the second begins with its own first item."""
+    handle = client.start_workflow(try_again, task_queue=queue)
+    stream = words.follow(handle, timeout=LIMIT)
+    found = []
+    for word in stream:
+        assert stream.origin is not None
+        found.append((word, stream.origin.attempt, stream.origin.number))
+    assert found[:2] == [("one1", 1, 0), ("two1", 1, 1)]
+    assert found[2:] == [("one2", 2, 0), ("two2", 2, 1), ("three2", 2, 2), ("four2", 2, 3)]
+
+
+def test_a_reader_that_comes_back_goes_on_where_it_stood(client: Client, queue: str) -> None:
+    """A position counts the items of activities, too."""
+    seen.clear()
+    handle = client.start_workflow(live, task_queue=queue)
+    stream = words.follow(handle, timeout=LIMIT)
+    assert next(stream) == "now"
+    position = stream.position
+    seen.set()
+    handle.result()
+    assert list(words.follow(client.get_workflow_handle(handle.id), after=position, timeout=LIMIT)) == []
+
+
+def test_heartbeats_are_left_as_they_are(client: Client, queue: str) -> None:
+    """The next attempt finds the details of the last heartbeat, and nothing else."""
+    handle = client.start_workflow(beats, task_queue=queue)
+    assert list(words.follow(handle, timeout=LIMIT)) == ["between", "between"]
+    assert handle.result() == [6]
+
+
+def test_the_last_words_of_an_attempt_that_fails_for_good(client: Client, queue: str) -> None:
+    """They come before what the workflow says of the failure."""
+    handle = client.start_workflow(fails, task_queue=queue)
+    assert list(words.follow(handle, timeout=LIMIT)) == ["last words", "it failed"]
+
+
+def test_only_the_name_that_is_followed(client: Client, queue: str) -> None:
+    """Another name is another stream, and a reader of new items gets none of the old."""
+    handle = client.start_workflow(tell, ["thread"], task_queue=queue)
+    assert list(others.follow(handle, timeout=LIMIT)) == []
+    handle.result()
+    assert list(words.follow(handle, last=0, timeout=LIMIT)) == []
+
+
+def test_several_at_once_each_in_order(client: Client, queue: str) -> None:
+    """Activities that run side by side are told apart, and each keeps its order."""
+    texts = [" ".join(f"{name}{number}" for number in range(50)) for name in "abc"]
+    handle = client.start_workflow(both, texts, task_queue=queue)
+    found = list(words.follow(handle, timeout=LIMIT))
+    for text, name in zip(texts, "abc", strict=True):
+        assert [word for word in found if word.startswith(name)] == text.split()
+
+
+class Upside:
+    """A codec for tests: turns bytes around."""
+
+    def encode(self, payloads: list[Payload]) -> list[Payload]:
+        """Turn around."""
+        return [Payload(repr_of(each)[::-1], "binary/upside") for each in payloads]
+
+    def decode(self, payloads: list[Payload]) -> list[Payload]:
+        """Turn back."""
+        return [read(each.data[::-1]) for each in payloads]
+
+
+def repr_of(payload: Payload) -> bytes:
+    """A payload with its metadata as bytes."""
+    import msgspec
+
+    return msgspec.msgpack.encode(payload)
+
+
+def read(data: bytes) -> Payload:
+    """The reverse."""
+    import msgspec
+
+    return msgspec.msgpack.decode(data, type=Payload)
+
+
+def test_a_codec_seals_what_is_published(quick_server: DevServer) -> None:
+    """On a server, where it rides with heartbeats and results: a reader with the codec reads it, the server cannot."""
+    queue = f"published-{uuid.uuid4().hex[:8]}"
+    with (
+        Client.connect(quick_server.target, codec=Upside()) as client,  # type: ignore[arg-type]
+        Worker(client, queue, workflows=[tell], activities=[speak]),
+    ):
+        handle = client.start_workflow(tell, ["thread"], task_queue=queue)
+        found = list(words.follow(handle, timeout=LIMIT))
+    assert found == ["<thread>", *["thread", "says", "a", "b", "c"], "</thread>"]
+    with Client.connect(quick_server.target) as plain:
+        assert "says" not in str(plain.get_workflow_handle(handle.id).history().events)
+
+
+READER = """
+import sys
+from hourglass import Client
+from tests.progress.test_activities import words
+
+with Client.connect(sys.argv[1]) as client:
+    for word in words.follow(client.get_workflow_handle(sys.argv[2]), timeout=60):
+        print(word, flush=True)
+"""
+
+
+def test_a_reader_in_another_process(tmp_path: Path) -> None:
+    """Over the socket of the process that owns the file, while the activity runs there."""
+    target = f"local:{tmp_path / 'p.db'}"
+    seen.clear()
+    with Client.connect(target) as client, Worker(client, "q", workflows=[live], activities=ACTIVITIES):
+        handle = client.start_workflow(live, task_queue="q")
+        with subprocess.Popen(
+            [sys.executable, "-c", READER, target, handle.id], stdout=subprocess.PIPE, text=True
+        ) as reader:
+            assert reader.stdout is not None
+            assert reader.stdout.readline() == "now\n"
+            seen.set()
+            assert reader.stdout.read() == ""
+            assert reader.wait() == 0
+
+
+def test_an_asynchronous_reader(tmp_path: Path) -> None:
+    """The same awaited."""
+
+    async def main() -> list[str]:
+        async with (
+            await AsyncClient.connect(f"local:{tmp_path / 'p.db'}") as client,
+            Worker(client, "q", workflows=[tell], activities=ACTIVITIES),
+        ):
+            handle = await client.start_workflow(tell, ["thread"], task_queue="q")
+            return [word async for word in words.follow(handle)]
+
+    assert asyncio.run(main())[1:-1] == ["thread", "says", "a", "b", "c"]
+
+
+# --- on virtual time ----------------------------------------------------------------------------------
+
+
+def test_the_same_on_virtual_time() -> None:
+    """Real activities and fakes publish, and the order is that of the workflow."""
+    with Environment() as env:
+        handle = env.start_workflow(tell, ["thread", "loop"])
+        assert [word for word in words.follow(handle) if word.startswith("<")] == [
+            "<thread>",
+            "</thread>",
+            "<loop>",
+            "</loop>",
+        ]
+        env.fake(speak, lambda text: words.publish("fake") or 1)
+        handle = env.start_workflow(tell, ["thread"])
+        assert list(words.follow(handle)) == ["<thread>", "fake", "</thread>"]
+        assert words.latest(handle) == "</thread>"
+
+
+def test_a_crash_loses_nothing_that_was_read() -> None:
+    """An attempt whose worker died is made again, from its first item."""
+    with Environment() as env:
+        handle = env.start_workflow(both, ["a b", "c d"])
+        env.crash()
+        assert handle.result() == [2, 2]
+        assert sorted(words.follow(handle)) == sorted(["a", "b", "c", "d"])
+
+
+def test_a_local_activity_is_refused_by_name() -> None:
+    """No engine hears of it before it ends, and that is what its author is told."""
+    with Environment() as env, pytest.raises((WorkflowFailedError, WorkflowParked)) as caught:
+        env.execute_workflow(local)
+    assert "local activity" in _chain(caught.value)
+
+
+def _chain(error: BaseException | None) -> str:
+    told = []
+    while error is not None:
+        told.append(str(error))
+        error = error.__cause__ or getattr(error, "cause", None)
+    return " ".join(told)
+
+
+def test_an_item_that_is_too_large_is_refused() -> None:
+    """What is published travels with heartbeats: a large thing is told where it is given."""
+    env = ActivityEnvironment()
+    with pytest.raises(UsageError, match="65,536"):
+        env.run(speak, "x" * 70_000)
+    with pytest.raises(UsageError, match="name of a progress"):
+        env.run(lambda: activity.publish(7, "x"))  # type: ignore[arg-type]
+    assert env.run(speak, "a b") == 2
+    assert env.published == [("words", "a"), ("words", "b")]
+
+
+def test_publishing_outside_of_activities_and_workflows_is_refused() -> None:
+    """A plain call has no run that anyone could follow."""
+    with pytest.raises(UsageError):
+        activity.publish("words", "x")
