@@ -57,16 +57,16 @@ def added(diagnosis: Diagnosis, facts: Facts, temporal: str) -> Diagnosis:
         rest = [each for each in diagnosis.findings if each.cause is not Cause.MESSAGE]
         misfit = [each for each in rest if each.cause is Cause.NONDETERMINISM]
         rest = [each for each in rest if each not in misfit]
-        return replace(diagnosis, findings=(*misfit, _paused(pause, facts, temporal), *rest), wrong=True)
+        return replace(diagnosis, findings=(*misfit, _paused(pause, facts), *rest), wrong=True)
     found = (_unheard(_addressed(_placed(each, facts), temporal), facts) for each in diagnosis.findings)
     return replace(diagnosis, findings=tuple(found))
 
 
-def _paused(pause: h.HistoryEvent, facts: Facts, temporal: str) -> Finding:
+def _paused(pause: h.HistoryEvent, facts: Facts) -> Finding:
     said = pause.attributes
     assert isinstance(said, h.WorkflowExecutionPaused)
     who, reason = clean(said.identity), clean(said.reason)
-    words = f"temporal workflow unpause --workflow-id {shlex.quote(facts.story.workflow_id)} {temporal}"
+    words = f"hourglass resume {shlex.quote(facts.story.workflow_id)}"
     return Finding(
         cause=Cause.PAUSED,
         what="is paused: its code is not run until it is unpaused",
@@ -74,7 +74,7 @@ def _paused(pause: h.HistoryEvent, facts: Facts, temporal: str) -> Finding:
         details=tuple(
             told for told, known in ((f"by {who}", who), (f"the reason given: {reason}", reason)) if known
         ),
-        actions=(Action("Let it go on, in Temporal's web UI or by its own command:", words.rstrip()),),
+        actions=(Action("Let it go on:", words),),
     )
 
 
