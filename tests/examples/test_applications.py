@@ -38,6 +38,7 @@ def test_etl_loads_all_that_can_be_read(hourglass_env: Environment) -> None:
             raise ConnectionError("busy")
 
     env.fake(etl.load, load)
+    env.fake(etl.extract, etl.extract.fn)
     run = env.start_workflow(etl.etl, 500)
     report = run.result()
     assert (report.loaded, sorted(report.set_aside)) == (495, [99, 199, 299, 399, 499])

@@ -184,7 +184,7 @@ def _asked(events: tuple[h.HistoryEvent, ...]) -> dict[str, int]:
         if not isinstance(a, _TO_OTHERS) or not a.workflow_id.startswith(_PREFIX):
             continue
         key = a.workflow_id.removeprefix(_PREFIX)
-        if getattr(a, "signal_name", "") == "give_back":
+        if getattr(a, "signal_name", "") in ("give_back", "take_back"):
             asked.pop(key, None)
         else:
             asked.setdefault(key, event.time_ns)
@@ -220,7 +220,7 @@ def _replaced(
 
 def _stands(facts: Facts) -> dict[str, bool]:
     """Where fibers stand in `limits.slot`, and whether that is a line of the author's: in a checkout ours look like it."""
-    inside = [each for each in facts.stands if each.waits is Waits.CONDITION]
+    inside = [each for each in facts.stands if each.waits in (Waits.CONDITION, Waits.LOCK)]
     ours = {each.place: False for each in inside if _OURS.search(each.place)}
     return {each.place: True for each in inside if each.call == "__enter__"} | ours
 
@@ -229,7 +229,7 @@ def _is_part(finding: Finding, wanted: Wanted, stands: Mapping[str, bool]) -> bo
     """The timer that reminds the keeper, or the condition that waits for its answer."""
     if finding.cause is Cause.TIMER:
         return finding.since == wanted.timer.start and wanted.timer.name.removeprefix("timer") in finding.what
-    return finding.cause is Cause.CONDITION and finding.place in stands
+    return finding.cause in (Cause.CONDITION, Cause.LOCK) and finding.place in stands
 
 
 # --- which runs hold it, and which wait before it ---------------------------------------------------------------------
