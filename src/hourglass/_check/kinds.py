@@ -72,9 +72,9 @@ class Kinds:
 
     def is_handler_method(self, method: ast.AST, scope: NameScope) -> bool:
         """Whether a method is a workflow's own: run, init, a handler or a validator."""
-        return isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and "handler" in self.of(
-            Func(scope.module, method, scope)
-        )
+        if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
+            return False
+        return "handler" in self.of(Func(scope.module, method, scope))
 
     def decorators(self, function: Func) -> Iterator[Func]:
         """The functions that run in the place of a decorated one: those that decorators of the project return."""
@@ -136,8 +136,8 @@ class Kinds:
                 if method.name in ("__init__", "__post_init__") or self.is_handler_method(method, scope):
                     found[method.name] = Func(each.module, method, scope, cls)
         is_async = any(isinstance(each.node, ast.AsyncFunctionDef) for each in found.values())
-        for name, method in found.items():
-            yield Root(method, f"{cls.node.name}.{name}", is_async)
+        for name, function in found.items():
+            yield Root(function, f"{cls.node.name}.{name}", is_async)
 
     def _defined_by_call(self, module: Module) -> Iterator[Root]:
         """`workflow.defn(fn)` and `workflow.defn(name=…)(fn)`, without a decorator's @, at the top of a module."""
