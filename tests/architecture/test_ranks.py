@@ -21,6 +21,7 @@ RANKS: tuple[frozenset[str], ...] = (
     frozenset({"_built_in"}),
     frozenset({"worker", "replay"}),
     frozenset({"testing", "contrib"}),
+    frozenset({"aio"}),
     frozenset({"_story"}),
     frozenset({"_ui"}),
     frozenset({"_cli"}),
