@@ -88,6 +88,13 @@ def _say(out: Console, text: str | Text, *, whole: bool = False) -> None:
             out.print(Text.assemble(" " * indent, each), no_wrap=True, overflow="ignore", crop=False)
 
 
+def read(renderable: RenderableType) -> None:
+    """Something long for a person to read, in the terminal's pager."""
+    out = screen()
+    with out.pager(styles=True):
+        out.print(renderable)
+
+
 def write(text: str) -> None:
     """Text for programs, as it is but clean."""
     sys.stdout.write(clean(text) + "\n")

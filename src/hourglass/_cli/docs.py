@@ -50,10 +50,8 @@ def docs(
             console.show(str(found), whole=True)
         return
     text = found.read_text(encoding="utf-8")
-    screen = console.screen(stderr=False)
-    if screen.is_terminal:
-        with screen.pager(styles=True):
-            screen.print(Markdown(text))
+    if console.screen().is_terminal:
+        console.read(Markdown(text))
     else:
         console.show(text.rstrip("\n"), whole=True)
 

@@ -8,7 +8,6 @@ left, and goes on with it: the import there is the same request again.
 
 from __future__ import annotations
 
-import json as documents
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -232,7 +231,7 @@ class _Mover:
 
         written = self._there.get_workflow_handle(held.id, run_id=held.run_id).history()
         result = self._replayer.try_replay(
-            History(held.id, documents.dumps({"events": _with_timers_of(source, written)}))
+            History(held.id, console.json_text({"events": _with_timers_of(source, written)}))
         )
         if result.ok:
             return
