@@ -45,9 +45,8 @@ from hourglass._engine.events import Activation, QueryReceived, RunEvicted, RunS
 from hourglass._engine.verify import verify_run
 from hourglass._runtime import work_log
 from hourglass._runtime.cache import CacheLimits, Entry, Key, LiveRuns, LostJournals, StateCache
-from hourglass._runtime.deaths import digest_of
 from hourglass._runtime.hung import LaneStopped
-from hourglass._runtime.lane_notes import LaneNote, packed
+from hourglass._runtime.lane_notes import LaneNote, digest_of, packed
 from hourglass._runtime.parked import Hang, ParkedRuns, Quarantine, miss, refusal, task_failed
 from hourglass._runtime.watcher import Watcher
 from hourglass.errors import HourglassError
@@ -481,7 +480,9 @@ class Evaluations:
         if activation.is_replaying:
             return  # said when it happened
         for notice in notices:
-            logger.warning("workflow %s (%s): %s", entry.run.definition.name, entry.workflow_id, notice)
+            name = entry.run.definition.name
+            facts = {"workflow_id": entry.workflow_id, "run_id": entry.key.run_id, "workflow_type": name}
+            logger.warning("workflow %s (%s): %s", name, entry.workflow_id, notice, extra=facts)
         if not only_looks:
             self.quarantine.forget(activation.run_id)
         if self._parked.forget(activation.run_id):

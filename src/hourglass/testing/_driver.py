@@ -24,14 +24,13 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
-from hourglass._bridge.handles import is_eviction
 from hourglass._contract.handle import ActivityItem, ActivityResult, Handle, HandleConfig, Shutdown
 from hourglass._contract.ids import new_id
 from hourglass._contract.service import Connection, WaitForClose
 from hourglass._embedded import EngineConnection, VirtualClock
 from hourglass._embedded.engine.task_queues import DispatchPolicy
 from hourglass._engine.commands import Completion, Succeeded
-from hourglass._engine.events import Activation, RunEvicted
+from hourglass._engine.events import Activation, RunEvicted, is_eviction
 from hourglass._runtime.evaluation import Evaluations, Verdict
 from hourglass._runtime.parked import task_failed
 from hourglass.errors import InternalError, UsageError

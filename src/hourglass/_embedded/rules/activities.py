@@ -152,10 +152,13 @@ def without_details(failure: Failure) -> Failure:
     return msgspec.structs.replace(failure, info=TimeoutFailure(failure.info.type))
 
 
+LOST = "activity Heartbeat timeout: the process that ran this attempt has ended"
+
+
 def lost_failure(activity: OpenActivity) -> Failure:
     """The failure of an attempt whose process ended: what a heartbeat timeout would find out later."""
     return Failure(
-        "activity Heartbeat timeout: the process that ran this attempt has ended",
+        LOST,
         TimeoutFailure(TimeoutType.HEARTBEAT, activity.heartbeat_details),
         source="Server",
     )
