@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from hourglass._built_in import BUILT_IN
 from hourglass._contract.handle import HandleConfig
+from hourglass._contract.service import WorkerProcess
 from hourglass._engine.definition import check_exceptions
 from hourglass._engine.options import Duration, optional_seconds, seconds
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
@@ -54,6 +55,7 @@ __all__ = [
     "Worker",
     "WorkerDeploymentConfig",
     "WorkerDeploymentVersion",
+    "WorkerProcess",
     "WorkerStatistics",
     "WorkerTree",
 ]
@@ -129,6 +131,8 @@ class Worker(WorkerFacts):
             default_behavior=versioning.default,
             workflows=resolver.has_workflows,
             activities=resolver.has_activities,
+            workflow_types=resolver.workflow_types,
+            activity_types=resolver.activity_types,
             max_cached_workflows=max_cached_workflows,
             max_concurrent_workflow_tasks=max_concurrent_workflow_tasks,
             max_concurrent_activities=max_concurrent_activities,

@@ -21,10 +21,13 @@ from .nursery import Nursery
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How much is done, and how often workers are killed: every `life` seconds, on average."""
+    """How much is done, and how often workers are killed: every `life` seconds, on average. With several `processes` at work
+    the owner is killed as often as any other; else it is the owner, beside one more or alone.
+    """
 
     workflows: int
     kills: int
+    processes: int = 0
     threads: int = 8
     life: float = 0.15
     limit: float = 120.0
@@ -40,6 +43,8 @@ class Told:
     receipts: dict[str, work.Receipt] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     kills: int = 0
+    owners: int = 0
+    """How many of those that were killed owned the file."""
     unserved: int = 0
     """How often nobody was left after a kill."""
 
@@ -87,12 +92,16 @@ class Storm:
     def _kill_again_and_again(self, nursery: Nursery) -> None:
         chance, wanted = self._chance, FileLock(str(self.path))
         for _ in range(self._size.kills):
-            while len(nursery.alive) < (1 if chance.random() < 0.3 else 2):
+            while len(nursery.alive) < (self._size.processes or (1 if chance.random() < 0.3 else 2)):
                 nursery.fork()
             time.sleep(chance.expovariate(1 / self._size.life))  # a random instant is the point
             owner = wanted.note().pid
-            nursery.kill(owner if owner in nursery.alive else chance.choice(nursery.alive))
+            victim = chance.choice(nursery.alive)
+            if owner in nursery.alive and not self._size.processes:
+                victim = owner
+            nursery.kill(victim)
             self.told.kills += 1
+            self.told.owners += victim == owner
             if not nursery.alive:
                 self.told.unserved += 1
                 time.sleep(chance.random() * self._size.life)

@@ -227,7 +227,14 @@ Retention: TypeAlias = Annotated[
         help="How long a file keeps closed workflows.  [default: 30; a server has its own]",
     ),
 ]
-Processes: TypeAlias = Annotated[int, typer.Option(min=1, metavar="N", help="Worker processes.")]
+Processes: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Worker processes.  [default: on a file as many as there are processors; on a server 1]",
+    ),
+]
 Parent: TypeAlias = Annotated[
     bool, typer.Option("--parent/--no-parent", help="Watch the worker from a process of its own.")
 ]
@@ -253,17 +260,19 @@ def worker(
     deadlock_timeout: DeadlockTimeout = 2.0,
     drain_timeout: DrainTimeout = 10.0,
     retention: Retention = None,
-    processes: Processes = 1,
+    processes: Processes = None,
     parent: Parent = True,
 ) -> None:
     """Run a production worker.
 
     It serves task queues until Ctrl-C or SIGTERM, which let what is in flight finish; a second one ends at once.
-    The worker runs in a process of its own. Should it crash or stand still, another one takes its place.
+    The worker runs in processes of its own. Should one crash or stand still, another one takes its place. On a file the
+    first of them owns it and runs the engine, and all of them work; if the owner ends, another one takes over.
 
     \b
     Examples:
       hourglass worker app.py --target localhost:7233
+      hourglass worker app.py --target local:orders.db --processes 4
       hourglass worker shop.orders shop.billing --task-queue orders --task-queue rush
     """
     logs.configure(log.value, log_level.value)
@@ -289,14 +298,41 @@ def worker(
     raise typer.Exit(_run(options, processes, parent=parent and os.name == "posix"))
 
 
-def _run(options: WorkerOptions, processes: int, *, parent: bool) -> int:
+def _run(options: WorkerOptions, processes: int | None, *, parent: bool) -> int:
     from hourglass._runtime import guarded
 
     process = guarded.enter(os.environ)
     if process is None and parent:
-        return _guard(options, processes)
+        return _guard(options, _how_many(options.target, processes))
 
     return serve(options, process)
+
+
+def _how_many(target: str | None, processes: int | None) -> int:
+    """How many processes work. On a file all of them share its queues, and each uses one processor; an engine in memory is
+    one process's own; on a server the worker is one of many already, and so each is asked for.
+    """
+    from hourglass._runtime.targets import resolve
+
+    kind = resolve(target).kind
+    if kind == "memory":
+        if processes is not None and processes > 1:
+            raise typer.BadParameter(
+                "an engine in memory is one process's own: name a file, such as local:orders.db, or a server",
+                param_hint="--processes",
+            )
+        return 1
+    if processes is not None:
+        return processes
+    return _processors() if kind == "file" else 1
+
+
+def _processors() -> int:
+    """How many processors this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1
 
 
 def _guard(options: WorkerOptions, processes: int) -> int:

@@ -7,6 +7,7 @@ counted from 1 for each kind (local and remote activities share a counter).
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TypeAlias, get_args
 
 import msgspec
 
@@ -193,30 +194,32 @@ class ContinueAsNew(Command, frozen=True, kw_only=True):
     versioning: ContinueAsNewVersioningBehavior = ContinueAsNewVersioningBehavior.UNSPECIFIED
 
 
-COMMANDS: tuple[type[Command], ...] = (
-    StartTimer,
-    CancelTimer,
-    ScheduleActivity,
-    ScheduleLocalActivity,
-    RequestCancelActivity,
-    RequestCancelLocalActivity,
-    StartChildWorkflow,
-    CancelChildWorkflow,
-    SignalExternalWorkflow,
-    CancelSignalExternal,
-    RequestCancelExternal,
-    SetPatchMarker,
-    UpsertSearchAttributes,
-    UpsertMemo,
-    AcceptUpdate,
-    RejectUpdate,
-    CompleteUpdate,
-    AnswerQuery,
-    CompleteRun,
-    FailRun,
-    CancelRun,
-    ContinueAsNew,
+AnyCommand: TypeAlias = (
+    StartTimer
+    | CancelTimer
+    | ScheduleActivity
+    | ScheduleLocalActivity
+    | RequestCancelActivity
+    | RequestCancelLocalActivity
+    | StartChildWorkflow
+    | CancelChildWorkflow
+    | SignalExternalWorkflow
+    | CancelSignalExternal
+    | RequestCancelExternal
+    | SetPatchMarker
+    | UpsertSearchAttributes
+    | UpsertMemo
+    | AcceptUpdate
+    | RejectUpdate
+    | CompleteUpdate
+    | AnswerQuery
+    | CompleteRun
+    | FailRun
+    | CancelRun
+    | ContinueAsNew
 )
+
+COMMANDS: tuple[type[Command], ...] = get_args(AnyCommand)
 
 TERMINAL: tuple[type[Command], ...] = (CompleteRun, FailRun, CancelRun, ContinueAsNew)
 TERMINAL_KINDS = frozenset(TERMINAL)

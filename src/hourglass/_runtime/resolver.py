@@ -142,6 +142,21 @@ class Resolver:
         """Whether it can know any activity."""
         return bool(self._activities.entries or self._activities.dynamic or self._roots)
 
+    @property
+    def workflow_types(self) -> frozenset[str] | None:
+        """The types of all workflows that it knows; None if it may know others."""
+        known = self._all_of(self._workflows)
+        return None if known is None else known | frozenset(self._built_in)
+
+    @property
+    def activity_types(self) -> frozenset[str] | None:
+        """The same for activities."""
+        return self._all_of(self._activities)
+
+    def _all_of(self, table: _Table[D]) -> frozenset[str] | None:
+        unseen = not self._walked and any(hasattr(root, "__path__") for root in self._roots.values())
+        return None if table.dynamic is not None or unseen else frozenset(table.entries)
+
     def known_activity(self, name: str) -> ActivityDefinition | None:
         """An activity that is known already; imports nothing."""
         known = self._activities.entries.get(name)

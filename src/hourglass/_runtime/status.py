@@ -15,8 +15,9 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
-from hourglass._bridge.handles import HandleRecord, HandleState
-from hourglass._contract.service import QueueStats
+from hourglass._bridge.handles import HandleRecord
+from hourglass._bridge.life import HandleState
+from hourglass._contract.service import QueueStats, WorkerProcess
 from hourglass._runtime.application import Application
 from hourglass._runtime.evaluation import Counts
 from hourglass._runtime.services import QueueServices
@@ -44,8 +45,10 @@ def status_report(app: Application, state: str) -> dict[str, Any]:
     reasons = list(_not_ready(app, queues, store))
     return {
         "state": state,
-        # A worker on a file stands by while another process owns it; other engines have nothing to say here.
+        # Of a file: whether this process owns it or works for the one that does, and all that work on it. Other engines
+        # have nothing to say here.
         "engine": str(getattr(app.raw, "standing", "")),
+        "processes": [_process(each) for each in worker_processes(app)],
         "alive": tree is not None and tree.root.alive,
         "ready": not reasons,
         "reasons": reasons,
@@ -56,6 +59,23 @@ def status_report(app: Application, state: str) -> dict[str, Any]:
         "restarts": app.restarts,
         "tree": [] if tree is None else [path for path in tree.paths() if not _is_task(path)],
         "recent": [] if tree is None else [f"{each.kind} {each.path}" for each in tree.reports()[-_RECENT:]],
+    }
+
+
+def worker_processes(app: Application) -> tuple[WorkerProcess, ...]:
+    """The processes that work on the same file; none where the engine is a server, or in memory."""
+    processes: tuple[WorkerProcess, ...] = getattr(app.raw, "processes", ())
+    return processes
+
+
+def _process(process: WorkerProcess) -> dict[str, Any]:
+    return {
+        "pid": process.process_id,
+        "owner": process.is_owner,
+        "here": process.process_id == os.getpid(),
+        "task_queues": list(process.task_queues),
+        "open_activations": process.tasks,
+        "open_attempts": process.attempts,
     }
 
 

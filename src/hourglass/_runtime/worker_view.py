@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from hourglass._contract.service import WorkerProcess
 from hourglass._runtime.application import Application
 from hourglass._runtime.plan import Plan
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.services import QueueServices
-from hourglass._runtime.status import StatusServer, status_report
+from hourglass._runtime.status import StatusServer, status_report, worker_processes
 from hourglass._supervision import Tree
 from hourglass.errors import UsageError
 
@@ -182,19 +184,33 @@ def worker_statistics(
 
 
 class WorkerTree:
-    """The supervision tree of a worker: its processes, their states, and a way to kill any of them."""
+    """The supervision tree of a worker: its processes, their states, and a way to kill any of them. Beside it, on a file,
+    the other processes of the system that work on the same.
+    """
 
-    def __init__(self, portal: Portal, tree: Callable[[], Tree]) -> None:
+    def __init__(
+        self, portal: Portal, tree: Callable[[], Tree], workers: Callable[[], tuple[WorkerProcess, ...]]
+    ) -> None:
         self._portal = portal
         self._tree = tree
+        self._workers = workers
 
     def paths(self) -> list[str]:
         """The path of every process that lives, such as `Application/Subsystem/BridgeHolder`."""
         return self._portal.call(self._ask(lambda tree: tree.paths()))
 
     def render(self) -> str:
-        """The tree as a drawing, with states and restarts."""
-        return self._portal.call(self._ask(lambda tree: tree.render()))
+        """The tree as a drawing, with states and restarts; below it the processes of the system that work on the file."""
+        return self._portal.call(self._ask(self._rendered))
+
+    def processes(self) -> tuple[WorkerProcess, ...]:
+        """The processes of the system that work on the same file as this worker, the owner first, with what each has in
+        hand; at most about a second old. Empty where the engine is a server, or in memory.
+        """
+        return self._portal.call(self._ask(lambda _: self._workers()))
+
+    def _rendered(self, tree: Tree) -> str:
+        return "\n".join((tree.render(), *map(_drawn, self._workers())))
 
     def faults(self) -> list[str]:
         """What went wrong of late, latest first: which process ended, why, and that it was started again."""
@@ -206,6 +222,15 @@ class WorkerTree:
 
     async def _ask(self, question: Callable[[Tree], T]) -> T:
         return question(self._tree())
+
+
+def _drawn(process: WorkerProcess) -> str:
+    here = ", this one" if process.process_id == os.getpid() else ""
+    part = "owns the file" if process.is_owner else "works"
+    return (
+        f"process {process.process_id}{here}  {part} (queues: {', '.join(process.task_queues)}; in hand: "
+        f"{process.tasks} workflow tasks, {process.attempts} attempts)"
+    )
 
 
 def _faults(tree: Tree) -> list[str]:
@@ -237,7 +262,7 @@ class WorkerFacts:
     @property
     def tree(self) -> WorkerTree:
         """The supervision tree that this worker is part of, for looking and for fire drills."""
-        return WorkerTree(self._portal, lambda: self._app.require_tree())
+        return WorkerTree(self._portal, lambda: self._app.require_tree(), lambda: worker_processes(self._app))
 
     def statistics(self) -> WorkerStatistics:
         """How the worker is doing. Cheap, from any thread."""

@@ -35,6 +35,12 @@ class PollerInfo:
     last_seen: datetime | None
     deployment_version: WorkerDeploymentVersion | None = None
     """The version of the worker; None where it has none."""
+    process_id: int = 0
+    """The worker's process; 0 where the engine, a server, does not know it."""
+    is_owner: bool = False
+    """Whether the engine runs in that process: it owns the file."""
+    in_hand: int = 0
+    """How many workflow tasks, or attempts of activities, the worker has now, where the engine knows it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +113,9 @@ def _poller(poller: Poller) -> PollerInfo:
         identity=poller.identity,
         last_seen=time_from(poller.last_seen_ns),
         deployment_version=poller.version,
+        process_id=poller.process_id,
+        is_owner=poller.is_owner,
+        in_hand=poller.in_hand,
     )
 
 

@@ -1,4 +1,4 @@
-"""Hosts of one file, as processes have them: who owns, who stands by, who is refused; two hosts on one loop are two processes."""
+"""Hosts of one file, as processes have them: which owns, which works for the owner; two hosts on one loop are two processes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.specs import made
 
 from hourglass._contract import service as s
-from hourglass._contract.handle import HandleBroken, HandleConfig, Shutdown
-from hourglass._embedded.sharing import calls, unix_socket
+from hourglass._contract.handle import ActivityOk, HandleBroken, HandleConfig, Shutdown
+from hourglass._embedded.sharing import calls, unix_socket, wire
 from hourglass._embedded.sharing import shared_file as host_module
 from hourglass._embedded.sharing.calls import was_carried_out
 from hourglass._embedded.sharing.connection import FileConnection, connect_file
@@ -26,7 +27,9 @@ from hourglass._embedded.sharing.ownership import FileLock
 from hourglass._embedded.sharing.serving import OwnerInfo, OwnerServer
 from hourglass._embedded.sharing.shared_file import FileHandle, SharedFile
 from hourglass._embedded.store.sqlite import SQLITE
+from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine.commands import CompleteRun, Succeeded
+from hourglass._engine.events import RunEvicted
 from hourglass.converter import Payload
 from hourglass.errors import NamespaceNotFoundError, ServiceError, ServiceTimeoutError, StorageError
 
@@ -73,76 +76,153 @@ async def poll(handle: FileHandle) -> str:
     return (await handle.poll_activation()).run_id
 
 
-def test_the_first_owns_the_second_stands_by(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """One host owns, the other waits visibly, and takes over with all there is when the first lets go."""
+def test_the_first_owns_the_second_works_for_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One host owns, the other gets work from it, and takes over with all there is when the first lets go."""
 
     async def body() -> None:
         async with hosts(tmp_path / "a.db", 3) as (one, two, client):
             handle = await one.open_handle(config())
             second = await two.open_handle(config())
             assert (one.standing, client.standing) == ("owner", "client")
-            assert two.standing.startswith("standing by for process ")
-            assert "this worker takes over when that one ends" in caplog.text
+            assert two.standing.startswith("working for process ")
+            assert "gets its work from process" in caplog.text
             waiting = asyncio.create_task(poll(second))
             started = await client.call(start("w"))
             watching = asyncio.create_task(client.call(s.WaitForClose(workflow_id="w")))
-            assert not waiting.done()
+            assert await waiting == started.run_id
             handle.initiate_shutdown()
             await handle.finalize_shutdown()
-            assert await waiting == started.run_id
+            with pytest.raises(HandleBroken):
+                await poll(second)
+            third = await two.open_handle(config())
+            assert await poll(third) == started.run_id, "its task is wanted again at once"
             assert (one.standing, two.standing) == ("client", "owner")
             assert "took over" in caplog.text
             await one.call(s.TerminateWorkflow(workflow_id="w", reason="enough"))
             assert await watching == s.RunTerminated("enough")
 
-    with caplog.at_level(logging.WARNING, "hourglass"):
+    with caplog.at_level(logging.INFO, "hourglass"):
         run(body)
 
 
-def test_other_queues_are_refused_aloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker whose queue the owner does not serve is refused, with who owns the file and what to do."""
-    monkeypatch.setattr(host_module, "QUEUE_GRACE", 0.01)
+def test_a_worker_of_a_queue_that_the_owner_does_not_serve_works(tmp_path: Path) -> None:
+    """The owner's engine serves all queues that a process has a worker for."""
 
     async def body() -> None:
         async with hosts(tmp_path / "a.db", 2) as (one, two):
             await one.open_handle(config("q"))
-            with pytest.raises(ServiceError) as caught:
-                await two.open_handle(config("other"))
-            assert caught.value.status == "PERMISSION_DENIED"
-            for part in (
-                "one process serves a file",
-                "is served by process",
-                "since 2",
-                "for the queues 'q', not for 'other'",
-                "worker.start_worker('other')",
-                "another file, or a Temporal server",
-            ):
-                assert part in str(caught.value)
-            assert two.standing == "client"
-            second = await two.open_handle(config("q"))
-            assert two.standing.startswith("standing by")
+            second = await two.open_handle(config("other"))
+            assert two.standing.startswith("working for process ")
+            started = await one.call(start("w", "other"))
+            assert await poll(second) == started.run_id
+            await second.complete_activation(Succeeded(started.run_id, (CompleteRun(Payload(b"1")),)))
+            assert isinstance(await one.call(s.WaitForClose(workflow_id="w")), s.RunCompleted)
+            assert (await second.poll_activation()).events[0] == RunEvicted(
+                "WORKFLOW_EXECUTION_ENDING", "the run has closed"
+            )
             await second.finalize_shutdown()
 
     run(body)
 
 
-def test_an_owner_that_is_still_starting_is_given_time(tmp_path: Path) -> None:
-    """The owner's second queue may come a moment after the one that stands by for it."""
+def test_a_process_that_is_silent_loses_its_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was stopped keeps its connection and does nothing: after ten looks others get what it has, and it
+    hears so when it runs again.
+    """
+    monkeypatch.setattr(wire, "SIGN_OF_LIFE", 60.0)
 
     async def body() -> None:
-        async with hosts(tmp_path / "a.db", 2) as (one, two):
-            await one.open_handle(config("q"))
-            opening = asyncio.create_task(two.open_handle(config("later")))
-            await asyncio.sleep(0)
-            await one.open_handle(config("later"))
-            await opening
-            assert two.standing.startswith("standing by")
+        async with hosts(tmp_path / "a.db", 3) as (one, two, three):
+            await one.open_handle(config("the owner's"))
+            silent = await two.open_handle(config())
+            started = await one.call(start("w"))
+            assert await poll(silent) == started.run_id
+            monkeypatch.setattr(wire, "SIGN_OF_LIFE", 0.001)
+            other = await three.open_handle(config())
+            monkeypatch.setattr(host_module, "LOOK", 0.02)
+            one._changed.ring()
+            assert await poll(other) == started.run_id
+            with pytest.raises(HandleBroken):
+                await silent.poll_activation()
+            assert other.in_process is not None, "the one that speaks keeps its own"
 
     run(body)
 
 
-def test_a_standby_that_is_shut_down_ends(tmp_path: Path) -> None:
-    """A handle that stands by ends when it is told to, and wants the file no longer."""
+def test_a_peer_that_does_not_read_gets_no_more_than_its_slots(tmp_path: Path) -> None:
+    """The owner goes on, and gives the rest to others; with the end of the connection they get that, too."""
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 2) as (one, two):
+            handle = await one.open_handle(config("the owner's"))
+            assert handle.engine is not None
+            peer = unix_socket.reach(one.path)
+            assert peer is not None
+            mute = HandleConfig(task_queue="q", identity="mute", max_concurrent_workflow_tasks=3)
+            for message in (
+                wire.Hello(protocol=wire.PROTOCOL, namespace="default", pid=1),
+                wire.OpenHandle(1, 1, mute),
+            ):
+                data = wire.encode(message)
+                peer.send(len(data).to_bytes(4, "big") + data)
+            await until(lambda: "q" in handle.engine.engine.queues.served())  # type: ignore[union-attr]
+            runs = {(await one.call(start(f"w{number}"))).run_id for number in range(20)}
+            second = await two.open_handle(config())
+            got = {await poll(second) for _ in range(17)}
+            assert len(got) == 17
+            unix_socket.close(peer)
+            assert got | {await poll(second) for _ in range(3)} == runs
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        wire.WorkAnswers(handle=1, returned=(ActivityOk(b"no token"),)),
+        wire.WorkAnswers(handle=1, heartbeats=((b"{}", ()),)),
+    ],
+)
+def test_a_worker_that_talks_nonsense_is_cut_off(tmp_path: Path, nonsense: wire.WorkAnswers) -> None:
+    """Its connection ends, its work is given to others, and the owner goes on; what concerns no handle of it is ignored."""
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 3) as (one, two, three):
+            await one.open_handle(config("the owner's"))
+            second = await two.open_handle(config())
+            started = await one.call(start("w"))
+            assert await poll(second) == started.run_id
+            third = await three.open_handle(config())
+            owner = await two.calls.reach()
+            assert owner is not None
+            owner.tell(wire.WorkAnswers(handle=99, evictions=("no run",)))
+            owner.tell(wire.ShutDownHandle(99))
+            await owner.close_handle(99)
+            assert owner.is_open
+            owner.tell(msgspec.structs.replace(nonsense, handle=next(iter(owner._handles))))
+            assert await poll(third) == started.run_id
+            assert one.standing == "owner"
+
+    run(body)
+
+
+def test_a_worker_that_is_refused_says_so(tmp_path: Path) -> None:
+    """What the owner refuses a worker with is raised where its handle is opened."""
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 2) as (one, two):
+            await one.open_handle(config())
+            owner = await two.calls.reach()
+            assert owner is not None
+            with pytest.raises(ServiceError, match="the task queue must have a name"):
+                await owner.open_handle(config(" "))
+            assert (await two.open_handle(config())).in_process is not None, "the connection goes on"
+
+    run(body)
+
+
+def test_a_worker_of_another_process_that_is_shut_down_ends(tmp_path: Path) -> None:
+    """A handle that works for another process ends when it is told to, and wants the file no longer."""
 
     async def body() -> None:
         async with hosts(tmp_path / "a.db", 2) as (one, two):
@@ -305,11 +385,11 @@ def test_a_connection_that_outlives_its_owner_is_left(
     async def silent(request: s.Request[Any]) -> Any:
         await asyncio.Event().wait()
 
-    async def nobody(queue: str) -> None:
-        return None
+    def no_worker(process_id: int, config: HandleConfig) -> EngineHandle:
+        raise ServiceError("no worker may work here", status="PERMISSION_DENIED")
 
     async def body() -> None:
-        server = OwnerServer(OwnerInfo(str(tmp_path / "a.db"), "default", 1, 1, silent, nobody))
+        server = OwnerServer(OwnerInfo(str(tmp_path / "a.db"), "default", 1, 1, silent, no_worker))
         await server.start()  # without the lock, as if another process had inherited the connections
         async with hosts(tmp_path / "a.db", 1) as (client,):
             counting = asyncio.create_task(client.call(s.CountWorkflows()))
@@ -423,7 +503,7 @@ def test_a_client_that_finds_no_socket_says_what_is_wrong(
 
 
 def test_a_deleted_lock_makes_no_second_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The owner has its lock again within a look, and the newcomer stands by."""
+    """The owner has its lock again within a look, and the newcomer works for it."""
     monkeypatch.setattr(host_module, "LOOK", 0.01)
 
     async def body() -> None:
@@ -433,7 +513,7 @@ def test_a_deleted_lock_makes_no_second_owner(tmp_path: Path, monkeypatch: pytes
             await until(lambda: os.path.exists(f"{one.path}-lock"))
             await two.open_handle(config())
             assert one.standing == "owner"
-            assert two.standing.startswith("standing by")
+            assert two.standing.startswith("working for")
 
     run(body)
 
@@ -459,7 +539,7 @@ def test_who_stands_by_does_not_take_a_lock_that_was_deleted(
             two._changed.ring()
             await asyncio.sleep(0.01)
             assert one.standing == "owner"
-            assert two.standing.startswith("standing by")
+            assert two.standing.startswith("working for")
 
     run(body)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hourglass._contract import service as s
-from hourglass._contract.handle import HandleConfig
+from hourglass._contract.handle import Handle, HandleBroken, HandleConfig
 from hourglass._embedded import sharing
 from hourglass._embedded.sharing.shared_file import FileHandle, SharedFile
 from hourglass._embedded.store.memory import MemoryStore
@@ -78,6 +78,11 @@ async def complete_one(handle: FileHandle) -> str:
     return activation.run_id
 
 
+async def poll_on(handle: Handle) -> None:
+    while True:
+        await handle.poll_activation()
+
+
 def test_several_processes_share_it(tmp_path: Path) -> None:
     """Without an owner, with one, over its socket, and after another has taken over: nothing of it is SQLite's."""
 
@@ -89,12 +94,17 @@ def test_several_processes_share_it(tmp_path: Path) -> None:
         handle = await one.open_handle(HandleConfig(task_queue="q", identity="one"))
         assert await complete_one(handle) == started.run_id
         second = await two.open_handle(HandleConfig(task_queue="q", identity="two"))
-        assert (one.standing, two.standing[:11]) == ("owner", "standing by")
+        assert (one.standing, two.standing[:11]) == ("owner", "working for")
         over_the_socket = await client.call(start("over the socket"))
-        waiting = asyncio.create_task(client.call(s.WaitForClose(workflow_id="over the socket")))
+        assert await complete_one(second) == over_the_socket.run_id, "the work comes over it, too"
+        afterwards = await client.call(start("afterwards"))
+        waiting = asyncio.create_task(client.call(s.WaitForClose(workflow_id="afterwards")))
         handle.initiate_shutdown()
         await handle.finalize_shutdown()
-        assert await complete_one(second) == over_the_socket.run_id
+        with pytest.raises(HandleBroken):
+            await poll_on(second)
+        third = await two.open_handle(HandleConfig(task_queue="q", identity="two"))
+        assert await complete_one(third) == afterwards.run_id
         assert isinstance(await waiting, s.RunCompleted)
         assert two.standing == "owner"
         assert opener.opened == ["briefly", "to own", "to own"]

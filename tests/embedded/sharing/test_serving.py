@@ -14,10 +14,12 @@ import msgspec
 import pytest
 
 from hourglass._contract import service as s
+from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.sharing import remote, serving, unix_socket, wire
 from hourglass._embedded.sharing.open_engine import EngineClosed
 from hourglass._embedded.sharing.remote import ConnectionLost, ForeignProtocol, OwnerConnection
 from hourglass._embedded.sharing.serving import OwnerInfo, OwnerServer
+from hourglass._embedded.workers.handle import EngineHandle
 from hourglass.errors import NamespaceNotFoundError, ServiceError, StorageError, WorkflowNotFoundError
 
 Answer = Callable[[s.Request[Any]], Awaitable[Any]]
@@ -37,12 +39,11 @@ def run(body: Callable[[], Awaitable[None]]) -> None:
 
 @asynccontextmanager
 async def serve(path: Path, answer: Answer, **changes: Any) -> AsyncIterator[OwnerServer]:
-    async def serves(queue: str) -> None:
-        if queue != "q":
-            raise ServiceError("not here", status="PERMISSION_DENIED")
+    def no_worker(process_id: int, config: HandleConfig) -> EngineHandle:
+        raise ServiceError("no worker may work here", status="PERMISSION_DENIED")
 
     server = OwnerServer(
-        OwnerInfo(str(path), changes.get("namespace", "default"), os.getpid(), 5, answer, serves)
+        OwnerInfo(str(path), changes.get("namespace", "default"), os.getpid(), 5, answer, no_worker)
     )
     await server.start()
     try:

@@ -9,6 +9,7 @@ runs ends in one change of the store; the same request again is the same reset.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -144,6 +145,8 @@ async def import_workflow(engine: Engine, request: s.ImportWorkflow) -> PendingA
         raise ServiceError(f"the history cannot be read: {error}", status="INVALID_ARGUMENT") from None
     run_id, now = engine.runs.new_run_id(), engine.clock.now_ns()
     step = resetting.begin_with(events, request.workflow_id, run_id, now)
+    if request.dry_run:
+        return PendingAnswer(Started("", False), 0)
     ids = (request.request_id, *(request_id(step.run, each) for each in accepted_updates(events)))
     record = engine.runs.begin_anew(step, tuple(filter(None, ids)))
     return PendingAnswer(Started(run_id), engine.runs.number_of(record))
@@ -203,12 +206,19 @@ def _child_ended(initiated: int, last: Run, run: Run, now_ns: int) -> Transition
 
 
 async def pollers(engine: Engine, request: s.GetPollers) -> PendingAnswer[s.Pollers]:
-    """The workers that take workflow tasks, or attempts of activities, from a queue. A handle is in this process, so
-    each was last seen now.
+    """The workers that take workflow tasks, or attempts of activities, from a queue. A handle ends with its worker's
+    process, so each was last seen now.
     """
-    now = engine.clock.now_ns()
+    now, ours = engine.clock.now_ns(), os.getpid()
     found = tuple(
-        s.Poller(taker.identity, now, taker.version)
+        s.Poller(
+            taker.identity,
+            now,
+            taker.version,
+            taker.process_id,
+            taker.process_id == ours,
+            taker.in_hand[1 if request.activities else 0],
+        )
         for taker in engine.queues.takers(request.task_queue)
         if (taker.takes_activities if request.activities else taker.takes_workflows)
     )
@@ -738,6 +748,8 @@ def _pending(activity: OpenActivity) -> s.PendingActivity:
         next_attempt_time_ns=0 if activity.started_ns else activity.available_ns,
         last_started_time_ns=activity.last_started_ns,
         last_worker_identity=activity.identity,
+        # An attempt that has begun counts as heard of, for its timeout; here only a heartbeat does.
+        last_heartbeat_time_ns=activity.heartbeat_ns if activity.heartbeat_ns > activity.started_ns else 0,
     )
 
 

@@ -25,7 +25,7 @@ from hourglass._contract.handle import (
 from hourglass._embedded.clock import SECOND
 from hourglass._embedded.engine.deployments import Deployments
 from hourglass._embedded.engine.run import AttemptToken, LoadedRun, TakenAttempt, WaitingQuery
-from hourglass._embedded.engine.runs import RunTable
+from hourglass._embedded.engine.runs import LOST_WITH_PROCESS, RunTable, say_lost
 from hourglass._embedded.engine.task_queues import QueuePoller
 from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules import transitions
@@ -49,9 +49,8 @@ from hourglass.errors import HourglassError, ServiceError
 def activity_task(namespace: str, run: Run, activity: OpenActivity, token: bytes) -> ActivityTask:
     """An attempt that has started, as a worker gets it. Pure."""
     scheduled, spec = activity.scheduled, activity.spec
-    key = key_of(run, activity)
-    if key != spec.priority_key:  # the run's own, where nothing is said of the activity's
-        spec = msgspec.structs.replace(spec, priority_key=key)
+    if not spec.priority_key and run.started.spec.priority_key:  # the run's own
+        spec = msgspec.structs.replace(spec, priority_key=key_of(run, activity))
     return ActivityTask(
         token=token,
         activity_id=scheduled.activity_id,
@@ -108,6 +107,10 @@ class ActivityDispatch:
             versions = self._deployments
             if versions.in_use and not versions.takes_attempt(taker, record.run, activity):
                 continue
+            if runs.queues.shared and not runs.queues.is_for_attempt(taker, activity.scheduled.activity_type):
+                if runs.queues.uniform:
+                    return None  # others have less in hand, whatever the type
+                continue
             token = AttemptToken(run_id, scheduled, activity.attempt)
             in_hand = record.attempts[scheduled] = TakenAttempt(token, taker, record)
             if self._start(record, activity, taker.identity):
@@ -126,7 +129,7 @@ class ActivityDispatch:
             return task
         in_hand.handed_out = True
         late = self._runs.clock.now_ns() - activity.started_ns
-        if late * NEGLIGIBLE <= narrowest_timeout(activity) * SECOND:
+        if late * NEGLIGIBLE <= narrowest_timeout(activity.spec) * SECOND:
             return task
         self._runs.change(record, lambda run, now: transitions.hand_out_attempt(run, activity, now))
         started = record.run.activities.get(scheduled)
@@ -175,7 +178,12 @@ class ActivityDispatch:
         if eager is not None and run.task is None and run.task_count and runs.may_go_on(record):
             now = runs.clock.now_ns()
             step = complete_and_take_task(run, activity, value, who, now, eager)
-            if step.run.task_is_started and len(step.encoded) <= runs.limits.transaction_bytes:
+            task = step.run.task
+            if (
+                task is not None
+                and task.started_event_id
+                and len(step.encoded) <= runs.limits.transaction_bytes
+            ):
                 runs.go_on(record, step, now, to_worker=True)
                 return True
         runs.change(
@@ -221,6 +229,16 @@ class ActivityDispatch:
         if record is not None and in_hand is not None and in_hand.token == token:
             del record.attempts[token.scheduled_event_id]
             self._runs.note_hands(record)
+
+    def lose(self, token: AttemptToken) -> None:
+        """The process of the worker that had an attempt has ended: it is tried again, as its policy says."""
+        self.release(token)
+        found = self.find(token)
+        if found is not None and not found[1].deferred:
+            record, activity = found
+            before = record.run
+            self._runs.change(record, lambda run, now: transitions.lose_attempt_of(run, activity, now))
+            say_lost(before, record.run, (activity.scheduled_event_id,), LOST_WITH_PROCESS)
 
     def give_back(self, token: AttemptToken) -> None:
         """An attempt that was taken did not reach a worker: it waits again."""
@@ -308,9 +326,18 @@ class TaskDispatch:
 
     def take(self, taker: QueuePoller) -> LoadedRun | None:
         """Give a handle a run's task, if one waits on its queue that it may have."""
-        for run_id in () if self._runs.stopped else self._runs.queues.tasks(taker.task_queue):
+        queues = self._runs.queues
+        for run_id in () if self._runs.stopped else queues.tasks(taker):
             record = self._runs.in_memory(run_id)
             if record is not None and self._may_take(record, taker):
+                if (
+                    queues.shared
+                    and record.sticky is not taker
+                    and not queues.is_for_task(taker, record.run.started.workflow_type)
+                ):
+                    if queues.uniform:
+                        return None  # others have less in hand, whatever the type
+                    continue
                 self._start(record, taker)
                 # A run that has outgrown its limits was ended instead. Begin anew: the queue changed under the loop.
                 return record if record.run.task_is_started else self.take(taker)
@@ -336,7 +363,7 @@ class TaskDispatch:
     def take_queries(self, taker: QueuePoller) -> LoadedRun | None:
         """Give a handle a run that has queries to answer and no task to be done before."""
         for record in self._asked.values():
-            if record.run.task is None and self._is_for(record, taker):
+            if record.run.task is None and self._is_for(record, taker) and self._knows(record, taker):
                 del self._asked[record.run.run_id]
                 self._stick(record, taker)
                 return record
@@ -383,6 +410,7 @@ class TaskDispatch:
         """If it was this handle that knew a run: others may take what waits of it now."""
         if record.sticky is taker:
             record.sticky = None
+            self._runs.queues.release(taker, record.run.run_id)
             if record.run.is_open:
                 self._runs.queues.wake(record.run.started.spec.task_queue)
 
@@ -478,6 +506,17 @@ class TaskDispatch:
         if _is_in_hand(record.run, number):
             self._runs.change(record, lambda run, now: tasks.fail_task(run, int(cause), failure, who, now))
 
+    def lose(self, record: LoadedRun, number: int) -> None:
+        """The process of the worker that had a task has ended: it is wanted again at once."""
+        if _is_in_hand(record.run, number):
+            self._runs.change(record, transitions.lose_task)
+
+    def ask_again(self, record: LoadedRun, queries: Sequence[WaitingQuery]) -> None:
+        """A worker has ended with these queries in hand: another one answers them."""
+        for query in queries:
+            if not query.answer.done():
+                self.ask(record, query)
+
     def _may_take(self, record: LoadedRun, taker: QueuePoller) -> bool:
         task = record.run.task
         ready = (
@@ -496,10 +535,16 @@ class TaskDispatch:
         # A worker that knows the run, and is of a version that it has left, keeps no other from taking it.
         return sticky is None or sticky is taker or not versions.takes_task(sticky, record.run)
 
+    def _knows(self, record: LoadedRun, taker: QueuePoller) -> bool:
+        """Whether a handle that could answer a run's queries knows its workflow, as well as any other of the queue."""
+        queues = self._runs.queues
+        return not queues.shared or queues.is_for_type(taker, record.run.started.workflow_type)
+
     def _stick(self, record: LoadedRun, taker: QueuePoller) -> None:
         """From now on this handle knows the run, and no other."""
         before, record.sticky = record.sticky, taker
         if before is not None and before is not taker:
+            self._runs.queues.release(before, record.run.run_id)
             before.moved(record.run.run_id)
 
 

@@ -5,6 +5,10 @@ it is about is offered again; a taker checks what it takes. Takers are woken by 
 operation has ended: a taker that waits then takes at once, so that what was done and which taker took it can become
 durable together. Invariant: whenever something becomes takeable, the takers of its queue are woken, at the
 latest in the loop's next turn.
+
+Where several handles serve a queue (`shared`: each process with a worker has one), what waits goes to the one that has
+least in hand, of those that know its type and have room; a run that a handle knows waits in that handle's own queue.
+So a handle never looks through what only others may take.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import asyncio
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Hashable, Iterator
+from itertools import chain
 from typing import Protocol, TypeVar
 
 from hourglass._contract.ids import new_id
@@ -23,6 +28,46 @@ from hourglass._engine.versions import WorkerDeploymentVersion
 
 class QueuePoller(Protocol):
     """What the engine needs of a handle, the poller of one task queue for one worker."""
+
+    @property
+    def own_tasks(self) -> PriorityQueue[str]:
+        """The runs that it knows and whose tasks wait, where other handles serve its queue, too."""
+        ...
+
+    @property
+    def load(self) -> float:
+        """How many tasks and attempts its worker has in hand, or will have in a moment, weighed by how fast it is."""
+        ...
+
+    @property
+    def process_id(self) -> int:
+        """The process that its worker is in."""
+        ...
+
+    @property
+    def in_hand(self) -> tuple[int, int]:
+        """How many workflow tasks and how many attempts its worker has in hand."""
+        ...
+
+    @property
+    def has_task_room(self) -> bool:
+        """Whether it would take one more workflow task now."""
+        ...
+
+    @property
+    def has_attempt_room(self) -> bool:
+        """Whether it would take one more attempt of an activity now."""
+        ...
+
+    @property
+    def workflow_types(self) -> frozenset[str] | None:
+        """The workflow types that its worker knows; None: it may know any."""
+        ...
+
+    @property
+    def activity_types(self) -> frozenset[str] | None:
+        """The same for activities."""
+        ...
 
     @property
     def task_queue(self) -> str:
@@ -163,29 +208,107 @@ class TaskQueues:
         self._will_dispatch = False
         self.versioned = False
         """Whether workers have versions: then a handle may not take all that waits on its queue."""
+        self.shared = False
+        """Whether a queue has several handles: then it matters which of them takes what waits."""
+        self.uniform = True
+        """Whether the handles of each queue know the same types: then one that may not take the first may not take another."""
+        self.handicap = 1.0
+        """How much heavier work weighs in the process of the engine than in others, which have all their time for it."""
 
     def join(self, taker: QueuePoller) -> None:
         """A handle begins to serve its queue."""
         self._takers[taker.task_queue].append(taker)
+        self._count()
 
     def leave(self, taker: QueuePoller) -> None:
-        """A handle takes no more."""
+        """A handle takes no more: what waited for it alone waits for the others."""
         if taker in self._takers[taker.task_queue]:
             self._takers[taker.task_queue].remove(taker)
+            self._count()
+        for run_id in tuple(taker.own_tasks):
+            self.release(taker, run_id)
+
+    def _count(self) -> None:
+        self.shared = any(len(takers) > 1 for takers in self._takers.values())
+        self.uniform = all(
+            len({(taker.workflow_types, taker.activity_types) for taker in takers}) <= 1
+            for takers in self._takers.values()
+        )
+        if not self.shared:  # from now on all that waits on a queue stands in one place
+            for taker in chain(*self._takers.values()):
+                for run_id in tuple(taker.own_tasks):
+                    self.release(taker, run_id)
+
+    def release(self, taker: QueuePoller, run_id: str) -> None:
+        """A handle knows a run no more: its task, if one waits, is for any handle of the queue."""
+        level = taker.own_tasks.get(run_id)
+        if level is not None:
+            taker.own_tasks.drop(run_id)
+            self._tasks[taker.task_queue].put(run_id, level)
+            self.wake(taker.task_queue)
+
+    # --- which of several handles ---------------------------------------------------------------------------
+
+    def is_for_task(self, taker: QueuePoller, workflow_type: str) -> bool:
+        """Whether this handle, of all that serve its queue, is to take a task that any of them may take."""
+        knows, load = _knows(taker.workflow_types, workflow_type), taker.load
+        for other in self._takers[taker.task_queue]:
+            if other is not taker and _knows(other.workflow_types, workflow_type):
+                if not knows:
+                    return False  # a worker that knows the type will come to it
+                if other.load < load and other.has_task_room:
+                    return False
+        return True
+
+    def is_for_attempt(self, taker: QueuePoller, activity_type: str) -> bool:
+        """The same for an attempt of an activity."""
+        knows, load = _knows(taker.activity_types, activity_type), taker.load
+        for other in self._takers[taker.task_queue]:
+            if other is not taker and _knows(other.activity_types, activity_type):
+                if not knows:
+                    return False
+                if other.load < load and other.has_attempt_room:
+                    return False
+        return True
+
+    def is_for_type(self, taker: QueuePoller, workflow_type: str) -> bool:
+        """Whether a handle knows a workflow type, or no other handle of its queue does either."""
+        return _knows(taker.workflow_types, workflow_type) or not any(
+            _knows(other.workflow_types, workflow_type) for other in self._takers[taker.task_queue]
+        )
+
+    def share(self, taker: QueuePoller, room: int) -> int:
+        """How many attempts a handle may take at once, ahead of those that wait: so many that it has hardly more in hand
+        than the others. Work that stays with the process which asked for it needs no other.
+        """
+        others = [
+            other.load
+            for other in self._takers[taker.task_queue]
+            if other is not taker and other.has_attempt_room
+        ]
+        if not others:
+            return room
+        return min(room, int(min(others) * 1.25 - taker.load) + 1)
 
     def takers(self, task_queue: str) -> tuple[QueuePoller, ...]:
         """The handles that serve a queue."""
         return tuple(self._takers[task_queue])
 
+    def all_takers(self) -> tuple[QueuePoller, ...]:
+        """The handles of all queues."""
+        return tuple(chain(*self._takers.values()))
+
     def served(self) -> tuple[str, ...]:
         """The queues that a handle serves."""
         return tuple(sorted(queue for queue, takers in self._takers.items() if takers))
 
-    def tasks(self, task_queue: str) -> Iterator[str]:
-        """Runs whose tasks wait, the most urgent first. A caller that takes one stops looking: the offers change
-        under the iterator.
+    def tasks(self, taker: QueuePoller) -> Iterator[str]:
+        """Runs whose tasks wait for this handle or for any of its queue, the most urgent first. A caller that takes one
+        stops looking: the offers change under the iterator.
         """
-        policy, waiting = self.policy, self._tasks[task_queue]
+        policy, waiting = self.policy, self._tasks[taker.task_queue]
+        if taker.own_tasks:
+            return chain(taker.own_tasks, waiting)
         return (
             (each for each in waiting if policy.may_take(each, 0)) if policy.is_selective else iter(waiting)
         )
@@ -205,20 +328,32 @@ class TaskQueues:
 
     def waiting_tasks(self) -> list[str]:
         """Runs whose tasks wait on a queue that a handle serves, whatever the policy says."""
-        return [run_id for queue, takers in self._takers.items() if takers for run_id in self._tasks[queue]]
+        return [
+            run_id
+            for queue, takers in self._takers.items()
+            if takers
+            for run_id in chain(self._tasks[queue], *(taker.own_tasks for taker in takers))
+        ]
 
     def waiting_attempts(self) -> list[tuple[str, int]]:
         """The same for attempts of activities, as (run id, scheduled event id)."""
         return [key for queue, takers in self._takers.items() if takers for key in self._attempts[queue]]
 
-    def offer(self, run: Run, event_ids: Collection[int], now_ns: int) -> None:
-        """Bring a run's task and these of its activities up to date."""
+    def offer(
+        self, run: Run, event_ids: Collection[int], now_ns: int, sticky: QueuePoller | None = None
+    ) -> None:
+        """Bring a run's task and these of its activities up to date. `sticky` is the handle that knows the run."""
         queue, task = run.started.spec.task_queue, run.task
         if task is not None and not task.started_event_id and task.available_ns <= now_ns:
-            self._tasks[queue].put(run.run_id, level_of(run))
+            if sticky is None or not self.shared or self.versioned or run.run_id in self._tasks[queue]:
+                self._tasks[queue].put(run.run_id, level_of(run))
+            else:
+                sticky.own_tasks.put(run.run_id, level_of(run))
             self.wake(queue)
         elif run.run_id in self._tasks[queue]:
             self._tasks[queue].drop(run.run_id)
+        elif sticky is not None and sticky.own_tasks:
+            sticky.own_tasks.drop(run.run_id)
         for event_id in sorted(event_ids) if len(event_ids) > 1 else event_ids:
             activity = run.activities.get(event_id)
             if (
@@ -314,7 +449,26 @@ class TaskQueues:
         try:
             while self.to_dispatch:
                 queue, _ = self.to_dispatch.popitem()
-                for taker in self.takers(queue):
+                takers = self.takers(queue)
+                for taker in takers:
                     taker.wake()
+                if len(takers) > 1:
+                    self._spread(queue, takers)
         finally:
             self._dispatching = False
+
+    def _spread(self, queue: str, takers: tuple[QueuePoller, ...]) -> None:
+        """Let the handles of a queue take in turns, until none takes more. A handle that was woken takes no more than
+        brings it level with the others, and they with it.
+        """
+        load = sum(taker.load for taker in takers)
+        while self._tasks[queue] or self._attempts[queue]:
+            for taker in takers:
+                taker.wake()
+            before, load = load, sum(taker.load for taker in takers)
+            if load <= before:
+                return
+
+
+def _knows(types: frozenset[str] | None, name: str) -> bool:
+    return types is None or name in types

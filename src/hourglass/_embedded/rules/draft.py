@@ -404,6 +404,8 @@ class Eager(msgspec.Struct, frozen=True, gc=False):
     task_queue: str
     limits: Limits
     attempts: int = 0
+    types: frozenset[str] | None = None
+    """The types of activities that it knows, where another worker may know more; None: all that are asked for."""
 
 
 def take_task(draft: Draft, eager: Eager) -> None:
@@ -431,7 +433,9 @@ def take_attempts(draft: Draft, eager: Eager) -> None:
     pending = draft.run.activities
     for event_id in sorted(draft.touched) if left else ():
         activity = pending.get(event_id)
-        if activity is not None and not activity.started_ns and activity.spec.task_queue == eager.task_queue:
+        if activity is None or activity.started_ns or activity.spec.task_queue != eager.task_queue:
+            continue
+        if eager.types is None or activity.scheduled.activity_type in eager.types:
             wanted.append(activity)
     if len(wanted) > left:  # not all of them can be taken
         wanted.sort(key=lambda each: level_of(draft.run, each))

@@ -1,4 +1,5 @@
-"""One file, several processes: one owns it and runs its engine, the others ask that one over a Unix socket.
+"""One file, several processes: one owns it and runs its engine; the others ask that one over a Unix socket, and work for
+it.
 
 **Who owns the file.** The process that has an exclusive `flock` on `FILE-lock`, a second file beside it (`ownership`). A
 process wants the lock while it has a worker, and only then (`shared_file`). The kernel drops the lock with the process,
@@ -13,22 +14,31 @@ file, and a commit of an earlier epoch is refused, so that a process which lost 
     no process owns it             this one takes the lock for one short transaction (`ownerless`); what only a worker
                                    can answer waits for an owner
 
-**What happens at a takeover.** Workers in other processes stand by: their handles wait, connected to the owner, which has
-refused those whose queue it does not serve. When the owner ends, its connections end; that is the sign to try for the
-lock, and one of them gets it, opens the file, takes up what was in flight, and listens. Requests whose answer was lost
-are sent again: the id of each tells the next owner whether it was carried out. An owner that ends in order closes the
-file before it drops the lock, and drops the lock before it hangs up.
+**How a process works.** Every process with a worker works. In the owner's a worker has the engine's own handle; in any
+other it has a `remote_handle`, and the owner has the engine's handle that stands for it (`worker_peer`). What one gives
+out the other gets: activations and attempts as far as it has slots, completions and results back. A run stays with
+the process that has begun it, its activities go where least is in hand, and the owner's process takes less the busier its
+engine keeps it. When a connection ends, what the process had is given to others at once: its tasks are wanted again, its
+attempts count as lost, and are tried again as their policies say.
+
+**What happens at a takeover.** When the owner ends, its connections end; that is the sign for those that worked for it to
+try for the lock, and one of them gets it, opens the file, takes up what was in flight, and listens. Their handles break,
+and their workers open others. Requests whose answer was lost are sent again: the id of each tells the next owner whether
+it was carried out. An owner that ends in order closes the file before it drops the lock, and drops the lock before it
+hangs up.
 
 Nothing here knows which kind of store the file is: a `StoreOpener` opens it (see `store.store`).
 
-unix_socket  the socket beside the file, frames on it, and descriptors that a forked child must not keep
-wire         what the owner and its clients say to each other, as data and as MessagePack
-ownership    which process owns a file: an `flock` on a second file beside it, never on the database
-remote       a client's side of the socket
-open_engine  an engine over a file, open in this process, and the calls under way on it
-serving      the owner's side of the socket
-ownerless    one short transaction of a client's own, while no process owns the file
-calls        a call by whatever way leads to an engine
-shared_file  this process's part in a file: its client, its owner, or standing by; its workers' handles
-connection   the door for clients and workers
+unix_socket    the socket beside the file, frames on it, and descriptors that a forked child must not keep
+wire           what the owner and its clients say to each other, as data and as MessagePack
+ownership      which process owns a file: an `flock` on a second file beside it, never on the database
+remote_handle  a worker's handle on the engine of another process
+remote         a client's side of the socket
+open_engine    an engine over a file, open in this process, and the calls under way on it
+worker_peer    the owner's side of a process that works for it
+serving        the owner's side of the socket
+ownerless      one short transaction of a client's own, while no process owns the file
+calls          a call by whatever way leads to an engine
+shared_file    this process's part in a file: its client, its owner, or working for it; its workers' handles
+connection     the door for clients and workers
 """

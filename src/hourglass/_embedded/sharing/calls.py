@@ -61,7 +61,7 @@ _MISS = 0.003
 _AGAIN = 2.0
 """After how many seconds to look again for the end of a run that had not closed when no process owned the file."""
 _PRECEDENCE = 0.05
-"""After an owner's death the workers that stand by have the first chance at the lock, for so many seconds."""
+"""After an owner's death the processes with workers have the first chance at the lock, for so many seconds."""
 
 
 @dataclass(slots=True)

@@ -93,8 +93,13 @@ class FileConnection:
 
     @property
     def standing(self) -> str:
-        """This process's part in the file, for people: owner, client, or standing by for which process."""
+        """This process's part in the file, for people: owner, client, or working for which process."""
         return self._file.standing
+
+    @property
+    def processes(self) -> tuple[s.WorkerProcess, ...]:
+        """The processes that work on the file, the owner first; empty where this one has no worker."""
+        return self._file.processes
 
     @property
     def condition(self) -> DiskCondition | None:
@@ -145,7 +150,7 @@ class FileConnection:
             raise too_late(request, limit) from None
 
     async def open_handle(self, config: HandleConfig) -> FileHandle:
-        """Open a handle for a task queue: it works if this process owns the file, and stands by if another does."""
+        """Open a handle for a task queue: it works in this process's engine, or for the process that owns the file."""
         if not config.identity:
             config = msgspec.structs.replace(config, identity=self._identity)
         handle = await self._calls.run(self._file.open_handle, config)

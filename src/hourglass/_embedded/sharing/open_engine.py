@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar
 
 from hourglass._contract.handle import HandleConfig
-from hourglass._contract.service import Executed, Request, StartWorkflow
+from hourglass._contract.service import Executed, Request, StartWorkflow, WorkerProcess
 from hourglass._embedded.clients.requests import answer, execute
 from hourglass._embedded.engine.engine import Engine
+from hourglass._embedded.engine.task_queues import QueuePoller
 from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION
 from hourglass._embedded.store.store import DiskCondition, Store, StoreOpener
 from hourglass._embedded.workers.handle import EngineHandle
@@ -82,13 +84,18 @@ class OpenEngine:
 
     @staticmethod
     async def open(
-        opener: StoreOpener, path: str, namespace: str, retention: float = DEFAULT_RETENTION
+        opener: StoreOpener,
+        path: str,
+        namespace: str,
+        retention: float = DEFAULT_RETENTION,
+        *,
+        took_over: bool = False,
     ) -> OpenEngine:
         """Open the file to work on all of it: what was in flight is taken up. Raises `StorageError`."""
         store = await _open_store(opener, path, namespace)
         engine = Engine(store=store, namespace=namespace, retention=retention)
         try:
-            await engine.open_existing()
+            await engine.open_existing(took_over=took_over)
         except BaseException:
             engine.close()
             raise
@@ -127,8 +134,33 @@ class OpenEngine:
         self.engine.die(error)
 
     def open_handle(self, config: HandleConfig) -> EngineHandle:
-        """A handle on the engine."""
+        """A handle on the engine, for a worker of this process."""
         return EngineHandle(self.engine, config)
+
+    def open_for_other(self, process_id: int, config: HandleConfig) -> EngineHandle:
+        """A handle on the engine, for a worker of another process."""
+        return EngineHandle(self.engine, config, process_id=process_id)
+
+    def processes(self) -> tuple[WorkerProcess, ...]:
+        """The processes that work on the file, this one first."""
+        ours = os.getpid()
+        by_process: dict[int, list[QueuePoller]] = {}
+        for taker in self.engine.queues.all_takers():
+            by_process.setdefault(taker.process_id, []).append(taker)
+        return tuple(
+            WorkerProcess(
+                process_id=process_id,
+                is_owner=process_id == ours,
+                task_queues=tuple(sorted({taker.task_queue for taker in takers})),
+                tasks=sum(taker.in_hand[0] for taker in takers),
+                attempts=sum(taker.in_hand[1] for taker in takers),
+            )
+            for process_id, takers in sorted(by_process.items(), key=lambda each: (each[0] != ours, each[0]))
+        )
+
+    def weigh(self, handicap: float) -> None:
+        """So much heavier work weighs in this process, beside the engine, than in others."""
+        self.engine.queues.handicap = handicap
 
     def close(self) -> None:
         """Write what is queued, close the file, and end the calls. Safe to call twice."""

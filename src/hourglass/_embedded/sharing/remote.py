@@ -1,7 +1,9 @@
-"""A client's side of the socket: one connection to the owner of a file, with many requests in flight at once.
+"""A client's side of the socket: one connection to the owner of a file, with many requests in flight at once, and the
+handles of this process's workers on it (`remote_handle`).
 
-Must not know: what to do when the owner is gone (see `calls`, `host`). Invariants: every request that was sent ends,
-with its answer, its error, or `ConnectionLost`; the owner is told of a request whose caller gives up the wait.
+Must not know: what to do when the owner is gone (see `calls`, `shared_file`). Invariants: every request that was sent
+ends, with its answer, its error, or `ConnectionLost`; the owner is told of a request whose caller gives up the wait; a
+handle breaks with its connection.
 """
 
 from __future__ import annotations
@@ -10,12 +12,15 @@ import asyncio
 import itertools
 import os
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hourglass._contract import service as s
+from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.sharing import unix_socket, wire
+from hourglass._embedded.sharing.remote_handle import RemoteHandle
 from hourglass._embedded.sharing.unix_socket import FRAME_LIMIT, FrameStream
 from hourglass.errors import HourglassError, ServiceError
 
@@ -48,6 +53,10 @@ class OwnerConnection:
         self._greeting: asyncio.Future[wire.Welcome] = asyncio.get_running_loop().create_future()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, _Exchange] = {}
+        self._handles: dict[int, RemoteHandle] = {}
+        self.processes: tuple[s.WorkerProcess, ...] = ()
+        """The processes that work on the file, as the owner told last."""
+        self._sign_of_life: asyncio.TimerHandle | None = None
 
     @property
     def is_open(self) -> bool:
@@ -80,10 +89,43 @@ class OwnerConnection:
         result: A = await self._exchange(number, data, read)
         return result
 
-    async def stand_by(self, queue: str) -> None:
-        """Tell the owner that a worker of this queue waits to take over. Raises `ConnectionLost`, or the refusal."""
+    async def open_handle(self, config: HandleConfig) -> RemoteHandle:
+        """A handle on the owner's engine, which works at once. Raises `ConnectionLost`, or the refusal."""
         number = next(self._numbers)
-        await self._exchange(number, wire.encode(wire.StandBy(number, queue)), lambda _: None)
+        handle = self._handles[number] = RemoteHandle(self, number, config)  # work may come with the answer
+        try:
+            message = wire.encode(wire.OpenHandle(number, number, config))
+            await self._exchange(number, message, lambda _: None)
+        except BaseException:
+            self._handles.pop(number, None)
+            raise
+        self._live()
+        return handle
+
+    async def close_handle(self, handle: int) -> None:
+        """Have the owner close a handle of ours. Raises `ConnectionLost`."""
+        number = next(self._numbers)
+        try:
+            await self._exchange(number, wire.encode(wire.CloseHandle(number, handle)), lambda _: None)
+        finally:
+            self._handles.pop(handle, None)
+
+    def tell(self, message: wire.ToOwner) -> None:
+        """Send a message that has no answer."""
+        self.stream.send(wire.encode(message))
+
+    def send(self, data: bytes) -> None:
+        """Send a message that is encoded already."""
+        self.stream.send(data)
+
+    def _live(self) -> None:
+        """Say again and again that this process runs, while it works for the owner."""
+        if self._sign_of_life is not None:
+            self._sign_of_life.cancel()
+        self._sign_of_life = None
+        if self._handles and self.is_open:
+            self.tell(wire.Alive(time.process_time()))
+            self._sign_of_life = asyncio.get_running_loop().call_later(wire.SIGN_OF_LIFE, self._live)
 
     def close(self) -> None:
         """Hang up."""
@@ -113,6 +155,14 @@ class OwnerConnection:
                     self._settle(answer.number, lambda waiting: waiting.read(answer))
                 case wire.Failed(number, problem):
                     self._settle(number, lambda _: _raise(wire.error_of(problem)))
+                case wire.Work() as work:
+                    if (handle := self._handles.get(work.handle)) is not None:
+                        handle.heard(work)
+                case wire.Processes(processes):
+                    self.processes = processes
+                case wire.PollEnded() as end:
+                    if (handle := self._handles.get(end.handle)) is not None:
+                        handle.ended(end)
         except wire.Garbage:
             self.stream.abort()
 
@@ -143,6 +193,11 @@ class OwnerConnection:
                 each.future.set_exception(ConnectionLost("the connection ended"))
         if not self._greeting.done():
             self._greeting.set_exception(ConnectionLost("the connection ended"))
+        if self._sign_of_life is not None:
+            self._sign_of_life.cancel()
+        handles, self._handles = self._handles, {}
+        for handle in handles.values():
+            handle.fail("the connection to the process that owns the file has ended")
 
     async def greet(self, namespace: str) -> None:
         """Introduce ourselves. Raises `ConnectionLost`, or the refusal."""

@@ -1,4 +1,5 @@
-"""The owner's side of the socket: greets clients, hands their requests to the engine, sends the answers.
+"""The owner's side of the socket: greets clients, hands their requests to the engine, sends the answers; gives the
+workers of other processes their share of the work (`worker_peer`).
 
 Must not know: locks, stores, how a request is answered. A request that changes something is remembered by its
 key for a while, with its answer: a client that lost the connection sends it again and gets the same answer, and
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -18,9 +20,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from hourglass._contract import service as s
+from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.sharing import unix_socket, wire
 from hourglass._embedded.sharing.open_engine import EngineClosed
 from hourglass._embedded.sharing.unix_socket import FRAME_LIMIT, FrameStream
+from hourglass._embedded.sharing.wire import SIGN_OF_LIFE
+from hourglass._embedded.sharing.worker_peer import SILENT_LOOKS, ProcessorUse, WorkerPeer, next_handicap
+from hourglass._embedded.workers.handle import EngineHandle
 from hourglass.errors import NamespaceNotFoundError, ServiceError
 
 _log = logging.getLogger("hourglass.embedded")
@@ -39,8 +45,12 @@ class OwnerInfo:
     pid: int
     since_ns: int
     answer: Callable[[s.Request[Any]], Coroutine[Any, Any, Any]]
-    serves: Callable[[str], Coroutine[Any, Any, None]]
-    """Returns once the queue is served here; raises the refusal of a worker that cannot stand by."""
+    open_handle: Callable[[int, HandleConfig], EngineHandle]
+    """Opens a handle on the engine, for a worker of another process."""
+    processes: Callable[[], tuple[s.WorkerProcess, ...]] = tuple
+    """The processes that work on the file."""
+    weigh: Callable[[float], object] = lambda _: None
+    """Is told how much heavier work weighs in this process, beside the engine, than in those that work for it."""
 
 
 class OwnerServer:
@@ -53,6 +63,8 @@ class OwnerServer:
         self._listening: socket.socket | None = None
         self._identity: tuple[int, int] | None = None
         self._remembered: OrderedDict[str, asyncio.Task[Any]] = OrderedDict()
+        self._meter: asyncio.TimerHandle | None = None
+        self._told: tuple[s.WorkerProcess, ...] = ()
 
     async def start(self) -> None:
         """Begin to listen. Raises `StorageError` where there can be no socket."""
@@ -81,6 +93,9 @@ class OwnerServer:
                 unix_socket.remove(self.owner.path, only=self._identity)
 
     def _close_listener(self) -> bool:
+        if self._meter is not None:
+            self._meter.cancel()
+            self._meter = None
         server, self._server = self._server, None
         listening, self._listening = self._listening, None
         if listening is not None:
@@ -88,6 +103,47 @@ class OwnerServer:
         if server is not None:
             server.close()
         return server is not None
+
+    def measure(self) -> None:
+        """Measure, from now on and while other processes work, how busy this process is beside them: its workers share
+        their interpreter with the engine, and get less work while they hold it up.
+        """
+        if self._meter is None:
+            self._measure(ProcessorUse(), 1.0)
+
+    def _measure(self, ours: ProcessorUse, handicap: float) -> None:
+        self._meter = None
+        ours.note(time.process_time())
+        others = [peer.workers.use.share for peer in self.peers if peer.workers.works]
+        handicap = 1.0 if not others else next_handicap(handicap, ours.share, sum(others) / len(others))
+        self.owner.weigh(handicap)
+        if others and self._server is not None:
+            loop = asyncio.get_running_loop()
+            self._meter = loop.call_later(SIGN_OF_LIFE, self._measure, ours, handicap)
+
+    def tell_processes(self) -> None:
+        """Tell the processes that work of each other, if something has changed."""
+        processes = self.owner.processes()
+        if processes != self._told:
+            self._told = processes
+            message = wire.encode(wire.Processes(processes))
+            for peer in self.peers:
+                if peer.workers.works:
+                    peer.stream.send(message)
+
+    def cut_off_silent(self) -> None:
+        """Look, once a second: a process that works here and has said nothing for long does not run, and others get what
+        it has.
+        """
+        for peer in tuple(self.peers):
+            if peer.workers.is_silent():
+                _log.warning(
+                    "process %d, which works on %s, has said nothing for %d seconds: others get its work",
+                    peer.pid,
+                    self.owner.path,
+                    SILENT_LOOKS,
+                )
+                peer.stream.abort()
 
     def hang_up(self) -> None:
         """End all connections: the clients look for the next owner."""
@@ -120,6 +176,8 @@ class _Peer:
         self._server = server
         self.stream = FrameStream(self._heard, self._lost, on_made=self._made, fair=True)
         self._greeted = False
+        self.pid = 0
+        self.workers = WorkerPeer(self._opened, self.stream.send)
         self._asks: dict[int, tuple[asyncio.Task[Any], bool]] = {}
         self._patience: asyncio.TimerHandle | None = None
 
@@ -134,6 +192,9 @@ class _Peer:
     def _lost(self) -> None:
         self._server.peers.discard(self)
         self._calm()
+        if self.workers.works:
+            self.workers.lose()
+            self._server.tell_processes()
         asks, self._asks = self._asks, {}
         for task, is_change in asks.values():
             if not is_change:  # what changes something goes on: its client will ask for the answer again
@@ -149,15 +210,24 @@ class _Peer:
             message = wire.decode_to_owner(frame)
             if not self._greeted and not isinstance(message, wire.Hello):
                 raise wire.Garbage("the first word was not a greeting")
+            self.workers.heard()
             match message:
-                case wire.Hello():
-                    self._greet(message)
+                case wire.WorkAnswers():
+                    self.workers.answer(message)
                 case wire.RequestMessage():
                     self._ask(message)
-                case wire.StandBy():
-                    self._stand_by(message)
+                case wire.Hello():
+                    self._greet(message)
+                case wire.OpenHandle():
+                    self._begin(message.number, self._open_handle(message))
+                case wire.ShutDownHandle():
+                    self.workers.shut_down(message.handle)
+                case wire.CloseHandle():
+                    self._begin(message.number, self.workers.close(message.handle))
                 case wire.GiveUpMessage():
                     self._give_up(message.number)
+                case wire.Alive():
+                    self.workers.use.note(message.processor_time)
         except wire.Garbage as error:
             _log.warning("a client of %s was cut off: %s", self._server.owner.path, error)
             self.stream.abort()
@@ -183,6 +253,7 @@ class _Peer:
             self.stream.close()
             return
         self._greeted = True
+        self.pid = hello.pid
         welcome = wire.Welcome(protocol=wire.PROTOCOL, pid=owner.pid, since_ns=owner.since_ns)
         self.stream.send(wire.encode(welcome))
 
@@ -191,9 +262,16 @@ class _Peer:
         task = self._server.begin(message.key, request)
         self._watch(message.number, task, request.effect is s.Effect.CHANGE)
 
-    def _stand_by(self, message: wire.StandBy) -> None:
-        task = asyncio.get_running_loop().create_task(self._server.owner.serves(message.queue))
-        self._watch(message.number, task, False)
+    async def _open_handle(self, message: wire.OpenHandle) -> None:
+        self.workers.open(message)
+        self._server.measure()
+        self._server.tell_processes()
+
+    def _opened(self, config: HandleConfig) -> EngineHandle:
+        return self._server.owner.open_handle(self.pid, config)
+
+    def _begin(self, number: int, call: Coroutine[Any, Any, None]) -> None:
+        self._watch(number, asyncio.get_running_loop().create_task(call), True)
 
     def _watch(self, number: int, task: asyncio.Task[Any], is_change: bool) -> None:
         if number in self._asks:

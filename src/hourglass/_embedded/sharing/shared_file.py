@@ -1,4 +1,4 @@
-"""One process's part in one file: its client, its owner, or the one that stands by.
+"""One process's part in one file: its client, its owner, or one that works for its owner.
 
 Must not know: how an engine works, what is said over the socket, how a request finds its engine (see `calls`).
 A process wants to own a file while it has a handle open on it, and only then. Invariants: an engine is open here
@@ -29,24 +29,25 @@ from hourglass._contract.handle import (
 )
 from hourglass._embedded.engine.engine import EngineFigures
 from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION
+from hourglass._embedded.sharing import wire
 from hourglass._embedded.sharing.calls import BUSY, LOOK, SHORTEST, CallRouter
 from hourglass._embedded.sharing.open_engine import EngineClosed, OpenEngine
 from hourglass._embedded.sharing.ownership import FileLock
 from hourglass._embedded.sharing.remote import ConnectionLost, ForeignProtocol, OwnerConnection
+from hourglass._embedded.sharing.remote_handle import RemoteHandle
 from hourglass._embedded.sharing.serving import OwnerInfo, OwnerServer
 from hourglass._embedded.store.store import DiskCondition, StoreOpener, epoch_is_over, is_permanent
 from hourglass._embedded.waiting import Bell
+from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation
 from hourglass._engine.specs import Payloads
-from hourglass.errors import HourglassError, InternalError, ServiceError, StorageError
+from hourglass.errors import HourglassError, InternalError, StorageError
 
 _log = logging.getLogger("hourglass.embedded")
 
 SETTLE = 5.0
 """How long opening a handle waits for the file; after that it waits in its polls."""
-QUEUE_GRACE = 3.0
-"""How long an owner, which may be starting its workers, takes to say that it does not serve a queue."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """How long a file that has failed is left alone, in seconds: at first, and at most."""
 TRIES = 3
@@ -74,6 +75,7 @@ class SharedFile:
         self._keeper: asyncio.Task[None] | None = None
         self._failures = 0
         self._not_before = 0.0
+        self._worked_for_other = False
 
     @property
     def standing(self) -> str:
@@ -83,8 +85,15 @@ class SharedFile:
         if not self._handles:
             return "client"
         if self.calls.owner is not None and self.calls.owner.is_open:
-            return f"standing by for process {self.calls.owner.welcome.pid}"
+            return f"working for process {self.calls.owner.welcome.pid}"
         return "waiting for the file"
+
+    @property
+    def processes(self) -> tuple[s.WorkerProcess, ...]:
+        """The processes that work on the file, as far as this one, which works on it, knows."""
+        if self.calls.engine is not None:
+            return self.calls.engine.processes()
+        return () if self.calls.owner is None or not self.calls.owner.is_open else self.calls.owner.processes
 
     @property
     def condition(self) -> DiskCondition | None:
@@ -128,7 +137,7 @@ class SharedFile:
         self._changed.ring()
 
     async def _own_while_wanted(self) -> None:
-        """While this process has a handle: own the file if its lock is free, else stand by for its owner."""
+        """While this process has a handle: own the file if its lock is free, else work for its owner."""
         pause = SHORTEST
         while self._handles:
             try:
@@ -136,11 +145,11 @@ class SharedFile:
                 if left > 0:
                     await self._changed.wait(left)
                 elif self._owner_lives() and not self._lock.is_abandoned():
-                    await self._stand_by()
+                    await self._work_for_owner()
                 elif self._lock.try_take():
                     await self._own()
                     pause = SHORTEST
-                elif await self._stand_by():
+                elif await self._work_for_owner():
                     pause = SHORTEST
                 else:
                     await self._changed.wait(pause)
@@ -157,22 +166,33 @@ class SharedFile:
         """Open the engine, serve this process's handles and other processes, until this process has no handle any
         more or it fails. The lock is ours.
         """
-        took_over = any(handle.standing_by is not None for handle in self._handles)
+        took_over, self._worked_for_other = self._worked_for_other, False
         try:
-            engine = await OpenEngine.open(self._opener, self.path, self.namespace, self.retention)
+            engine = await OpenEngine.open(
+                self._opener, self.path, self.namespace, self.retention, took_over=took_over
+            )
         except StorageError as error:
             self._failed(error)
             raise
         answer = partial(self._answer, engine)
         since = self._lock.since_ns
         server = OwnerServer(
-            OwnerInfo(self.path, self.namespace, os.getpid(), since, answer, self._wait_served)
+            OwnerInfo(
+                path=self.path,
+                namespace=self.namespace,
+                pid=os.getpid(),
+                since_ns=since,
+                answer=answer,
+                open_handle=engine.open_for_other,
+                processes=engine.processes,
+                weigh=engine.weigh,
+            )
         )
         try:
             await server.start()
             self.calls.own(engine)
             _log.log(
-                logging.WARNING if took_over else logging.INFO,
+                logging.WARNING if took_over and self._handles else logging.INFO,
                 "this process %s %s (queues: %s)",
                 "took over" if took_over else "owns",
                 self.path,
@@ -186,7 +206,7 @@ class SharedFile:
             server.stop_listening()
             engine.close()
             self._lock.drop()
-            server.hang_up()  # last: its end tells workers that stand by to try for the lock, which is free now
+            server.hang_up()  # last: its end tells processes with workers to try for the lock, which is free now
             self._changed.ring()
         if engine.failed is not None:
             _log.error("the engine of %s ended and is opened anew: %s", self.path, engine.failed)
@@ -195,7 +215,7 @@ class SharedFile:
 
     async def _serve(self, engine: OpenEngine, server: OwnerServer) -> None:
         """Let handles work as they come, and see every second that the lock and the socket are still ours."""
-        began = time.monotonic()
+        began = looked = time.monotonic()
         while self._handles and engine.failed is None:
             for handle in self._handles:
                 handle.attach(engine)
@@ -204,6 +224,10 @@ class SharedFile:
                 engine.fail(epoch_is_over(self.path))
                 return
             await server.listen_again()
+            if time.monotonic() >= looked + LOOK:
+                looked = time.monotonic()
+                server.cut_off_silent()
+                server.tell_processes()
             if self._failures and time.monotonic() > began + SOUND:
                 self._failures, self.calls.broken = 0, None
 
@@ -229,40 +253,25 @@ class SharedFile:
                 handle.fail(error)
                 self._handles.discard(handle)
 
-    async def _wait_served(self, queue: str) -> None:
-        """Return once this process serves a queue; raise the refusal of a worker that wants to stand by for it."""
-        until = time.monotonic() + QUEUE_GRACE
-        while queue not in (served := {handle.queue for handle in self._handles}):
-            left = until - time.monotonic()
-            if left <= 0:
-                raise self._refusal(queue, served)
-            await self._changed.wait(left)
+    # --- working for another process ------------------------------------------------------------------------
 
-    def _refusal(self, queue: str, served: set[str]) -> ServiceError:
-        return ServiceError(
-            f"one process serves a file, and {self.path} is served by process {os.getpid()} "
-            f"(since {_clock(self._lock.since_ns)}) for {_names(served)}, not for {queue!r}: serve that queue "
-            f"there too (worker.start_worker({queue!r})), or use another file, or a Temporal server",
-            status="PERMISSION_DENIED",
-        )
-
-    # --- standing by ----------------------------------------------------------------------------------------
-
-    async def _stand_by(self) -> bool:
-        """Wait beside the owner until it ends, or something changes here; False if there is none to be reached."""
+    async def _work_for_owner(self) -> bool:
+        """Have the owner send this process's handles their share of the work, until it ends, or something changes here;
+        False if there is none to be reached.
+        """
         try:
             owner = await self.calls.reach()
         except ForeignProtocol as error:
             for handle in self._handles:
-                if handle.standing_by is None:
-                    _log.warning("standing by for %s: %s", self.path, error)
-                    handle.stand_by(error)
+                if handle.owner is None:
+                    _log.warning("this worker waits for %s: %s", self.path, error)
+                    handle.wait_for(error)
             return False
         if owner is None:
             return False
         try:
             for handle in tuple(self._handles):
-                await self._register(owner, handle)
+                await self._open_at(owner, handle)
         except ConnectionLost:
             return True
         await _first(owner.lost.wait(), self._changed.wait(LOOK))
@@ -275,26 +284,25 @@ class SharedFile:
         owner = self.calls.owner
         return owner is not None and owner.is_open
 
-    async def _register(self, owner: OwnerConnection, handle: FileHandle) -> None:
-        if handle.standing_by is owner:
+    async def _open_at(self, owner: OwnerConnection, handle: FileHandle) -> None:
+        if not handle.is_new:
             return
         try:
-            await owner.stand_by(handle.queue)
+            handle.attach_remote(owner, await owner.open_handle(handle.config))
         except ConnectionLost:
             raise
         except HourglassError as refusal:
             handle.fail(refusal)
             self._handles.discard(handle)
             return
-        _log.warning(
-            "standing by on queue %r: %s is served by process %d (since %s); this worker takes over when "
-            "that one ends",
+        self._worked_for_other = True
+        _log.info(
+            "the worker of queue %r gets its work from process %d, which owns %s since %s",
             handle.queue,
-            self.path,
             owner.welcome.pid,
+            self.path,
             _clock(owner.welcome.since_ns),
         )
-        handle.stand_by(owner)
 
     def _holder(self) -> str:
         note = self._lock.note()
@@ -325,20 +333,16 @@ def _clock(since_ns: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since_ns / 1e9))
 
 
-def _names(queues: set[str]) -> str:
-    return "the queues " + ", ".join(repr(each) for each in sorted(queues)) if queues else "no queue yet"
-
-
 # --- a worker's handle --------------------------------------------------------------------------------------
 
 
 class FileHandle:
-    """A worker's handle on a file: waits while another process owns it, and is the engine's own handle from then on.
-    Implements `hourglass._contract.handle.Handle`.
+    """A worker's handle on a file: the handle of the engine here, or of the engine in the process that owns the file, as
+    soon as there is one. Implements `hourglass._contract.handle.Handle`.
 
-    Must not know: locks, sockets. A handle that stands by has nothing to poll: its polls wait. Invariants: it is
-    attached to one engine in its life; when that one ends, or when it can never have one, its polls raise
-    `HandleBroken` and the worker's tree opens another.
+    Must not know: locks, sockets. Until it has an engine its polls wait. Invariants: it is attached to one engine in its
+    life; when that one ends, or its process, or when it can never have one, its polls raise `HandleBroken` and the
+    worker's tree opens another.
     """
 
     def __init__(
@@ -352,16 +356,16 @@ class FileHandle:
         loop = asyncio.get_running_loop()
         self.config = config
         self.settled: asyncio.Future[None] = loop.create_future()
-        """Done once it works or stands by; fails with what it is refused with."""
-        self.standing_by: object = None
-        """The connection over which the owner was told of it."""
+        """Done once it works, or knows what it waits for; fails with what it is refused with."""
+        self.owner: object = None
+        """The connection over which it works, or what it waits for."""
         self.engine: OpenEngine | None = None
         self._attached: asyncio.Future[Handle] = loop.create_future()
         self._died = died
         self._released = released
         self._inner: Handle | None = None
         self.in_process: InProcess | None = None
-        """The engine's own handle, once the file is ours."""
+        """The handle of an engine, here or over the connection to its process, once there is one."""
         self._broken: HandleBroken | None = None
 
     @property
@@ -374,14 +378,30 @@ class FileHandle:
         if self._attached.done():
             return
         self.engine = engine
-        self._inner = engine.open_handle(self.config)
-        self.in_process = self._inner.in_process
-        self._attached.set_result(self._inner)
+        self._attach(engine.open_handle(self.config))
+
+    def attach_remote(self, owner: OwnerConnection, handle: RemoteHandle) -> None:
+        """Another process owns the file, and sends us work."""
+        self.owner = owner
+        if self._attached.done():  # shut down meanwhile
+            owner.tell(wire.ShutDownHandle(handle.number))
+            return
+        self._attach(handle)
+
+    def _attach(self, handle: EngineHandle | RemoteHandle) -> None:
+        self._inner = handle
+        self.in_process = handle.in_process
+        self._attached.set_result(handle)
         self._settle(None)
 
-    def stand_by(self, over: object) -> None:
-        """Another process owns the file, and knows of us."""
-        self.standing_by = over
+    @property
+    def is_new(self) -> bool:
+        """Whether it has no engine yet, and may have one."""
+        return not self._attached.done()
+
+    def wait_for(self, why: object) -> None:
+        """Another process owns the file, and cannot give us work."""
+        self.owner = why
         self._settle(None)
 
     def fail(self, error: HourglassError) -> None:
@@ -438,7 +458,7 @@ class FileHandle:
         self._working().request_eviction(run_id)
 
     def initiate_shutdown(self) -> None:
-        """Take no new work; one that stands by ends at once."""
+        """Take no new work; one that has no engine yet ends at once."""
         if self._inner is not None:
             self._inner.initiate_shutdown()
         elif not self._attached.done():
@@ -468,5 +488,5 @@ class FileHandle:
 
     def _working(self) -> Handle:
         if self._inner is None:
-            raise HandleBroken("this handle stands by and has given nothing out")
+            raise HandleBroken("this handle has no engine yet and has given nothing out")
         return self._inner

@@ -4,6 +4,10 @@ Must not know: sockets, how anything is answered. A client says `Hello`, the own
 the client asks, many things at once, each under a number of its own. The tags are those of protocol 1, whatever the
 classes are called. Requests, answers and errors are found in fixed tables by
 their names: what comes over the wire can name nothing else, and imports nothing.
+
+A process with workers also opens handles, each under a number of its own (`OpenHandle`). The owner then sends `Work` for
+them, unasked, as far as a handle has slots, which is all the credit that there is; the process sends `WorkAnswers`. Both
+hold all that one turn of a loop brought.
 """
 
 from __future__ import annotations
@@ -16,12 +20,28 @@ from msgspec.structs import replace
 from hourglass import errors
 from hourglass._contract import schedules
 from hourglass._contract import service as s
+from hourglass._contract.handle import (
+    ActivityCancel,
+    ActivityDeferred,
+    ActivityOk,
+    ActivityTask,
+    AttemptCancelled,
+    AttemptFailed,
+    HandleConfig,
+)
 from hourglass._embedded.clients.requests import HANDLERS
 from hourglass._embedded.rules.schedules import storable_backfill, storable_spec
+from hourglass._engine.commands import AnyCommand, Succeeded, TaskFailed
+from hourglass._engine.events import Activation
+from hourglass._engine.specs import Payloads
+from hourglass._engine.versions import VersioningBehavior
 from hourglass.errors import HourglassError, InternalError, ServiceError
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Raised when a process that speaks the former number would misunderstand us. `Hello` keeps its form for ever."""
+
+SIGN_OF_LIFE = 0.25
+"""How often, in seconds, a process that works for the owner says that it runs."""
 
 A = TypeVar("A")
 
@@ -67,11 +87,62 @@ class GiveUpMessage(msgspec.Struct, frozen=True, tag="GiveUp"):
     number: int
 
 
-class StandBy(msgspec.Struct, frozen=True, tag=True):
-    """A worker for this queue waits here to take over."""
+class OpenHandle(msgspec.Struct, frozen=True, tag=True):
+    """A worker of this process wants to work: what waits in its queue is sent under the handle's number."""
 
     number: int
-    queue: str
+    handle: int
+    config: HandleConfig
+
+
+class SucceededMessage(msgspec.Struct, frozen=True):
+    """`hourglass._engine.commands.Succeeded`, as it is read: of which kind each command is."""
+
+    run_id: str
+    commands: tuple[AnyCommand, ...] = ()
+    used_flags: tuple[int, ...] = ()
+    versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
+
+    def completion(self) -> Succeeded:
+        """What was sent."""
+        return Succeeded(self.run_id, self.commands, self.used_flags, self.versioning_behavior)
+
+
+class WorkAnswers(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, kw_only=True):
+    """What a handle's worker has to say. Whatever order it came in: heartbeats count before ends, and a run has one
+    completion in it at most.
+    """
+
+    handle: int
+    heartbeats: tuple[tuple[bytes, Payloads], ...] = ()
+    returned: tuple[ActivityOk, ...] = ()
+    failed: tuple[AttemptFailed, ...] = ()
+    cancelled: tuple[AttemptCancelled, ...] = ()
+    deferred: tuple[ActivityDeferred, ...] = ()
+    succeeded: tuple[SucceededMessage, ...] = ()
+    failed_tasks: tuple[TaskFailed, ...] = ()
+    evictions: tuple[str, ...] = ()
+
+
+class ShutDownHandle(msgspec.Struct, frozen=True, tag=True):
+    """The worker takes no new work; what it has in hand it finishes."""
+
+    handle: int
+
+
+class CloseHandle(msgspec.Struct, frozen=True, tag=True):
+    """The worker has ended: what it still had is given to others."""
+
+    number: int
+    handle: int
+
+
+class Alive(msgspec.Struct, frozen=True, tag=True):
+    """A process with workers says that it runs, and how much time it has used of its processors so far: one that is
+    stopped keeps its connection, and does nothing.
+    """
+
+    processor_time: float
 
 
 # --- to the client ------------------------------------------------------------------------------------------
@@ -107,8 +178,33 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     problem: Problem
 
 
-ToOwner: TypeAlias = Hello | RequestMessage | GiveUpMessage | StandBy
-ToClient: TypeAlias = Welcome | RefusedMessage | AnswerMessage | Failed
+class Work(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, kw_only=True):
+    """Work for a handle: activations, attempts of activities, and attempts that are to stop."""
+
+    handle: int
+    activations: tuple[Activation, ...] = ()
+    tasks: tuple[ActivityTask, ...] = ()
+    cancels: tuple[ActivityCancel, ...] = ()
+
+
+class PollEnded(msgspec.Struct, frozen=True, tag=True):
+    """There is no more of one kind of work for a handle: it was shut down, or, with a reason, broke."""
+
+    handle: int
+    activities: bool
+    broken: str = ""
+
+
+class Processes(msgspec.Struct, frozen=True, tag=True):
+    """Which processes work on the file now: told to all of them, about once a second while that changes."""
+
+    processes: tuple[s.WorkerProcess, ...]
+
+
+ToOwner: TypeAlias = (
+    Hello | RequestMessage | GiveUpMessage | OpenHandle | WorkAnswers | ShutDownHandle | CloseHandle | Alive
+)
+ToClient: TypeAlias = Welcome | RefusedMessage | AnswerMessage | Failed | Work | PollEnded | Processes
 
 _encoder = msgspec.msgpack.Encoder()
 _to_owner: msgspec.msgpack.Decoder[ToOwner] = msgspec.msgpack.Decoder(ToOwner)

@@ -115,8 +115,10 @@ class ActivitySlots:
 
     def take(self) -> None:
         """Take what there is, until something may be given out at once."""
+        queues = self._engine.queues
         while self._offered and self._taker.takes_activities and len(self.out) < self._most:
-            if self.kept and self._is_durable(self.kept[-1][1]):
+            # Alone it leaves the rest where a more urgent one can overtake it; beside others it takes its share now.
+            if self.kept and not queues.shared and self._is_durable(self.kept[-1][1]):
                 return
             taken = self._engine.attempts.take(self._taker)
             if taken is None:
@@ -130,12 +132,16 @@ class ActivitySlots:
         """Whether those attempts are taken at once that an answer of the same worker asks for, and how many: if a
         poll waits for one, and none waited before.
         """
-        room, queues = self._most - len(self.out), self._queues
+        room, queues, types = self._most - len(self.out), self._queues, None
         if room <= 0 or not self.polls or self._offered or not self._taker.takes_activities:
             return None
         if queues.versioned or queues.policy.is_selective:
             return None
-        return Eager(self._config.identity, self._config.task_queue, self._engine.limits, room)
+        if queues.shared:
+            room, types = queues.share(self._taker, room), self._config.activity_types
+            if room <= 0:
+                return None
+        return Eager(self._config.identity, self._config.task_queue, self._engine.limits, room, types)
 
     def took(self, record: LoadedRun, since: int) -> None:
         """Some were taken at once; they were asked for in the run's history from this index on."""
@@ -174,6 +180,19 @@ class ActivitySlots:
     def stop(self) -> None:
         """Ask the worker to stop all attempts."""
         self.kept.extend((ActivityCancel(token, "WORKER_SHUTDOWN"), 0) for token in self.out)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more would be taken now."""
+        return bool(self.polls) and self._taker.takes_activities and len(self.out) < self._most
+
+    def lose(self) -> None:
+        """The worker's process has ended: what it had is lost, what it had not got yet is for others."""
+        self.give_back()
+        out, self.out = self.out, {}
+        self.kept.clear()
+        for in_hand in out.values():
+            self._engine.attempts.lose(in_hand.token)
 
     def give_up(self) -> None:
         """Let go of all attempts, those that the worker has included."""

@@ -235,8 +235,9 @@ class Cache:
             activation = cached.cursor.after_completed(record.events, scheduled_event_id, result)
             if activation is not None:
                 self._runs[run_id] = self._runs.pop(run_id)  # now the most recently used
-                cached.task_number, cached.untouched = task.number, False
-                self._give(cached, activation, Out.EVENTS)
+                cached.task_number, cached.untouched, cached.out = task.number, False, Out.EVENTS
+                self.outstanding += 1  # as `_give`
+                self.ready.append((activation, self._engine.runs.appended - AHEAD))
                 return
         self.begin_task(record)
 
@@ -314,6 +315,21 @@ class Cache:
             if cached.task_number:
                 self._engine.tasks.fail(cached.record, cached.task_number, cause, _SHUT_DOWN, who)
             self._forget(cached)
+        self.local.abandon()
+        self.ready.clear()
+        self.outstanding = 0
+
+    def lose(self) -> None:
+        """The worker's process has ended: its tasks are wanted again at once, its queries are asked of others."""
+        tasks = self._engine.tasks
+        for cached in tuple(self._runs.values()):
+            record, number, questions = cached.record, cached.task_number, cached.questions
+            cached.task_number, cached.questions = 0, ()
+            self._forget(cached)
+            if number:
+                tasks.lose(record, number)
+            if questions:
+                tasks.ask_again(record, questions)
         self.local.abandon()
         self.ready.clear()
         self.outstanding = 0

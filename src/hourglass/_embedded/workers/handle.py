@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -29,6 +30,7 @@ from hourglass._contract.handle import (
 from hourglass._embedded.clock import Cancel, to_ns
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.run import AttemptToken, LoadedRun
+from hourglass._embedded.engine.task_queues import PriorityQueue
 from hourglass._embedded.rules.draft import Eager
 from hourglass._embedded.store.store import Unwritable
 from hourglass._embedded.waiting import Bell
@@ -43,13 +45,15 @@ _log = logging.getLogger("hourglass.embedded")
 
 
 class EngineHandle:
-    """Implements `hourglass._contract.handle.Handle`."""
+    """Implements `hourglass._contract.handle.Handle`. `process_id` is that of its worker, where it is another's than ours."""
 
     def __init__(
         self,
         engine: Engine,
         config: HandleConfig,
         ended: Callable[[EngineHandle], object] = lambda _: None,
+        *,
+        process_id: int = 0,
     ) -> None:
         config.check()
         self.task_queue = config.task_queue
@@ -57,6 +61,9 @@ class EngineHandle:
         self.version = config.version
         self.takes_workflows = config.workflows
         self.takes_activities = config.activities
+        self.workflow_types = config.workflow_types
+        self.activity_types = config.activity_types
+        self.own_tasks: PriorityQueue[str] = PriorityQueue()
         self.in_process: InProcess = self
         self.on_activations: Callable[[Sequence[Activation]], object] | None = None
         self.on_activities: Callable[[Sequence[ActivityItem]], object] | None = None
@@ -64,6 +71,8 @@ class EngineHandle:
         self._config = config
         self._most_tasks = config.max_concurrent_workflow_tasks
         self._ended = ended
+        self.process_id = process_id or os.getpid()
+        self._is_remote = process_id != 0
         self._hand = ActivitySlots(engine, self, config)
         self._cache = Cache(engine, self, config, self._hand, self._ring)
         self._local = self._cache.local
@@ -86,6 +95,27 @@ class EngineHandle:
         engine.deployments.joined(self)
 
     # --- what the engine asks (QueuePoller) -----------------------------------------------------------------------
+
+    @property
+    def load(self) -> float:
+        """How much its worker has in hand, or will have in a moment; a worker in this process has the engine beside it."""
+        load = self._cache.outstanding + len(self._hand.out)
+        return load if self._is_remote else load * self._queues.handicap
+
+    @property
+    def in_hand(self) -> tuple[int, int]:
+        """How many workflow tasks and attempts its worker has in hand."""
+        return self._cache.outstanding, len(self._hand.out)
+
+    @property
+    def has_task_room(self) -> bool:
+        """Whether it would take one more workflow task now."""
+        return self._task_polls > 0 and self.takes_workflows and self._cache.outstanding < self._most_tasks
+
+    @property
+    def has_attempt_room(self) -> bool:
+        """Whether it would take one more attempt of an activity now."""
+        return self._hand.has_room
 
     @property
     def has_out(self) -> bool:
@@ -112,7 +142,7 @@ class EngineHandle:
         """
         engine, hand, is_over = self._engine, self._hand, self._engine.is_over
         try:
-            if self._task_polls and (self._tasks_offered or self._asked):
+            if self._task_polls and (self._tasks_offered or self._asked or self.own_tasks):
                 self._take_tasks()
             if hand.polls and self._attempts_offered:
                 hand.take()
@@ -202,7 +232,7 @@ class EngineHandle:
         taken: list[Activation] = []
         ready, is_durable = self._cache.ready, self._engine.is_durable
         while True:
-            if self._tasks_offered or self._asked:
+            if self._tasks_offered or self._asked or self.own_tasks:
                 self._take_tasks()
             if not ready or not is_durable(ready[0][1]):
                 return taken
@@ -210,10 +240,13 @@ class EngineHandle:
 
     def _take_tasks(self) -> None:
         """Take what there is, until something may be given out at once."""
-        if not self._tasks_offered and not self._asked:
+        if not self._tasks_offered and not self._asked and not self.own_tasks:
             return
-        ready = self._cache.ready
-        while self.takes_workflows and not (ready and self._engine.is_durable(ready[-1][1])):
+        ready, queues = self._cache.ready, self._queues
+        # Alone it leaves the rest where a more urgent one can overtake it; beside others it takes its share now.
+        while self.takes_workflows and not (
+            ready and not queues.shared and self._engine.is_durable(ready[-1][1])
+        ):
             if self._cache.outstanding >= self._most_tasks:
                 return
             task = self._engine.tasks.take(self)
@@ -228,6 +261,10 @@ class EngineHandle:
 
     async def complete_activation(self, completion: Completion) -> None:
         """Answer an activation."""
+        self.take_answer(completion)
+
+    def take_answer(self, completion: Completion) -> None:
+        """The same at once, of a worker that hears of the end of a run by its eviction."""
         self._take_completion(completion)
         self._took_answer()
 
@@ -249,7 +286,13 @@ class EngineHandle:
         """There may be room to take more, or something more to give."""
         if self._queues.to_dispatch:
             self._queues.dispatch()
-        if not self._will_give or self._tasks_offered or self._attempts_offered or self._asked:
+        if (
+            not self._will_give
+            or self._tasks_offered
+            or self._attempts_offered
+            or self._asked
+            or self.own_tasks
+        ):
             self.wake()
         if self._closing:
             self._ring()
@@ -342,7 +385,7 @@ class EngineHandle:
         """Whether it takes at once the task of this run that the end of an attempt leads to: if a poll waits for it,
         and no task waited before.
         """
-        if not self._task_polls or self._tasks_offered or not self.takes_workflows:
+        if not self._task_polls or self._tasks_offered or self.own_tasks or not self.takes_workflows:
             return None
         if record.sticky is not self or self._cache.outstanding >= self._most_tasks:
             return None
@@ -386,6 +429,23 @@ class EngineHandle:
         self._hand.give_up()
         self._heartbeats.close()
         self._cache.abandon()
+        self._ring()
+        self._ended(self)
+
+    def lose(self) -> None:
+        """The process of its worker has ended. What the worker had is given to others at once: tasks and queries are
+        wanted again, attempts are tried again as their policies say. Nothing may be asked of the handle any more.
+        """
+        self._closing = True
+        self.takes_workflows = self.takes_activities = False
+        self._engine.queues.leave(self)
+        if self._grace is not None:
+            self._grace()
+        self._heartbeats.close()
+        if not self._engine.is_over:
+            self._hand.lose()
+            self._cache.lose()
+            self._engine.queues.wake(self.task_queue)
         self._ring()
         self._ended(self)
 

@@ -1,0 +1,257 @@
+"""The owner's side of a process that works: an engine's handle for each that the process has opened, what it gives out
+sent to the process, and what the process answers given to it.
+
+Must not know: sockets, greetings, requests of clients. A handle's slots are the credit of its process: so many tasks and
+attempts are with it at most, sent or about to be, and an answer makes room for the next. Nothing here waits for the
+process: what it does not read stays with its connection, and is no more than the slots allow.
+
+Invariants: what is sent may leave the engine (it is durable, or rests on nothing); when the connection ends all that the
+process had is given to others at once; a handle that the owner does not know, or that was closed, is answered for by
+nobody and harms nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from hourglass._contract.handle import (
+    ActivityCancel,
+    ActivityItem,
+    ActivityResult,
+    ActivityTask,
+    AttemptFailed,
+    HandleBroken,
+    HandleConfig,
+    Shutdown,
+)
+from hourglass._embedded.sharing import wire
+from hourglass._embedded.sharing.unix_socket import FRAME_LIMIT
+from hourglass._embedded.workers.handle import EngineHandle
+from hourglass._engine.commands import Completion, TaskFailed
+from hourglass._engine.events import Activation
+from hourglass.converter import ApplicationFailure, Failure
+from hourglass.errors import HourglassError, ServiceError
+
+_log = logging.getLogger("hourglass.embedded")
+
+SILENT_LOOKS = 10
+"""So many looks, one a second, a process with workers may be silent; then it does not run, and its work is for others."""
+
+
+class ProcessorUse:
+    """How much of one processor a process uses, of late."""
+
+    def __init__(self) -> None:
+        self.share = 0.0
+        self._used = 0.0
+        self._at = 0.0
+
+    def note(self, used: float) -> None:
+        """The process has used so many seconds so far."""
+        now = time.monotonic()
+        if self._at and now > self._at:
+            share = min(max(used - self._used, 0.0) / (now - self._at), 1.0)
+            self.share += (share - self.share) / 2
+        self._used, self._at = used, now
+
+
+def next_handicap(before: float, ours: float, others: float) -> float:
+    """How much heavier work is to weigh in the engine's process than in others, of which so much is in use.
+
+    While it is busier than they are it gets less, down to nearly nothing where the engine alone keeps it busy; where all are
+    as busy, as with long computations in activities, this is right as it is; where it has time it gets the same as they.
+    """
+    if ours < _AT_LEISURE:
+        return max(1.0, before * 0.7)
+    return min(max(1.0, before * (1.0 + 2.0 * (ours - others))), _HEAVIEST)
+
+
+_AT_LEISURE = 0.5
+_HEAVIEST = 50.0
+
+
+class Opener(Protocol):
+    """Opens handles on the engine."""
+
+    def __call__(self, config: HandleConfig, /) -> EngineHandle: ...
+
+
+class WorkerPeer:
+    """The handles of one process, and the way to it."""
+
+    def __init__(self, opener: Opener, send: Callable[[bytes], object]) -> None:
+        self._opener = opener
+        self._send = send
+        self._handles: dict[int, _SentHandle] = {}
+        self._silent = 0
+        self.use = ProcessorUse()
+
+    @property
+    def works(self) -> bool:
+        """Whether the process has a handle here."""
+        return bool(self._handles)
+
+    @property
+    def handles(self) -> list[EngineHandle]:
+        """The engine's handles that stand for those of the process."""
+        return [each.handle for each in self._handles.values()]
+
+    def heard(self) -> None:
+        """The process has said something."""
+        self._silent = 0
+
+    def is_silent(self) -> bool:
+        """Look, once a second, whether the process still runs. Looks are counted, not time: if it was this process that
+        stood still, the other is not to blame.
+        """
+        self._silent += 1
+        return self.works and self._silent > SILENT_LOOKS
+
+    def open(self, message: wire.OpenHandle) -> None:
+        """Open a handle, and begin to send what it gives out."""
+        if message.handle in self._handles:
+            raise ServiceError("a handle with this number is open", status="INVALID_ARGUMENT")
+        try:
+            # Its heartbeats were thinned out by the process: what comes counts.
+            handle = self._opener(msgspec.structs.replace(message.config, heartbeat_throttle=0.0))
+        except ValueError as error:
+            raise ServiceError(str(error), status="INVALID_ARGUMENT") from None
+        self._handles[message.handle] = _SentHandle(message.handle, handle, self._send)
+
+    def answer(self, message: wire.WorkAnswers) -> None:
+        """The process answers."""
+        found = self._handles.get(message.handle)
+        if found is not None:
+            found.answer(message)
+
+    def shut_down(self, handle: int) -> None:
+        """A handle takes no more."""
+        found = self._handles.get(handle)
+        if found is not None:
+            found.handle.initiate_shutdown()
+
+    async def close(self, handle: int) -> None:
+        """A handle is closed; what it still had is given to others."""
+        found = self._handles.pop(handle, None)
+        if found is not None:
+            found.stop()
+            await found.handle.finalize_shutdown()
+
+    def lose(self) -> None:
+        """The process has ended, or cannot be heard: others get its work."""
+        handles, self._handles = self._handles, {}
+        for each in handles.values():
+            each.stop()
+            try:
+                each.handle.lose()
+            except HourglassError as error:  # the engine itself is over
+                _log.debug("the work of a process could not be given back: %s", error)
+
+
+class _SentHandle:
+    """One handle of the engine, whose worker is in another process."""
+
+    def __init__(self, number: int, handle: EngineHandle, send: Callable[[bytes], object]) -> None:
+        self.handle = handle
+        self._number = number
+        self._send = send
+        handle.on_activations = self._send_activations
+        handle.on_activities = self._send_activities
+        loop = asyncio.get_running_loop()
+        self._polls = [loop.create_task(self._poll_activations()), loop.create_task(self._poll_activities())]
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        self.handle.on_activations = self.handle.on_activities = None
+        for poll in self._polls:
+            poll.cancel()
+
+    # --- to the process -------------------------------------------------------------------------------------
+
+    async def _poll_activations(self) -> None:
+        """Polls are out as long as the handle lives: what they bring is what had to wait for the store."""
+        try:
+            while True:
+                first = await self.handle.poll_activation()
+                self._send_activations([first, *self.handle.take_activations()])
+        except (Shutdown, HandleBroken) as end:
+            self._tell_end(False, end)
+
+    async def _poll_activities(self) -> None:
+        try:
+            while True:
+                first = await self.handle.poll_activity()
+                self._send_activities([first, *self.handle.take_activities()])
+        except (Shutdown, HandleBroken) as end:
+            self._tell_end(True, end)
+
+    def _tell_end(self, activities: bool, end: HourglassError) -> None:
+        broken = str(end) or "the handle broke" if isinstance(end, HandleBroken) else ""
+        self._send(wire.encode(wire.PollEnded(self._number, activities, broken)))
+
+    def _send_activations(self, activations: Sequence[Activation]) -> None:
+        data = wire.encode(wire.Work(handle=self._number, activations=tuple(activations)))
+        if len(data) <= FRAME_LIMIT:
+            self._send(data)
+        elif len(activations) > 1:
+            for each in activations:
+                self._send_activations([each])
+        else:
+            failed = TaskFailed(activations[0].run_id, _too_large("what this run is to be told", len(data)))
+            asyncio.get_running_loop().call_soon(self._complete, failed)
+
+    def _send_activities(self, items: Sequence[ActivityItem]) -> None:
+        work = wire.Work(
+            handle=self._number,
+            tasks=tuple(each for each in items if isinstance(each, ActivityTask)),
+            cancels=tuple(each for each in items if isinstance(each, ActivityCancel)),
+        )
+        data = wire.encode(work)
+        if len(data) <= FRAME_LIMIT:
+            self._send(data)
+        elif len(items) > 1:
+            for each in items:
+                self._send_activities([each])
+        else:
+            failed = AttemptFailed(items[0].token, _too_large("this attempt's task", len(data)))
+            asyncio.get_running_loop().call_soon(self._end, failed)
+
+    # --- from the process -----------------------------------------------------------------------------------
+
+    def answer(self, message: wire.WorkAnswers) -> None:
+        """What the worker says, in an order in which all of it counts."""
+        try:
+            for token, details in message.heartbeats:
+                self.handle.heartbeat(token, details)
+            for group in (message.returned, message.failed, message.cancelled, message.deferred):
+                for result in group:
+                    self._end(result)
+            for succeeded in message.succeeded:
+                self._complete(succeeded.completion())
+            for failed in message.failed_tasks:
+                self._complete(failed)
+            for run_id in message.evictions:
+                self.handle.request_eviction(run_id)
+        except HandleBroken:
+            pass  # the engine is over: the connection ends, and the next owner takes up what is in flight
+        except ValueError:
+            raise wire.Garbage("a token that names no attempt") from None
+
+    def _complete(self, completion: Completion) -> None:
+        self.handle.take_answer(completion)
+
+    def _end(self, result: ActivityResult) -> None:
+        self.handle.answer_activity(result)
+
+
+def _too_large(what: str, size: int) -> Failure:
+    return Failure(
+        f"{what} has {size} bytes, more than the {FRAME_LIMIT} that can be sent to another process",
+        ApplicationFailure(type="TooLarge", non_retryable=True),
+    )
