@@ -20,6 +20,7 @@ PARTS = {
     "memory": ("workers", "measure_memory"),
     "embedded": ("embedded", "measure"),
     "processes": ("processes", "measure"),
+    "cores": ("cores", "measure"),
     "sleeping": ("sleeping", "measure"),
     "testing": ("environments", "measure"),
     "scale": ("scale", "measure"),
