@@ -302,7 +302,7 @@ def test_a_worker_that_crashes_changes_nothing() -> None:
 
 def test_the_keeper_continues_as_new_and_ends_when_it_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its history stays short however often the key is used, and it goes when nobody has used it for a while."""
-    monkeypatch.setattr(_keepers, "_MANY_MESSAGES", 10)
+    monkeypatch.setattr(_keepers, "_MANY_MESSAGES", 7)
     with Environment() as env:
         handles = [env.start_workflow(again_and_again, "long", 10) for _ in range(3)]
         assert [handle.result() for handle in handles] == [10, 10, 10]

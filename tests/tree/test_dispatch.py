@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from bridge.scripted import activation, attempt, eviction
-from hourglass._bridge.handles import HandleLimits
+from hourglass._bridge.life import HandleLimits
 from hourglass._contract.handle import ActivityCancel, ActivityOk, AttemptFailed
 from hourglass._engine.commands import Succeeded, TaskFailed
 from hourglass._engine.events import Activation, RunEvicted, RunStarted

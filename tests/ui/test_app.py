@@ -377,6 +377,15 @@ def test_a_reset_names_compensations(web: httpx.Client, client: Client) -> None:
     assert "<b>charge</b>" in effects
     assert "<b>refund</b>" in undone
     assert "<b>ship_it</b>" in again
+    assert "Not safe" not in text
+    (shipping,) = re.findall(r'span=(\d+)-\d+"[^>]*title="activity ship_it', web.get(path).text)
+    text = web.get(
+        f"{path}/reset", params={"event": shipping}
+    ).text  # what was charged is kept as done, and paid back
+    assert "Not safe: refund may have undone charge" in text
+    instead = re.search(r'href="([^"]*)">Reset to before charge', text)
+    assert instead is not None
+    assert "Not safe" not in web.get(instead.group(1)).text
 
 
 def test_messages_may_be_left_out_of_a_reset(web: httpx.Client, client: Client) -> None:

@@ -49,6 +49,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "debug": ("hourglass._cli.debug", "debug"),
     "check": ("hourglass._cli.check", "check"),
     "backup": ("hourglass._cli.backup", "backup"),
+    "move": ("hourglass._cli.move", "move"),
     "doctor": ("hourglass._cli.doctor", "doctor"),
 }
 """Module and function of each command, in the order in which help shows them."""

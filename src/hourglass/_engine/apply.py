@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hourglass._engine.commands import CancelRun, CompleteRun, FailRun
+from hourglass._engine.commands import CancelRun, Command, CompleteRun, FailRun
 from hourglass._engine.context import LiveRun, raised_at, returned_at
 from hourglass._engine.events import (
     ActivityBackedOff,
@@ -103,7 +103,10 @@ class MainFiber(HandlerFiber):
         else:
             value = executed(live, live.inbound, self.arguments)
         at = returned_at(self, live.definition.run) if live.sites is not None else None
-        live.issue(CompleteRun(live.converter.encode(value)), self, at=at)
+        result = CompleteRun(live.converter.encode(value))
+        if live.closing is not None:
+            live.closing()
+        live.issue(result, self, at=at)
 
 
 class RefusedFiber(HandlerFiber):
@@ -150,28 +153,35 @@ def _build_object(live: LiveRun, arguments: list[Any]) -> Any:
 
 def run_top_level(live: LiveRun, call: Callable[[], None]) -> None:
     """Run the body or a signal's handler: what it lets out decides the run's fate."""
-    fiber = current_fiber()
-    assert fiber is not None
     try:
         call()
     except ContinueAsNewRequest as request:
-        live.issue(request.command, fiber, at=raised_at(request) if live.sites is not None else None)
+        _end(live, request.command, request)
     except (Exception, Cancelled) as error:
         if live.dead:
             raise
-        at = raised_at(error) if live.sites is not None else None
         if live.cancel_reason is not None and is_cancellation(error):
-            live.issue(CancelRun(), fiber, at=at)
+            _end(live, CancelRun(), error)
         elif isinstance(error, Cancelled) or (
             isinstance(error, TaskCancelledError) and live.behaviour.other_tasks_cancellation_ends_run
         ):
             # To asyncio, and so in runs of temporalio's, another task's cancellation is like one's own.
             failed = CancelledError("the workflow was cancelled from within")
-            live.issue(FailRun(live.converter.to_failure(failed)), fiber, at=at)
+            _end(live, FailRun(live.converter.to_failure(failed)), error)
         elif is_failure(live, error):
-            live.issue(FailRun(live.converter.to_failure(error)), fiber, at=at)
+            _end(live, FailRun(live.converter.to_failure(error)), error)
         else:
             live.error = error
+
+
+def _end(live: LiveRun, command: Command, error: BaseException) -> None:
+    """Send the run's last command, which this error means; what is to be told before comes first."""
+    fiber = current_fiber()
+    assert fiber is not None
+    at = raised_at(error) if live.sites is not None else None
+    if live.closing is not None:
+        live.closing()
+    live.issue(command, fiber, at=at)
 
 
 # --- what each kind of event does --------------------------------------------------------------------------

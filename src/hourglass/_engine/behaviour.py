@@ -28,6 +28,7 @@ class Flag(IntEnum):
     LIMITS_OF_NOTHING = 1002
     SEED_AFTER_MESSAGES = 1003
     NO_VALUE_NO_MESSAGE = 1004
+    LIMITS_IN_ONE_HAND = 1005
 
 
 Recorded: TypeAlias = bool | Flag
@@ -96,6 +97,9 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
 
     signals_need_their_value: Recorded = Flag.NO_VALUE_NO_MESSAGE
     """A signal without a value is no message to a channel whose type has no None; else it is None."""
+
+    limits_are_in_one_hand: Recorded = Flag.LIMITS_IN_ONE_HAND
+    """A run asks for slots and turns of a key for all its tasks together; else each task asks for itself."""
 
     python_is_unknown: bool = False
     """The turns depend on the Python that wrote the history, which that does not say: both are tried."""

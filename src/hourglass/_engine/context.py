@@ -116,6 +116,7 @@ class LiveRun:
         "begun_ns",
         "behaviour",
         "cancel_reason",
+        "closing",
         "converter",
         "dead",
         "definition",
@@ -184,6 +185,8 @@ class LiveRun:
         self.inbound: WorkflowInboundInterceptor | None = None
         self.outbound: WorkflowOutboundInterceptor | None = None
         self.begun_ns = 0  # the time of its first task
+        # What the fiber that ends the run does, and waits for, first.
+        self.closing: Callable[[], None] | None = None
         self.quiet = False  # executing again what was executed before: nothing is logged
 
     # --- fibers -------------------------------------------------------------------------------------------------------
@@ -362,7 +365,7 @@ class LiveRun:
         self.scheduler.conditions.clear()
         self.pending.clear()
         # These lead back to the run. Without them it is no circle, and goes when it is let go, not when the collector comes.
-        self.main = None
+        self.main = self.closing = None
         self.handlers = cast(Any, None)
 
 

@@ -35,8 +35,9 @@ from pathlib import Path
 from hourglass._engine.commands import TaskFailed
 from hourglass._engine.definition import WorkflowDefinition
 from hourglass._runtime.code_origin import where_raised, without_our_frames
-from hourglass._runtime.deaths import DEATHS, LOCAL_DEATHS, digest_of
+from hourglass._runtime.deaths import DEATHS, LOCAL_DEATHS
 from hourglass._runtime.hung import HungStack, RunHung
+from hourglass._runtime.lane_notes import digest_of
 from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import UnknownTypeError
 

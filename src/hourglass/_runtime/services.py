@@ -17,13 +17,13 @@ from hourglass._engine.context import RunSettings
 from hourglass._engine.specs import Payloads
 from hourglass._runtime import guarded
 from hourglass._runtime.cache import CacheLimits, Key, StateCache
-from hourglass._runtime.deaths import Deaths, close_deaths, digest_of, open_deaths
+from hourglass._runtime.deaths import Deaths, close_deaths, open_deaths
 from hourglass._runtime.evaluation import Evaluations
 from hourglass._runtime.executors import ActivityExecutor, ActivityMetrics, ExecutorLimits
 from hourglass._runtime.guarded import Guarded
 from hourglass._runtime.hung import gil_watchdog
 from hourglass._runtime.lane import Lane
-from hourglass._runtime.lane_notes import LaneNotes
+from hourglass._runtime.lane_notes import LaneNotes, digest_of
 from hourglass._runtime.lanes import LaneSet
 from hourglass._runtime.parked import Quarantine
 from hourglass._runtime.plan import Plan

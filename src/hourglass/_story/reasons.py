@@ -17,7 +17,7 @@ from hourglass._story import advice, reasons_tasks
 from hourglass._story.captions import KINDS, counted, status
 from hourglass._story.diagnosis import Cause, Diagnosis, Facts, Finding, QueueFacts
 from hourglass._story.faults import Stand, Waits, place_of, root
-from hourglass._story.spans import Kind, Outcome, Phase, Span
+from hourglass._story.spans import Kind, Outcome, Phase, Span, Story
 from hourglass._story.text import S, clean, duration
 
 # --- closed runs ------------------------------------------------------------------------------------------------------
@@ -39,12 +39,13 @@ def _done(facts: Facts) -> Finding:
 
 
 def _failed(facts: Facts) -> Finding:
-    step = _culprit(facts)
+    step = _culprit(facts.story)
     first = root(facts.story.faults)
     place = place_of(facts.story.faults) or ("" if step is None else place_of(step.faults))
     what = "failed" if step is None else f"failed, because {KINDS[step.kind]} {step.name} {_ended(step)}"
     details = () if step is None or not step.note else (f"{step.name}: {step.note}",)
-    before, since = _around_failure(facts, step)
+    _, before, since = around_failure(facts.story)
+    undone = first_undone(before, since)
     if since:
         ran = ", ".join(dict.fromkeys(each.name for each in since))
         what += f"; since then it ran {ran}"
@@ -58,7 +59,7 @@ def _failed(facts: Facts) -> Finding:
         attempts=0 if step is None else step.attempts,
         max_attempts=0 if step is None else step.max_attempts,
         details=details,
-        actions=advice.after_undoing(facts, _first_undone(before, since), since)
+        actions=advice.after_undoing(facts, "" if undone is None else undone.name, since)
         if since
         else advice.after_failure(facts, "" if step is None else step.name),
     )
@@ -67,19 +68,20 @@ def _failed(facts: Facts) -> Finding:
 _WORK = (Kind.ACTIVITY, Kind.LOCAL, Kind.CHILD, Kind.NEXUS)
 
 
-def _around_failure(facts: Facts, culprit: Span | None) -> tuple[list[Span], list[Span]]:
-    """The steps up to the failure that the run did not get over, that one included, and the steps that it ran since: mostly
-    such as undo the former. Where the run raised an error of its own, its last step that failed is taken for the reason.
+def around_failure(story: Story) -> tuple[Span | None, list[Span], list[Span]]:
+    """The step that failed and that the run did not get over, if there is one; the steps up to it, it included; and the steps
+    that the run ran since: mostly such as undo the former. Where the run raised an error of its own, its last step that failed
+    is taken for the reason.
     """
-    steps = [each for each in facts.story.spans[1:] if each.kind in _WORK and each.depth == 0]
-    failed = culprit or next((each for each in reversed(steps) if each.outcome.bad), None)
+    steps = [each for each in story.spans[1:] if each.kind in _WORK and each.depth == 0]
+    failed = _culprit(story) or next((each for each in reversed(steps) if each.outcome.bad), None)
     if failed is None or failed.end is None:
-        return steps, []
+        return failed, steps, []
     since = [each for each in steps if each.start >= (failed.end or 0) and each is not failed]
-    return [each for each in steps if each not in since], since
+    return failed, [each for each in steps if each not in since], since
 
 
-def _first_undone(before: list[Span], since: list[Span]) -> str:
+def first_undone(before: Sequence[Span], since: Sequence[Span]) -> Span | None:
     """The first of the steps that those which ran since have undone. Their names tell where each shares a word with what it
     undoes (`book_flight`, `cancel_flight`); otherwise it is the first step of all, so that nothing is taken for done
     that is not.
@@ -89,23 +91,21 @@ def _first_undone(before: list[Span], since: list[Span]) -> str:
         said = _words(each.name)
         shared = [at for at, step in enumerate(before) if said & _words(step.name)]
         if not shared:
-            return before[0].name if before else ""
+            return before[0] if before else None
         found.append(shared[0])
-    return before[min(found)].name if found else ""
+    return before[min(found)] if found else None
 
 
 def _words(name: str) -> set[str]:
     return {each.lower() for each in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+", name)}
 
 
-def _culprit(facts: Facts) -> Span | None:
+def _culprit(story: Story) -> Span | None:
     """The step whose failure the run died of: the last that ended with the same root cause."""
-    first = root(facts.story.faults)
+    first = root(story.faults)
     if first is None:
         return None
-    steps = [
-        each for each in facts.story.spans[1:] if each.kind in _WORK and each.outcome.bad and each.faults
-    ]
+    steps = [each for each in story.spans[1:] if each.kind in _WORK and each.outcome.bad and each.faults]
     same = [each for each in steps if (cause := root(each.faults)) and cause.message == first.message]
     return same[-1] if same else None
 

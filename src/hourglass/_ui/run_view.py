@@ -17,6 +17,7 @@ import msgspec
 
 from hourglass._history.codec import read_payload
 from hourglass._history.events import HistoryEvent, WorkflowExecutionSignaled, WorkflowTaskCompleted
+from hourglass._story.reasons import around_failure, first_undone
 from hourglass._story.spans import Kind, Outcome, Span, Story
 from hourglass._story.values import Peek
 from hourglass._ui import addresses
@@ -59,13 +60,13 @@ def unheard(events: Sequence[HistoryEvent]) -> tuple[HistoryEvent, ...]:
 # --- resets -----------------------------------------------------------------------------------------------------------
 
 _EFFECTS = (Kind.ACTIVITY, Kind.LOCAL, Kind.CHILD, Kind.EXTERNAL, Kind.NEXUS)
-_FAILED = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.CANCELLED)
 
 
 @dataclass(frozen=True)
 class ResetPlan:
     """What a reset to the event `event_id` leaves behind: steps after it that took effect, those that did not, and those that ran
     after a step had failed or the run had been asked to cancel (`after_failure`): mostly they undid what others had done.
+    `undone` is the first step that they may have undone and that the new run would take for done.
     """
 
     event_id: int
@@ -73,6 +74,7 @@ class ResetPlan:
     others: tuple[Span, ...]
     after_failure: tuple[Span, ...]
     failed: str
+    undone: Span | None
     signals: int
     updates: int
 
@@ -83,22 +85,26 @@ def reset_plan(events: Sequence[HistoryEvent], story: Story, wanted: int) -> Res
     since = [each for each in story.spans[1:] if each.id >= point]
     again = [each for each in since if each.kind in _EFFECTS]
     done = [each for each in again if each.outcome is Outcome.DONE]
-    trouble = [
-        (each.start if each.kind is Kind.CANCEL else each.end or 0, each)
-        for each in story.spans[1:]
-        if each.kind is Kind.CANCEL or (each.kind in _EFFECTS and each.outcome in _FAILED)
-    ]
-    failed_at, failed = min(trouble, key=lambda found: found[0], default=(0, None))
+    failed, before, _ = around_failure(story)
+    cancel = next((each for each in story.spans[1:] if each.kind is Kind.CANCEL), None)
+    if cancel is not None and (failed is None or cancel.start < (failed.end or cancel.start)):
+        failed, failed_at = cancel, cancel.start
+        before = [each for each in story.spans[1:] if each.kind in _EFFECTS and each.start < failed_at]
+    else:
+        failed_at = story.until + 1 if failed is None or failed.end is None else failed.end
+    later = [each for each in done if each.start >= failed_at]
+    undone = first_undone(before, later) if failed is not None and failed.id >= point else None
     return ResetPlan(
         event_id=point,
-        effects=tuple(each for each in done if failed is None or each.start < failed_at),
+        effects=tuple(each for each in done if each.start < failed_at),
         others=tuple(each for each in again if each.outcome is not Outcome.DONE),
-        after_failure=tuple(each for each in done if failed is not None and each.start >= failed_at),
+        after_failure=tuple(later),
         failed=""
         if failed is None
         else "it was asked to cancel"
         if failed.kind is Kind.CANCEL
         else f"{failed.name} had failed",
+        undone=undone if undone is not None and undone.id < point else None,
         signals=sum(each.kind is Kind.SIGNAL for each in since),
         updates=sum(each.kind is Kind.UPDATE for each in since),
     )

@@ -6,6 +6,9 @@ run hears from keepers, and how a keeper is asked, or started where there is non
 - No more slots are held than the limit allows, but for runs that held theirs when the limit was lowered.
 - The run that asks first gets first; a ticket stands in one place at most, however often it is told.
 
+`Hand` is how a run asks since flag 1005: one fiber asks for all tasks of the run together, so that a slot goes from
+task to task without an event. Before that, and in runs that began so, each task asked for itself (`wait_for_answer`).
+
 `Replies`, what a run has asked for and heard, must not know what the answers mean. Its invariants:
 
 - One signal serves all tickets of a run, and its handler is there before the first question leaves.
@@ -26,6 +29,7 @@ from typing import Any
 
 from hourglass import workflow
 from hourglass._engine.context import require_run
+from hourglass._engine.fibers import FiberTask, require_fiber
 from hourglass._engine.state import PathStep
 from hourglass.errors import ApplicationError, FailureError, UsageError, WorkflowAlreadyStartedError
 from hourglass.workflow import ChildCancellationType, ParentClosePolicy
@@ -40,6 +44,8 @@ class SlotClaim:
     ticket: str
     workflow_id: str
     run_id: str
+    pool: str = ""
+    """Under which name the run asks for all its tasks together; "" where a task asks for itself."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,12 @@ def asked(places: SlotTable, place: SlotClaim, limit: int) -> SlotTable:
     return replace(places, limit=limit, waiting=waiting)
 
 
+def held_again(places: SlotTable, claims: Collection[SlotClaim]) -> SlotTable:
+    """A run says which slots it holds: a keeper that is new does not know them."""
+    known = {each.ticket for each in places.held}
+    return replace(places, held=(*places.held, *(each for each in claims if each.ticket not in known)))
+
+
 def given_back(places: SlotTable, tickets: Collection[str]) -> SlotTable:
     """Slots, or places in the queue, are free again."""
     return replace(
@@ -83,6 +95,8 @@ def granted(places: SlotTable) -> tuple[SlotTable, tuple[SlotClaim, ...]]:
 
 
 ANSWER = "hourglass.limits.answer"
+ANSWERS = "hourglass.limits.answers"
+"""The signals by which a keeper answers a task that asked for itself, and a run that asked for all its tasks."""
 
 
 class Replies:
@@ -91,6 +105,8 @@ class Replies:
     def __init__(self) -> None:
         self.answers: dict[str, int | None] = {}
         self.inside: set[tuple[tuple[PathStep, ...], str]] = set()
+        self.hands: dict[str, Hand] = {}
+        """Who speaks with keepers for all tasks of the run, by keeper, and by the names that keepers know them by."""
         self._wanted: set[str] = set()
 
     def draw(self) -> str:
@@ -104,10 +120,22 @@ class Replies:
         if ticket in self._wanted:
             self.answers.setdefault(ticket, value)
 
+    def hear_all(self, name: str, numbers: list[int | None], others: bool) -> None:
+        """An answer for several tasks has come."""
+        hand = self.hands.get(name)
+        if hand is not None:
+            hand.hear(name, numbers, others)
+
     def forget(self, ticket: str) -> None:
         """The run does not wait for this ticket any more: drop its answer."""
         self._wanted.discard(ticket)
         self.answers.pop(ticket, None)
+
+
+def in_one_hand(what: str) -> bool:
+    """Whether the current run asks keepers for all its tasks together; one that began before that was so does not."""
+    run = require_run(what)
+    return run.holds(run.behaviour.limits_are_in_one_hand)
 
 
 def replies_of_run(what: str) -> Replies:
@@ -122,15 +150,96 @@ def replies_of_run(what: str) -> Replies:
         """Hear from a workflow that keeps a limit."""
         made.hear(ticket, value)
 
+    def hear_all(name: str, numbers: list[int | None], others: bool = False) -> None:
+        """Hear from a workflow that keeps a limit, for several tasks at once."""
+        made.hear_all(name, numbers, others)
+
     vars(hear)["replies"] = made
     workflow.signal(name=ANSWER)(hear)
+    workflow.signal(name=ANSWERS)(hear_all)
     return made
+
+
+# --- one fiber for all tasks of a run -------------------------------------------------------------
+
+
+class Hand:
+    """Speaks with one keeper for all tasks of a run, in a fiber of its own, which lives while there is something to say or
+    to wait for. No scope and no cancellation of the author's reaches it. It has one timer, which is let be while what
+    comes needs it no sooner: every timer is two events.
+    """
+
+    def __init__(self) -> None:
+        self.timer_at = 0.0
+        self._works = False
+
+    def poke(self) -> None:
+        """Something has changed: have it looked at."""
+        if not self._works:
+            self._works = True
+            fiber = require_fiber("limits")
+            task: FiberTask[None] = FiberTask(fiber.run, fiber.next_child_path(), "limits", self._work)
+            task.start_soon()
+
+    def hear(self, name: str, numbers: list[int | None], others: bool) -> None:
+        """The keeper has answered."""
+        raise NotImplementedError
+
+    def is_due(self) -> bool:
+        """Whether there is something to say. Must only look."""
+        raise NotImplementedError
+
+    def next_moment(self) -> float | None:
+        """When to look again if nothing comes; None: never. Must only look."""
+        raise NotImplementedError
+
+    def act(self) -> None:
+        """Say what is to be said."""
+        raise NotImplementedError
+
+    def time_passes(self) -> None:
+        """The moment has come."""
+        raise NotImplementedError
+
+    def wait_is_for(self) -> str:
+        """What the timer is for, for readers of the history."""
+        raise NotImplementedError
+
+    def _work(self) -> None:
+        with workflow.shield():
+            while True:
+                # What is ready runs first: what is given back and wanted again meanwhile needs no keeper.
+                workflow.wait_condition(lambda: True)
+                moment = self.next_moment()
+                if self.is_due():
+                    self.act()
+                elif moment is None:
+                    self._works = False
+                    return
+                else:
+                    self._wait(moment)
+
+    def _wait(self, moment: float) -> None:
+        self.timer_at = moment
+        left = moment - workflow.time()
+        if left <= 0:
+            left = 0.001  # by rounding: a limit of nothing would be over at once, again and again
+        try:
+            workflow.wait_condition(self._is_sooner, timeout=left, timeout_summary=self.wait_is_for())
+        except TimeoutError:
+            self.time_passes()
+
+    def _is_sooner(self) -> bool:
+        if self.is_due():
+            return True
+        moment = self.next_moment()
+        return moment is not None and moment < self.timer_at - 1e-6
 
 
 # --- asking, starting and answering ---------------------------------------------------------------
 
 
-_FIRST_REMINDER, _LAST_REMINDER = 60.0, 3600.0
+FIRST_REMINDER, LAST_REMINDER = 60.0, 3600.0
 _LONGEST_PAUSE = 10.0
 _LONGEST_KEY = 200
 _MANY_MESSAGES = 500
@@ -192,7 +301,7 @@ def wait_for_answer(
     """Wait until a ticket is answered; False if the deadline passes. Now and then `remind` asks again: a keeper that
     was terminated has forgotten the ticket. `what` names the wait, for readers of the history.
     """
-    pause = _FIRST_REMINDER
+    pause = FIRST_REMINDER
     while True:
         left = pause if deadline is None else min(pause, max(0.0, deadline - workflow.time()))
         try:
@@ -204,21 +313,36 @@ def wait_for_answer(
             if deadline is not None and workflow.time() >= deadline:
                 return False
         remind()
-        pause = min(2 * pause, _LAST_REMINDER)
+        pause = min(2 * pause, LAST_REMINDER)
 
 
-def unreachable(answers: Sequence[tuple[SlotClaim, int | None]]) -> list[SlotClaim]:
+@dataclass(frozen=True)
+class Answer:
+    """What a keeper tells a run: to this place, by this signal."""
+
+    place: SlotClaim
+    signal: str
+    values: tuple[Any, ...]
+
+
+def answer(place: SlotClaim, value: int | None) -> Answer:
+    """The answer to a task that asked for itself."""
+    return Answer(place, ANSWER, (place.ticket, value))
+
+
+def unreachable(answers: Sequence[Answer]) -> list[SlotClaim]:
     """Tell runs, all at once, what their tickets came to; gives the places of runs that have closed."""
     with workflow.shield():
-        tasks = [workflow.spawn(_reaches, place, value) for place, value in answers]
+        tasks = [workflow.spawn(_reaches, each) for each in answers]
         reached = [task.result() for task in tasks]
-    return [place for (place, _), there in zip(answers, reached, strict=True) if not there]
+    return [each.place for each, there in zip(answers, reached, strict=True) if not there]
 
 
-def _reaches(place: SlotClaim, value: int | None) -> bool:
+def _reaches(answer: Answer) -> bool:
+    place = answer.place
     try:
         handle = workflow.get_external_workflow_handle(place.workflow_id, run_id=place.run_id)
-        handle.signal(ANSWER, place.ticket, value)
+        handle.signal(answer.signal, *answer.values)
     except ApplicationError as error:
         return "SignalCountLimit" in (
             error.type or ""

@@ -1,29 +1,41 @@
 """`limits.slot`, at most so many of one key at a time, and `hourglass.slots`, the workflow that keeps the slots.
 
-There is one keeper for each key in use. It hands slots out in the order of asking, by a signal. A holder that ends in
-the ordinary way gives its slot back; one that was terminated, or timed out, cannot. So while a run waits for a slot
-the keeper looks after the holders, ever more seldom: it tells each once more that it has its slot, which reaches no
-run that has closed. The keeper ends when no run has used the key for a while.
+There is one keeper for each key in use. It hands slots out in the order of asking, by a signal. A run asks for all its
+tasks together (`SlotPool`), and hands a slot that one of them leaves to the next: five hundred tasks of one run that enter
+in turn cost a dozen events. A holder that ends in the ordinary way gives its slot back; one that was terminated, or timed
+out, cannot. So while a run waits for a slot the keeper looks after the holders, ever more seldom: it tells each once more
+that it has its slot, which reaches no run that has closed. The keeper ends when no run has used the key for a while.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from hourglass import workflow
+from hourglass._engine.context import require_run
 from hourglass._engine.fibers import require_fiber
 from hourglass._engine.options import Duration, seconds
 from hourglass._engine.versions import VersioningBehavior
 from hourglass.errors import Cancelled, UsageError
 from hourglass.limits._keepers import (
+    ANSWERS,
+    FIRST_REMINDER,
+    LAST_REMINDER,
+    Answer,
+    Hand,
+    Replies,
     SlotClaim,
     SlotTable,
+    answer,
     ask,
     asked,
     given_back,
     granted,
+    held_again,
+    in_one_hand,
     is_long,
     keeper_id,
     replies_of_run,
@@ -42,7 +54,7 @@ _HOUSEKEEPING = 86_400.0
 
 @dataclass(frozen=True)
 class Ask:
-    """A run wants a slot; `notice` is how soon a holder that is gone shall be noticed, in seconds."""
+    """A task wants a slot; `notice` is how soon a holder that is gone shall be noticed, in seconds."""
 
     place: SlotClaim
     limit: int
@@ -50,16 +62,51 @@ class Ask:
 
 
 @dataclass(frozen=True)
+class Lease:
+    """A run wants slots for its tasks, by their numbers, and gives others back; `holds` are all that it has."""
+
+    run: SlotClaim
+    want: tuple[int, ...]
+    back: tuple[int, ...]
+    holds: tuple[int, ...]
+    limit: int
+    notice: float
+
+    def claims(self, numbers: tuple[int, ...]) -> tuple[SlotClaim, ...]:
+        """The claims of these numbers."""
+        name = self.run.pool
+        return tuple(replace(self.run, ticket=f"{name}#{number}") for number in numbers)
+
+
+@dataclass(frozen=True)
+class Return:
+    """A run gives slots, or places in the queue, back."""
+
+    pool: str
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Slots:
-    """What a run of the keeper begins with."""
+    """What a run of the keeper begins with. `told` are the pools that know that other runs wait."""
 
     places: SlotTable = field(default_factory=SlotTable)
     notice: float = 10.0
+    told: tuple[str, ...] = ()
 
 
 def first_slots(ask: Ask) -> Slots:
-    """What a keeper begins with that is started by the first run that asks."""
+    """What a keeper begins with that is started by the first task that asks."""
     return Slots(asked(SlotTable(), ask.place, ask.limit), ask.notice)
+
+
+def leased(places: SlotTable, lease: Lease) -> SlotTable:
+    """What a run's lease makes of the slots."""
+    places = given_back(places, {each.ticket for each in lease.claims(lease.back)})
+    places = held_again(places, lease.claims(lease.holds))
+    for claim in lease.claims(lease.want):
+        places = asked(places, claim, lease.limit)
+    return replace(places, limit=lease.limit)
 
 
 @workflow.defn(name="hourglass.slots", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
@@ -72,20 +119,34 @@ class SlotKeeper:
         self.notice = slots.notice
         self.pause = slots.notice
         self.look_at = workflow.time() + slots.notice
+        self.told = set(slots.told)
         self.messages = 0
         self.changed = False
 
     @workflow.signal
     def ask(self, ask: Ask) -> None:
-        """A run wants a slot."""
+        """A task wants a slot."""
         self.places = asked(self.places, ask.place, ask.limit)
         self.notice = ask.notice
         self._heard()
 
     @workflow.signal
+    def lease(self, lease: Lease) -> None:
+        """A run wants slots for its tasks."""
+        self.places = leased(self.places, lease)
+        self.notice = lease.notice
+        self._heard()
+
+    @workflow.signal
     def give_back(self, ticket: str) -> None:
-        """A run gives its slot, or its place in the queue, back."""
+        """A task gives its slot, or its place in the queue, back."""
         self.places = given_back(self.places, {ticket})
+        self._heard()
+
+    @workflow.signal
+    def take_back(self, back: Return) -> None:
+        """A run gives slots, or places in the queue, back."""
+        self.places = given_back(self.places, {f"{back.pool}#{number}" for number in back.numbers})
         self._heard()
 
     @workflow.query
@@ -114,9 +175,11 @@ class SlotKeeper:
         self.places, lucky = granted(self.places)
         if lucky:
             self._look_within(self.notice)
-            self._drop(unreachable([(place, None) for place in lucky]))
+        news = [*self._granted(lucky), *self._warned()]
+        if news:
+            self._drop(unreachable(news))
         if is_long(self.messages):
-            workflow.continue_as_new(Slots(self.places, self.notice))
+            workflow.continue_as_new(Slots(self.places, self.notice, tuple(sorted(self.told))))
         if self.changed:
             return True
         try:
@@ -126,6 +189,33 @@ class SlotKeeper:
                 return False
             self._look_after()
         return True
+
+    def _granted(self, lucky: tuple[SlotClaim, ...]) -> list[Answer]:
+        """What those hear that have a slot now: a task its own, a run all of its tasks' together."""
+        answers = [answer(place, None) for place in lucky if not place.pool]
+        for pool in dict.fromkeys(place.pool for place in lucky if place.pool):
+            mine = [place for place in lucky if place.pool == pool]
+            self.told.discard(pool)
+            answers.append(self._to_pool(mine[0], [int(each.ticket.rpartition("#")[2]) for each in mine]))
+        return answers
+
+    def _warned(self) -> list[Answer]:
+        """What runs hear that hold slots, and hand them from task to task, when another run has begun to wait."""
+        if not self.places.waiting:
+            return []
+        pools = {
+            place.pool: place for place in self.places.held if place.pool and place.pool not in self.told
+        }
+        return [self._to_pool(place, []) for place in pools.values() if self._others_wait(place)]
+
+    def _to_pool(self, place: SlotClaim, numbers: list[int]) -> Answer:
+        others = self._others_wait(place)
+        if others:
+            self.told.add(place.pool)
+        return Answer(place, ANSWERS, (place.pool, numbers, others))
+
+    def _others_wait(self, place: SlotClaim) -> bool:
+        return any(each.run_id != place.run_id for each in self.places.waiting)
 
     def _patience(self) -> float:
         if self.places.waiting:
@@ -141,12 +231,242 @@ class SlotKeeper:
         """Find holders that are gone; where all are there, look again later than the last time."""
         self.pause = min(2 * self.pause, max(_LONGEST_PAUSE, self.notice))
         self.look_at = workflow.time() + self.pause
-        self._drop(unreachable([(place, None) for place in self.places.held]))
+        tasks = [answer(place, None) for place in self.places.held if not place.pool]
+        pools = {place.pool: place for place in self.places.held if place.pool}
+        self._drop(unreachable([*tasks, *(self._to_pool(place, []) for place in pools.values())]))
 
     def _drop(self, gone: list[SlotClaim]) -> None:
         if gone:
-            self.places = given_back(self.places, {place.ticket for place in gone})
+            pools = {place.pool for place in gone if place.pool}
+            tickets = {place.ticket for place in gone}
+            for each in (*self.places.held, *self.places.waiting):
+                if each.pool in pools:
+                    tickets.add(each.ticket)
+            self.places = given_back(self.places, tickets)
+            self.told -= pools
             self.changed = True
+
+
+# --- the slots that one run has -------------------------------------------------------------------
+
+
+_FIRST_LINGER, _LAST_LINGER = 5.0, 60.0
+
+
+class SlotWaiter:
+    """A task that waits for a slot: what it gets, or that its time is up."""
+
+    def __init__(self, deadline: float | None) -> None:
+        self.deadline = deadline
+        self.number: int | None = None
+        self.done = workflow.Event()
+
+
+class SlotPool(Hand):
+    """The slots of one key that a run has, and its tasks that wait for one.
+
+    A slot that one task leaves goes to the next of the same run, without an event, until the keeper says that another run
+    waits: then those of its tasks that wait already come first, and every slot that is left after them goes back. `idle`
+    are slots that no task is in: they go back at once where the run has used the key but once, else after a while in which
+    none was used again, and before the run closes. `asked` are places in the keeper's queue, never more than the limit.
+    """
+
+    def __init__(self, key: str, name: str, task_queue: str) -> None:
+        super().__init__()
+        self.key = key
+        self.limit = 1
+        self.notice = 10.0
+        info = workflow.info()
+        self._keeper = keeper_id("slots", key)
+        self._task_queue = task_queue
+        self._run = SlotClaim("", info.workflow_id, info.run_id, name)
+        self._waiting: dict[SlotWaiter, None] = {}
+        self._used: set[int] = set()
+        self._idle: list[int] = []
+        self._asked: list[int] = []
+        self._stale: frozenset[int] = frozenset()
+        self._ahead: int | None = None
+        self._numbers = 0
+        self._uses = 0
+        self._told_limit = 0
+        self._limited = False
+        self._closing = False
+        self._sending = False
+        self._remind_at, self._reminder = 0.0, FIRST_REMINDER
+        self._linger, self._linger_until, self._reused = _FIRST_LINGER, 0.0, False
+
+    # --- for tasks --------------------------------------------------------------------------------
+
+    def enter(self, limit: int, notice: float, deadline: float | None) -> int:
+        """Wait for a slot; gives its number. Raises `TimeoutError` when the time is up."""
+        self.limit, self.notice = limit, notice
+        self._uses += 1
+        if self._idle and not self._waiting and self._ahead is None and self._told_limit == limit:
+            self._reused = True
+            return self._use(self._idle.pop(0))
+        waiter = SlotWaiter(deadline)
+        self._limited |= deadline is not None
+        self._waiting[waiter] = None
+        self.poke()
+        try:
+            waiter.done.wait()
+        except Cancelled:
+            self._drop(waiter)
+            if waiter.number is not None:
+                self.leave(waiter.number)
+            self.poke()
+            raise
+        if waiter.number is None:
+            raise TimeoutError(
+                f"there was no free slot of {self.key!r} in time; {limit} at a time are allowed"
+            )
+        return waiter.number
+
+    def _drop(self, waiter: SlotWaiter) -> None:
+        """A task waits no longer."""
+        if waiter in self._waiting:
+            del self._waiting[waiter]
+            if self._ahead:
+                self._ahead -= 1
+            if not self._waiting:
+                self._begin_to_linger()
+
+    def leave(self, number: int) -> None:
+        """A task has left its block."""
+        self._used.discard(number)
+        if self._waiting and self._ahead != 0:
+            if self._ahead is not None:
+                self._ahead -= 1
+            self._hand_over(number)
+        else:
+            self._keep(number)
+        self.poke()
+
+    def _keep(self, number: int) -> None:
+        self._idle.append(number)
+        self._begin_to_linger()
+
+    def _begin_to_linger(self) -> None:
+        """Something is not needed now, and is kept for a while."""
+        now = workflow.time()
+        if self._linger_until <= now:
+            self._linger_until, self._reused = now + self._linger, False
+
+    def _use(self, number: int) -> int:
+        self._used.add(number)
+        return number
+
+    def _hand_over(self, number: int) -> None:
+        waiter = next(iter(self._waiting))
+        del self._waiting[waiter]
+        waiter.number = self._use(number)
+        waiter.done.set()
+        if self._asked and not self._waiting:
+            self._begin_to_linger()
+
+    # --- for the keeper ---------------------------------------------------------------------------
+
+    def hear(self, name: str, numbers: list[int | None], others: bool) -> None:
+        """Slots were granted, or another run waits."""
+        for number in numbers:
+            if number is not None and number in self._asked:
+                self._asked.remove(number)
+                self._ahead = None
+                if self._waiting:
+                    self._hand_over(number)
+                else:
+                    self._keep(number)
+        if others and self._ahead is None:
+            self._ahead, self._stale = len(self._waiting), frozenset(self._asked)
+        self.poke()
+
+    def farewell(self) -> None:
+        """The run closes: what no task is in goes back first."""
+        if self._idle or self._asked or self._sending:
+            self._closing = True
+            self.poke()
+            workflow.wait_condition(lambda: not (self._idle or self._asked or self._sending))
+
+    def is_due(self) -> bool:
+        """Whether slots are to be asked for or given back."""
+        return self._wanted() > 0 or self._limit_is_new or bool(self._surplus())
+
+    def act(self) -> None:
+        """Ask, or give back, or both."""
+        back = self._surplus()
+        self._idle = [each for each in self._idle if each not in back]
+        self._asked = [each for each in self._asked if each not in back]
+        if back:
+            self._linger_until = 0.0
+        wanted = self._wanted()
+        if wanted > 0 or self._limit_is_new:
+            self._ask(wanted, back)
+        else:
+            self._sending = True
+            tell(self._keeper, SlotKeeper.take_back, Return(self._run.pool, back))
+            self._sending = False
+
+    def next_moment(self) -> float | None:
+        """When to remind the keeper, to give up a wait, or to give back what was kept."""
+        if self._waiting:
+            deadlines = (each.deadline for each in self._waiting if each.deadline is not None)
+            return min((self._remind_at, *deadlines) if self._limited else (self._remind_at,))
+        return self._linger_until if self._idle or self._asked else None
+
+    def wait_is_for(self) -> str:
+        """What the timer is for."""
+        what = "waits for a slot of" if self._waiting else "keeps, for a moment, slots of"
+        return f"{what} {self.key!r}"
+
+    def _wanted(self) -> int:
+        return 0 if self._closing else max(0, min(len(self._waiting), self.limit) - len(self._asked))
+
+    @property
+    def _limit_is_new(self) -> bool:
+        return bool(self._waiting) and not self._closing and self._told_limit != self.limit
+
+    def _ask(self, wanted: int, back: tuple[int, ...]) -> None:
+        want = tuple(range(self._numbers + 1, self._numbers + 1 + wanted))
+        self._numbers += wanted
+        self._asked += want
+        self._reminder = FIRST_REMINDER
+        self._send(want, back)
+
+    def _send(self, want: tuple[int, ...], back: tuple[int, ...]) -> None:
+        holds = tuple(sorted((*self._used, *self._idle)))
+        lease = Lease(self._run, want, back, holds, self.limit, self.notice)
+        self._told_limit = self.limit
+        first = Slots(leased(SlotTable(), lease), self.notice)
+        self._sending = True
+        ask(self._keeper, SlotKeeper.run, SlotKeeper.lease, lease, first, self._task_queue)
+        self._sending = False
+        self._remind_at = workflow.time() + self._reminder
+
+    def _surplus(self) -> tuple[int, ...]:
+        """What goes back now: slots that no task is in, and places in the queue that no task needs."""
+        if self._closing:
+            return (*self._idle, *self._asked)
+        unneeded = () if self._waiting else tuple(self._asked)
+        if self._ahead is None:
+            is_kept = self._uses > 1 and not 0.0 < self._linger_until <= workflow.time()
+            return () if is_kept or self._waiting else (*self._idle, *unneeded)
+        if not self._ahead and self._waiting:
+            unneeded = tuple(each for each in self._asked if each in self._stale)
+        return (*self._idle, *unneeded)
+
+    def time_passes(self) -> None:
+        """Waits that are over end; a keeper that is silent is reminded; what was not used again is let go."""
+        now = workflow.time()
+        for waiter in [each for each in self._waiting if each.deadline is not None and each.deadline <= now]:
+            self._drop(waiter)
+            waiter.done.set()
+        if self._waiting and self._remind_at <= now:
+            # A keeper that was terminated has forgotten who waits.
+            self._reminder = min(2 * self._reminder, LAST_REMINDER)
+            self._send(tuple(self._asked), ())
+        if self._linger_until <= now and self._reused:
+            self._linger = min(2 * self._linger, _LAST_LINGER)
+            self._linger_until, self._reused = now + self._linger, False
 
 
 # --- slot -----------------------------------------------------------------------------------------
@@ -171,19 +491,62 @@ def slot(
     The slots are kept by a small workflow of their own, on the task queue of the first run that asks or on
     `task_queue`; any worker there serves it.
     """
-    keeper = keeper_id("slots", key)
+    keeper_id("slots", key)  # raises for what is no key
     if not isinstance(limit, int) or limit < 1:
         raise UsageError(f"the limit of a slot must be a number of at least 1, not {limit!r:.40}")
     replies, fiber = replies_of_run("limits.slot"), require_fiber("limits.slot")
+    pools = in_one_hand("limits.slot")
     mine = (fiber.path, key)
     if mine in replies.inside:
         raise UsageError(
             f"a slot of {key!r} is asked for inside a block that holds one: with limit={limit} it may wait for itself for ever"
         )
     deadline = None if timeout is None else workflow.time() + _positive(timeout, "timeout")
-    info, ticket = workflow.info(), replies.draw()
-    question = Ask(SlotClaim(ticket, info.workflow_id, info.run_id), limit, _positive(notice, "notice"))
+    patience = _positive(notice, "notice")
     replies.inside.add(mine)
+    try:
+        with (
+            _from_pool(replies, key, limit, patience, deadline, task_queue)
+            if pools
+            else _alone(replies, key, limit, patience, deadline, task_queue)
+        ):
+            yield
+    finally:
+        replies.inside.discard(mine)
+
+
+@contextmanager
+def _from_pool(
+    replies: Replies, key: str, limit: int, notice: float, deadline: float | None, task_queue: str
+) -> Iterator[None]:
+    """A slot that the run has, or asks for, for all its tasks together."""
+    keeper = keeper_id("slots", key)
+    pool = replies.hands.get(keeper)
+    if not isinstance(pool, SlotPool):
+        name = str(workflow.uuid4())
+        pool = replies.hands[keeper] = replies.hands[name] = SlotPool(key, name, task_queue)
+        require_run("limits.slot").closing = partial(_farewell, replies)
+    number = pool.enter(limit, notice, deadline)
+    try:
+        yield
+    finally:
+        pool.leave(number)
+
+
+def _farewell(replies: Replies) -> None:
+    with workflow.shield():
+        for pool in {each: None for each in replies.hands.values() if isinstance(each, SlotPool)}:
+            pool.farewell()
+
+
+@contextmanager
+def _alone(
+    replies: Replies, key: str, limit: int, notice: float, deadline: float | None, task_queue: str
+) -> Iterator[None]:
+    """A slot that a task asks for by itself."""
+    keeper = keeper_id("slots", key)
+    info, ticket = workflow.info(), replies.draw()
+    question = Ask(SlotClaim(ticket, info.workflow_id, info.run_id), limit, notice)
 
     def ask_for_it() -> None:
         ask(keeper, SlotKeeper.run, SlotKeeper.ask, question, first_slots(question), task_queue)
@@ -194,7 +557,6 @@ def slot(
             raise TimeoutError(f"there was no free slot of {key!r} in time; {limit} at a time are allowed")
         yield
     finally:
-        replies.inside.discard(mine)
         tell(keeper, SlotKeeper.give_back, ticket)
         replies.forget(ticket)
 

@@ -1,8 +1,8 @@
 """`limits.throttle`, at most so many in a span of time, and `hourglass.throttle`, the workflow that gives out turns.
 
 There is one keeper for each key in use. A turn is a moment in the future, given out at once: the run that gets one
-waits for it with a timer of its own. So the keeper has no timers but the one that ends it when its turns are all in
-the past and no run asks.
+waits for it with a timer of its own. A run asks for all its tasks together, and has one timer for all (`TurnPool`). So the
+keeper has no timers but the one that ends it when its turns are all in the past and no run asks.
 
 `Turns` and `next_turn`, how the next turn is found, are pure and must not know workflows, signals, clocks. Times are
 whole microseconds since the epoch. Invariants: turns are given in the order of asking and never go back; no span of
@@ -18,8 +18,16 @@ from hourglass._engine.options import Duration, seconds
 from hourglass._engine.versions import VersioningBehavior
 from hourglass.errors import Cancelled, UsageError
 from hourglass.limits._keepers import (
+    ANSWERS,
+    FIRST_REMINDER,
+    LAST_REMINDER,
+    Answer,
+    Hand,
+    Replies,
     SlotClaim,
+    answer,
     ask,
+    in_one_hand,
     is_long,
     keeper_id,
     replies_of_run,
@@ -91,11 +99,12 @@ MICROSECONDS = 1_000_000
 
 @dataclass(frozen=True)
 class TurnAsk:
-    """A run wants a turn, not after `latest` (in microseconds)."""
+    """A run wants turns for so many of its tasks, none after `latest` (in microseconds); 0 is a task that asks for itself."""
 
     place: SlotClaim
     rate: Rate
     latest: int | None
+    count: int = 0
 
 
 @dataclass(frozen=True)
@@ -143,7 +152,7 @@ class TurnKeeper:
     def _serve(self) -> bool:
         questions, self.open = self.open, []
         if questions:
-            unreachable([(each.place, self._turn_for(each)) for each in questions])
+            unreachable([self._answer(each) for each in questions])
         if is_long(self.messages):
             workflow.continue_as_new(Throttle(self.turns, tuple(self.open), self.period))
         try:
@@ -152,15 +161,127 @@ class TurnKeeper:
             return not is_forgettable(self.turns, self.period, microseconds())
         return True
 
-    def _turn_for(self, ask: TurnAsk) -> int | None:
+    def _answer(self, ask: TurnAsk) -> Answer:
+        ticket = ask.place.ticket
+        if not ask.count:
+            return answer(ask.place, self._turn_for(ask, ticket))
+        moments = [self._turn_for(ask, f"{ticket}#{number}") for number in range(ask.count)]
+        return Answer(ask.place, ANSWERS, (ticket, moments, False))
+
+    def _turn_for(self, ask: TurnAsk, ticket: str) -> int | None:
         self.period = max(self.period, ask.rate.period)
-        self.turns, at = next_turn(self.turns, ask.place.ticket, ask.rate, microseconds(), ask.latest)
+        self.turns, at = next_turn(self.turns, ticket, ask.rate, microseconds(), ask.latest)
         return at
 
 
 def microseconds() -> int:
     """The time, as keepers reckon it."""
     return workflow.time_ns() // 1000
+
+
+# --- the turns of one run -------------------------------------------------------------------------
+
+
+_MOST_AT_ONCE = 1000
+
+
+class TurnWaiter:
+    """A task that waits for a turn: `at` is its moment, None where that would be too late."""
+
+    def __init__(self, rate: Rate, latest: int | None) -> None:
+        self.terms = (rate, latest)
+        self.at: int | None = None
+        self.done = workflow.Event()
+
+
+class TurnPool(Hand):
+    """The tasks of one run that wait for turns of one key. Those that ask in the same moment ask together, and one timer
+    at a time serves all that wait.
+    """
+
+    def __init__(self, key: str, replies: Replies, task_queue: str) -> None:
+        super().__init__()
+        self._key = key
+        self._keeper = keeper_id("throttle", key)
+        self._task_queue = task_queue
+        self._replies = replies
+        self._new: dict[TurnWaiter, None] = {}
+        self._asked: dict[str, tuple[TurnAsk, list[TurnWaiter]]] = {}
+        self._due: dict[TurnWaiter, None] = {}
+        self._remind_at, self._reminder = 0.0, FIRST_REMINDER
+
+    def enter(self, rate: Rate, latest: int | None) -> bool:
+        """Wait for a turn; False, at once, if it would come too late. A task that is cancelled has used its turn up."""
+        waiter = TurnWaiter(rate, latest)
+        self._new[waiter] = None
+        self.poke()
+        try:
+            waiter.done.wait()
+        finally:
+            self._new.pop(waiter, None)
+            if self._due.pop(waiter, self) is None:
+                self.poke()
+        return waiter.at is not None
+
+    def hear(self, name: str, numbers: list[int | None], others: bool) -> None:
+        """Turns were given out."""
+        _, waiters = self._asked.pop(name, (None, []))
+        self._replies.hands.pop(name, None)
+        for waiter, at in zip(waiters, numbers, strict=False):
+            waiter.at = at
+            if at is None or at <= microseconds():
+                waiter.done.set()
+            else:
+                self._due[waiter] = None
+        self.poke()
+
+    def is_due(self) -> bool:
+        """Whether turns are to be asked for."""
+        return bool(self._new)
+
+    def act(self) -> None:
+        """Ask for turns."""
+        self._ask()
+
+    def next_moment(self) -> float | None:
+        """When the next turn comes, or the keeper is to be reminded."""
+        turns = [each.at / MICROSECONDS for each in self._due if each.at is not None]
+        return min([*turns, self._remind_at] if self._asked else turns, default=None)
+
+    def wait_is_for(self) -> str:
+        """What the timer is for."""
+        return f"until the turn of {self._key!r}" if self._due else f"waits for a turn of {self._key!r}"
+
+    def _ask(self) -> None:
+        terms = next(iter(self._new)).terms
+        waiters = [each for each in self._new if each.terms == terms][:_MOST_AT_ONCE]
+        for each in waiters:
+            del self._new[each]
+        info, ticket = workflow.info(), str(workflow.uuid4())
+        place = SlotClaim(ticket, info.workflow_id, info.run_id)
+        question = TurnAsk(place, *terms, count=len(waiters))
+        self._asked[ticket] = question, waiters
+        self._replies.hands[ticket] = self
+        self._reminder = FIRST_REMINDER
+        self._send(question)
+
+    def _send(self, question: TurnAsk) -> None:
+        first = Throttle(open=(question,), period=question.rate.period)
+        ask(self._keeper, TurnKeeper.run, TurnKeeper.ask, question, first, self._task_queue)
+        self._remind_at = workflow.time() + self._reminder
+
+    def time_passes(self) -> None:
+        """Those go on whose turn it is; a keeper that is silent is reminded."""
+        now = microseconds()
+        # A timer may fire the last fraction of a microsecond early.
+        for waiter in [each for each in self._due if each.at is not None and each.at <= now + 1]:
+            del self._due[waiter]
+            waiter.done.set()
+        if self._asked and self._remind_at <= workflow.time():
+            # A keeper that was terminated has forgotten who asked.
+            self._reminder = min(2 * self._reminder, LAST_REMINDER)
+            for question, _ in list(self._asked.values()):
+                self._send(question)
 
 
 # --- throttle -------------------------------------------------------------------------------------
@@ -192,6 +313,13 @@ def throttle(
     rate = _checked(limit, per, smooth)
     replies = replies_of_run("limits.throttle")
     latest = None if timeout is None else microseconds() + _whole(timeout, "timeout")
+    if in_one_hand("limits.throttle"):
+        pool = replies.hands.get(keeper)
+        if not isinstance(pool, TurnPool):
+            pool = replies.hands[keeper] = TurnPool(key, replies, task_queue)
+        if not pool.enter(rate, latest):
+            raise _too_late(key, limit, per)
+        return
     info, ticket = workflow.info(), replies.draw()
     question = TurnAsk(SlotClaim(ticket, info.workflow_id, info.run_id), rate, latest)
 
@@ -206,12 +334,14 @@ def throttle(
     finally:
         replies.forget(ticket)
     if at is None:
-        raise TimeoutError(
-            f"the next turn of {key!r} comes too late; {limit} in {seconds(per):g} s are allowed"
-        )
+        raise _too_late(key, limit, per)
     left = at - microseconds()
     if left > 0:
         workflow.sleep(left / MICROSECONDS, summary=f"until the turn of {key!r}")
+
+
+def _too_late(key: str, limit: int, per: Duration) -> TimeoutError:
+    return TimeoutError(f"the next turn of {key!r} comes too late; {limit} in {seconds(per):g} s are allowed")
 
 
 def _checked(limit: int, per: Duration, smooth: bool) -> Rate:

@@ -24,7 +24,7 @@ from functools import partial
 import msgspec
 
 from hourglass._contract.service import WorkflowStatus
-from hourglass._embedded.clock import SECOND, Clock
+from hourglass._embedded.clock import SECOND, Clock, to_ns
 from hourglass._embedded.engine.run import EndListener, LoadedRun, NoListener
 from hourglass._embedded.engine.task_queues import TaskQueues
 from hourglass._embedded.engine.transactions import EffectsOnOthers, Part, Transaction, joined
@@ -48,13 +48,13 @@ class Alarms:
 
     def __init__(self, clock: Clock, elapse: Callable[[LoadedRun], None]) -> None:
         self._clock = clock
-        self._early_is_harmless = clock.early_is_harmless
+        self.early_is_harmless = clock.early_is_harmless
         self._elapse = elapse
 
     def set(self, record: LoadedRun, earliest: int, now: int) -> None:
         """Let the run be looked at when it must be; `earliest` is what the things that changed need."""
         run = record.run
-        if record.alarm is not None and self._early_is_harmless and run.status is RUNNING:
+        if record.alarm is not None and self.early_is_harmless and run.status is RUNNING:
             due, task = record.alarm_ns, run.task
             # Where it is too early it will find nothing due and be set anew. Of the run as a whole, a task's times
             # alone can be earlier than before.
@@ -287,11 +287,15 @@ class RunTable:
         started: h.WorkflowExecutionStarted,
         signal: h.WorkflowExecutionSignaled | None = None,
         request_ids: tuple[str, ...] = (),
+        *,
+        is_first: bool = False,
     ) -> LoadedRun:
-        """Begin a run, by a signal or without; its id is `started.original_run_id`."""
+        """Begin a run, by a signal or without; its id is `started.original_run_id`. `is_first`: the caller knows that its
+        workflow has no other.
+        """
         now = self.clock.now_ns()
         signals = () if signal is None else (signal,)
-        record, earliest = self._begin(started, signals, request_ids, now)
+        record, earliest = self._begin(started, signals, request_ids, now, is_first=is_first)
         if self._transaction.is_open:
             self._transaction.add(Part(record, self._change_of(record, request_ids, now), _NOTHING, earliest))
         else:
@@ -361,10 +365,13 @@ class RunTable:
         return ""
 
     def may_go_on(self, record: LoadedRun) -> bool:
-        """Whether `go_on` may be asked for a run: it is open, within its limits, and nothing keeps it from being changed."""
+        """Whether `go_on` may be asked for a run: it is open, not paused, within its limits, and nothing keeps it from being
+        changed.
+        """
         run, limits = record.run, self.limits
         return (
             run.status is RUNNING
+            and run.paused is None
             and run.length <= limits.history_events
             and run.history_size <= limits.history_bytes
             and not self.stopped
@@ -399,8 +406,11 @@ class RunTable:
             record.number = self.appended = number = self.store.append(change)
             record.stored_wake_ns = AT_ONCE
             self._commits.appended(number)
-        earliest = record.look(step.touched, now)
-        self._alarms.set(record, earliest, now)
+        earliest, due = record.look(step.touched, now), record.alarm_ns
+        if record.alarm is None or not self._alarms.early_is_harmless or 0 < earliest < due:
+            self._alarms.set(record, earliest, now)
+        elif to_worker and now + to_ns(run.started.spec.task_timeout) < due:  # the task's time is up before
+            self._alarms.set(record, earliest, now)
         if record.changed.waiters:
             record.changed.ring()
 
@@ -595,9 +605,11 @@ class RunTable:
         signals: tuple[h.WorkflowExecutionSignaled, ...],
         request_ids: tuple[str, ...],
         now: int,
+        *,
+        is_first: bool = False,
     ) -> tuple[LoadedRun, int]:
         workflow_id = started.workflow_id
-        has_past = bool(
+        has_past = not is_first and bool(
             started.continued_run_id or self._current.get(workflow_id) or self.store.current(workflow_id)
         )
         step = transitions.open_run(started.original_run_id, started, now, signals)
