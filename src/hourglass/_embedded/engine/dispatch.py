@@ -179,7 +179,11 @@ class ActivityDispatch:
             now = runs.clock.now_ns()
             step = complete_and_take_task(run, activity, value, who, now, eager)
             task = step.run.task
-            if task is not None and task.started_event_id and len(step.encoded) <= runs.limits.transaction_bytes:
+            if (
+                task is not None
+                and task.started_event_id
+                and len(step.encoded) <= runs.limits.transaction_bytes
+            ):
                 runs.go_on(record, step, now, to_worker=True)
                 return True
         runs.change(

@@ -407,9 +407,12 @@ class RunTable:
             record.stored_wake_ns = AT_ONCE
             self._commits.appended(number)
         earliest, due = record.look(step.touched, now), record.alarm_ns
-        if record.alarm is None or not self._alarms.early_is_harmless or 0 < earliest < due:
-            self._alarms.set(record, earliest, now)
-        elif to_worker and now + to_ns(run.started.spec.task_timeout) < due:  # the task's time is up before
+        if (
+            record.alarm is None
+            or not self._alarms.early_is_harmless
+            or 0 < earliest < due
+            or (to_worker and now + to_ns(run.started.spec.task_timeout) < due)
+        ):
             self._alarms.set(record, earliest, now)
         if record.changed.waiters:
             record.changed.ring()
