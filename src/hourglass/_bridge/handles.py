@@ -169,12 +169,12 @@ class HandleRecord:
             return () if (here := handle.in_process) is None else here.take_activities()
 
         def receive_activations(receiver: Callable[[Sequence[Activation]], object] | None) -> None:
-            if (delivery := handle.in_process or self.raw) is not None:
-                delivery.on_activations = receiver
+            if (here := handle.in_process or self.raw) is not None:
+                here.on_activations = receiver
 
         def receive_activities(receiver: Callable[[Sequence[ActivityItem]], object] | None) -> None:
-            if (delivery := handle.in_process or self.raw) is not None:
-                delivery.on_activities = receiver
+            if (here := handle.in_process or self.raw) is not None:
+                here.on_activities = receiver
 
         now_ns, notify = around.now_ns, self.changed.notify_all
         name = f"poll of {self.queue} generation {generation}"

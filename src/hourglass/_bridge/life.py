@@ -35,7 +35,7 @@ class HandleSignal(Enum):
     """What happens to a handle."""
 
     OPENED = "opened"
-    UNWANTED = "nobody wants it any more"
+    UNWANTED = "its registration has ended"
     UNREGISTERED = "its worker was unregistered"
     RECYCLED = "a new handle takes its place"
     DRAINED = "its polls have ended and nothing is open"

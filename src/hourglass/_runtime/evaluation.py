@@ -480,7 +480,9 @@ class Evaluations:
         if activation.is_replaying:
             return  # said when it happened
         for notice in notices:
-            logger.warning("workflow %s (%s): %s", entry.run.definition.name, entry.workflow_id, notice)
+            name = entry.run.definition.name
+            facts = {"workflow_id": entry.workflow_id, "run_id": entry.key.run_id, "workflow_type": name}
+            logger.warning("workflow %s (%s): %s", name, entry.workflow_id, notice, extra=facts)
         if not only_looks:
             self.quarantine.forget(activation.run_id)
         if self._parked.forget(activation.run_id):

@@ -106,9 +106,9 @@ class LaneSet:
         self._places = {lane.name: _Place(lane) for lane in lanes}
         if len(self._places) != len(lanes):
             raise UsageError("lanes must have different names")
-        # Where each run lives whose fibers or journal are kept here, also while nothing of it is in flight (that is in the
-        # handle's book, `HandleRecord.runs`): its fibers cannot leave the thread that made them.
-        self._homes: dict[tuple[int, str], _Place] = {}
+        self._homes: dict[
+            tuple[int, str], _Place
+        ] = {}  # of runs kept here, also while nothing of them is in flight
         self._quarantine = quarantine if quarantine is not None else Quarantine(clock=clock)
         self._guard = LaneGuard(deadlock_timeout, clock)
         self._delays = Delays(clock)
@@ -439,6 +439,7 @@ class LaneSet:
             if times < HANGS
             else ". It is not executed again before its code changes or a while has passed",
             stack.text,
+            extra={"run_id": run_id, "workflow_type": "" if definition is None else definition.name},
         )
 
     def _replace(

@@ -48,7 +48,10 @@ class QueueServices:
         self._deaths = _deaths(service, namespace, process)
         self.notes = _notes(process, self._deaths)
         self.lanes = LaneSet(
-            [_lane(plan, number, namespace, self.cache, self.notes) for number in range(1, plan.lanes + 1)],
+            [
+                _lane(plan, number, namespace, self.cache, self.notes, self._stacks)
+                for number in range(1, plan.lanes + 1)
+            ],
             deadlock_timeout=plan.deadlock_timeout,
             quarantine=_quarantine(process, self._deaths),
             on_too_many_stuck=process.replace if process is not None else None,
@@ -97,6 +100,9 @@ class QueueServices:
         if generation is None:
             raise WorkerNotRegistered("this attempt has ended")
         self._holder().heartbeat(self.queue, generation, token, details)
+
+    def _stacks(self, run_id: str) -> str:
+        return self.executor.stacks(run_id)
 
     def _cancel(self, token: bytes, reason: str) -> None:
         self.executor.cancel(token, reason)
@@ -161,7 +167,14 @@ def _quarantine(process: Guarded | None, deaths: Deaths | None) -> Quarantine:
     return quarantine
 
 
-def _lane(plan: Plan, number: int, namespace: str, cache: StateCache, notes: LaneNotes | None) -> Lane:
+def _lane(
+    plan: Plan,
+    number: int,
+    namespace: str,
+    cache: StateCache,
+    notes: LaneNotes | None,
+    stacks: Callable[[str], str],
+) -> Lane:
     settings = RunSettings(
         task_queue=plan.config.task_queue,
         namespace=namespace,
@@ -169,6 +182,7 @@ def _lane(plan: Plan, number: int, namespace: str, cache: StateCache, notes: Lan
         failure_exceptions=plan.failure_exceptions,
         interceptors=plan.workflow_interceptors,
         metrics=plan.metrics,
+        activity_stacks=stacks,
     )
     evaluations = Evaluations(
         plan.resolver.workflow,

@@ -348,7 +348,7 @@ async def connect(
     identity = identity or f"{os.getpid()}@{socket.gethostname()}"
     settings = client_settings(
         target,
-        version=version.installed() or version.KNOWN,
+        version=version.installed() or "unknown",
         identity=identity,
         tls=tls,
         api_key=api_key,

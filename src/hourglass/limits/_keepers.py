@@ -170,7 +170,7 @@ class Hand:
     """
 
     def __init__(self) -> None:
-        self.timer_at = 0.0
+        self._timer_at, self._timer_is_for = 0.0, ""
         self._works = False
 
     def poke(self) -> None:
@@ -220,12 +220,12 @@ class Hand:
                     self._wait(moment)
 
     def _wait(self, moment: float) -> None:
-        self.timer_at = moment
+        self._timer_at, self._timer_is_for = moment, self.wait_is_for()
         left = moment - workflow.time()
         if left <= 0:
             left = 0.001  # by rounding: a limit of nothing would be over at once, again and again
         try:
-            workflow.wait_condition(self._is_sooner, timeout=left, timeout_summary=self.wait_is_for())
+            workflow.wait_condition(self._is_sooner, timeout=left, timeout_summary=self._timer_is_for)
         except TimeoutError:
             self.time_passes()
 
@@ -233,7 +233,7 @@ class Hand:
         if self.is_due():
             return True
         moment = self.next_moment()
-        return moment is not None and moment < self.timer_at - 1e-6
+        return moment is None or moment < self._timer_at - 1e-6 or self.wait_is_for() != self._timer_is_for
 
 
 # --- asking, starting and answering ---------------------------------------------------------------

@@ -86,9 +86,8 @@ class Metric:
         with self._lock:
             while pending:
                 labels, value = pending.popleft()
-                if (
-                    labels is last and found is not None
-                ):  # mostly one series after another, of times: as `_add`
+                # Mostly one series after another, of times: as `_add`.
+                if labels is last and found is not None:
                     found.counts[bisect_left(bounds, value)] += 1
                     found.total += value
                 elif not self._add(value, labels):

@@ -25,7 +25,7 @@ from hourglass._contract.handle import (
 from hourglass._embedded.clock import SECOND
 from hourglass._embedded.engine.deployments import Deployments
 from hourglass._embedded.engine.run import AttemptToken, LoadedRun, TakenAttempt, WaitingQuery
-from hourglass._embedded.engine.runs import RunTable
+from hourglass._embedded.engine.runs import LOST_WITH_PROCESS, RunTable, say_lost
 from hourglass._embedded.engine.task_queues import QueuePoller
 from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules import transitions
@@ -236,7 +236,9 @@ class ActivityDispatch:
         found = self.find(token)
         if found is not None and not found[1].deferred:
             record, activity = found
+            before = record.run
             self._runs.change(record, lambda run, now: transitions.lose_attempt_of(run, activity, now))
+            say_lost(before, record.run, (activity.scheduled_event_id,), LOST_WITH_PROCESS)
 
     def give_back(self, token: AttemptToken) -> None:
         """An attempt that was taken did not reach a worker: it waits again."""

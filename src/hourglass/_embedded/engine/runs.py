@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 
 import msgspec
@@ -407,12 +407,8 @@ class RunTable:
             record.stored_wake_ns = AT_ONCE
             self._commits.appended(number)
         earliest, due = record.look(step.touched, now), record.alarm_ns
-        if (
-            record.alarm is None
-            or not self._alarms.early_is_harmless
-            or 0 < earliest < due
-            or (to_worker and now + to_ns(run.started.spec.task_timeout) < due)
-        ):
+        is_late = 0 < earliest < due or (to_worker and now + to_ns(run.started.spec.task_timeout) < due)
+        if record.alarm is None or not self._alarms.early_is_harmless or is_late:
             self._alarms.set(record, earliest, now)
         if record.changed.waiters:
             record.changed.ring()
@@ -595,6 +591,7 @@ class RunTable:
             self._apply(
                 record, recover(record.run, self.new_run_id(), now, at_once=self.took_over), pending, now
             )
+            say_lost(stored.run, record.run, stored.run.activities, LOST_WITH_PROCESS)
         else:
             self._announce(record, pending, earliest, now)
         self._set_back(record, now)
@@ -760,13 +757,51 @@ class RunTable:
                 due -= withheld
             ids = self.queues.policy.due_now(sorted(due))
             follower = self.new_run_id() if record.run.deadline_ns else ""
+            before = record.run
+            # Of an attempt that a worker has, the worker is told, and its log tells.
+            alone = [each for each in ids if each not in record.attempts] if before.activities else ()
             self.change(
                 record,
                 lambda run, now: transitions.elapse(run, ids, follower, now, task_is_withheld=still),
                 looked=due,
             )
+            if alone:
+                say_lost(before, record.run, alone, "timed out, and no worker had it")
             if not self._transaction.is_open:
                 self.queues.dispatch()
+
+
+LOST_WITH_PROCESS = "was lost with the process of its worker"
+
+
+def say_lost(before: Run, after: Run, ids: Iterable[int], what: str) -> None:
+    """Log the attempts of these activities that a change has ended, where no worker is there to log them."""
+    if not after.is_open:
+        return  # it ended with all that it had
+    for event_id in ids:
+        activity, now = before.activities.get(event_id), after.activities.get(event_id)
+        if activity is None or (now is not None and now.attempt == activity.attempt):
+            continue
+        scheduled, workflow_id = activity.scheduled, before.started.workflow_id
+        logger.log(
+            logging.ERROR if now is None else logging.WARNING,
+            "activity %s of workflow %s (id %s, attempt %d) %s%s",
+            scheduled.activity_type,
+            workflow_id,
+            scheduled.activity_id,
+            activity.attempt,
+            what,
+            ": it is not tried again" if now is None else "; it is tried again",
+            extra={
+                "workflow_id": workflow_id,
+                "run_id": before.run_id,
+                "workflow_type": before.started.workflow_type,
+                "task_queue": activity.spec.task_queue,
+                "activity_type": scheduled.activity_type,
+                "activity_id": scheduled.activity_id,
+                "attempt": activity.attempt,
+            },
+        )
 
 
 def _waits_with_a_limit(activity: OpenActivity, now_ns: int) -> bool:
