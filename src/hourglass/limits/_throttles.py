@@ -50,6 +50,15 @@ class Rate:
     period: int
     smooth: bool = False
 
+    @property
+    def kept(self) -> int:
+        """How many of the last turns have a bearing on the next."""
+        return 1 if self.smooth else self.limit
+
+    def all_at(self, moment: int) -> tuple[int, ...]:
+        """The most that can have been used up to a moment."""
+        return (moment,) * self.kept
+
 
 @dataclass(frozen=True)
 class GivenTurn:
@@ -76,8 +85,7 @@ def next_turn(
     at = max(now, _earliest(turns.given, rate))
     if latest is not None and at > latest:
         return turns, None
-    kept = 1 if rate.smooth else rate.limit
-    return replace(turns, given=(*turns.given, GivenTurn(ticket, at))[-kept:]), at
+    return replace(turns, given=(*turns.given, GivenTurn(ticket, at))[-rate.kept :]), at
 
 
 def _earliest(given: tuple[GivenTurn, ...], rate: Rate) -> int:
@@ -146,7 +154,7 @@ class Throttle:
 def taken_into_account(turns: Turns, moments: Sequence[int], rate: Rate) -> Turns:
     """The turns that matter, with these."""
     given = sorted((*turns.given, *(GivenTurn("", at) for at in moments)), key=lambda each: each.at)
-    return Turns(tuple(given[-max(rate.limit, len(turns.given)) :]))
+    return Turns(tuple(given[-max(rate.kept, len(turns.given)) :]))
 
 
 @workflow.defn(name="hourglass.throttle", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
@@ -203,14 +211,14 @@ class TurnKeeper:
             gone = unreachable(answers)
             if self.recalled and self.loan is not None and self.loan.place in gone:
                 # It has closed. How many turns it has used is not known, but none is after now.
-                self._end_loan((microseconds(),) * self.loan.rate.limit)
+                self._end_loan(self.loan.rate.all_at(microseconds()))
         if is_long(self.messages):
             workflow.continue_as_new(Throttle(self.turns, (*self.held, *self.open), self.period, self.loan))
         try:
             workflow.wait_condition(lambda: self.open, timeout=self._patience())
         except TimeoutError:
             if self.loan is not None and self.loan.until <= microseconds():
-                self._end_loan((self.loan.until,) * self.loan.rate.limit)
+                self._end_loan(self.loan.rate.all_at(self.loan.until))
                 return True
             return not is_forgettable(self.turns, self.period, microseconds())
         return True
@@ -233,7 +241,7 @@ class TurnKeeper:
             self._end_loan(ask.used)
             return True
         if loan.until <= now:
-            self._end_loan((loan.until,) * loan.rate.limit)
+            self._end_loan(loan.rate.all_at(loan.until))
             return True
         self.held.append(ask)
         return False
@@ -277,7 +285,6 @@ def microseconds() -> int:
 
 
 _MOST_AT_ONCE = 1000
-_MOST_ON_LOAN = 200
 _FIRST_LOAN, _LAST_LOAN = 10 * MICROSECONDS, 60 * MICROSECONDS
 _OFTEN = 2
 
@@ -327,7 +334,7 @@ class TurnPool(Hand):
                 return False
             if self._loan is not None and at < self._loan.until:
                 self._turns = turns
-                self._used.append(at)
+                self._used = [*self._used, at][-rate.kept :]
                 if at <= microseconds():
                     return True
                 waiter.at = at
@@ -384,7 +391,7 @@ class TurnPool(Hand):
         """The turns that were given to tasks during the loan, as far as they still count."""
         if self._loan is None:
             return ()
-        used = tuple(self._used[-self._loan.rate.limit :])
+        used = tuple(self._used)
         self._loan, self._used, self._recalled = None, [], False
         return used
 
@@ -414,7 +421,7 @@ class TurnPool(Hand):
         rate, latest = terms
         self._asks += 1
         lending = 0
-        if self._asks > _OFTEN and rate.limit <= _MOST_ON_LOAN:
+        if self._asks > _OFTEN:
             lending, self._lending = self._lending, min(2 * self._lending, _LAST_LOAN)
         question = TurnAsk(place, rate, latest, len(waiters), self._end_loan(), lending)
         self._asked[ticket] = question, waiters
