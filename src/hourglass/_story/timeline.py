@@ -330,6 +330,8 @@ class Pending:
     next_attempt: int | None = None
     running: bool = False
     paused: bool = False
+    last_heartbeat: int | None = None
+    worker: str = ""
 
 
 def tell(
@@ -414,6 +416,7 @@ def _know(told: Told, pending: Pending) -> None:
             draft.faults = pending.faults or draft.faults
             draft.next_attempt = pending.next_attempt
             draft.paused = pending.paused
+            draft.last_heartbeat, draft.worker = pending.last_heartbeat, pending.worker
             draft.begun = pending.last_started if pending.running else None
             if pending.faults or pending.attempt > 1:
                 draft.outcome = Outcome.RETRYING
