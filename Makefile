@@ -18,11 +18,20 @@ browser:  ## a Chromium for the tests of the page, where Debian and root are the
 		{ apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } >/dev/null 2>&1; \
 	} || echo "no Chromium here: the tests of the page in a browser are skipped"
 
-demo: $(READY)  ## a checkout that survives being killed: no server, one file; kill it and run it again
-	$(BIN)/python examples/checkout.py
+# The demos need the package alone, and no more than a minute: an environment of their own, without what tests need.
+DEMO := .venv-demo
 
-demo-temporal: $(READY)  ## the same on a real Temporal dev server
-	$(BIN)/python examples/checkout.py --temporal
+$(DEMO)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(DEMO)
+	$(DEMO)/bin/python -m pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
+demo: $(DEMO)/.ready  ## a checkout that survives being killed: no server, one file; kill it and run it again
+	$(DEMO)/bin/python examples/checkout.py
+
+demo-temporal: $(DEMO)/.ready  ## the same on a real Temporal dev server
+	$(DEMO)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev-server]'
+	$(DEMO)/bin/python examples/checkout.py --temporal
 
 # Much of the suite waits for servers, timers and processes, so there are two workers for each core of a small machine. Each
 # gets one stretch of the tests and takes from the others when it is done: a stretch keeps the tests of a module together,
@@ -64,4 +73,4 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache dist build site
+	rm -rf $(VENV) $(DEMO) .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache dist build site

@@ -231,6 +231,7 @@ def test_a_fork_does_not_do_again_what_was_done(client: Client) -> None:
 def test_a_fork_before_a_signal_waits_for_its_own(client: Client) -> None:
     """What came after the point is not sent to the fork; an id that is taken is refused."""
     handle = start(client, order, "unsignalled")
+    until(lambda: "ACTIVITY_TASK_SCHEDULED" in names(handle))
     handle.signal(go, "first")
     handle.result(30)
     forked = handle.fork(id=handle.id + "-fork", before="step")

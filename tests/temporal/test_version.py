@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
 import pytest
 
 from hourglass._temporal import version
 from hourglass.errors import UsageError
 
 
-@pytest.mark.parametrize("installed", ["1.35", "1.35.0", "1.35.7"])
+@pytest.mark.parametrize("installed", ["1.32.0", "1.33.0", "1.34.2", "1.35", "1.35.0", "1.35.7", "1.35.0rc1"])
 def test_known_releases(installed: str) -> None:
-    """The minor release that we know is taken, whatever its patch."""
+    """The minor releases that we know are taken, whatever their patch."""
     assert version.refusal(installed, anyway=False) is None
 
 
-@pytest.mark.parametrize("installed", ["1.34.9", "1.36.0", "1.350.0", "2.0", "1.3"])
+@pytest.mark.parametrize("installed", ["1.31.9", "1.36.0", "1.350.0", "2.0", "1.3", "unknown"])
 def test_other_releases(installed: str) -> None:
     """Any other is refused by name, with what to install; the switch lets it pass."""
     reason = version.refusal(installed, anyway=False)
     assert reason is not None
     assert installed in reason
-    assert 'pip install "temporalio>=1.35,<1.36"' in reason
+    assert 'pip install "temporalio>=1.32,<1.36"' in reason
     assert version.ANYWAY in reason
     assert version.refusal(installed, anyway=True) is None
 
@@ -42,3 +45,9 @@ def test_the_guard_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
         version.check()
     monkeypatch.setenv(version.ANYWAY, "1")
     version.check()
+
+
+def test_the_package_says_the_same() -> None:
+    """What the package depends on is the range that the guard lets pass."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert version.WANTED.strip('"') in project["dependencies"]

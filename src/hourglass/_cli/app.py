@@ -19,7 +19,15 @@ from typing import Annotated, Any, cast
 import typer
 
 from hourglass._cli import console, logs
-from hourglass.errors import HourglassError, UsageError
+from hourglass.errors import (
+    HistoryError,
+    HourglassError,
+    NondeterminismError,
+    PayloadError,
+    StorageError,
+    TargetError,
+    UsageError,
+)
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("hourglass._cli.run", "run"),
@@ -50,9 +58,20 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("hourglass._cli.check", "check"),
     "port": ("hourglass._cli.port", "port"),
     "backup": ("hourglass._cli.backup", "backup"),
+    "move": ("hourglass._cli.move", "move"),
+    "docs": ("hourglass._cli.docs", "docs"),
     "doctor": ("hourglass._cli.doctor", "doctor"),
 }
 """Module and function of each command, in the order in which help shows them."""
+
+PAGES: tuple[tuple[type[HourglassError], str], ...] = (
+    (NondeterminismError, "howto/versioning"),
+    (HistoryError, "replay"),
+    (PayloadError, "converter"),
+    (StorageError, "operations"),
+    (TargetError, "client"),
+)
+"""Errors that a page of the manual is about: their messages name it."""
 
 _TRACEBACK = "--traceback"
 
@@ -118,7 +137,8 @@ def _thread_ended(end: threading.ExceptHookArgs) -> None:
 def _told(error: Exception) -> int:
     """Say what is wrong; returns the exit code."""
     if isinstance(error, HourglassError):
-        console.error(str(error))
+        page = next((page for kind, page in PAGES if isinstance(error, kind)), "")
+        console.error(f"{error}\n  more on this: hourglass docs {page}" if page else str(error))
         return 2 if isinstance(error, UsageError) else 1
     if hasattr(error, "format_message") and hasattr(error, "exit_code") and hasattr(error, "show"):
         # The parser's own: which of its classes these are depends on the version of typer.

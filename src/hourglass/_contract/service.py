@@ -241,6 +241,7 @@ class PendingActivity(msgspec.Struct, frozen=True, kw_only=True):
     next_attempt_time_ns: int = 0
     last_started_time_ns: int = 0
     last_worker_identity: str = ""
+    last_heartbeat_time_ns: int = 0
 
 
 class PendingChild(msgspec.Struct, frozen=True, kw_only=True):
@@ -619,6 +620,9 @@ class ResetWorkflow(Request[Started], frozen=True, kw_only=True):
 class ImportWorkflow(Request[Started], frozen=True, kw_only=True):
     """Begin a run of this id that has a history already: `events`, in Temporal's JSON form, the first of them its start.
     It goes on from their end.
+
+    `dry_run`: only refuse what cannot be, and begin nothing (the answer names no run). `hold`: let no worker have it yet; the
+    same request without it lets it go. An engine that begins a run in one step has nothing to hold.
     """
 
     effect: ClassVar[Effect] = Effect.CHANGE
@@ -626,6 +630,8 @@ class ImportWorkflow(Request[Started], frozen=True, kw_only=True):
     events: tuple[bytes, ...]
     request_id: str
     identity: str = ""
+    dry_run: bool = False
+    hold: bool = False
 
 
 # --- deployments --------------------------------------------------------------------------------------------

@@ -158,6 +158,8 @@ current_update: ContextVar[tuple[str, str] | None] = ContextVar("hourglass_updat
 UNREAD_SIGNALS: Final = "__hourglass_unread_signals"
 """A query that every run of ours answers: the signals that came and that neither a handler nor a channel took, by name."""
 
+ACTIVITY_STACKS: Final = "__hourglass_activity_stacks"
+"""Asks a run's worker where the activities stand that it executes for the run: for each its id, and the stack below it."""
 WAITED_FOR: Final = "the workflow waits for it"
 """How a channel is described that a fiber reads from now."""
 
@@ -483,6 +485,11 @@ class Handlers:
             if event.name == UNREAD_SIGNALS:
                 unread = {name: len(waiting) for name, waiting in run.state.signals.items() if waiting}
                 return AnswerQuery(event.id, run.converter.encode(unread))
+            if event.name == ACTIVITY_STACKS:
+                look = run.settings.activity_stacks
+                return AnswerQuery(
+                    event.id, run.converter.encode("" if look is None else look(run.state.run_id))
+                )
             handler = self.find("query", event.name)
             if handler is None:
                 raise UsageError(

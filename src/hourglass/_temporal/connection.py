@@ -25,7 +25,7 @@ from hourglass._contract import service as sv
 from hourglass._contract.handle import HandleBroken, HandleConfig, Shutdown
 from hourglass._contract.schedules import CreateSchedule
 from hourglass._contract.service import DescribeNamespace, Request, TLSConfig, UpdateWithStart
-from hourglass._temporal import calls, calls_schedules, calls_views, core, version
+from hourglass._temporal import calls, calls_schedules, calls_views, core, importing, version
 from hourglass._temporal.calls import CallScope, Rpc
 from hourglass._temporal.configs import check_target, client_settings, worker_settings
 from hourglass._temporal.handle import CoreHandle
@@ -188,12 +188,12 @@ def _exists(refusal: ServerRefusal, request: sv.Request[Any]) -> HourglassError:
             f"there is a schedule {request.schedule_id!r} already", schedule_id=request.schedule_id
         )
     detail = refusal.detail(WorkflowExecutionAlreadyStartedFailure)
-    if not isinstance(request, sv.StartWorkflow) or detail is None:
+    if not isinstance(request, (sv.StartWorkflow, sv.ImportWorkflow)) or detail is None:
         return ServiceError(f"{_name(request)} was refused: {refusal.message}", status=refusal.status)
     return WorkflowAlreadyStartedError(
         f"workflow {request.workflow_id!r} has already started (run {detail.run_id})",
         workflow_id=request.workflow_id,
-        workflow_type=request.workflow_type,
+        workflow_type=getattr(request, "workflow_type", ""),
         run_id=detail.run_id,
     )
 
@@ -215,13 +215,27 @@ CALLS: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
 
 async def perform(client: core.Ref, request: sv.Request[Any], scope: CallScope, target: str) -> Any:
     """Send a request and return its answer. Raises `ServiceError` and its kinds, and `QueryFailedError`."""
+    if isinstance(request, sv.ImportWorkflow):
+
+        async def send(rpc: str, message: Any, timeout: float) -> bytes:
+            call = Rpc(rpc, message, bytes, timeout, retry=not rpc.startswith("poll_"))
+            data: bytes = await _send(client, call, request, scope, target)
+            return data
+
+        return await importing.import_workflow(send, request, scope)
     plan = CALLS.get(type(request))
     if plan is None:
         raise InternalError(f"Temporal has no answer to {type(request).__name__}")
     call = plan(request, scope)
+    data = await _send(client, call, request, scope, target)
+    return data if data is call.late else call.read(data)
+
+
+async def _send(client: core.Ref, call: Rpc, request: sv.Request[Any], scope: CallScope, target: str) -> Any:
+    """Send a message; gives the bytes of the answer, or what the call says where there is none in time."""
     timeout = call.timeout if request.rpc_timeout is None else request.rpc_timeout
     try:
-        data = await core.call(client, call.rpc, call.message.SerializeToString(), timeout, retry=call.retry)
+        return await core.call(client, call.rpc, call.message.SerializeToString(), timeout, retry=call.retry)
     except TimeoutError:
         if call.late is not None:
             return call.late
@@ -231,7 +245,6 @@ async def perform(client: core.Ref, request: sv.Request[Any], scope: CallScope, 
         if call.late is not None and refusal.status in ("DEADLINE_EXCEEDED", "CANCELLED"):
             return call.late
         raise error_for(refusal, request, scope.namespace, target) from None
-    return call.read(data)
 
 
 # --- the connection --------------------------------------------------------------------------------------------------
@@ -335,7 +348,7 @@ async def connect(
     identity = identity or f"{os.getpid()}@{socket.gethostname()}"
     settings = client_settings(
         target,
-        version=version.installed() or version.KNOWN,
+        version=version.installed() or "unknown",
         identity=identity,
         tls=tls,
         api_key=api_key,

@@ -7,25 +7,35 @@ places much later, so it is refused by name at once.
 from __future__ import annotations
 
 import os
+import re
 from importlib import metadata
 
 from hourglass.errors import UsageError
 
-KNOWN = "1.35"
+OLDEST, NEWEST = (1, 32), (1, 35)
+"""The minor releases that the tests of the contract hold for, the first and the last; the pipeline runs them with each."""
+
+WANTED = f'"temporalio>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}"'
 ANYWAY = "HOURGLASS_ANY_CORE"
 
 
 def refusal(installed: str | None, anyway: bool) -> str | None:
     """Why this release of temporalio is not good enough, or None. `anyway` lets any release pass."""
-    wanted = f'"temporalio>={KNOWN},<1.36"'
     if installed is None:
-        return f"Temporal targets need the package temporalio, which is not installed: pip install {wanted}"
-    if anyway or installed == KNOWN or installed.startswith(KNOWN + "."):
+        return f"Temporal targets need the package temporalio, which is not installed: pip install {WANTED}"
+    if anyway or OLDEST <= release(installed) <= NEWEST:
         return None
     return (
-        f"temporalio {installed} is installed, and this release of Hourglass works with {KNOWN}.x: "
-        f"pip install {wanted}, or set {ANYWAY}=1 to try it at your own risk"
+        f"temporalio {installed} is installed, and this release of Hourglass works with "
+        f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}: "
+        f"pip install {WANTED}, or set {ANYWAY}=1 to try it at your own risk"
     )
+
+
+def release(version: str) -> tuple[int, int]:
+    """The major and minor number of a release; (0, 0) for what has none."""
+    parts = re.match(r"(\d+)\.(\d+)(?=\.|$|[a-z])", version)
+    return (int(parts[1]), int(parts[2])) if parts else (0, 0)
 
 
 def installed() -> str | None:

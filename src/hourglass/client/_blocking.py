@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._contract.service import TLSConfig
 from hourglass._engine.options import INT64, Duration, seconds, whole_number
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import resolve
-from hourglass.client import _activities, _bulk, _deployments, _operations, _schedules
+from hourglass.client import _activities, _bulk, _deployments, _operations, _reset, _schedules
 from hourglass.client._blocking_handles import (
     ActivityHandle,
     ScheduleHandle,
@@ -29,6 +30,9 @@ from hourglass.client._schedule_data import Schedule, ScheduleBackfill, Schedule
 from hourglass.client._session import ClientSession, open_link
 from hourglass.client._values import WorkflowExecution, WorkflowExecutionCount, WorkflowExecutionPage
 from hourglass.converter import Codec, Converter, SearchAttributes, default_converter
+
+if TYPE_CHECKING:
+    from hourglass.replay import History
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
@@ -155,6 +159,27 @@ class Client(ClientFacts):
     ) -> Any:
         """A handle to an existing workflow, or with `run_id` to that run alone; does not ask whether it exists."""
         return WorkflowHandle(self._session, _operations.refer(id, run_id, workflow, result_type))
+
+    def import_workflow(
+        self,
+        history: History,
+        *,
+        id: str | None = None,
+        request_id: str | None = None,
+        dry_run: bool = False,
+        hold: bool = False,
+    ) -> WorkflowHandle[Any]:
+        """Begin a workflow that has this history already, of an open run, from here or from another engine; gives its handle.
+
+        It goes on from where the history ends; nothing in it is done again. Activities that were pending begin at their
+        first attempt. On a server the run is taken through the same workflow tasks anew, so times and random numbers are
+        new; what it cannot be taken through (children, updates, activities that timed out) is refused with `ServiceError`,
+        as with `dry_run`, which begins nothing. The same `request_id` again is the same import. With `hold` no worker gets
+        the run on a server until the same call without it.
+        """
+        events = [json.dumps(event).encode() for event in history.events]
+        operation = _reset.import_workflow(events, id or history.workflow_id, request_id, dry_run, hold)
+        return WorkflowHandle(self._session, self._session.run(operation))
 
     def list_workflows(
         self, query: str = "", *, page_size: int = 100, limit: int | None = None

@@ -93,6 +93,28 @@ def fork(
     return ClientOperation(ask, parse)
 
 
+def import_workflow(
+    events: Sequence[bytes], workflow_id: str, request_id: str | None, dry_run: bool, hold: bool
+) -> ClientOperation[Reference]:
+    """Begin a workflow that has a history already."""
+    new = refer(workflow_id, None, None, None)
+
+    async def ask(session: ClientSession) -> str:
+        answer = await session.call(
+            ImportWorkflow(
+                workflow_id=workflow_id,
+                events=tuple(events),
+                request_id=request_id or new_id(),
+                identity=session.identity,
+                dry_run=dry_run,
+                hold=hold,
+            )
+        )
+        return answer.run_id
+
+    return ClientOperation(ask, lambda run_id: msgspec.structs.replace(new, run_id=run_id))
+
+
 def reset_point(events: Sequence[h.HistoryEvent], step: str) -> int:
     """The id of the workflow task's end to reset to: the one that asked for a step, the last one for no step."""
     tasks = [event.id for event in events if isinstance(event.attributes, h.WorkflowTaskCompleted)]

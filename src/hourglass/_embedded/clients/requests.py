@@ -145,6 +145,8 @@ async def import_workflow(engine: Engine, request: s.ImportWorkflow) -> PendingA
         raise ServiceError(f"the history cannot be read: {error}", status="INVALID_ARGUMENT") from None
     run_id, now = engine.runs.new_run_id(), engine.clock.now_ns()
     step = resetting.begin_with(events, request.workflow_id, run_id, now)
+    if request.dry_run:
+        return PendingAnswer(Started("", False), 0)
     ids = (request.request_id, *(request_id(step.run, each) for each in accepted_updates(events)))
     record = engine.runs.begin_anew(step, tuple(filter(None, ids)))
     return PendingAnswer(Started(run_id), engine.runs.number_of(record))
@@ -765,6 +767,8 @@ def _pending(activity: OpenActivity) -> s.PendingActivity:
         next_attempt_time_ns=0 if activity.started_ns else activity.available_ns,
         last_started_time_ns=activity.last_started_ns,
         last_worker_identity=activity.identity,
+        # An attempt that has begun counts as heard of, for its timeout; here only a heartbeat does.
+        last_heartbeat_time_ns=activity.heartbeat_ns if activity.heartbeat_ns > activity.started_ns else 0,
     )
 
 

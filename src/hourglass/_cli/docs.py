@@ -1,0 +1,112 @@
+"""`hourglass docs`: the manual, which is in the package: a list of its pages, or one of them."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markdown import Markdown
+
+from hourglass._cli import connecting, console
+from hourglass._cli.connecting import Json
+from hourglass._cli.console import Column, lines
+from hourglass.errors import UsageError
+
+_COLUMNS = (Column("PAGE"), Column("TITLE"))
+
+
+def docs(
+    page: Annotated[
+        str | None, typer.Argument(metavar="PAGE", help="A page, such as cli or howto/sagas; none lists all.")
+    ] = None,
+    search: Annotated[
+        str | None, typer.Option("--search", "-s", metavar="TEXT", help="List the pages that have this text.")
+    ] = None,
+    path: Annotated[bool, typer.Option("--path", help="Show where the page's file is.")] = False,
+    json: Json = False,
+) -> None:
+    """Read the manual: it is in the package, for this version, without a network.
+
+    In a terminal a page is laid out; in a pipe it is Markdown.
+
+    \b
+    Examples:
+      hourglass docs
+      hourglass docs tutorial
+      hourglass docs howto/sagas | less
+      hourglass docs --search "continue_as_new"
+    """
+    root = manual()
+    if page is None:
+        _list(root, search, json)
+        return
+    found = _found(root, page)
+    if path or json:
+        if json:
+            connecting.write_json({"page": _name(root, found), "file": str(found)})
+        else:
+            console.show(str(found), whole=True)
+        return
+    text = found.read_text(encoding="utf-8")
+    screen = console.screen(stderr=False)
+    if screen.is_terminal:
+        with screen.pager(styles=True):
+            screen.print(Markdown(text))
+    else:
+        console.show(text.rstrip("\n"), whole=True)
+
+
+def manual() -> Path:
+    """The folder of the manual: in the package, or beside the sources where those are used as they are."""
+    package = Path(__file__).parents[1]
+    for folder in (package / "_manual", package.parents[1] / "docs"):
+        if (folder / "index.md").is_file():
+            return folder
+    raise UsageError(
+        "this installation of Hourglass has no manual: pip install --force-reinstall hourglass-temporal"
+    )
+
+
+def pages(root: Path) -> list[Path]:
+    """All pages, the manual's own before its how-tos and the reference."""
+    found = [each for each in root.rglob("*.md") if each.is_file()]
+    return sorted(found, key=lambda each: (len(each.relative_to(root).parts), each))
+
+
+def _name(root: Path, page: Path) -> str:
+    return page.relative_to(root).with_suffix("").as_posix()
+
+
+def _list(root: Path, search: str | None, json: bool) -> None:
+    rows: list[tuple[str, str]] = []
+    for each in pages(root):
+        text = each.read_text(encoding="utf-8")
+        if search is None or search.casefold() in text.casefold():
+            title = next((line for line in text.splitlines() if line.startswith("# ")), "# ")
+            rows.append((_name(root, each), title.removeprefix("# ")))
+    if json:
+        for name, title in rows:
+            connecting.write_json({"page": name, "title": title}, indent=None)
+        return
+    if not rows:
+        console.show(f"no page has {search!r}")
+        return
+    for line in lines(_COLUMNS, [[(name, ""), (title, "")] for name, title in rows], console.room()):
+        console.show(line)
+    console.show("hourglass docs PAGE shows one")
+
+
+def _found(root: Path, page: str) -> Path:
+    """The page that is meant, by its name, its path, or the last part of it. Raises `UsageError`."""
+    wanted = page.removeprefix("docs/").removesuffix(".md").strip("/")
+    names = {_name(root, each): each for each in pages(root)}
+    if wanted in names:
+        return names[wanted]
+    ending = [name for name in names if name.rpartition("/")[2] == wanted]
+    if len(ending) == 1:
+        return names[ending[0]]
+    near = ending or get_close_matches(wanted, list(names), 3, 0.5)
+    hint = f"did you mean {', '.join(near)}?" if near else "`hourglass docs` lists them"
+    raise UsageError(f"the manual has no page {page!r}: {hint}")

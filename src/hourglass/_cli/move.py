@@ -1,0 +1,276 @@
+"""`hourglass move`: the open runs of a file go on on a Temporal server, with what they have done.
+
+A run is never alive in both places. In this order, of which each step survives the death of this process: the run is paused here,
+for this reason; it is begun there with its history, where no worker gets it yet; the code is replayed on what the server has
+written; it is let go there; it is terminated here, with where it is now as the reason. Another `move` finds what the first has
+left, and goes on with it: the import there is the same request again.
+"""
+
+from __future__ import annotations
+
+import json as documents
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hourglass._cli import connecting, console
+from hourglass._cli.connecting import Json, Namespace
+from hourglass._cli.console import Column, lines
+from hourglass.errors import (
+    HourglassError,
+    ServiceError,
+    UsageError,
+    WorkflowAlreadyStartedError,
+    WorkflowNotFoundError,
+)
+
+if TYPE_CHECKING:
+    from hourglass.client import Client, WorkflowExecution, WorkflowHandle
+    from hourglass.replay import History, Replayer
+
+MOVING = "moving to "
+"""How the reason of a pause begins that is ours."""
+
+_PATIENCE = 10.0
+_PAUSE = 0.1
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of a run: `moves` or, once it is done, `moved`; `stays`, with the reason."""
+
+    id: str
+    run_id: str
+    workflow_type: str
+    verdict: str
+    why: str = ""
+
+
+class _Stays(Exception):
+    """A run cannot be moved, for this reason."""
+
+
+def move(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The engine's file, such as hourglass.db.")],
+    to: Annotated[str, typer.Option(metavar="TARGET", help="The server: host:port, or profile:NAME.")],
+    code: Annotated[
+        list[str],
+        typer.Option("--code", "-c", metavar="FILE|MODULE", help="Where the workflows are; may be repeated."),
+    ],
+    query: Annotated[
+        str, typer.Option(metavar="FILTER", help="Only those that a filter finds, as in `hourglass list`.")
+    ] = "",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Move them. Without it, it is only told.")] = False,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> None:
+    """Let the open workflows of a file go on on a Temporal server, where their history can; tells which cannot, and why.
+
+    Stop the file's workers first, and start those of the server when it is done. Without --yes nothing is changed. It may be
+    interrupted and run again.
+
+    \b
+    Examples:
+      hourglass move orders.db --to localhost:7233 --code shop.py
+      hourglass move orders.db --to localhost:7233 --code shop.py --yes
+    """
+    from hourglass._cli.loading import load
+    from hourglass._runtime.targets import resolve
+    from hourglass.replay import Replayer
+
+    path = str(file).removeprefix("local:")
+    if not Path(path).exists():
+        raise UsageError(f"there is no file {path}")
+    if resolve(to).kind != "temporal":
+        raise UsageError(f"--to is a Temporal server, such as localhost:7233, not {to!r}")
+    loaded = load(code)
+    verdicts: list[Verdict] = []
+    with (
+        connecting.connected(f"local:{path}", None) as here,
+        connecting.connected(to, namespace) as there,
+        Replayer(modules=loaded.modules) as replayer,
+    ):
+        mover = _Mover(here, there, replayer)
+        for run in _open_runs(here, query):
+            verdict = mover.handle(run, carry_out=yes)
+            verdicts.append(verdict)
+            if json:
+                connecting.write_json(verdict, indent=None)
+    if not json:
+        _tell(verdicts, path, to, yes)
+    if yes and any(each.verdict == "stays" for each in verdicts):
+        raise typer.Exit(1)
+
+
+def _open_runs(client: Client, query: str) -> Iterator[WorkflowExecution]:
+    both = "(ExecutionStatus = 'Running' OR ExecutionStatus = 'Paused')"
+    yield from list(client.list_workflows(f"({query}) AND {both}" if query.strip() else both))
+
+
+_COLUMNS = (Column("ID"), Column("TYPE"), Column("VERDICT", whole=True), Column("WHY"))
+
+
+def _tell(verdicts: list[Verdict], path: str, to: str, done: bool) -> None:
+    if not verdicts:
+        console.show(f"no workflow is open in {path}")
+        return
+    for line in lines(
+        _COLUMNS,
+        [
+            [
+                (each.id, ""),
+                (each.workflow_type, ""),
+                (each.verdict, "yellow" if each.verdict == "stays" else "green"),
+                (each.why, ""),
+            ]
+            for each in verdicts
+        ],
+        None,
+    ):
+        console.show(line, whole=True)
+    movable = sum(each.verdict != "stays" for each in verdicts)
+    if done:
+        console.show(f"moved: {movable} of {len(verdicts)}, to {to}")
+    else:
+        console.show(f"{movable} of {len(verdicts)} can move to {to}; --yes moves them. Nothing was changed")
+
+
+class _Mover:
+    """Looks at runs of one engine, and moves them to another."""
+
+    def __init__(self, here: Client, there: Client, replayer: Replayer) -> None:
+        self._here = here
+        self._there = there
+        self._replayer = replayer
+        self._mark = f"{MOVING}{there.target}"
+
+    def handle(self, run: WorkflowExecution, *, carry_out: bool) -> Verdict:
+        """What becomes of a run."""
+        handle = self._here.get_workflow_handle(run.id, run_id=run.run_id)
+        named = (run.id, run.run_id, run.workflow_type)
+        try:
+            self._check(run, handle)
+            if not carry_out:
+                return Verdict(*named, "moves")
+            return Verdict(*named, "moved", f"goes on as run {self._move(run, handle)}")
+        except _Stays as stays:
+            return Verdict(*named, "stays", console.one_line(str(stays)))
+        except HourglassError as error:
+            return Verdict(*named, "stays", console.one_line(str(error)))
+
+    def _check(self, run: WorkflowExecution, handle: WorkflowHandle[Any]) -> None:
+        """Raise `_Stays` for a run that cannot move."""
+        if run.parent_id:
+            raise _Stays(f"it is a child of {run.parent_id}, which waits for it here")
+        seen, history = handle.describe(), handle.history()
+        if seen.status.name == "PAUSED" and not _pause_reason(history).startswith(MOVING):
+            raise _Stays("it is paused, and would not be there: resume it first")
+        for activity in seen.pending_activities:
+            if activity.state != "SCHEDULED":
+                raise _Stays(
+                    f"an attempt of {activity.activity_type} is running: stop the workers of the file first"
+                )
+        result = self._replayer.try_replay(history)
+        if not result.ok:
+            raise _Stays(f"the code does not fit its history: {str(result.error).splitlines()[0]}")
+        try:
+            self._there.import_workflow(history, dry_run=True)
+        except ServiceError as error:
+            raise _Stays(str(error)) from error
+        self._check_id(run)
+
+    def _check_id(self, run: WorkflowExecution) -> None:
+        """Whether the id is free there, or taken by what an earlier move has begun."""
+        try:
+            found = self._there.get_workflow_handle(run.id).describe()
+        except WorkflowNotFoundError:
+            return
+        first = self._here.get_workflow_handle(run.id, run_id=run.run_id)
+        if found.close_time is None and not _pause_reason(first.history()).startswith(MOVING):
+            raise _Stays(f"there is an open workflow of this id there already (run {found.run_id})")
+
+    def _move(self, run: WorkflowExecution, handle: WorkflowHandle[Any]) -> str:
+        """Move a run; gives its run id there. What fails before it is let go there leaves it as it was here."""
+        if handle.describe().status.name != "PAUSED":
+            handle.pause(self._mark)
+        request_id = f"moved-{run.run_id}"
+        try:
+            history = self._at_rest(handle)
+            held = self._there.import_workflow(history, request_id=request_id, hold=True)
+            self._verify(held, history)
+        except (HourglassError, _Stays) as error:
+            handle.unpause(f"not moved: {error}"[:200])
+            if isinstance(error, WorkflowAlreadyStartedError):
+                raise _Stays("there is a workflow of this id there already") from error
+            raise
+        self._there.import_workflow(history, request_id=request_id)
+        handle.terminate(f"moved to {self._there.target} as run {held.run_id}")
+        return str(held.run_id)
+
+    def _at_rest(self, handle: WorkflowHandle[Any]) -> History:
+        """The history of a paused run when no worker has anything of it any more."""
+        pause = threading.Event()
+        for _ in range(round(_PATIENCE / _PAUSE)):
+            history, seen = handle.history(), handle.describe()
+            if seen.close_time is not None:
+                raise _Stays("it has closed meanwhile")
+            running = [each for each in seen.pending_activities if each.state != "SCHEDULED"]
+            if not running and not _has_task(history):
+                return history
+            pause.wait(_PAUSE)
+        raise _Stays("a worker still has something of it: stop the workers of the file first")
+
+    def _verify(self, held: WorkflowHandle[Any], source: History) -> None:
+        """Replay the code on what the server has written: at other times, with other random numbers, it must ask for the
+        same, arguments included.
+        """
+        from hourglass.replay import History
+
+        written = self._there.get_workflow_handle(held.id, run_id=held.run_id).history()
+        result = self._replayer.try_replay(
+            History(held.id, documents.dumps({"events": _with_timers_of(source, written)}))
+        )
+        if result.ok:
+            return
+        self._there.get_workflow_handle(held.id, run_id=held.run_id).delete()
+        raise _Stays(
+            "its code asks for something else at another time or with other random numbers: "
+            + str(result.error).splitlines()[0]
+        )
+
+
+def _pause_reason(history: History) -> str:
+    """Why a run was paused last, as far as it is."""
+    reason = ""
+    for event in history.events:
+        if event["eventType"] == "EVENT_TYPE_WORKFLOW_EXECUTION_PAUSED":
+            reason = event["workflowExecutionPausedEventAttributes"].get("reason", "")
+        elif event["eventType"] == "EVENT_TYPE_WORKFLOW_EXECUTION_UNPAUSED":
+            reason = ""
+    return reason
+
+
+def _has_task(history: History) -> bool:
+    """Whether a worker has the run's task."""
+    tasks = [
+        event["eventType"] for event in history.events if "EVENT_TYPE_WORKFLOW_TASK_" in event["eventType"]
+    ]
+    return bool(tasks) and tasks[-1] == "EVENT_TYPE_WORKFLOW_TASK_STARTED"
+
+
+def _with_timers_of(source: History, written: History) -> list[dict[str, Any]]:
+    """What the server has written, with its timers as long as they were: there they only have to end in their turn."""
+    key, name = "timerStartedEventAttributes", "startToFireTimeout"
+    spans = {
+        event[key]["timerId"]: event[key].get(name) for event in source.events if event.get(key) is not None
+    }
+    changed: list[dict[str, Any]] = []
+    for event in written.events:
+        if event.get(key) is not None:
+            event = {**event, key: {**event[key], name: spans[event[key]["timerId"]]}}
+        changed.append(event)
+    return changed

@@ -1,0 +1,110 @@
+"""The README as a newcomer meets it: its first program, its links on the package index, the package's facts, the manual."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from hourglass._cli import main
+from hourglass._cli.app import PAGES
+from hourglass._cli.docs import manual, pages
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_the_first_program_survives_a_kill_and_charges_once(tmp_path: Path) -> None:
+    """Killed while it sleeps it goes on when it is run again; run once more, it is the same order. One charge in all."""
+    program = re.search(r"```python\n(.*?)```", README, re.DOTALL)
+    assert program is not None
+    (tmp_path / "shop.py").write_text(program[1])
+    environment = {name: value for name, value in os.environ.items() if "HOURGLASS" not in name} | {
+        "PYTHONUNBUFFERED": "1"
+    }
+    command = [sys.executable, "shop.py"]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "charging 500 for order-1\n"
+        _wait_for_timer(tmp_path)
+        first.send_signal(signal.SIGKILL)
+    for _ in range(2):
+        again = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=True
+        )
+        assert again.stdout == "receipt for order-1\n"
+    assert (tmp_path / "hourglass.db").exists()
+
+
+def _wait_for_timer(folder: Path) -> None:
+    """Until the charge is on record and the program sleeps, as a command in the same folder sees it."""
+    for _ in range(200):
+        shown = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "hourglass",
+                "export",
+                "order-1",
+                "--target",
+                f"local:{folder / 'hourglass.db'}",
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if "TIMER_STARTED" in shown.stdout:
+            return
+    raise AssertionError("the program never slept")
+
+
+def test_links_lead_somewhere_from_anywhere() -> None:
+    """Each link of the README is absolute, so that it works on the package index; what it names of this repository is there."""
+    base = PROJECT["urls"]["Source"]
+    links = re.findall(r"\]\(([^)\s]+)\)", README)
+    assert links
+    for link in links:
+        assert link.startswith(("https://", "#")), link
+        if link.startswith(base):
+            _, path = re.split(r"/(?:blob|tree|raw)/main/", link)
+            assert (ROOT / path).exists(), link
+
+
+def test_the_package_says_what_it_is() -> None:
+    """Authors, keywords, URLs; and that its name on the index is not that of the package that is imported."""
+    assert PROJECT["authors"]
+    assert len(PROJECT["keywords"]) >= 5
+    assert {"Homepage", "Documentation", "Source", "Issues", "Changelog"} <= set(PROJECT["urls"])
+    assert f"The distribution is called `{PROJECT['name']}`" in README
+
+
+def test_the_manual_is_at_hand(capsys: pytest.CaptureFixture[str]) -> None:
+    """All pages are listed with their titles; one is shown by its name, however it is written; a wrong name is told."""
+    assert main(["docs"]) == 0
+    listed = capsys.readouterr().out
+    assert all(each.relative_to(manual()).with_suffix("").as_posix() in listed for each in pages(manual()))
+    for name in ("howto/sagas", "sagas", "docs/howto/sagas.md"):
+        assert main(["docs", name]) == 0
+        assert capsys.readouterr().out.startswith("# Undo what was done (sagas)")
+    assert main(["docs", "saga"]) == 2
+    assert "howto/sagas" in capsys.readouterr().err
+    assert main(["docs", "--search", "continue_as_new", "--json"]) == 0
+    assert '"page": "workflows"' in capsys.readouterr().out
+
+
+def test_pages_that_messages_name_are_there() -> None:
+    """A message of the program that sends its reader to a page of the manual names one that is there."""
+    named = set()
+    for source in (ROOT / "src").rglob("*.py"):
+        named.update(re.findall(r"hourglass docs ([a-z][\w/-]+)", source.read_text()))
+    named.update(page for _, page in PAGES)
+    there = {each.relative_to(manual()).with_suffix("").as_posix() for each in pages(manual())}
+    there |= {each.rpartition("/")[2] for each in there}
+    assert named <= there
