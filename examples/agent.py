@@ -6,20 +6,21 @@
 `HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server.
 
 Asking the model is an activity, and so is each tool: each is retried by itself, and after a crash no answer that was paid
-for is asked for again. Tools that are wanted together run together. What touches others waits for a person's consent,
-if need be for days. The model here is a fake, so that the example runs; `ask` is the place for a real one.
+for is asked for again. Tools that are wanted together run together. What touches others waits for a person's consent, if
+need be for days. What the model says is streamed word by word. It is a fake here; `ask` is the place for a real one.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from hourglass import ApplicationError, Client, RetryPolicy, Worker, activity, workflow
 from hourglass.errors import ActivityError, ArgumentError
+from hourglass.progress import Progress
 
 
 @dataclass
@@ -38,6 +39,7 @@ class Message:
 
 
 consents = workflow.Channel("consent", bool)
+tokens = Progress("tokens", str)
 
 
 # --- the model -------------------------------------------------------------------------------------------------------
@@ -51,24 +53,29 @@ def ask(messages: list[Message]) -> Message:
     """Ask the model what to do next.
 
     Call yours here with the messages and the descriptions of `TOOLS`, and turn its answer into a `Message`. Let its errors
-    out: a busy model is asked again. Switch its client's own retries off, and raise
-    `ApplicationError(…, non_retryable=True)` for what asking again will not mend.
+    out: a busy model is asked again. Raise `ApplicationError(…, non_retryable=True)` for what that will not mend.
     """
-    return fake_model(messages)
+    reply = Message("model")
+    for piece in fake_model(messages):
+        if isinstance(piece, ToolCall):
+            reply.calls.append(piece)
+        else:
+            tokens.publish(piece)
+            reply.text += piece
+    return reply
 
 
-def fake_model(messages: list[Message]) -> Message:
-    """Looks up the weather of the cities in the question, mails what it found, and says so."""
+def fake_model(messages: list[Message]) -> Iterator[str | ToolCall]:
+    """Looks up the weather of the cities in the question, mails what it found, and says so, word by word."""
     question, seen = messages[0].text, [each for each in messages if each.role == "tool"]
     match len(seen):
         case 0:
-            cities = [city for city in WEATHER if city in question]
-            return Message("model", calls=[ToolCall(city, "weather", {"city": city}) for city in cities])
+            yield from (ToolCall(city, "weather", {"city": city}) for city in WEATHER if city in question)
         case _ if seen[-1].answers != "mail":
             advice = "; ".join(each.text for each in seen)
-            return Message("model", calls=[ToolCall("mail", "mail", {"to": "ann", "text": advice})])
+            yield ToolCall("mail", "mail", {"to": "ann", "text": advice})
         case _:
-            return Message("model", text=f"Done: {seen[-1].text}.")
+            yield from ("Done:", *(f" {word}" for word in seen[-1].text.split()), ".")
 
 
 # --- the tools -------------------------------------------------------------------------------------------------------
@@ -132,7 +139,9 @@ def main() -> None:
     with Client.connect() as client, Worker(client, "agent", modules=[__name__]):
         handle = client.start_workflow(agent, "What shall I wear in Oslo and in Rome?", task_queue="agent")
         handle.signal(consents, True)  # a person says yes
-        print(handle.result())
+        for piece in tokens.follow(handle):
+            print(piece, end="", flush=True)
+        print()
 
 
 if __name__ == "__main__":

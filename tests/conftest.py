@@ -53,10 +53,11 @@ def logging_as_it_was() -> Iterator[None]:
     """For tests of programs that configure logging, each for its whole process: afterwards it is as it was."""
     named = [each for each in logging.root.manager.loggerDict.values() if isinstance(each, logging.Logger)]
     ours = [logging.root, *(each for each in named if each.name.partition(".")[0] == "hourglass")]
-    before = [(each, each.level, each.propagate, list(each.handlers)) for each in ours]
+    before = [(each, each.level, each.propagate, list(each.handlers), list(each.filters)) for each in ours]
     yield
-    for each, level, propagate, handlers in before:
+    for each, level, propagate, handlers, filters in before:
         each.setLevel(level)
+        each.filters[:] = filters
         each.propagate = propagate
         for handler in [*each.handlers]:
             if handler not in handlers:

@@ -6,11 +6,33 @@ test environment hand this table to their resolver; each workflow is loaded when
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from hourglass._engine.definition import WorkflowDefinition, workflow_definition
 from hourglass.errors import InternalError
+
+KEEPERS: Final = ("hourglass.debounce", "hourglass.slots", "hourglass.throttle")
+"""The types of the workflows that keep limits."""
+
+_SUFFIX = re.compile(r"\s*\b(?:GROUP|ORDER)\s+BY\s+[\w, ]+\Z", re.IGNORECASE)
+
+
+def is_keeper(workflow_id: str) -> bool:
+    """Whether an id is that of a workflow which keeps a limit."""
+    return workflow_id.startswith(tuple(f"{each}:" for each in KEEPERS))
+
+
+def without_keepers(query: str) -> str:
+    """A list filter that leaves out the workflows that keep limits, unless it names one of them itself."""
+    if any(each in query for each in KEEPERS):
+        return query
+    suffix = _SUFFIX.search(query)
+    end = query[suffix.start() :] if suffix else ""
+    asked = query[: suffix.start()].strip() if suffix else query.strip()
+    others = " AND ".join(f"WorkflowType != '{each}'" for each in KEEPERS)
+    return (f"({asked}) AND {others}" if asked else others) + end
 
 
 def _debounce() -> WorkflowDefinition:

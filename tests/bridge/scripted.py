@@ -14,8 +14,9 @@ from typing import Any
 from tests.specs import made
 
 from hourglass._bridge.calls import Condition
-from hourglass._bridge.handles import HandleLimits, HandleRecord
+from hourglass._bridge.handles import HandleRecord
 from hourglass._bridge.holder import BridgeHolder, HandleTables
+from hourglass._bridge.life import HandleLimits
 from hourglass._contract.handle import (
     ActivityItem,
     ActivityResult,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hourglass._bridge.handles import (
+from hourglass._bridge.life import (
     LIFE,
     Deadlines,
     DrainStep,

@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from hourglass import Worker
-from hourglass._bridge.handles import HandleState
 from hourglass._bridge.holder import WorkerNotRegistered
+from hourglass._bridge.life import HandleState
 from hourglass._contract.handle import Shutdown
 from hourglass._supervision import SupervisionError
 

@@ -29,6 +29,17 @@ def line_of(text: str) -> str:
     return f"{FLOWS.name}:{at}"
 
 
+def code_of_then(folder: Path) -> Path:
+    """A file with the code that began the runs of the type that changes."""
+    code = folder / "code_of_then.py"
+    code.write_text(
+        "from hourglass import activity, workflow\n\ndecision = workflow.Channel('decision', bool)\n\n\n"
+        "@activity.defn\ndef well() -> str:\n    return 'well'\n\n\n"
+        "@workflow.defn(name='changing')\ndef then() -> None:\n    well()\n    decision.receive()\n"
+    )
+    return code
+
+
 class Stage:
     """A target, a client of it, and what `hourglass why` says there."""
 
@@ -175,6 +186,24 @@ def test_a_run_that_an_activitys_timeout_ended(served: Stage, workflow: str, kin
     assert found["failure"]
 
 
+@pytest.mark.parametrize("name", ["is_stuck", "is_stuck_async"])
+def test_a_stuck_activity(either: Stage, name: str) -> None:
+    """Its limit, since when nothing was heard of it, and where its code stands."""
+    why_flows.released.clear()
+    with either.worker("why-stuck"):
+        handle = either.client.start_workflow(name, id=f"{name}-1", task_queue="why-stuck")
+        until("its stack", lambda: "its thread stands at:" in either.ask(f"{name}-1")[1], 20)
+        found, page = either.why(f"{name}-1", "activity_runs")
+        why_flows.released.set()
+        line = "released.wait(30)" if name == "is_stuck" else "await asyncio.to_thread"
+        assert "in rests" in page
+        assert line in page
+        assert "start_to_close_timeout 600 s" in page
+        assert "no heartbeat of " in page
+        assert found["until"] is not None
+        handle.result(timeout=30)
+
+
 def test_an_activity_that_nobody_knows(served: Stage) -> None:
     """The worker has no code for it."""
     served.client.start_workflow(why_flows.asks_a_stranger, id="stranger-1")
@@ -218,7 +247,32 @@ def test_nondeterminism(either: Stage, tmp_path: Path) -> None:
     assert "the history says: activity well number 1" in page
     assert "the code asks for: timer number 1 of 3600 s" in page
     assert f"{code.name}:6   workflow.sleep(3600)" in page
+    assert page.splitlines()[0].startswith(
+        "changing-1 (changing) cannot go on, because its code no longer does"
+    )
     handle.terminate()
+
+
+def test_code_that_does_not_fit_is_the_headline(stage: Stage, tmp_path: Path) -> None:
+    """What has just been learned comes before what holds besides: no worker, a wait; code that fits is said of a parked run."""
+    client = stage.client
+    with stage.worker(workflows=[why_flows.before_the_change], activities=[why_flows.well]):
+        client.start_workflow("changing", id="fits-1")
+        stage.why("fits-1", "signal")
+    code = tmp_path / "changed_headline.py"
+    code.write_text(
+        "from hourglass import workflow\n\n\n@workflow.defn(name='changing')\n"
+        "def later() -> None:\n    workflow.sleep(3600)\n"
+    )
+    _, page = stage.why("fits-1", "nondeterminism", "--code", str(code))
+    assert page.splitlines()[0].startswith("fits-1 (changing) will not go on with this code")
+    assert "It also has no worker" in page
+    with stage.worker(workflows=[why_flows.after_the_change], activities=[why_flows.well]):
+        client.get_workflow_handle("fits-1").signal(why_flows.decision, True)
+        stage.why("fits-1", "nondeterminism")
+    found, page = stage.why("fits-1", "nondeterminism", "--code", str(code_of_then(tmp_path)))
+    assert "is parked, but the code that was given would let it go on" in page
+    assert found["do"][0]["command"].startswith("hourglass worker FILE")
 
 
 def test_code_that_hangs(stage: Stage) -> None:
@@ -262,6 +316,39 @@ def test_a_signal(either: Stage) -> None:
         assert "(in 3 h)" in page
         assert "    hourglass signal decision decides-1 VALUE --target" in page
         assert found["until"] is not None
+        handle.terminate()
+
+
+def test_a_signal_with_a_deadline_is_a_wait_for_it_everywhere(
+    either: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`why`, without a worker too, and `show` name the signal, not the timer that limits the wait."""
+    with either.worker("why-limit"):
+        handle = either.client.start_workflow(why_flows.decides, id="limit-1", task_queue="why-limit")
+        either.why("limit-1", "signal")
+    _, page = either.why("limit-1", "no_worker or wrong_queue or signal")
+    assert "waits for signal 'decision', since " in page
+    assert "timer" not in page
+    assert main(["show", "limit-1", "--target", either.target]) == 0
+    shown = capsys.readouterr().out
+    assert "waits for  signal decision, for at most 3 h more" in shown
+    assert "wait for signal decision" in shown
+    handle.terminate()
+
+
+def test_a_misspelt_signal(either: Stage) -> None:
+    """A signal that nothing takes is the headline where its name is nearly that of one that is waited for."""
+    with either.worker("why-typo"):
+        handle = either.client.start_workflow(why_flows.decides, id="misspelt-1", task_queue="why-typo")
+        either.why("misspelt-1", "signal")
+        handle.signal("desicion", True)
+        found, page = either.why("misspelt-1", "unheard")
+        assert "was sent signal 'desicion', which nothing in it takes" in page
+        assert "was 'decision' meant?" in page
+        assert "It also waits for signal 'decision'" in page
+        assert found["do"][0]["command"].startswith("hourglass signal decision misspelt-1 VALUE")
+        handle.signal("another", True)  # it may be meant for what the code has not come to
+        assert "another" not in either.ask("misspelt-1")[1]
         handle.terminate()
 
 
@@ -321,6 +408,32 @@ def test_a_lock(served: Stage) -> None:
 
 
 # --- closed ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_saga_that_was_undone(either: Stage) -> None:
+    """What ran since the failure is named, and no advice goes on from where what was paid is paid back."""
+    with either.worker("why-saga"):
+        handle = either.client.start_workflow(why_flows.undoes, "o", id="undoes-1", task_queue="why-saga")
+        found, page = either.why("undoes-1", "failed")
+        assert "failed, because activity refused failed" in page
+        assert "since then it ran refund, release" in page
+        commands = [each["command"] for each in found["do"]]
+        assert any(each.startswith("hourglass start undoes … --id undoes-1") for each in commands)
+        assert [each for each in commands if " reset " in each] == [
+            f"hourglass reset undoes-1 --before reserve --target {either.target}"
+        ]
+        assert handle.describe().status.name == "FAILED"
+
+
+def test_a_saga_that_raises_an_error_of_its_own(served: Stage) -> None:
+    """The step that failed is found where the workflow raised something else; names tell which step was undone."""
+    served.client.start_workflow(why_flows.undoes_its_own, "o", id="trip-1")
+    found, page = served.why("trip-1", "failed")
+    assert "since then it ran cancel_hotel" in page
+    assert any("reset trip-1 --before book_hotel" in each["command"] for each in found["do"])
+    assert (
+        main(["reset", "trip-1", "--before", "cancel_hotel", "--target", served.target]) == 0
+    )  # a local activity
 
 
 def test_a_failed_run(served: Stage) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from contextlib import ExitStack
 from datetime import timedelta
 
 from hourglass import RetryPolicy, activity, workflow
-from hourglass.errors import ApplicationError
+from hourglass.errors import ActivityError, ApplicationError
 
 decision = workflow.Channel("decision", bool)
 LATER = RetryPolicy(initial_interval=timedelta(hours=1))
@@ -178,8 +180,86 @@ def after_the_change() -> None:
     well()
 
 
+@activity.defn
+def reserve(order: str) -> None: ...
+
+
+@activity.defn
+def charge(order: str) -> None: ...
+
+
+@activity.defn
+def refund(order: str) -> None: ...
+
+
+@activity.defn
+def release(order: str) -> None: ...
+
+
+@activity.defn
+def book_hotel(order: str) -> None: ...
+
+
+@activity.defn
+def cancel_hotel(order: str) -> None: ...
+
+
+@workflow.defn
+def undoes(order: str) -> None:
+    with ExitStack() as undo:
+        undo.callback(release, order)
+        reserve(order)
+        undo.callback(refund, order)
+        charge(order)
+        refused()
+        undo.pop_all()
+
+
+@workflow.defn
+def undoes_its_own(order: str) -> None:
+    well()
+    book_hotel(order)
+    try:
+        refused()
+    except ActivityError:
+        cancel_hotel.local(order)
+        raise ApplicationError("no trip", type="NoTrip") from None
+
+
+@activity.defn(start_to_close_timeout=timedelta(minutes=10))
+def dawdles() -> None:
+    rests()
+
+
+def rests() -> None:
+    released.wait(30)
+
+
+@activity.defn(start_to_close_timeout=timedelta(minutes=10))
+async def dawdles_async() -> None:
+    await rests_async()
+
+
+async def rests_async() -> None:
+    await asyncio.to_thread(released.wait, 30)
+
+
+@workflow.defn
+def is_stuck() -> None:
+    dawdles()
+
+
+@workflow.defn
+def is_stuck_async() -> None:
+    dawdles_async()
+
+
 WORKFLOWS = [
     pays, hurries, listens, misses_the_start, misses_the_end, asks_a_stranger, asks_elsewhere, stumbles, decides, sleeps,
     delegates, counts, changes, locks, ships, ends_well, crowds, refuses, gives_up,
+    undoes, undoes_its_own, is_stuck, is_stuck_async,
 ]  # fmt: skip
-ACTIVITIES = [closed_bank, slow, silent, refused, well, holds]
+ACTIVITIES = [
+    closed_bank, slow, silent, refused, well, holds, reserve, charge, refund, release, book_hotel, cancel_hotel, dawdles,
+    dawdles_async,
+]  # fmt: skip

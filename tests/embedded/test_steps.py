@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +23,7 @@ from hourglass._embedded.engine.task_queues import DispatchPolicy
 from hourglass._embedded.rules import steps, tasks, transitions
 from hourglass._embedded.rules.draft import Draft, Eager, begin_task
 from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.rules.run import Run, Transition
+from hourglass._embedded.rules.run import Pause, Run, Transition
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.workers.cache import Cache
 from hourglass._engine import commands as c
@@ -142,6 +143,17 @@ def test_an_end_of_which_others_must_hear_is_left_to_the_draft() -> None:
         life = Life("r", **more)
         life.take_task()
         assert steps.complete_run(life.run, c.CompleteRun(text("1")), (), "me", NO_LIMITS, life.now) is None
+
+
+def test_of_a_paused_run_nothing_is_taken_at_once() -> None:
+    """What a worker answers for a run that was paused meanwhile is the draft's: its activities wait, its end ends the pause."""
+    life = Life("r")
+    life.take_task()
+    paused = msgspec.structs.replace(life.run, paused=Pause())
+    assert (
+        steps.ask_for_activities(paused, [scheduled(1)], (), Eager("me", "q", NO_LIMITS, 9), life.now) is None
+    )
+    assert steps.complete_run(paused, c.CompleteRun(text("1")), (), "me", NO_LIMITS, life.now) is None
 
 
 # --- through an engine ----------------------------------------------------------------------------------------

@@ -273,10 +273,10 @@ def test_nothing_is_asked_while_nobody_has_a_version() -> None:
         with Worker(client, workflows=[stays]):
             client.execute_workflow(stays, 0)
             assert not engine.deployments.in_use
-            assert engine.queues.is_free
+            assert not engine.queues.versioned
         with worker(client, "1"):
             assert engine.deployments.in_use
-            assert not engine.queues.is_free
+            assert engine.queues.versioned
 
 
 def made(override: Any = None, **fields: Any) -> Run:

@@ -28,7 +28,7 @@ from hourglass.converter import (
     Failure,
 )
 
-from .driver import activity_failure, encode, signal
+from .driver import activity_failure, encode, signal, update
 from .protocol import STARTS, Key
 
 Block = list[list[Any]]
@@ -102,6 +102,40 @@ def programs(*, ours: bool = False) -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
+def coroutine_programs() -> st.SearchStrategy[dict[str, Any]]:
+    """The same of coroutines, with all that asyncio has besides."""
+    leaf = st.one_of(
+        leaves(ours=False),
+        leaves(ours=False),
+        st.sampled_from(
+            [["put"], ["get"], ["notify"], ["notified"], ["uncancel"], ["show"], ["called"], ["handled"]]
+        ),
+        st.tuples(st.just("nap"), st.integers(0, 3)).map(list),
+        st.tuples(st.just("later"), st.integers(0, 3)).map(list),
+    )
+
+    def outer(inner: st.SearchStrategy[list[Any]]) -> st.SearchStrategy[list[Any]]:
+        block = st.lists(inner, min_size=1, max_size=3)
+        blocks = st.lists(block, min_size=1, max_size=3)
+        more = st.one_of(
+            st.tuples(st.just("group"), blocks),
+            st.tuples(st.just("bare"), blocks),
+            st.tuples(st.just("shield"), block),
+            st.tuples(st.just("deeper"), block),
+            st.tuples(st.just("timed_block"), st.integers(0, 3), block),
+        ).map(list)
+        return nested(inner) | more
+
+    operation = st.recursive(leaf, outer, max_leaves=8)
+    return st.fixed_dictionaries(
+        {
+            "main": st.lists(operation, min_size=2, max_size=6),
+            "handlers": st.lists(st.lists(operation, max_size=2), min_size=2, max_size=2),
+            "limit": st.just(40),
+        }
+    )
+
+
 # What happens next: which of the pending things are answered, in this order, and what else comes.
 steps = st.lists(
     st.tuples(st.lists(st.integers(0, 11), min_size=1, max_size=4), st.integers(0, 15)),
@@ -118,7 +152,9 @@ CHILD_FAILED = Failure("child", ChildWorkflowFailure(), APPLICATION)
 class RandomEngine:
     """Keeps what is pending and turns the numbers of a script into events."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, messages: bool = False) -> None:
+        self.messages = messages  # whether updates come, and signals for a plain handler
+        self.updates = 0
         self.pending: dict[Key, Command] = {}
         self.started_children: set[int] = set()
         self.owed: list[ev.AnyEvent] = []
@@ -180,6 +216,11 @@ class RandomEngine:
                 events.append(event)
         if extra in (0, 1):
             events.append(signal("poke", extra))
+        elif self.messages and extra in (4, 5):
+            self.updates += 1
+            events.append(update("change", extra - 4, id=f"u-{self.updates}"))
+        elif self.messages and extra == 6:
+            events.append(signal("push", 1))
         elif extra == 2 and not self.cancelled:
             self.cancelled = True
             events.append(ev.CancelRequested("enough"))

@@ -54,6 +54,7 @@ NAMES = {
     "cancel_workflow_execution": "cancelled",
     "continue_as_new_workflow_execution": "continue",
     "set_patch_marker": "patch",
+    "update_response": "update",
 }
 Brief = tuple[Any, ...]
 _PATIENCE = 50
@@ -74,9 +75,10 @@ class CountingTask(asyncio.Task[Any]):
 class Official:
     """One run of a `temporalio` workflow."""
 
-    def __init__(self, workflow: Any, seed: int) -> None:
+    def __init__(self, workflow: Any, seed: int, *, counting: bool = True) -> None:
         for name in LOGGERS:
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+        self._counting = counting
         self._details = _details(workflow, seed)
         self._instance = asyncio.run(self._create())
 
@@ -88,7 +90,8 @@ class Official:
             created._register_task(task, name=name)
             return task
 
-        created.create_task = create_task
+        if self._counting:
+            created.create_task = create_task
         return created
 
     def activate(self, activation: Activation) -> list[Brief]:
@@ -189,6 +192,11 @@ def _put(job: WorkflowActivationJob, event: AnyEvent) -> None:
             job.notify_has_patch.patch_id = event.patch_id
         case ev.SeedChanged():
             job.update_random_seed.randomness_seed = event.seed
+        case ev.UpdateReceived():
+            job.do_update.id, job.do_update.name = event.id, event.name
+            job.do_update.protocol_instance_id = event.protocol_instance_id
+            job.do_update.run_validator = event.run_validator
+            put_payloads(job.do_update.input, event.arguments)
         case ev.ExternalSignalResolved():
             job.resolve_signal_external_workflow.seq = event.seq
             if event.failure is not None:
@@ -266,6 +274,10 @@ def _brief(command: Any) -> Brief:
             return NAMES[kind], _values([body.result])
         case "set_patch_marker":
             return NAMES[kind], body.patch_id, body.deprecated
+        case "update_response":
+            answer = body.WhichOneof("response")
+            result = _values([body.completed]) if answer == "completed" else []
+            return NAMES[kind], body.protocol_instance_id, answer, result
         case _:
             return NAMES[kind], getattr(body, "seq", None)
 
@@ -307,6 +319,12 @@ def _ours(command: Any) -> Brief:
             return "complete", [decode(command.result)]
         case cmd.SetPatchMarker():
             return "patch", command.patch_id, command.deprecated
+        case cmd.AcceptUpdate():
+            return "update", command.protocol_instance_id, "accepted", []
+        case cmd.RejectUpdate():
+            return "update", command.protocol_instance_id, "rejected", []
+        case cmd.CompleteUpdate():
+            return "update", command.protocol_instance_id, "completed", [decode(command.result)]
         case cmd.FailRun():
             return "fail", None
         case cmd.CancelRun():

@@ -43,6 +43,7 @@ SAYS = {
         "second: 300 rows",
         "five calls, one import: 1500 rows",
     ],
+    "etl.py": ["loaded", "495 items, 12325.50; set aside: [99, 199, 299, 399, 499]"],
     "polling.py": ["GET /jobs/1", "GET /jobs/1", "GET /jobs/1", "GET /jobs/1", "done: hello"],
     "resume.py": [
         "attempt 1 begins after 0 rows",
@@ -63,6 +64,7 @@ ELSEWHERE = {
     "checkout.py": "test_examples_run.py",
     "fastapi_app.py": "test_web.py",
     "flask_app.py": "test_web.py",
+    "order_service.py": "test_applications.py",
     "orders.py": "test_web.py",
     "test_approval.py": "test_suite_of_approval below",
     "test_checkout_explored.py": "test_explored_example.py",

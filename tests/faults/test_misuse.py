@@ -108,7 +108,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         "no module 'no.such'",
     ),
     "worker with no client": (lambda c: _Worker(None, workflows=[takes_two]), UsageError, "needs a Client"),
-    "async workflow": (lambda c: workflow.defn(_async_body), DefinitionError, "plain `def`"),
+    "async generator workflow": (lambda c: workflow.defn(_async_body), DefinitionError, "yield"),
     "generator workflow": (lambda c: workflow.defn(_generator), DefinitionError, "yield"),
     "class without run": (lambda c: workflow.defn(Opaque), DefinitionError, "@workflow.run"),
     "activity from a number": (lambda c: _activity.defn(3), DefinitionError, "function"),

@@ -239,6 +239,61 @@ def test_whole_tracebacks_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch)
     assert "/client/_operations.py" in text
 
 
+@workflow.defn
+def asks_nobody() -> None:
+    charge.options(task_queue="nobody", schedule_to_start_timeout=0.05)("o", 1)
+
+
+def test_an_attempt_that_no_worker_took_is_told_by_the_engine(caplog: pytest.LogCaptureFixture) -> None:
+    """Where there is no worker to log it, the embedded engine does."""
+    with (
+        Client.connect("local:") as client,
+        Worker(client, workflows=[asks_nobody]),
+        pytest.raises(WorkflowFailedError),
+    ):
+        client.execute_workflow(asks_nobody, id="nobody-1")
+    (told,) = [each for each in records(caplog) if each.name == "hourglass.embedded"]
+    assert told.levelname == "ERROR"
+    text = "activity charge of workflow nobody-1 (id 1, attempt 1) timed out, and no worker had it: it is not tried again"
+    assert told.getMessage() == text
+    assert (told.workflow_id, told.activity_type, told.task_queue) == ("nobody-1", "charge", "nobody")
+
+
+DIES = """
+import os, pathlib, signal
+from hourglass import Client, Worker, activity, workflow
+
+@activity.defn
+def dies(once: str) -> str:
+    if not pathlib.Path(once).exists():
+        pathlib.Path(once).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "lived"
+
+@workflow.defn
+def risky(once: str) -> str:
+    return dies(once)
+
+if __name__ == "__main__":
+    with Client.connect(TARGET) as client, Worker(client, workflows=[risky], activities=[dies]):
+        handle = client.start_workflow(risky, ONCE, id="risky-1", id_conflict_policy=2)
+        print(handle.result())
+"""
+
+
+def test_an_attempt_that_died_with_its_worker_is_told_by_the_next(tmp_path: Path) -> None:
+    """After a kill the process that takes over says which attempts were lost."""
+    program = tmp_path / "risky.py"
+    target, once = f"local:{tmp_path / 'a.db'}", str(tmp_path / "once")
+    program.write_text(DIES.replace("TARGET", repr(target)).replace("ONCE", repr(once)))
+    command = [sys.executable, str(program)]
+    assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == -9
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "lived" in done.stdout
+    lost = "activity dies of workflow risky-1 (id 1, attempt 1) was lost with the process of its worker; it is tried again"
+    assert done.stderr.count(lost) == 1
+
+
 PLAIN = """
 from hourglass import Client, Worker, activity, workflow
 

@@ -19,9 +19,9 @@ import pytest
 from hourglass import Client, WorkflowHandle
 from hourglass._engine.definition import define_function
 from hourglass._runtime import deaths
-from hourglass._runtime.deaths import Deaths, digest_of, folder_of, told
+from hourglass._runtime.deaths import Deaths, folder_of, told
 from hourglass._runtime.hung import RunHung
-from hourglass._runtime.lane_notes import packed
+from hourglass._runtime.lane_notes import digest_of, packed
 from hourglass._runtime.parked import Quarantine
 from hourglass._runtime.targets import Target, resolve
 from hourglass.errors import ActivityError, WorkflowFailedError

@@ -12,8 +12,7 @@ from hourglass._engine.evaluator import Run
 from hourglass._engine.events import Activation
 from hourglass._runtime.cache import CacheLimits, Entry, Key, StateCache
 from hourglass._runtime.evaluation import Evaluations
-from hourglass._runtime.lane import Chore
-from hourglass._runtime.lanes import LaneGuard, progress_of
+from hourglass._runtime.lane import Chore, LaneGuard, progress_of
 from hourglass._runtime.resolver import Resolver
 
 from . import shapes

@@ -177,6 +177,104 @@ def test_how_polls_end(error: BaseException, expected: type[Exception]) -> None:
     live.run(test)
 
 
+def test_a_receiver_is_given_what_comes_while_a_poll_waits() -> None:
+    """Items go to the receiver, in order, and wake no poll; without a receiver, or a poll that waits, they are polled."""
+
+    async def test() -> None:
+        worker = FakeWorker()
+        it = handle(worker)
+        got: list[Any] = []
+        it.on_activations = got.extend
+        asker = asyncio.create_task(it.poll_activation())
+        await settle()
+        for number in range(3):
+            worker.polls[number].set_result(activation(f"r{number}", TIMER))
+            await settle()
+        assert [each.run_id for each in got] == ["r0", "r1", "r2"]
+        assert not asker.done()
+        assert len(worker.polls) == 4
+        it.on_activations = None
+        worker.polls[3].set_result(activation("polled", TIMER))
+        assert (await asker).run_id == "polled"
+        it.on_activations = got.extend
+        cancelled = asyncio.create_task(it.poll_activation())
+        await settle()
+        cancelled.cancel()
+        await settle()
+        worker.polls[4].set_result(activation("kept", TIMER))  # no poll waits: it is in no worker's hands yet
+        await settle()
+        assert len(got) == 3
+        assert len(worker.polls) == 5
+        assert (await it.poll_activation()).run_id == "kept"
+
+    live.run(test)
+
+
+def test_a_receiver_hears_of_activities_too() -> None:
+    """Activity tasks and cancellations go to their own receiver; kinds that we do not know are passed over."""
+
+    async def test() -> None:
+        worker = FakeWorker()
+        it = handle(worker)
+        got: list[Any] = []
+        it.on_activities = got.extend
+        asker = asyncio.create_task(it.poll_activity())
+        await settle()
+        worker.polls[0].set_result(TaskMessage(task_token=b"odd").SerializeToString())
+        await settle()
+        message = ex.fill(TaskMessage(), {"task_token": b"t", "cancel": {"reason": 1}})
+        worker.polls[1].set_result(message.SerializeToString())
+        await settle()
+        assert [each.token for each in got] == [b"t"]
+        assert not asker.done()
+        asker.cancel()
+
+    live.run(test)
+
+
+def test_what_a_receiver_cannot_be_given_is_the_polls() -> None:
+    """An activation that we cannot read fails its task though there is a receiver; the ends are raised by the poll."""
+
+    async def test() -> None:
+        worker = FakeWorker()
+        it = handle(worker)
+        got: list[Any] = []
+        it.on_activations = got.extend
+        asker = asyncio.create_task(it.poll_activation())
+        await settle()
+        worker.polls[0].set_result(activation("odd", {"resolve_nexus_operation": {"seq": 1}}))
+        await settle()
+        worker.polls[1].set_result(activation("fine", TIMER))
+        await settle()
+        assert [each.run_id for each in got] == ["fine"]
+        (failed,) = (WorkflowActivationCompletion.FromString(data) for data in worker.completions)
+        assert (failed.run_id, failed.WhichOneof("status")) == ("odd", "failed")
+        worker.polls[2].set_exception(core.PollShutdown())
+        with pytest.raises(Shutdown):
+            await asker
+
+    live.run(test)
+
+
+def test_a_worker_that_is_gone_ends_the_poll_and_not_the_receiver() -> None:
+    """If no further raw poll can be made, the poll that waits says so; what was given before stays given."""
+
+    async def test() -> None:
+        worker = FakeWorker()
+        it = handle(worker)
+        got: list[Any] = []
+        it.on_activations = got.extend
+        asker = asyncio.create_task(it.poll_activation())
+        await settle()
+        it._worker.drop()
+        worker.polls[0].set_result(activation("last", TIMER))
+        with pytest.raises(HandleBroken):
+            await asker
+        assert [each.run_id for each in got] == ["last"]
+
+    live.run(test)
+
+
 def test_an_unsupported_event_fails_its_task() -> None:
     """An activation that we cannot read is completed as failed, and the next one is delivered."""
 

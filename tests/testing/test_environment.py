@@ -290,6 +290,31 @@ def test_workflow_code_is_verified_and_watched() -> None:
         env.execute_workflow(curious)
 
 
+def test_a_run_that_never_closes_is_verified_when_its_environment_ends() -> None:
+    """One that is open at the end, and does something else when it is executed again, is told of there; not where the test
+    has failed already.
+    """
+    numbers = iter(range(1000))
+
+    @workflow.defn
+    def moody() -> None:
+        workflow.sleep(timedelta(days=1 + next(numbers)))
+
+    with pytest.raises(WorkflowParked) as caught, Environment() as env:
+        env.start_workflow(moody)
+    assert isinstance(caught.value.__cause__, NondeterminismError)
+
+    def fail() -> None:
+        with Environment() as env:
+            env.start_workflow(moody)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    with Environment(verify="off") as env:
+        env.start_workflow(moody)
+
+
 def test_a_crash_loses_nothing() -> None:
     """After a crash runs are rebuilt from their histories and go on where they were."""
     with Environment() as env:

@@ -6,11 +6,11 @@ import asyncio
 import logging
 
 from bridge.scripted import activation, attempt, eviction
-from hourglass._bridge.handles import HandleLimits
+from hourglass._bridge.life import HandleLimits
 from hourglass._contract.handle import ActivityCancel, ActivityOk, AttemptFailed
 from hourglass._engine.commands import Succeeded, TaskFailed
 from hourglass._engine.events import Activation, RunEvicted, RunStarted
-from hourglass._runtime import lanes
+from hourglass._runtime import lane
 from hourglass._supervision import NotRunning
 from hourglass.converter import ApplicationFailure, default_converter
 
@@ -201,7 +201,7 @@ def test_evictions_that_the_cache_asks_for_reach_the_handle():
 def test_many_runs_through_few_lanes_are_each_answered_once(monkeypatch):
     """A thousand at once, three lanes."""
     # On a busy machine a lane may stand still for long enough that what waits behind it moves: another test's matter.
-    monkeypatch.setattr(lanes, "_DELAYED_AFTER", 60.0)
+    monkeypatch.setattr(lane, "_DELAYED_AFTER", 60.0)
 
     async def script():
         async with scripted(more={"lanes": 3}) as world:

@@ -12,7 +12,7 @@ import pytest
 
 from bridge.scripted import ScriptedHandle
 from hourglass import Client, Worker, workflow
-from hourglass._bridge.handles import HandleLimits, HandleState
+from hourglass._bridge.life import HandleLimits, HandleState
 from hourglass.client import AsyncClient
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, UsageError
 

@@ -16,7 +16,8 @@ from tests.specs import made
 
 from bridge.scripted import ScriptedConnection, ScriptedEngine, ScriptedHandle
 from hourglass import RetryPolicy, activity, workflow
-from hourglass._bridge.handles import HandleLimits, HandleRecord
+from hourglass._bridge.handles import HandleRecord
+from hourglass._bridge.life import HandleLimits
 from hourglass._contract.handle import HandleConfig
 from hourglass._contract.service import StartWorkflow, StillOpen, WaitForClose
 from hourglass._embedded import connect_memory

@@ -1,4 +1,4 @@
-"""The end of a handle: does what `handles.next_step` says until the handle is closed or left behind.
+"""The end of a handle: does what `life.next_step` says until the handle is closed or left behind.
 
 Needs nothing but the tables, so that it goes on when the holder that began it is dead, and can be begun again
 from any point. Invariants: `initiate_shutdown` comes first, always; every item that still comes is answered;
@@ -13,20 +13,8 @@ from __future__ import annotations
 
 import asyncio
 
-from hourglass._bridge.handles import (
-    Deadlines,
-    Drain,
-    DrainStep,
-    DrainView,
-    HandleRecord,
-    HandleSignal,
-    HandleState,
-    HandleTables,
-    is_eviction,
-    logger,
-    next_step,
-    tell,
-)
+from hourglass._bridge.handles import Drain, HandleRecord, HandleTables, logger, tell
+from hourglass._bridge.life import Deadlines, DrainStep, DrainView, HandleSignal, HandleState, next_step
 from hourglass._bridge.poll_line import OURS
 from hourglass._bridge.sending import fail_attempt, fail_run
 from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityTask
@@ -36,6 +24,7 @@ from hourglass._engine.events import (
     ActivityCancelled,
     ActivityCompleted,
     ActivityFailed,
+    is_eviction,
 )
 
 _ENDED = "the worker's handle ended before this was dispatched"

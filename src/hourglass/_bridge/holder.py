@@ -23,15 +23,13 @@ from typing import Any, NoReturn, TypeVar
 from hourglass._bridge.draining import begin_drain, drive
 from hourglass._bridge.handles import (
     AlreadyRegistered,
-    HandleLimits,
     HandleRecord,
-    HandleSignal,
-    HandleState,
     HandleTables,
     Registration,
     StaleCompletion,
     WorkerNotRegistered,
 )
+from hourglass._bridge.life import HandleLimits, HandleSignal, HandleState
 from hourglass._bridge.poll_line import OURS, PollLine, Receiver
 from hourglass._bridge.registrar import Connect, Owner, Registrar
 from hourglass._bridge.sending import send_completion, send_result
@@ -227,7 +225,8 @@ class BridgeHolder:
         tables = self.tables
         tables.epoch += 1
         self._epoch = tables.epoch
-        tables.limits, tables.shared, tables.listener = self._limits, self._shared, self
+        tables.set_limits(self._limits)
+        tables.shared, tables.listener = self._shared, self
         if tables.registrations or tables.records:
             tables.counters.takeovers += 1
         self._registrar.void_all()

@@ -91,7 +91,7 @@ class PollLine(Generic[T]):
 
     `ask` sees to it that the raw poll is out. What it brings goes to the receiver that is attached, at once; what that
     cannot take, and what comes without one, is kept, and `changed` is notified. `receive_from` tells a handle that can give
-    its items without a poll's being woken (`Delivery`) where they go.
+    its items without a poll's being woken (`Receivers`) where they go.
     """
 
     def __init__(

@@ -31,13 +31,12 @@ from hourglass._bridge.draining import begin_drain
 from hourglass._bridge.handles import (
     AlreadyRegistered,
     HandleRecord,
-    HandleSignal,
     HandleTables,
     Registration,
     WorkerNotRegistered,
-    is_hopeless,
     logger,
 )
+from hourglass._bridge.life import HandleSignal, is_hopeless
 from hourglass._bridge.poll_line import OURS
 from hourglass._contract.handle import Handle, HandleConfig, Shutdown
 from hourglass._contract.service import Connection

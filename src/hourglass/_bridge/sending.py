@@ -21,15 +21,8 @@ from typing import Any, TypeAlias, TypeGuard
 import msgspec
 
 from hourglass._bridge.calls import CallDeadlines
-from hourglass._bridge.handles import (
-    Drain,
-    HandleRecord,
-    HandleTables,
-    is_eviction,
-    is_hopeless,
-    logger,
-    tell,
-)
+from hourglass._bridge.handles import Drain, HandleRecord, HandleTables, logger, tell
+from hourglass._bridge.life import is_hopeless
 from hourglass._bridge.poll_line import OURS, InFlight
 from hourglass._contract.handle import (
     ActivityDeferred,
@@ -45,6 +38,7 @@ from hourglass._contract.handle import (
 )
 from hourglass._contract.service import CompleteActivity
 from hourglass._engine.commands import Completion, Succeeded, TaskFailed
+from hourglass._engine.events import is_eviction
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
 from hourglass.errors import WorkflowNotFoundError
 
@@ -108,7 +102,7 @@ class _SentCompletion:
         self.completion = completion
         self.then = then
         self.call: asyncio.Future[None] | None = None
-        self.patience = tables.patience(tables.limits.completion)
+        self.patience = tables.completing
 
     def begin(self, raw: RawCalls) -> None:
         try:
@@ -126,7 +120,8 @@ class _SentCompletion:
     def _ended(self, call: asyncio.Future[None]) -> None:
         record = self.record
         record.calls.discard(self)
-        self._untie()
+        if record.tails.get(self.completion.run_id) is call:  # as `_untie` does
+            del record.tails[self.completion.run_id]
         is_waited_for = self.patience.forget(self)
         error = None if call.cancelled() else call.exception()
         if error is not None and record.raw is not None and not record.state.over:
@@ -175,7 +170,7 @@ def _send(
         then()
         return
     record.tails[run_id] = task
-    patience = tables.patience(tables.limits.completion)
+    patience = tables.completing
 
     def untie() -> None:
         if record.tails.get(run_id) is task:
@@ -337,12 +332,14 @@ class _Report:
         call.add_done_callback(self._ended)
 
     def _watch(self) -> None:
-        limits = self.tables.limits
+        tables = self.tables
         # One deadline at a time: most ends are taken long before the first.
-        if limits.resend < limits.completion:
-            self._watch_for(limits.resend, _Report._late)
+        if tables.limits.resend < tables.limits.completion:
+            self.patience = tables.reporting
+            self.patience.watch(self, _Report._late)
         else:
-            self._watch_for(limits.completion, _Report._unanswered)
+            self.patience = tables.completing
+            self.patience.watch(self, _Report._unanswered)
 
     def _watch_for(self, limit: float, overdue: Callable[[_Report], object]) -> None:
         if self.patience is not None:
@@ -354,7 +351,7 @@ class _Report:
         """The raw call has ended."""
         record = self.record
         record.calls.discard(self)
-        if not call.cancelled() and not record.state.over and (error := call.exception()) is not None:
+        if not call.cancelled() and (error := call.exception()) is not None and not record.state.over:
             assert record.raw is not None
             record.call(self._call(record.raw.mend_activity(self.result, error)))
         elif not self.over and not call.cancelled() and call.exception() is None:

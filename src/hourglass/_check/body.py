@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hourglass._check import order, rules
-from hourglass._check.external import READS, is_function, rule_of_call
+from hourglass._check.external import BY_SETS, ON_LOOP, READS, is_function, rule_of_call
 from hourglass._check.kinds import BY_REFERENCE, Durable, Kinds
 from hourglass._check.modules import Module
 from hourglass._check.order import Ordering, changed_meanwhile
@@ -193,16 +193,20 @@ _DECIDED_BY_PROCESS = (
 _BUILT_WITH = ("__new__", "__init__", "__post_init__")
 
 
-def look(function: Func, lens: Lens, *, is_root: bool) -> Seen:
-    """Walk through a function."""
-    walk = _Walk(function, lens, is_root)
+_UNSAFE = frozenset(("hourglass.workflow.unsafe", "hourglass.workflow.unsafe.sandbox_unrestricted"))
+
+
+def look(function: Func, lens: Lens, *, is_root: bool, is_async: bool = False) -> Seen:
+    """Walk through a function; one `is_async` that runs on a workflow's event loop, as an `async def` does in any case."""
+    walk = _Walk(function, lens, is_root, is_async or isinstance(function.node, ast.AsyncFunctionDef))
     walk.function()
     return walk.seen
 
 
 class _Walk:
-    def __init__(self, function: Func, lens: Lens, is_root: bool) -> None:
+    def __init__(self, function: Func, lens: Lens, is_root: bool, is_async: bool) -> None:
         self.seen = Seen()
+        self._is_async = is_async
         self._function = function
         self._lens = lens
         self._is_root = is_root
@@ -298,7 +302,7 @@ class _Walk:
     def _is_unsafe(self, items: list[ast.withitem]) -> bool:
         return any(
             isinstance(item.context_expr, ast.Call)
-            and "hourglass.workflow.unsafe" in self._externals(item.context_expr.func)
+            and any(each in _UNSAFE for each in self._externals(item.context_expr.func))
             for item in items
         )
 
@@ -337,6 +341,9 @@ class _Walk:
                     self._hit(rules.SET_ORDER, argument, "the argument is sent in the order of a set")
 
     def _external(self, name: str, node: ast.Call) -> None:
+        if self._is_async and name in ON_LOOP:
+            self._on_loop(name, node)
+            return
         code = rule_of_call(name, node)
         if code == rules.IDENTITY and node in self._told_apart:
             return
@@ -347,11 +354,21 @@ class _Walk:
             self._by_reference.add(node.args[0])
         self._order(self._ordering.at_call(node, name))
 
+    def _on_loop(self, name: str, node: ast.Call) -> None:
+        """A call of asyncio's on a workflow's own event loop, where it is deterministic, unless it goes by sets."""
+        if name in BY_SETS:
+            short = name.rpartition(".")[2]
+            self._hit(
+                rules.SET_ORDER,
+                node,
+                f"{name}() goes through tasks in the order of a set; hourglass.aio.workflow.{short} keeps the given one",
+            )
+
     def _handed_on(self, argument: ast.expr) -> None:
         """A function that is given to another one will be called by it: `key=id`, `default_factory=uuid4`."""
         if isinstance(argument, ast.Name | ast.Attribute):
             for name in self._externals(argument):
-                code = rule_of_call(name, None)
+                code = None if self._is_async and name in ON_LOOP else rule_of_call(name, None)
                 if code is not None and is_function(name):
                     self._hit(
                         code,

@@ -28,10 +28,17 @@ class _Visit:
     path: tuple[CallStep, ...]
     allowed: frozenset[str]
     cached: Func | None
+    is_async: bool
 
     @property
-    def key(self) -> tuple[ast.AST, Class | None, frozenset[str], bool]:
-        return self.function.node, self.function.receiver, self.allowed, self.cached is not None
+    def key(self) -> tuple[ast.AST, Class | None, frozenset[str], bool, bool]:
+        return (
+            self.function.node,
+            self.function.receiver,
+            self.allowed,
+            self.cached is not None,
+            self.is_async,
+        )
 
 
 def check_paths(paths: Sequence[Path], base: Path) -> CheckReport:
@@ -49,7 +56,7 @@ class _Checker:
         kinds = Kinds(resolver)
         self._lens = Lens(resolver, kinds, Durable(resolver, kinds), Sharing(resolver, kinds.definitions))
         self._todo: deque[_Visit] = deque()
-        self._known: set[tuple[ast.AST, Class | None, frozenset[str], bool]] = set()
+        self._known: set[tuple[ast.AST, Class | None, frozenset[str], bool, bool]] = set()
         self._findings: dict[tuple[str, int, int, str], CheckFinding] = {}
 
     def check(self, modules: Iterable[Module], files: int) -> CheckReport:
@@ -68,7 +75,7 @@ class _Checker:
     def _begin(self, root: Root) -> None:
         function = root.function
         step = CallStep(root.name, function.module.shown, function.node.lineno)
-        self._add(_Visit(function, (step,), _NOTHING, None))
+        self._add(_Visit(function, (step,), _NOTHING, None, root.is_async))
 
     def _add(self, visit: _Visit) -> None:
         if "*" not in visit.allowed and visit.key not in self._known:
@@ -78,7 +85,7 @@ class _Checker:
     def _look(self, visit: _Visit) -> None:
         function = visit.function
         try:
-            seen = look(function, self._lens, is_root=len(visit.path) == 1)
+            seen = look(function, self._lens, is_root=len(visit.path) == 1, is_async=visit.is_async)
         except RecursionError:
             line = function.node.lineno
             reason = f"{function.name} is nested too deeply to be checked"
@@ -95,7 +102,7 @@ class _Checker:
         step = CallStep(called.name, module.shown, getattr(node, "lineno", 1))
         allowed = visit.allowed | _allowed_at(module, node)
         cached = visit.cached or (called if "cached" in self._lens.kinds.of(called) else None)
-        self._add(_Visit(called, (*visit.path, step), allowed, cached))
+        self._add(_Visit(called, (*visit.path, step), allowed, cached, visit.is_async))
 
     def _report_cached(self, seen: Seen, visit: _Visit) -> None:
         if seen.asks and visit.cached is not None:

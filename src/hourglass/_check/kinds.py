@@ -44,6 +44,7 @@ class Root:
 
     function: Func
     name: str
+    is_async: bool = False  # of a workflow whose code runs on an event loop
 
 
 class Kinds:
@@ -71,7 +72,9 @@ class Kinds:
 
     def is_handler_method(self, method: ast.AST, scope: NameScope) -> bool:
         """Whether a method is a workflow's own: run, init, a handler or a validator."""
-        return isinstance(method, ast.FunctionDef) and "handler" in self.of(Func(scope.module, method, scope))
+        return isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and "handler" in self.of(
+            Func(scope.module, method, scope)
+        )
 
     def decorators(self, function: Func) -> Iterator[Func]:
         """The functions that run in the place of a decorated one: those that decorators of the project return."""
@@ -116,7 +119,7 @@ class Kinds:
             if "workflow" not in self.of(value):
                 continue
             if isinstance(value, Func):
-                yield Root(value, value.name)
+                yield Root(value, value.name, isinstance(value.node, ast.AsyncFunctionDef))
             else:
                 yield from self._methods(value)
         if "defn" in module.text:
@@ -124,15 +127,17 @@ class Kinds:
 
     def _methods(self, cls: Class) -> Iterator[Root]:
         """The methods of a workflow class that are called from outside, inherited ones included."""
-        seen: set[str] = set()
+        found: dict[str, Func] = {}
         for each in self._resolver.members.bases(cls):
             scope = each.module.scope_of_class(each.node, each.scope)
             for method in each.node.body:
-                if not isinstance(method, ast.FunctionDef) or method.name in seen:
+                if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) or method.name in found:
                     continue
                 if method.name in ("__init__", "__post_init__") or self.is_handler_method(method, scope):
-                    seen.add(method.name)
-                    yield Root(Func(each.module, method, scope, cls), f"{cls.node.name}.{method.name}")
+                    found[method.name] = Func(each.module, method, scope, cls)
+        is_async = any(isinstance(each.node, ast.AsyncFunctionDef) for each in found.values())
+        for name, function in found.items():
+            yield Root(function, f"{cls.node.name}.{name}", is_async)
 
     def _defined_by_call(self, module: Module) -> Iterator[Root]:
         """`workflow.defn(fn)` and `workflow.defn(name=…)(fn)`, without a decorator's @, at the top of a module."""
@@ -143,7 +148,7 @@ class Kinds:
                 if isinstance(node, ast.Call) and node.args and self._defines(node.func, module.scope):
                     for value in self._resolver.values(node.args[0], module.scope):
                         if isinstance(value, Func):
-                            yield Root(value, value.name)
+                            yield Root(value, value.name, isinstance(value.node, ast.AsyncFunctionDef))
                         elif isinstance(value, Class):
                             yield from self._methods(value)
 

@@ -128,7 +128,7 @@ _ALL = (
         "use workflow.spawn() or workflow.map(), or do it in an activity",
         "Which thread is first is decided by the operating system, anew each time. What runs in other threads is not part of "
         "the workflow: it cannot call activities or wait. workflow.spawn runs functions side by side in an order that is the "
-        "same on every execution. asyncio's loop has no place in a workflow either: workflows are plain functions.",
+        "same on every execution. asyncio's tasks are for `async def` code, which has an event loop of the workflow's own.",
         "with ThreadPoolExecutor() as pool:\n    results = list(pool.map(price, items))",
         "results = workflow.map(price, items, limit=10)",
     ),

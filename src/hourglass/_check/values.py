@@ -29,6 +29,10 @@ class External:
 
     name: str
 
+    def __post_init__(self) -> None:
+        if self.name.startswith("hourglass.aio."):  # the same things, awaited
+            object.__setattr__(self, "name", self.name.replace("hourglass.aio.", "hourglass.", 1))
+
 
 @dataclass(frozen=True, slots=True)
 class Class:

@@ -56,6 +56,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "replay": ("hourglass._cli.replay", "replay"),
     "debug": ("hourglass._cli.debug", "debug"),
     "check": ("hourglass._cli.check", "check"),
+    "port": ("hourglass._cli.port", "port"),
     "backup": ("hourglass._cli.backup", "backup"),
     "move": ("hourglass._cli.move", "move"),
     "docs": ("hourglass._cli.docs", "docs"),

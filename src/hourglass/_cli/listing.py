@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from hourglass._built_in import without_keepers
 from hourglass._cli import connecting, console
 from hourglass._cli.connecting import Codec, Json, Namespace, RunId, Target, WorkflowId
 from hourglass._cli.console import Column, cut, lines
@@ -50,6 +51,9 @@ def list_(
             "--count", help="Only how many there are; FILTER may end with GROUP BY ExecutionStatus."
         ),
     ] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", "-a", help="Also the workflows that keep limits (slots, turns, bursts).")
+    ] = False,
     target: Target = None,
     namespace: Namespace = None,
     codec: Codec = None,
@@ -60,10 +64,12 @@ def list_(
     \b
     Examples:
       hourglass list
+      hourglass list --all
       hourglass list "WorkflowType = 'checkout' AND ExecutionStatus = 'Failed'"
       hourglass list --parked
       hourglass list --watch
     """
+    query = query if all_ else without_keepers(query)
     with connecting.connected(target, namespace, codec) as client:
         if count:
             _tell_count(client.count_workflows(query), json)

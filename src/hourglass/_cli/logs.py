@@ -71,8 +71,18 @@ class JsonFormatter(logging.Formatter):
             document["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             document["stack"] = record.stack_info
-        document.update((name, value) for name, value in fields_of(record).items() if name not in document)
-        return json_text(document, default=str)
+        more = {name: value for name, value in fields_of(record).items() if name not in document}
+        try:
+            return json_text({**document, **more}, default=str)
+        except Exception:  # a key that is no text, a circle, a `__str__` that raises: what no JSON can say
+            return json_text({**document, **{name: _repr(value) for name, value in more.items()}})
+
+
+def _repr(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception as error:
+        return f"({type(value).__name__}, whose repr raised {type(error).__name__})"
 
 
 class PlainFormatter(logging.Formatter):

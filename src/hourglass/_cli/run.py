@@ -50,7 +50,7 @@ def run(
     from hourglass.client import IdConflictPolicy
     from hourglass.worker import Worker
 
-    logging.getLogger("hourglass").setLevel(logging.CRITICAL)  # what stops a run is said here, once
+    _log_what_no_picture_shows(seen=picture.is_seen() and not (quiet or json))
     place, name = _split(source)
     loaded = load([place])
     workflow = _chosen(loaded, name, place)
@@ -69,6 +69,14 @@ def run(
         )
         _follow(client, handle, quiet or json)
         connecting.answer(_result(handle, connecting.options_of(target, namespace)), json)
+
+
+def _log_what_no_picture_shows(*, seen: bool) -> None:
+    """What stops a run is said here, once; attempts that fail are in the picture, where there is one, and else in the log."""
+    logging.getLogger("hourglass").setLevel(logging.CRITICAL)
+    attempts = logging.getLogger("hourglass.worker")
+    attempts.setLevel(logging.CRITICAL if seen else logging.WARNING)
+    attempts.filters[:] = [lambda record: hasattr(record, "activity_id")]
 
 
 def _queue() -> str:

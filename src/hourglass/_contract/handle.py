@@ -150,7 +150,7 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("a worker needs workflows or activities, or both")
 
 
-class Delivery(Protocol):
+class Receivers(Protocol):
     """How a handle gives its worker what there is: to a receiver, without waking a poll for it.
 
     Where a receiver is set, the handle gives it what may leave, in the turn in which it may, instead of waking the poll of
@@ -165,7 +165,7 @@ class Delivery(Protocol):
     """The receiver of activity tasks and cancellations."""
 
 
-class InProcess(Delivery, Protocol):
+class InProcess(Receivers, Protocol):
     """The calls of a handle whose engine lives on the same loop: what is there is taken, what is said is heard, at once."""
 
     def take_activations(self) -> list[Activation]:
@@ -188,7 +188,7 @@ class InProcess(Delivery, Protocol):
 
 
 @runtime_checkable
-class RawCalls(Delivery, Protocol):
+class RawCalls(Receivers, Protocol):
     """The calls of a handle whose engine works them off by itself: each is begun at once, and has a future for its end,
     which no caller cancels, and which the caller sees to its end: the handle is not finalized before. What is raised,
     there or at once, is told to the coroutine that mends it.

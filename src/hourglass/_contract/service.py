@@ -241,6 +241,7 @@ class PendingActivity(msgspec.Struct, frozen=True, kw_only=True):
     next_attempt_time_ns: int = 0
     last_started_time_ns: int = 0
     last_worker_identity: str = ""
+    last_heartbeat_time_ns: int = 0
 
 
 class PendingChild(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,15 +33,25 @@ def check_request(request: Request[Any]) -> None:
     """Raise `UsageError` for a request with a value of a wrong type, a text that UTF-8 cannot hold, or a number that no
     engine can.
     """
-    for name, check in _fields(type(request)):
-        check(getattr(request, name), name)
+    _check_fields(request)
+
+
+def _check_fields(said: msgspec.Struct) -> None:
+    for name, check, default in _fields(type(said)):
+        value = getattr(said, name)
+        if value is not default:  # most fields are, of every request
+            check(value, name)
 
 
 @cache
-def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, Check], ...]:
+def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, Check, Any], ...]:
     hints = typing.get_type_hints(kind)
-    found = [(name, _check_of(hints[name])) for name in kind.__struct_fields__ if name in hints]
-    return tuple((name, check) for name, check in found if check is not None)
+    found = [
+        (field.name, _check_of(hints[field.name]), field.default)
+        for field in msgspec.structs.fields(kind)
+        if field.name in hints
+    ]
+    return tuple((name, check, default) for name, check, default in found if check is not None)
 
 
 def _check_of(hint: Any) -> Check | None:
@@ -121,8 +131,7 @@ def _struct(kind: type[msgspec.Struct]) -> Check:
     def check(value: Any, what: str) -> None:
         if not isinstance(value, kind):
             raise UsageError(f"{what} must be of type {kind.__name__}, not {_shown(value)}")
-        for name, inner in _fields(type(value)):
-            inner(getattr(value, name), name)
+        _check_fields(value)
 
     return check
 

@@ -1,7 +1,7 @@
-"""PURE: how a plain function becomes durable.
+"""PURE: how a function becomes durable.
 
-Events in, commands out. Nothing here knows asyncio, a clock, a file, a network or Temporal's classes; randomness comes
-from the run's seed. In reading order:
+Events in, commands out. Nothing here knows a clock, a file, a network or Temporal's classes; randomness comes from the
+run's seed. Two files know asyncio, as a library of tasks and not of I/O, and are loaded by the first coroutine. In reading order:
 
     specs         what an author may say of an activity, a start, a child: held, never copied
     retries       when something that failed is tried again
@@ -16,6 +16,8 @@ from the run's seed. In reading order:
     definition    what a decorated function or class is, checked where it is defined
     options       what authors may say of activities, children and timers, checked where it is said
     operations    what fibers wait for: timers, activities, children, other workflows
+    event_loop    asyncio's tasks on the run's scheduler, for `async def` code
+    awaited       what coroutines wait for: `operations` in the turns of temporalio's own tasks
     messages      signals, updates and queries, and the fibers of their handlers
     interception  what may stand between a run and its code
     apply         how a run begins and ends, and one handler for each kind of event

@@ -6,11 +6,13 @@ Patches and seeds are not in it: they make no fiber ready, and are taken in befo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Coroutine
+from types import FrameType
 from typing import Any
 
 from hourglass._engine.commands import CancelRun, Command, CompleteRun, FailRun
-from hourglass._engine.context import LiveRun, raised_at, returned_at
+from hourglass._engine.context import LiveRun, Site, raised_at, returned_at
 from hourglass._engine.events import (
     ActivityBackedOff,
     ActivityCancelled,
@@ -34,9 +36,16 @@ from hourglass._engine.events import (
     TimerFired,
     UpdateReceived,
 )
-from hourglass._engine.fibers import FiberTask, Task, current_fiber, error_of, is_cancellation, watched
+from hourglass._engine.fibers import Dropped, FiberTask, current_fiber, error_of, is_cancellation, watched
 from hourglass._engine.interception import chain
-from hourglass._engine.messages import ContinueAsNewRequest, HandlerFiber, executed, is_failure
+from hourglass._engine.messages import (
+    ContinueAsNewRequest,
+    HandlerFiber,
+    executed,
+    finished,
+    is_failure,
+    parked,
+)
 from hourglass._engine.operations import ActivityOperation, ChildOperation, Timer
 from hourglass._engine.scheduler import FAILED, PENDING, RESOLVED
 from hourglass._engine.state import ACTIVITY, CANCEL, CHILD, SIGNAL, TIMER
@@ -81,7 +90,7 @@ def start(live: LiveRun, rest: list[AnyEvent]) -> None:
         # Decoded again: what the constructor did to its arguments must not reach the body (I6).
         arguments = [obj, *definition.arguments(live.converter, started.arguments)]
 
-    live.main = MainFiber(live, arguments)
+    live.main = MainTask(live, arguments) if definition.is_async else MainFiber(live, arguments)
 
 
 class MainFiber(HandlerFiber):
@@ -107,6 +116,41 @@ class MainFiber(HandlerFiber):
         if live.closing is not None:
             live.closing()
         live.issue(result, self, at=at)
+
+
+class MainTask:
+    """The body of an asynchronous workflow: a task on the run's event loop, begun a turn after the run."""
+
+    __slots__ = ("arguments", "run", "task")
+
+    def __init__(self, live: LiveRun, arguments: list[Any]) -> None:
+        self.run = live
+        self.arguments = arguments
+        self.task: Any = None
+
+    def start_soon(self) -> None:
+        """Begin at the next free turn."""
+        loop = self.run.loop
+        self.task = loop.create_task(await_top_level(self.run, self._complete()), name="workflow")
+
+    async def _complete(self) -> None:
+        live = self.run
+        arguments, self.arguments = self.arguments, []
+        call = (
+            functools.partial(_call, live.definition.run, arguments)
+            if live.inbound is None
+            else functools.partial(executed, live, live.inbound, arguments)
+        )
+        value, at = await finished(live, call)
+        await _await_end(live, CompleteRun(live.converter.encode(value)), at)
+
+    def cancel(self) -> bool:
+        """Ask the body to stop: `asyncio.CancelledError` is raised where it waits."""
+        return self.task is not None and bool(self.task.cancel())
+
+    def frames(self) -> list[FrameType]:
+        """Where it stands, the innermost frame first."""
+        return [] if self.task is None else self.run.loop.frames_of(self.task)
 
 
 class RefusedFiber(HandlerFiber):
@@ -142,6 +186,8 @@ def _call(body: Callable[..., Any], arguments: list[Any]) -> Any:
 
 def _build_object(live: LiveRun, arguments: list[Any]) -> Any:
     """Run the constructor: it may look at facts and register things, but not wait."""
+    if live.definition.is_async:  # where asyncio's objects can be made
+        return live.loop.fiber.call(functools.partial(live.definition.target, *arguments))
     fiber: FiberTask[Any] = FiberTask(
         live, ("init",), f"{live.definition.name}.__init__", live.definition.target, *arguments
     )
@@ -155,32 +201,62 @@ def run_top_level(live: LiveRun, call: Callable[[], None]) -> None:
     """Run the body or a signal's handler: what it lets out decides the run's fate."""
     try:
         call()
-    except ContinueAsNewRequest as request:
-        _end(live, request.command, request)
-    except (Exception, Cancelled) as error:
+    except (Exception, Cancelled, ContinueAsNewRequest) as error:
         if live.dead:
             raise
-        if live.cancel_reason is not None and is_cancellation(error):
-            _end(live, CancelRun(), error)
-        elif isinstance(error, Cancelled) or (
-            isinstance(error, TaskCancelledError) and live.behaviour.other_tasks_cancellation_ends_run
-        ):
-            # To asyncio, and so in runs of temporalio's, another task's cancellation is like one's own.
-            failed = CancelledError("the workflow was cancelled from within")
-            _end(live, FailRun(live.converter.to_failure(failed)), error)
-        elif is_failure(live, error):
-            _end(live, FailRun(live.converter.to_failure(error)), error)
-        else:
-            live.error = error
+        fiber = current_fiber()
+        assert fiber is not None
+        at = raised_at(error) if live.sites is not None else None
+        command = _last_command(live, error)
+        if command is not None:
+            if live.closing is not None:
+                live.closing()
+            live.issue(command, fiber, at=at)
 
 
-def _end(live: LiveRun, command: Command, error: BaseException) -> None:
-    """Send the run's last command, which this error means; what is to be told before comes first."""
-    fiber = current_fiber()
-    assert fiber is not None
-    at = raised_at(error) if live.sites is not None else None
+async def await_top_level(live: LiveRun, coroutine: Coroutine[Any, Any, None]) -> None:
+    """The same of a coroutine."""
+    try:
+        await live.loop.translated(coroutine)
+    except (Exception, Cancelled, ContinueAsNewRequest) as error:
+        if live.dead:
+            raise
+        at = raised_at(error) if live.sites is not None else None
+        command = _last_command(live, error)
+        if command is not None:
+            await _await_end(live, command, at)
+    except (GeneratorExit, Dropped):
+        raise
+    except BaseException as error:
+        live.error = parked("a coroutine", error)
+
+
+def _last_command(live: LiveRun, error: BaseException) -> Command | None:
+    """What an error means that the body, or a signal's handler, let out; None if it is a bug, which `live.error` is then."""
+    if isinstance(error, ContinueAsNewRequest):
+        command: Command = error.command
+        return command
+    if live.cancel_reason is not None and is_cancellation(error):
+        return CancelRun()
+    if isinstance(error, Cancelled) or (
+        isinstance(error, TaskCancelledError) and live.behaviour.other_tasks_cancellation_ends_run
+    ):
+        # To asyncio, and so in runs of temporalio's, another task's cancellation is like one's own.
+        failed = CancelledError("the workflow was cancelled from within")
+        return FailRun(live.converter.to_failure(failed))
+    if is_failure(live, error):
+        return FailRun(live.converter.to_failure(error))
+    live.error = error
+    return None
+
+
+async def _await_end(live: LiveRun, command: Command, at: Site | None) -> None:
+    """Send the run's last command; what is to be told before is plain code that waits, and has a fiber of its own for that."""
+    fiber = live.loop.fiber
     if live.closing is not None:
-        live.closing()
+        last: FiberTask[None] = FiberTask(live, fiber.next_child_path(), "closing", live.closing)
+        last.start_soon()
+        await last
     live.issue(command, fiber, at=at)
 
 
@@ -202,7 +278,7 @@ def late_seeds(live: LiveRun, first: list[AnyEvent]) -> tuple[SeedChanged, ...]:
 
 
 def _run_started(live: LiveRun, _: RunStarted) -> None:
-    assert isinstance(live.main, Task)
+    assert live.main is not None
     live.main.start_soon()
 
 

@@ -44,6 +44,8 @@ from hourglass.converter import Converter, Failure, Payload, default_converter
 from hourglass.errors import NotInWorkflowError
 
 if TYPE_CHECKING:
+    from hourglass._engine.apply import MainTask
+    from hourglass._engine.event_loop import EventLoop, FailedTask, TaskLine
     from hourglass._engine.messages import Handlers
     from hourglass.metrics import Registry
 
@@ -99,6 +101,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Registry | None = None
     on_activity: Callable[[Any], object] | None = None
     """Hears of each decorated activity that a run calls: where no list of them was given, it is how they are known."""
+    activity_stacks: Callable[[str], str] | None = None
+    """Where the attempts of a run stand that its worker executes; answers the query `ACTIVITY_STACKS`."""
     # Of runs that temporalio began: from Python 3.12 on a wait with a limit and a gather of what is done take a turn less there.
     # Histories do not say which Python wrote them.
     newer_turns: bool = False
@@ -108,6 +112,7 @@ class LiveRun:
     """A run while it executes."""
 
     __slots__ = (
+        "_loop",
         "_more",
         "_notes",
         "_only",
@@ -155,13 +160,14 @@ class LiveRun:
         self.settings = settings
         self.converter = settings.converter
         self.scheduler = Scheduler()
+        self._loop: EventLoop | None = None
         self.accumulator = CommandAccumulator(state)
         self._only: FiberTask[Any] | None = None
         self._more: dict[FiberTask[Any], None] | None = None
         self.pending: dict[Numbered, Any] = {}
         self.facts = Activation(run_id=state.run_id, events=())
         self.started: RunStarted | None = None
-        self.main: FiberTask[Any] | None = None
+        self.main: FiberTask[Any] | MainTask | None = None
         self._random: random.Random | None = None
         self.has_drawn = False  # whether the author's code has asked for randomness: default ids do not count
         self._notes: Notes | None = None
@@ -174,7 +180,7 @@ class LiveRun:
         self.error: BaseException | None = None
         self.flags: frozenset[int] = NO_FLAGS
         self.behaviour = behaviour_of(ours=False, newer_python=settings.newer_turns)
-        self.failed_tasks: list[FiberTask[Any]] | None = None
+        self.failed_tasks: list[FiberTask[Any] | FailedTask] | None = None
         self.many_failed = 0
         self.fibers_made = 0
         self.turning_points = 0  # how often a fiber has begun or ended
@@ -209,7 +215,7 @@ class LiveRun:
         elif self._more is not None:
             self._more.pop(fiber, None)
 
-    def note_failed(self, fiber: FiberTask[Any]) -> None:
+    def note_failed(self, fiber: FiberTask[Any] | FailedTask) -> None:
         """A fiber has raised; if the workflow never asks for its result, the run says so when it closes."""
         if fiber.looked_at:
             return
@@ -239,6 +245,20 @@ class LiveRun:
         """All fibers that have not ended, oldest first."""
         first = [self._only] if self._only is not None else []
         return [*first, *self._more] if self._more else first
+
+    @property
+    def loop(self) -> EventLoop:
+        """The event loop of the run's coroutines. Made when one is first run: only then asyncio is loaded."""
+        if self._loop is None:
+            from hourglass._engine.event_loop import EventLoop
+
+            self._loop = EventLoop.of(self)
+        return self._loop
+
+    @property
+    def lines(self) -> list[FiberTask[Any] | TaskLine]:
+        """All lines of execution that have not ended, to be shown: fibers, and the tasks of coroutines."""
+        return [*self.fibers, *(self._loop.lines() if self._loop is not None else ())]
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
@@ -356,6 +376,8 @@ class LiveRun:
         self.dead = self.latched = True
         # Open, so that what `finally` blocks settle while they unwind does not raise; these turns are never taken.
         self.scheduler.open()
+        if self._loop is not None:
+            self._loop.drop(on_step)
         for fiber in self.fibers:
             fiber.unwind()
             if on_step is not None:
@@ -365,7 +387,7 @@ class LiveRun:
         self.scheduler.conditions.clear()
         self.pending.clear()
         # These lead back to the run. Without them it is no circle, and goes when it is let go, not when the collector comes.
-        self.main = self.closing = None
+        self.main = self.closing = self._loop = None
         self.handlers = cast(Any, None)
 
 
@@ -421,6 +443,12 @@ def place_of(frame: FrameType | None) -> Site:
             wanted -= 1
         frame = frame.f_back
     return _placed(sites)
+
+
+def place_in(frames: list[FrameType]) -> Site:
+    """The same of frames that stand still, the innermost first."""
+    sites = [(f.f_code.co_filename, f.f_lineno) for f in frames if _learn_authored(f.f_code.co_filename)]
+    return _placed(sites[: _CALLERS + 1])
 
 
 _is_authored: dict[str, bool] = {}

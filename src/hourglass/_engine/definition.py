@@ -36,12 +36,13 @@ class MessageDefinition:
     validator: Callable[..., Any] | None = None
     description: str = ""
     unfinished_policy: HandlerUnfinishedPolicy = HandlerUnfinishedPolicy.WARN_AND_ABANDON
+    is_async: bool = False
 
 
 @dataclass(frozen=True)
 class WorkflowDefinition:
     """A workflow: a function, or a class with a run method and handlers. A dynamic one takes every type that no other
-    does; its name is for reports alone.
+    does; its name is for reports alone. Of an asynchronous one body and handlers run on the run's event loop.
     """
 
     name: str
@@ -56,6 +57,7 @@ class WorkflowDefinition:
     failure_exceptions: tuple[type[BaseException], ...] = ()
     dynamic: bool = False
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
+    is_async: bool = False
 
     def arguments(self, converter: Converter, payloads: tuple[Payload, ...]) -> list[Any]:
         """Fresh arguments for the run method; a dynamic workflow gets them as one, not decoded."""
@@ -107,20 +109,25 @@ def check_name(name: Any, what: str) -> str:
     return name
 
 
-def check_plain_function(fn: Any, what: str) -> None:
-    """Refuse what cannot be a workflow or a handler: workflow code is plain and synchronous."""
+def check_function(fn: Any, what: str) -> bool:
+    """Refuse what cannot be a workflow or a handler; says whether it is an `async def`."""
     bare = inspect.unwrap(fn) if callable(fn) else fn
     if not inspect.isfunction(bare):
         raise DefinitionError(f"{what} must be a function, not {type(fn).__name__}")
-    if inspect.iscoroutinefunction(bare) or inspect.isasyncgenfunction(bare):
-        raise DefinitionError(
-            f"{what} must be a plain `def`, not `async def`: "
-            "calls of activities and `workflow.sleep` wait by themselves, without `await`"
-        )
-    if inspect.isgeneratorfunction(bare):
-        raise DefinitionError(
-            f"{what} must not contain `yield`: it is a plain function that returns its result"
-        )
+    if inspect.isgeneratorfunction(bare) or inspect.isasyncgenfunction(bare):
+        raise DefinitionError(f"{what} must not contain `yield`: it is a function that returns its result")
+    return is_coroutine_function(fn)
+
+
+def is_coroutine_function(fn: Any) -> bool:
+    """Whether calling a function gives a coroutine: what it wraps does not say, a decorator may have run it."""
+    return inspect.iscoroutinefunction(fn)
+
+
+def check_plain_function(fn: Any, what: str) -> None:
+    """Refuse what cannot look without waiting: a validator is a plain `def`."""
+    if check_function(fn, what):
+        raise DefinitionError(f"{what} must be a plain `def`, not `async def`: it must not wait")
 
 
 def define_function(
@@ -132,7 +139,7 @@ def define_function(
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED,
 ) -> WorkflowDefinition:
     """A workflow from a plain function."""
-    check_plain_function(fn, f"workflow {getattr(fn, '__name__', fn)}")
+    is_async = check_function(fn, f"workflow {getattr(fn, '__name__', fn)}")
     checked = check_name(name if name is not None else fn.__name__, "a workflow")
     return WorkflowDefinition(
         name=checked,
@@ -141,6 +148,7 @@ def define_function(
         signature=_signature(fn, name, checked, dynamic=dynamic, is_method=False),
         failure_exceptions=check_exceptions(failure_exceptions),
         dynamic=dynamic,
+        is_async=is_async,
         versioning_behavior=check_behavior(versioning_behavior, f"versioning_behavior of workflow {checked}"),
     )
 
@@ -202,6 +210,7 @@ def define_class(
         updates=handlers["update"],
         failure_exceptions=check_exceptions(failure_exceptions),
         dynamic=dynamic,
+        is_async=is_coroutine_function(run),
         versioning_behavior=check_behavior(versioning_behavior, f"versioning_behavior of workflow {checked}"),
     )
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from hourglass._engine.apply import APPLY, late_seeds, prepare, run_top_level, start
+from hourglass._engine.apply import APPLY, await_top_level, late_seeds, prepare, run_top_level, start
 from hourglass._engine.behaviour import OUR_FLAGS, Behaviour, Flag, behaviour_of
 from hourglass._engine.commands import (
     Command,
@@ -178,7 +178,7 @@ class Run:
 def begin(definition: WorkflowDefinition, state: State, settings: RunSettings) -> LiveRun:
     """A run of which nothing has happened yet."""
     live = LiveRun(definition, state, settings)
-    live.handlers = Handlers(live, run_top_level)
+    live.handlers = Handlers(live, run_top_level, await_top_level)
     return live
 
 

@@ -262,3 +262,11 @@ class Activation(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     flags: tuple[int, ...] = ()
     deployment_version: WorkerDeploymentVersion | None = None
     target_version_changed: bool = False
+
+
+def is_eviction(activation: Activation) -> bool:
+    """Whether the engine wants this run forgotten."""
+    for event in activation.events:  # noqa: SIM110 - asked for each activation: a generator costs more than the answer
+        if type(event) is RunEvicted:
+            return True
+    return False

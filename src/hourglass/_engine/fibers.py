@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextvars
 import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
@@ -48,8 +48,9 @@ class Dropped(BaseException):
 
 
 class _Fiber(greenlet.greenlet):
-    __slots__ = ("owner",)
+    __slots__ = ("is_bridge", "owner")
     owner: FiberTask[Any]
+    is_bridge: bool  # set where it is one
 
 
 class Task(Future, Generic[T]):
@@ -81,6 +82,16 @@ class Task(Future, Generic[T]):
                 raise
             return error
         return None
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """In `async def` code: `await task` in the place of `task.result()`."""
+        self.looked_at = True
+        fiber = require_fiber("waiting")
+        yield from fiber.run.loop.until(self)
+        if self.state == RESOLVED:
+            value: T = self.outcome()
+            return value
+        raise error_of(self)
 
     def outcome(self) -> Any:
         """The value of a task that was resolved. Kinds of tasks that keep it encoded decode it here, anew each time."""
@@ -298,9 +309,125 @@ class FiberTask(Task[T]):
         error: BaseException = self.value
         return error.with_traceback(self.raised_at)
 
-    def frame(self) -> FrameType | None:
-        """Where the fiber stands, while it is suspended."""
-        return self.fiber.gr_frame if self.fiber is not None and not self.fiber.dead else None
+    def frames(self) -> list[FrameType]:
+        """Where the fiber stands, while it is suspended: its frames, the innermost first."""
+        frame = self.fiber.gr_frame if self.fiber is not None and not self.fiber.dead else None
+        found: list[FrameType] = []
+        while frame is not None:
+            found.append(frame)
+            frame = frame.f_back
+        return found
+
+
+class LoopFiber(FiberTask[None]):
+    """The fiber of a run's event loop: it executes the callbacks of coroutines, one after the other, and never waits.
+
+    A coroutine is suspended by itself, so one greenlet serves all of a run's. What is asked for in its name has the
+    path ("async",): which task asked does not matter, for their order is as deterministic as the run's.
+    """
+
+    __slots__ = ("greenlet", "within")
+
+    def __init__(self, run: LiveRun, within: Callable[[Callable[[], Any]], Any]) -> None:
+        super().__init__(run, ("async",), "event loop", _nothing)
+        self.function = None
+        self.within = within
+        self.greenlet: _Fiber | None = None
+
+    def call(self, function: Callable[[], object]) -> Any:
+        """Execute a function of the author's now, in this fiber; returns or raises what it does."""
+        fiber = self.greenlet
+        hub = greenlet.getcurrent()
+        if fiber is None or fiber.dead:
+            fiber = self.greenlet = _Fiber(self._serve)
+            fiber.owner = self
+            fiber.gr_context = contextvars.copy_context()
+        if fiber.parent is not hub:
+            fiber.parent = hub
+        answer = fiber.switch(function) if not watchers else watched(fiber.switch, function)
+        if answer is None:  # left suspended in the midst: see `leave_suspended`
+            self.greenlet = None
+            return None
+        value, error = answer
+        if error is not None:
+            raise error
+        return value
+
+    def _serve(self, function: Callable[[], object]) -> NoReturn:
+        while True:
+            answer: tuple[Any, BaseException | None]
+            try:
+                answer = self.within(function), None
+            except BaseException as error:
+                answer = None, error
+            del function
+            parent = greenlet.getcurrent().parent
+            assert parent is not None
+            function = parent.switch(answer)
+            del answer
+
+    def unwind(self) -> None:
+        """End the greenlet. What its coroutines still hold is unwound by their loop, which does it in this fiber."""
+        self.run.remove_fiber(self)
+        self.within = lambda function: function()  # no longer leads back to the loop: see `LiveRun.drop`
+        fiber, self.greenlet = self.greenlet, None
+        if fiber is not None and not fiber.dead:
+            fiber.parent = greenlet.getcurrent()
+            fiber.throw(greenlet.GreenletExit)
+
+    def frames(self) -> list[FrameType]:
+        """It stands nowhere between two callbacks."""
+        return []
+
+
+def _nothing() -> None:
+    """A loop's fiber has no function of its own."""
+
+
+class Bridge:
+    """A plain function that is called from a coroutine and may itself wait for coroutines: interceptors, which are plain,
+    stand between them.
+
+    `drive` is awaited by the coroutine, `wait` is called by the plain function. Neither takes a turn: what the function
+    waits for is awaited in the place of the call.
+    """
+
+    __slots__ = ("_fiber",)
+
+    def __init__(self, owner: FiberTask[Any], function: Callable[[], Any]) -> None:
+        fiber = self._fiber = _Fiber(function)
+        fiber.owner = owner
+        fiber.is_bridge = True
+        fiber.gr_context = greenlet.getcurrent().gr_context
+
+    async def drive(self) -> Any:
+        """Call the function, and await whatever it waits for meanwhile; returns or raises what it does."""
+        fiber = self._fiber
+        came_back = self._resume(fiber.switch)
+        while not fiber.dead:
+            try:
+                value = await came_back
+            except BaseException as error:
+                came_back = self._resume(fiber.throw, error)
+            else:
+                came_back = self._resume(fiber.switch, value)
+        return came_back
+
+    def _resume(self, resume: Callable[..., Any], *args: Any) -> Any:
+        self._fiber.parent = greenlet.getcurrent()
+        return resume(*args)
+
+
+def bridged_wait(awaitable: Any) -> Any:
+    """In a plain function that a `Bridge` calls: wait for a coroutine, and return or raise what it does."""
+    parent = greenlet.getcurrent().parent
+    assert parent is not None
+    return parent.switch(awaitable)
+
+
+def on_bridge() -> bool:
+    """Whether the caller is a plain function that a `Bridge` calls."""
+    return getattr(greenlet.getcurrent(), "is_bridge", False)
 
 
 def depth_of(source: object) -> int:
@@ -400,7 +527,12 @@ def leave_suspended() -> None:
 
 def suspend(fiber: FiberTask[Any], future: Future | None) -> None:
     """Give the hub a future to wait for (None: just one turn) and go on when it is settled."""
-    assert fiber.fiber is not None
+    if fiber.fiber is None:
+        raise UsageError(
+            "this call waits, and stands in `async def` code, whose event loop must not stand still: await it, as "
+            "`await workflow.sleep(…)` with `from hourglass.aio import workflow`, or run it in a fiber of its own: "
+            "`await workflow.spawn(fn, …)`"
+        )
     parent = fiber.fiber.parent
     assert parent is not None
     error: BaseException | None = parent.switch(future)

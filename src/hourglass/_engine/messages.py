@@ -9,17 +9,28 @@ Where a worker has interceptors, the body and the handlers are called through th
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import traceback
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
 from typing import Any, Final, TypeAlias
 
 from hourglass._engine.commands import AcceptUpdate, AnswerQuery, CompleteUpdate, RejectUpdate
-from hourglass._engine.context import LiveRun, raised_at, returned_at
+from hourglass._engine.context import LiveRun, Site, raised_at, returned_at
 from hourglass._engine.definition import HandlerUnfinishedPolicy, MessageDefinition, MessageKind
 from hourglass._engine.events import QueryReceived, SignalReceived, UpdateReceived
-from hourglass._engine.fibers import FiberTask, error_of, require_fiber
+from hourglass._engine.fibers import (
+    Bridge,
+    Dropped,
+    FiberTask,
+    bridged_wait,
+    error_of,
+    on_bridge,
+    require_fiber,
+)
 from hourglass._engine.interception import (
     ExecuteWorkflowInput,
     HandleQueryInput,
@@ -57,7 +68,9 @@ def executed(live: LiveRun, inbound: WorkflowInboundInterceptor, arguments: list
         run_fn=definition.run,
         args=arguments[1:] if definition.is_class else arguments,
         headers=dict(started.headers),
-        _proceed=lambda call: call.run_fn(*call.args) if obj is None else call.run_fn(obj, *call.args),
+        _proceed=lambda call: _waited(
+            call.run_fn(*call.args) if obj is None else call.run_fn(obj, *call.args)
+        ),
     )
     return inbound.execute_workflow(call)
 
@@ -104,13 +117,32 @@ def validated(
 
 
 def _calling(fn: Callable[..., Any], obj: Any) -> Callable[[Any], Any]:
-    return lambda call: fn(*call.args) if obj is None else fn(obj, *call.args)
+    return lambda call: _waited(fn(*call.args) if obj is None else fn(obj, *call.args))
+
+
+def _waited(value: Any) -> Any:
+    """What the author's function returns; of one that is `async def`, what its coroutine does."""
+    if not inspect.iscoroutine(value):
+        return value
+    return bridged_wait(value) if on_bridge() else _driven(value)
+
+
+async def finished(live: LiveRun, call: Callable[[], Any]) -> tuple[Any, Site | None]:
+    """In a coroutine: call the author's function and await it, if it is `async def`; and where it returned, if that is noted."""
+    value = call() if live.inbound is None else await Bridge(live.loop.fiber, call).drive()
+    if not inspect.iscoroutine(value):
+        return value, None
+    frame = value.cr_frame if live.sites is not None else None
+    result = await value
+    # A frame that has ended stands where it ended.
+    return result, None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
 # --- handlers ---------------------------------------------------------------------------------------------------------
 
 
 TopLevel = Callable[[LiveRun, Callable[[], None]], None]
+AwaitTopLevel = Callable[[LiveRun, Coroutine[Any, Any, None]], Coroutine[Any, Any, None]]
 
 
 class ContinueAsNewRequest(BaseException):
@@ -121,9 +153,13 @@ class ContinueAsNewRequest(BaseException):
         self.command = command
 
 
+current_update: ContextVar[tuple[str, str] | None] = ContextVar("hourglass_update", default=None)
+"""Id and name of the update whose handler a coroutine is, or that started it."""
 UNREAD_SIGNALS: Final = "__hourglass_unread_signals"
 """A query that every run of ours answers: the signals that came and that neither a handler nor a channel took, by name."""
 
+ACTIVITY_STACKS: Final = "__hourglass_activity_stacks"
+"""Asks a run's worker where the activities stand that it executes for the run: for each its id, and the stack below it."""
 WAITED_FOR: Final = "the workflow waits for it"
 """How a channel is described that a fiber reads from now."""
 
@@ -132,9 +168,11 @@ class Handlers:
     """The handlers of one run, and what waits for them."""
 
     __slots__ = (
+        "await_top",
         "known",
         "late_updates",
         "leaves_trace",
+        "obj",
         "receivers",
         "run",
         "running",
@@ -142,9 +180,11 @@ class Handlers:
         "top",
     )
 
-    def __init__(self, run: LiveRun, top: TopLevel) -> None:
+    def __init__(self, run: LiveRun, top: TopLevel, await_top: AwaitTopLevel) -> None:
         self.run = run
         self.top = top
+        self.await_top = await_top
+        self.obj: Any = None  # of a workflow that is a class
         self.known: dict[tuple[MessageKind, str | None], tuple[MessageDefinition, Any]] = NOTHING
         self.receivers: dict[str, OrderedDict[Future, None]] | None = None
         self.signal_count = 0
@@ -155,6 +195,7 @@ class Handlers:
 
     def bind_object(self, obj: Any) -> None:
         """Take the handlers of the class, bound to its object."""
+        self.obj = obj
         definition = self.run.definition
         for defined in (definition.signals, definition.queries, definition.updates):
             for name, message in defined.items():
@@ -179,6 +220,10 @@ class Handlers:
         for name in names:
             for event in waiting.pop(name, ()):
                 self._spawn_signal(message, None, event)
+
+    def forget(self, kind: MessageKind, name: str | None) -> None:
+        """Take a handler away."""
+        self.known.pop((kind, name), None)
 
     def find(self, kind: MessageKind, name: str) -> tuple[MessageDefinition, Any] | None:
         """The handler of that name, or the dynamic one."""
@@ -284,6 +329,16 @@ class Handlers:
         number = self.signal_count
         self._begun(number, name)
 
+        if self._is_async(message):
+
+            async def handle_async() -> None:
+                await finished(self.run, call)
+
+            loop = self.run.loop
+            task = loop.create_task(self.await_top(self.run, handle_async()), name=f"signal {name}")
+            task.add_done_callback(lambda _: self._ended(number))
+            return
+
         def handle() -> None:
             try:
                 self.top(self.run, call)
@@ -292,13 +347,21 @@ class Handlers:
 
         HandlerFiber(self.run, ("signal", number), f"signal {name}", handle).start_soon()
 
+    def _is_async(self, message: MessageDefinition) -> bool:
+        """Whether a handler runs on the event loop: an `async def`, and every one of an asynchronous workflow."""
+        return message.is_async or self.run.definition.is_async
+
     # --- updates ------------------------------------------------------------------------------------------------------
 
     def update(self, event: UpdateReceived) -> None:
         """An update has come: validate, accept or reject, and handle it in a fiber of its own."""
-        HandlerFiber(
-            self.run, ("update", event.id), f"update {event.name}", self._handle_update, event, False
-        ).start_soon()
+        handler = self.find("update", event.name)
+        if self.run.definition.is_async if handler is None else self._is_async(handler[0]):
+            self.run.loop.create_task(self._await_update(event), name=f"update {event.name}")
+        else:
+            HandlerFiber(
+                self.run, ("update", event.id), f"update {event.name}", self._handle_update, event, False
+            ).start_soon()
 
     def answer_late_updates(self) -> bool:
         """The body has blocked: the updates that found no handler before are answered now. True if there were any."""
@@ -317,41 +380,79 @@ class Handlers:
             # cannot wait longer, because an update is accepted or rejected in the activation that brings it.
             self.late_updates += (event,)
             return
+        if handler is not None and self._is_async(handler[0]):  # registered in the meantime
+            self.run.loop.create_task(self._await_update(event), name=f"update {event.name}")
+            return
         fiber = require_fiber("an update")
+        call = self._accepted(event, handler, fiber)
+        if call is None:
+            return
+        try:
+            result = run.converter.encode(call())
+            at = returned_at(fiber, handler[0].fn if handler else None) if run.sites is not None else None
+            run.issue(CompleteUpdate(event.protocol_instance_id, result), fiber, at=at)
+        except (Exception, Cancelled, ContinueAsNewRequest) as error:
+            self._update_raised(event, fiber, error)
+        finally:
+            self._ended(event.id)
+
+    async def _await_update(self, event: UpdateReceived) -> None:
+        """The same on the event loop."""
+        run = self.run
+        fiber = run.loop.fiber
+        current_update.set((event.id, event.name))
+        call = self._accepted(event, self.find("update", event.name), fiber)
+        if call is None:
+            return
+        try:
+            value, at = await run.loop.translated(finished(run, call))
+            result = run.converter.encode(value)
+            run.issue(CompleteUpdate(event.protocol_instance_id, result), fiber, at=at)
+        except (Exception, Cancelled, ContinueAsNewRequest) as error:
+            self._update_raised(event, fiber, error)
+        except (GeneratorExit, Dropped):
+            raise
+        except BaseException as error:
+            run.error = parked(f"update {event.name}", error)
+        finally:
+            self._ended(event.id)
+
+    def _accepted(
+        self, event: UpdateReceived, handler: tuple[MessageDefinition, Any] | None, fiber: FiberTask[Any]
+    ) -> Callable[[], Any] | None:
+        """Validate an update and accept it; None if it was refused."""
+        run = self.run
         try:
             call = self._validated(event, handler)
         except ReadOnlyError as error:
             run.error = error
-            return
+            return None
         except (Exception, Cancelled) as error:
             failure = run.converter.to_failure(_plain(error))
             run.issue(RejectUpdate(event.protocol_instance_id, failure), fiber)
-            return
+            return None
         # Only now: a rejected update leaves nothing in the history. A replay never sees an activation that brought
         # nothing else, so such an activation must not enter the journal.
         self.leaves_trace = True
         self._begun(event.id, event.name)
         run.issue(AcceptUpdate(event.protocol_instance_id), fiber)
-        try:
-            result = run.converter.encode(call())
-            at = returned_at(fiber, handler[0].fn if handler else None) if run.sites is not None else None
-            run.issue(CompleteUpdate(event.protocol_instance_id, result), fiber, at=at)
-        except ContinueAsNewRequest:
+        return call
+
+    def _update_raised(self, event: UpdateReceived, fiber: FiberTask[Any], error: BaseException) -> None:
+        run = self.run
+        if isinstance(error, ContinueAsNewRequest):
             run.error = UsageError(
                 "an update handler cannot continue as new; only the body of the workflow can"
             )
-        except (Exception, Cancelled) as error:
-            if run.dead:
-                return
-            # A task that was cancelled is no bug here, as it is none in an update of Temporal's own SDK.
-            if isinstance(error, (Cancelled, TaskCancelledError)) or is_failure(run, error):
-                at = raised_at(error) if run.sites is not None else None
-                failure = run.converter.to_failure(_plain(error))
-                run.issue(RejectUpdate(event.protocol_instance_id, failure), fiber, at=at)
-            else:
-                run.error = error
-        finally:
-            self._ended(event.id)
+        # A task that was cancelled is no bug here, as it is none in an update of Temporal's own SDK.
+        elif run.dead:
+            return
+        elif isinstance(error, (Cancelled, TaskCancelledError)) or is_failure(run, error):
+            at = raised_at(error) if run.sites is not None else None
+            failure = run.converter.to_failure(_plain(error))
+            run.issue(RejectUpdate(event.protocol_instance_id, failure), fiber, at=at)
+        else:
+            run.error = error
 
     def _validated(
         self, event: UpdateReceived, handler: tuple[MessageDefinition, Any] | None
@@ -384,12 +485,19 @@ class Handlers:
             if event.name == UNREAD_SIGNALS:
                 unread = {name: len(waiting) for name, waiting in run.state.signals.items() if waiting}
                 return AnswerQuery(event.id, run.converter.encode(unread))
+            if event.name == ACTIVITY_STACKS:
+                look = run.settings.activity_stacks
+                return AnswerQuery(
+                    event.id, run.converter.encode("" if look is None else look(run.state.run_id))
+                )
             handler = self.find("query", event.name)
             if handler is None:
                 raise UsageError(
                     f"there is no handler for query {event.name!r}; known queries: {self.names('query')}"
                 )
             call = self.call(*handler, event)
+            if handler[0].is_async:
+                call = functools.partial(_answered, call)
             fiber: FiberTask[Any] = FiberTask(run, ("query", event.id), f"query {event.name}", call)
             with run.looking(f"query {event.name}"):
                 fiber.run_at_once()
@@ -402,11 +510,11 @@ class Handlers:
     def stack_trace(self) -> str:
         """Where every fiber stands."""
         parts = []
-        for fiber in self.run.fibers:
-            frame = fiber.frame()
-            if frame is not None:
-                lines = traceback.format_list(traceback.extract_stack(frame))
-                parts.append(f"{fiber.label}\n{''.join(lines)}")
+        for line in self.run.lines:
+            frames = [(frame, frame.f_lineno) for frame in reversed(line.frames())]
+            if frames:
+                lines = traceback.StackSummary.extract(iter(frames)).format()
+                parts.append(f"{line.label}\n{''.join(lines)}")
         return "\n".join(parts)
 
     def metadata(self) -> Payload:
@@ -448,10 +556,33 @@ class HandlerFiber(FiberTask[None]):
         super()._ended(state, value)
         if isinstance(value, BaseException) and self.run.error is None:
             # SystemExit and its like are bugs too, and must not end the thread that runs workflows.
-            self.run.error = WorkflowParked(f"{self.label} raised {type(value).__name__}: {value}")
-            self.run.error.__cause__ = value
+            self.run.error = parked(self.label, value)
         if self.run.error is not None:
             raise self.run.error
+
+
+def parked(what: str, error: BaseException) -> WorkflowParked:
+    """Why a run stands still whose code raised what is neither a failure nor an ordinary exception."""
+    found = WorkflowParked(f"{what} raised {type(error).__name__}: {error}")
+    found.__cause__ = error
+    return found
+
+
+def _answered(call: Callable[[], Any]) -> Any:
+    value = call()
+    return _driven(value) if inspect.iscoroutine(value) else value
+
+
+def _driven(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine to its end at once: one that answers a query has nothing to wait for."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    coroutine.close()
+    raise UsageError(
+        "this `async def` must not wait: queries only look, and interceptors are plain functions"
+    )
 
 
 def is_failure(run: LiveRun, error: BaseException) -> bool:

@@ -225,19 +225,7 @@ class ActivityOperation(Operation[Any]):
 
     def build_error(self) -> BaseException:
         """The failure as a new exception: an `ActivityError`, also where Core hands a local activity's failure over bare."""
-        error = super().build_error()
-        if isinstance(error, ActivityError):
-            return error
-        # Core wraps the timeout of a local activity itself when it happens, and hands it over bare in a replay.
-        late = isinstance(self.command, ScheduleLocalActivity) and isinstance(error, TimedOutError)
-        wrapped = ActivityError(
-            "Local Activity timed out" if late else "Activity task failed",
-            activity_type=self.command.activity_type,
-            activity_id=self.command.activity_id,
-            retry_state=RetryState.CANCEL_REQUESTED if late else RetryState.UNSPECIFIED,
-        )
-        wrapped.__cause__ = error
-        return wrapped
+        return activity_error(self.command, super().build_error())
 
     def _cancel_beats_result(self) -> Recorded:
         return self.run.behaviour.cancel_beats_activity_result
@@ -298,6 +286,22 @@ class ActivityOperation(Operation[Any]):
             self._wait()
 
         pause.add_callback(again)
+
+
+def activity_error(command: ScheduleActivity | ScheduleLocalActivity, error: BaseException) -> BaseException:
+    """The failure of an activity as `ActivityError`, also where Core hands it over bare."""
+    if isinstance(error, ActivityError):
+        return error
+    # Core wraps the timeout of a local activity itself when it happens, and hands it over bare in a replay.
+    late = isinstance(command, ScheduleLocalActivity) and isinstance(error, TimedOutError)
+    wrapped = ActivityError(
+        "Local Activity timed out" if late else "Activity task failed",
+        activity_type=command.activity_type,
+        activity_id=command.activity_id,
+        retry_state=RetryState.CANCEL_REQUESTED if late else RetryState.UNSPECIFIED,
+    )
+    wrapped.__cause__ = error
+    return wrapped
 
 
 class ChildOperation(Operation[R]):
@@ -454,11 +458,12 @@ def start_intercepted(
     encode: Encode,
     *,
     local: bool,
+    start: Callable[..., Any] = start_activity,
 ) -> Task[Any]:
     """Schedule an activity as the interceptors will have it; `encode` makes payloads of what they leave of its arguments."""
 
-    def go_on(call: StartActivityInput | StartLocalActivityInput) -> Task[Any]:
-        return start_activity(
+    def go_on(call: StartActivityInput | StartLocalActivityInput) -> Any:
+        return start(
             call.activity,
             encode(call.args),
             call.settings.call(),

@@ -6,7 +6,7 @@ Temporal's defaults) makes another spec. A spec says how; which activity or work
 (arguments, headers) stands beside it, so that all calls of one activity share one spec.
 
 Must not know: commands, events, engines, Temporal's names for these fields. To add an option: a field here, the
-keyword for authors, and a line in the tables of names (`_temporal.specs`, the history's codec); the test that walks
+keyword for authors, and a line in the tables of names (`_temporal.protos`, the history's codec); the test that walks
 all fields of all specs over both engines (`tests/architecture/test_specs.py`) finds what is forgotten.
 
 Durations are seconds; 0 or empty means unset.

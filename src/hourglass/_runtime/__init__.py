@@ -23,8 +23,9 @@ Workflow code:
     cache             what is kept of runs between activations
     parked            runs that cannot go on, and runs that are held back
     evaluation        what a lane does with an activation
-    lane, lanes       one thread that runs workflow code; all of a worker's, and how one that hangs is relieved and replaced
-    lane_notes        which run each lane is at, noted where another process can read it
+    lane, lanes       one thread that runs workflow code, and how it is seen to hang; all of a worker's, and how one that hangs is
+                      relieved and replaced
+    lane_notes        which run each lane is at, in which code, noted where another process can read it
     deaths            which runs were executing when a process died
     hung              where code that does not come back stands, seen from this process or another; how its thread is stopped
     watcher           calls that workflow code must not make, seen while it runs

@@ -55,13 +55,8 @@ class LoopThread:
         self, start: Callable[[], Coroutine[Any, Any, None]], started: Callable[[asyncio.Task[None]], None]
     ) -> None:
         """Run a coroutine on the loop; `started` is told the task, in the loop's thread, before it begins."""
-        loop = self._ensure()
-
-        def begin() -> None:
-            task = loop.create_task(start())
-            started(task)
-
-        loop.call_soon_threadsafe(begin)
+        loop = self._loop or self._ensure()
+        loop.call_soon_threadsafe(lambda: started(loop.create_task(start())))
 
     def call_soon(self, callback: Callable[[], object]) -> None:
         """Call something in the loop's thread, if the loop runs."""

@@ -21,6 +21,7 @@ from hourglass._contract.handle import ActivityResult, ActivityTask
 from hourglass._engine.options import policy_from
 from hourglass._engine.specs import Payloads
 from hourglass._runtime.portal import Mailbox
+from hourglass._runtime.work_log import facts_of
 from hourglass.activity import Info
 from hourglass.activity._context import ActivityContext, Equipment
 from hourglass.converter import Converter, Payload
@@ -251,6 +252,7 @@ class Attempt:
                     self.task.activity_type,
                     self.task.activity_id,
                     error,
+                    extra=facts_of(self.task),
                 )
             self._failing_beats = True
         else:

@@ -68,6 +68,7 @@ class Entry:
     journal_bytes: int = 0
     eviction_requested: bool = field(default=False, repr=False)
     checked_work: int = 0
+    checked: int = 0  # so many activations were executed again, and compared
     counted_bytes: int = 0  # what the cache has counted of its journal
     noted: bytes = b""  # what a lane writes down while it executes the run, where it does (see `lane_notes`)
 
@@ -76,10 +77,12 @@ class Entry:
         self.activations += 1
         self.journal_bytes += weight(activation)
 
-    def is_to_be_checked(self) -> bool:
-        """Whether to execute the run again, to compare: at activations 1, 2, 4, 8 …, but a large one only when it has
-        grown by half since: what it takes in all stays a small multiple of the run itself.
+    def is_to_be_checked(self, first: int = 1) -> bool:
+        """Whether to execute the run again, to compare: at activations 1, 2, 4, 8 … from this one on, but a large one only
+        when it has grown by half since: what it takes in all stays a small multiple of the run itself.
         """
+        if self.activations < first:
+            return False
         live = self.run.live
         work = self.run.work + (live.fibers_made if live is not None else 0)
         large = work > _LARGE and work < 1.5 * self.checked_work
@@ -104,6 +107,7 @@ class Entry:
             self.journal_bytes,
             self.eviction_requested,
             self.checked_work,
+            self.checked,
             self.counted_bytes,
             self.noted,
         )

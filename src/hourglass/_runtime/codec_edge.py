@@ -26,6 +26,7 @@ from hourglass._engine.commands import Completion, TaskFailed
 from hourglass._engine.events import Activation
 from hourglass._engine.specs import Payloads
 from hourglass._runtime.daemon_executor import DaemonExecutor
+from hourglass._runtime.work_log import facts_of, named
 from hourglass.converter import ApplicationFailure, Codec, Converter, Failure, seal, unseal
 from hourglass.errors import PayloadError
 
@@ -70,7 +71,7 @@ class CodecHandle:
             try:
                 return await self._open(item)
             except PayloadError as error:
-                logger.error("activity %s: %s; the attempt fails", item.activity_type, error)
+                logger.error("%s: %s; the attempt fails", named(item), error, extra=facts_of(item))
                 await self._inner.complete_activity(AttemptFailed(item.token, _failure(error)))
 
     async def complete_activation(self, completion: Completion) -> None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import inspect
 import json
 import logging
 import mmap
@@ -31,7 +30,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from hourglass._engine.definition import WorkflowDefinition
 from hourglass._forks import ForkStage, at_fork
 from hourglass._runtime.hung import RunHung
 from hourglass._runtime.lane_notes import SIZE, LaneNotes, Noted, read_notes
@@ -53,7 +51,6 @@ _MOST_FILES = 1000
 _REMEMBERED = 1000
 _LONGEST = 1 << 20
 _FORGOTTEN_AFTER = 30 * 86400.0
-_MOST_DIGESTS = 1000
 
 
 class Deaths:
@@ -217,24 +214,6 @@ def _told(known: dict[str, dict[str, Any]]) -> list[RunHung]:
     return found
 
 
-def digest_of(definition: WorkflowDefinition) -> str:
-    """Which code a workflow is, as far as its own file says: the same in every process until that file changes."""
-    known = _digests.get(id(definition))
-    if known is not None and known[0] is definition:
-        return known[1]
-    code = getattr(inspect.unwrap(definition.run), "__code__", None)
-    try:
-        content = Path(code.co_filename).read_bytes() if code is not None else b""
-    except (OSError, ValueError):
-        content = code.co_code if code is not None else b""
-    digest = hashlib.sha256(content).hexdigest()[:16]
-    if len(_digests) >= _MOST_DIGESTS:
-        _digests.clear()
-    _digests[id(definition)] = (definition, digest)
-    return digest
-
-
-_digests: dict[int, tuple[WorkflowDefinition, str]] = {}
 _lock = threading.RLock()
 _open: dict[Path, Deaths] = {}
 

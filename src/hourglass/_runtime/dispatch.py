@@ -19,7 +19,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from hourglass._bridge.handles import HandleRecord, HandleTables, is_eviction
+from hourglass._bridge.handles import HandleRecord, HandleTables
 from hourglass._bridge.holder import BridgeHolder, WorkerNotRegistered
 from hourglass._bridge.sending import send_completion, send_result
 from hourglass._contract.handle import (
@@ -30,7 +30,7 @@ from hourglass._contract.handle import (
     AttemptFailed,
 )
 from hourglass._engine.commands import Completion, Succeeded, TaskFailed
-from hourglass._engine.events import Activation
+from hourglass._engine.events import Activation, is_eviction
 from hourglass._runtime.attempts import Attempt
 from hourglass._runtime.evaluation import Verdict
 from hourglass._runtime.lane_notes import LaneNote, packed

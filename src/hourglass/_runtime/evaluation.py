@@ -45,9 +45,8 @@ from hourglass._engine.events import Activation, QueryReceived, RunEvicted, RunS
 from hourglass._engine.verify import verify_run
 from hourglass._runtime import work_log
 from hourglass._runtime.cache import CacheLimits, Entry, Key, LiveRuns, LostJournals, StateCache
-from hourglass._runtime.deaths import digest_of
 from hourglass._runtime.hung import LaneStopped
-from hourglass._runtime.lane_notes import LaneNote, packed
+from hourglass._runtime.lane_notes import LaneNote, digest_of, packed
 from hourglass._runtime.parked import Hang, ParkedRuns, Quarantine, miss, refusal, task_failed
 from hourglass._runtime.watcher import Watcher
 from hourglass.errors import HourglassError
@@ -157,7 +156,8 @@ class Evaluations:
     """The runs of one lane and how they are evaluated.
 
     `cache` may be shared with other lanes and outlive this one; `quarantine` says which runs must not be executed.
-    `on_demand`: runs are verified when `recheck` is called, and not before.
+    `first_check`: the first activation after which an open run is verified; `on_demand`: runs are verified when `recheck`
+    is called, and not before.
     """
 
     def __init__(
@@ -172,6 +172,7 @@ class Evaluations:
         quarantine: Quarantine | None = None,
         parked: ParkedRuns | None = None,
         note: LaneNote | None = None,
+        first_check: int = 1,
         on_demand: bool = False,
     ) -> None:
         self._counts = Counts()
@@ -196,6 +197,7 @@ class Evaluations:
         self._retired = False
         self._on_step = self._stepped
         self._note = note
+        self._first_check = first_check
         self._on_demand = on_demand
         self._tells_of_runs = work_log.tells_of_runs()
 
@@ -236,11 +238,15 @@ class Evaluations:
             self._drop(entry)
 
     def recheck(self) -> None:
-        """Execute every verified run once more, now, and compare; one that differs is parked. On the lane's thread."""
+        """Execute every verified run that is open once more, now, unless nothing has happened to it since the last time, and
+        compare; one that differs is parked. On the lane's thread.
+        """
         for entry in self._cache.owned(self):
-            difference = verify_run(entry.run) if entry.verified and not entry.run.closed else None
-            if difference is not None:
-                self._park(entry, difference)
+            if entry.verified and not entry.run.closed and entry.activations > entry.checked:
+                entry.checked = entry.activations
+                difference = verify_run(entry.run)
+                if difference is not None:
+                    self._park(entry, difference)
 
     def close(self) -> None:
         """Drop everything, on the lane's thread."""
@@ -432,8 +438,9 @@ class Evaluations:
 
     def _check(self, entry: Entry, completion: Completion, *, closing: bool) -> Completion:
         """Execute the run a second time, now and then and at its close, and compare."""
-        if self._on_demand or not (closing or entry.is_to_be_checked()):
+        if self._on_demand or not (closing or entry.is_to_be_checked(self._first_check)):
             return completion
+        entry.checked = entry.activations
         try:
             difference = verify_run(entry.run)
         finally:
@@ -473,7 +480,9 @@ class Evaluations:
         if activation.is_replaying:
             return  # said when it happened
         for notice in notices:
-            logger.warning("workflow %s (%s): %s", entry.run.definition.name, entry.workflow_id, notice)
+            name = entry.run.definition.name
+            facts = {"workflow_id": entry.workflow_id, "run_id": entry.key.run_id, "workflow_type": name}
+            logger.warning("workflow %s (%s): %s", name, entry.workflow_id, notice, extra=facts)
         if not only_looks:
             self.quarantine.forget(activation.run_id)
         if self._parked.forget(activation.run_id):
@@ -526,6 +535,7 @@ def _heir_of(lane: Evaluations) -> Evaluations:
         watcher=lane._watcher.renewed() if lane._watcher is not None else None,
         cache=lane._cache,
         quarantine=lane.quarantine,
+        first_check=lane._first_check,
         on_demand=lane._on_demand,
     )
     heir._note = lane._note.renewed() if lane._note is not None else None

@@ -28,6 +28,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from traceback import StackSummary
 from typing import Any, NamedTuple
 
 from hourglass._contract.handle import (
@@ -50,6 +51,7 @@ from hourglass._runtime.attempts import (
     TaskContext,
     Waiter,
 )
+from hourglass._runtime.hung import frame_of, take_stack, told
 from hourglass._runtime.portal import Mailbox
 from hourglass._runtime.process_pool import ProcessPool
 from hourglass._runtime.process_wire import refuse_in_script
@@ -257,6 +259,23 @@ class _LoopWork:
         return True  # it holds nothing but its memory
 
 
+def _stack_of(work: object) -> str:
+    """Where an attempt stands; empty where that cannot be seen from here, as in another process."""
+    if isinstance(work, Seat):
+        hand = work.hand
+        return "" if hand is None else take_stack(frame_of(hand.thread.ident)).text
+    if not isinstance(work, _LoopWork) or work.task is None:
+        return ""
+    if work.task is work.loop.running():
+        return work.loop.stack()
+    frames = []
+    waiting: object = work.task.get_coro()
+    while (frame := getattr(waiting, "cr_frame", None)) is not None:  # from the outermost to what it awaits
+        frames.append((frame, frame.f_lineno))
+        waiting = getattr(waiting, "cr_await", None)
+    return told(StackSummary.extract(reversed(frames))).text
+
+
 class ActivityExecutor:
     """Runs the activities of one worker. `client` is what `activity.client()` gives."""
 
@@ -304,11 +323,9 @@ class ActivityExecutor:
             most=limits.max_blocked_loops,
             mark=lambda: current.get(None),
         )
-        # What executes here, which is not what an engine waits for (the handle's book, `HandleRecord.attempts`): an attempt
-        # that was answered in its place, or whose handle is gone, stays here until its code comes back.
+        # What executes here; what an engine waits for is in its handle's book (`HandleRecord.attempts`).
         self._attempts: dict[bytes | tuple[int, bytes], Attempt] = {}
-        # The latest attempt of each activity: one that comes after it says that the engine has given up the former.
-        self._latest: dict[tuple[str, str, str], Attempt] = {}
+        self._latest: dict[tuple[str, str, str], Attempt] = {}  # of each activity
         self._beats = Beats(beat_interval, self._attempts, resolver)
 
     @property
@@ -320,6 +337,18 @@ class ActivityExecutor:
         """From which generation of its handle an attempt came; None if it is not in flight."""
         attempt = self._attempts.get(token)  # never a local one: only heartbeats ask, and those have none
         return None if attempt is None else attempt.generation
+
+    def stacks(self, run_id: str) -> str:
+        """Where the attempts of a run stand that execute here: the id of each activity, and the author's frames below it. From
+        any thread.
+        """
+        found = []
+        for attempt in list(self._attempts.values()):
+            if attempt.task.run_id == run_id:
+                where = _stack_of(attempt.work)
+                if where:
+                    found.append(f"activity {attempt.task.activity_id}\n{where}")
+        return "\n".join(found)
 
     def statistics(self) -> ExecutorStatistics:
         """How activities are doing here."""
@@ -382,11 +411,6 @@ class ActivityExecutor:
         """
         attempts = list(self._attempts.values())
         for attempt in attempts:
-            logger.warning(
-                "activity %s (%s) did not stop and is left behind",
-                attempt.task.activity_type,
-                attempt.task.activity_id,
-            )
             attempt.finish_at_once(activity_calls.abandoned(attempt.task, reason))
             if attempt.work is not None:
                 attempt.work.give_up()
@@ -440,22 +464,25 @@ class ActivityExecutor:
         task, work = attempt.task, attempt.work
         if work is None or (isinstance(work, Seat) and reason not in _UNWANTED):
             return
+        where = _stack_of(work) or "an unknown place"
         if not work.give_up():
             logger.error(
-                "activity %s (%s) does not stop (%s), and %d threads are lost already: it keeps its slot",
-                task.activity_type,
-                task.activity_id,
+                "%s does not stop (%s), and %d threads are lost already: it keeps its slot. It stands at\n%s",
+                work_log.named(task),
                 reason,
                 self._pool.lost,
+                where,
+                extra=work_log.facts_of(task),
             )
             attempt.after(self._limits.hang_grace, partial(self._overdue, attempt, reason))
         elif isinstance(work, (Seat, _LoopWork)):
             logger.error(
-                "activity %s (%s) does not stop (%s): it is given up, with its thread if it has one; %d threads are lost",
-                task.activity_type,
-                task.activity_id,
+                "%s does not stop (%s): it is given up, with its thread if it has one; %d threads are lost. It stands at\n%s",
+                work_log.named(task),
                 reason,
                 self._pool.lost,
+                where,
+                extra=work_log.facts_of(task),
             )
             attempt.finish(activity_calls.stopped(task, reason))
 
@@ -594,8 +621,7 @@ def _run_in_thread(attempt: Attempt, definition: ActivityDefinition) -> None:
 async def _run_on_loop(attempt: Attempt, work: _LoopWork, definition: ActivityDefinition) -> None:
     if not work.take():
         return  # this loop was blocked: it has begun on another
-    if attempt.context.cancelled:  # before it began
-        reason = attempt.context.cancel_reason or "CANCELLED"
+    if (reason := attempt.context.cancel_reason) is not None:  # before it began
         attempt.finish_threadsafe(activity_calls.stopped(attempt.task, reason))
         return
     result: ActivityResult | None = None

@@ -1,4 +1,4 @@
-"""Which run each lane is at, noted where another process can read it: a few bytes of shared memory per lane.
+"""Which run each lane is at, in which code, noted where another process can read it: a few bytes of shared memory per lane.
 
 A process that stands still or dies cannot say what it was doing. So it writes it down before, and its guardian, or
 the process that comes after it, reads it. Memory that is mapped from a file outlasts the process, however it ends,
@@ -10,12 +10,16 @@ process stands still or is gone.
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import mmap
 import struct
 import threading
 import weakref
 from dataclasses import dataclass
+from pathlib import Path
 
+from hourglass._engine.definition import WorkflowDefinition
 from hourglass._forks import ForkStage, at_fork
 
 _HEAD = struct.Struct("<?QQ")  # in work, the thread's two numbers
@@ -23,6 +27,7 @@ _BODY = struct.Struct("<64p160p16s64p")  # run id, workflow type, which code it 
 _SLOT = _HEAD.size + _BODY.size
 SLOTS = 256
 SIZE = _SLOT * SLOTS
+_MOST_DIGESTS = 1000
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,26 @@ def packed(run_id: str, workflow_type: str, code: str = "", activity: str = "") 
     return _BODY.pack(
         run_id.encode()[:63], workflow_type.encode()[:159], code.encode()[:16], activity.encode()[:63]
     )
+
+
+def digest_of(definition: WorkflowDefinition) -> str:
+    """Which code a workflow is, as far as its own file says: the same in every process until that file changes."""
+    known = _digests.get(id(definition))
+    if known is not None and known[0] is definition:
+        return known[1]
+    code = getattr(inspect.unwrap(definition.run), "__code__", None)
+    try:
+        content = Path(code.co_filename).read_bytes() if code is not None else b""
+    except (OSError, ValueError):
+        content = code.co_code if code is not None else b""
+    digest = hashlib.sha256(content).hexdigest()[:16]
+    if len(_digests) >= _MOST_DIGESTS:
+        _digests.clear()
+    _digests[id(definition)] = (definition, digest)
+    return digest
+
+
+_digests: dict[int, tuple[WorkflowDefinition, str]] = {}
 
 
 class LaneNote:

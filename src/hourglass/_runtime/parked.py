@@ -35,8 +35,9 @@ from pathlib import Path
 from hourglass._engine.commands import TaskFailed
 from hourglass._engine.definition import WorkflowDefinition
 from hourglass._runtime.code_origin import where_raised, without_our_frames
-from hourglass._runtime.deaths import DEATHS, LOCAL_DEATHS, digest_of
+from hourglass._runtime.deaths import DEATHS, LOCAL_DEATHS
 from hourglass._runtime.hung import HungStack, RunHung
+from hourglass._runtime.lane_notes import digest_of
 from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import UnknownTypeError
 
@@ -255,14 +256,15 @@ class ParkedRuns:
                 kind,
                 where,
                 exc_info=None if error is None else without_our_frames(error),
+                extra={"workflow_id": workflow_id, "run_id": run_id, "workflow_type": workflow},
             )
 
     def say_died(self, run_id: str, error: BaseException) -> None:
         """A run could not be evaluated: its type is unknown, or we have a bug."""
         if not isinstance(error, UnknownTypeError):
-            logger.error("the evaluation of run %s died", run_id, exc_info=error)
+            logger.error("the evaluation of run %s died", run_id, exc_info=error, extra={"run_id": run_id})
         elif self.remember(run_id, str(error)):
-            logger.error("run %s cannot go on: %s", run_id, error)
+            logger.error("run %s cannot go on: %s", run_id, error, extra={"run_id": run_id})
 
     def forget(self, run_id: str) -> bool:
         """A run goes on; True if it was parked."""

@@ -350,9 +350,7 @@ class ProcessPool:
                 job.killed_for,
             )
             return activity_calls.stopped(task, job.killed_for)
-        result = activity_calls.died(task, over if isinstance(over, int) else None)
-        logger.error("%s (process %d)", result.failure.message, child.pid)
-        return result
+        return activity_calls.died(task, over if isinstance(over, int) else None)
 
     def _take(self) -> ChildProcess:
         while True:

@@ -40,6 +40,7 @@ from hourglass._contract.progress import (
 from hourglass._contract.service import CompleteActivity, HeartbeatActivity, Service
 from hourglass._engine.specs import Payloads
 from hourglass._runtime.attempts import Heartbeat
+from hourglass._runtime.work_log import facts_of
 from hourglass.converter import CanceledFailure, Codec, Converter, Payload, default_converter, seal
 from hourglass.errors import ServiceError
 
@@ -474,6 +475,7 @@ class ResultSender:
             task.activity_type,
             task.activity_id,
             why,
+            extra=facts_of(task),
         )
 
     def _lose_local(self, task: ActivityTask) -> Delivery:
@@ -484,6 +486,7 @@ class ResultSender:
             task.activity_type,
             task.activity_id,
             task.workflow_id,
+            extra=facts_of(task),
         )
         return Delivery.LOST
 
@@ -494,6 +497,7 @@ class ResultSender:
             task.activity_type,
             task.activity_id,
             why,
+            extra=facts_of(task),
         )
         return Delivery.LOST
 

@@ -17,13 +17,13 @@ from hourglass._engine.context import RunSettings
 from hourglass._engine.specs import Payloads
 from hourglass._runtime import guarded
 from hourglass._runtime.cache import CacheLimits, Key, StateCache
-from hourglass._runtime.deaths import Deaths, close_deaths, digest_of, open_deaths
+from hourglass._runtime.deaths import Deaths, close_deaths, open_deaths
 from hourglass._runtime.evaluation import Evaluations
 from hourglass._runtime.executors import ActivityExecutor, ActivityMetrics, ExecutorLimits
 from hourglass._runtime.guarded import Guarded
 from hourglass._runtime.hung import gil_watchdog
 from hourglass._runtime.lane import Lane
-from hourglass._runtime.lane_notes import LaneNotes
+from hourglass._runtime.lane_notes import LaneNotes, digest_of
 from hourglass._runtime.lanes import LaneSet
 from hourglass._runtime.parked import Quarantine
 from hourglass._runtime.plan import Plan
@@ -48,7 +48,10 @@ class QueueServices:
         self._deaths = _deaths(service, namespace, process)
         self.notes = _notes(process, self._deaths)
         self.lanes = LaneSet(
-            [_lane(plan, number, namespace, self.cache, self.notes) for number in range(1, plan.lanes + 1)],
+            [
+                _lane(plan, number, namespace, self.cache, self.notes, self._stacks)
+                for number in range(1, plan.lanes + 1)
+            ],
             deadlock_timeout=plan.deadlock_timeout,
             quarantine=_quarantine(process, self._deaths),
             on_too_many_stuck=process.replace if process is not None else None,
@@ -97,6 +100,9 @@ class QueueServices:
         if generation is None:
             raise WorkerNotRegistered("this attempt has ended")
         self._holder().heartbeat(self.queue, generation, token, details)
+
+    def _stacks(self, run_id: str) -> str:
+        return self.executor.stacks(run_id)
 
     def _cancel(self, token: bytes, reason: str) -> None:
         self.executor.cancel(token, reason)
@@ -161,7 +167,14 @@ def _quarantine(process: Guarded | None, deaths: Deaths | None) -> Quarantine:
     return quarantine
 
 
-def _lane(plan: Plan, number: int, namespace: str, cache: StateCache, notes: LaneNotes | None) -> Lane:
+def _lane(
+    plan: Plan,
+    number: int,
+    namespace: str,
+    cache: StateCache,
+    notes: LaneNotes | None,
+    stacks: Callable[[str], str],
+) -> Lane:
     settings = RunSettings(
         task_queue=plan.config.task_queue,
         namespace=namespace,
@@ -169,6 +182,7 @@ def _lane(plan: Plan, number: int, namespace: str, cache: StateCache, notes: Lan
         failure_exceptions=plan.failure_exceptions,
         interceptors=plan.workflow_interceptors,
         metrics=plan.metrics,
+        activity_stacks=stacks,
     )
     evaluations = Evaluations(
         plan.resolver.workflow,

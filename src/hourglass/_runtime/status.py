@@ -15,7 +15,8 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
-from hourglass._bridge.handles import HandleRecord, HandleState
+from hourglass._bridge.handles import HandleRecord
+from hourglass._bridge.life import HandleState
 from hourglass._contract.service import WorkerProcess
 from hourglass._runtime.application import Application
 from hourglass._runtime.evaluation import Counts

@@ -16,8 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from hourglass._bridge.handles import HandleRecord, HandleState
+from hourglass._bridge.handles import HandleRecord
 from hourglass._bridge.holder import WorkerNotRegistered
+from hourglass._bridge.life import HandleState
 from hourglass._bridge.sending import fail_attempt, fail_run
 from hourglass._contract.handle import Shutdown
 from hourglass._contract.service import Connection, DescribeNamespace, LastSeen

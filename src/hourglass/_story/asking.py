@@ -20,7 +20,7 @@ from difflib import SequenceMatcher
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hourglass._engine.messages import WAITED_FOR
+from hourglass._engine.messages import ACTIVITY_STACKS, WAITED_FOR
 from hourglass._engine.versions import VersioningBehavior
 from hourglass._history import events as h
 from hourglass._runtime.deaths import known_deaths
@@ -29,7 +29,7 @@ from hourglass._story.faults import Waits, stands
 from hourglass._story.reasons import diagnose
 from hourglass._story.reasons_tasks import queue_of
 from hourglass._story.spans import Fault, Kind, Outcome, Span, Story
-from hourglass._story.text import clean, duration
+from hourglass._story.text import clean, duration, harmless
 from hourglass._story.watching import Watched, nanoseconds
 from hourglass.errors import HourglassError, NondeterminismError, WorkflowNotFoundError
 
@@ -184,7 +184,7 @@ def _asked(events: tuple[h.HistoryEvent, ...]) -> dict[str, int]:
         if not isinstance(a, _TO_OTHERS) or not a.workflow_id.startswith(_PREFIX):
             continue
         key = a.workflow_id.removeprefix(_PREFIX)
-        if getattr(a, "signal_name", "") == "give_back":
+        if getattr(a, "signal_name", "") in ("give_back", "take_back"):
             asked.pop(key, None)
         else:
             asked.setdefault(key, event.time_ns)
@@ -220,7 +220,7 @@ def _replaced(
 
 def _stands(facts: Facts) -> dict[str, bool]:
     """Where fibers stand in `limits.slot`, and whether that is a line of the author's: in a checkout ours look like it."""
-    inside = [each for each in facts.stands if each.waits is Waits.CONDITION]
+    inside = [each for each in facts.stands if each.waits in (Waits.CONDITION, Waits.LOCK)]
     ours = {each.place: False for each in inside if _OURS.search(each.place)}
     return {each.place: True for each in inside if each.call == "__enter__"} | ours
 
@@ -229,7 +229,7 @@ def _is_part(finding: Finding, wanted: Wanted, stands: Mapping[str, bool]) -> bo
     """The timer that reminds the keeper, or the condition that waits for its answer."""
     if finding.cause is Cause.TIMER:
         return finding.since == wanted.timer.start and wanted.timer.name.removeprefix("timer") in finding.what
-    return finding.cause is Cause.CONDITION and finding.place in stands
+    return finding.cause in (Cause.CONDITION, Cause.LOCK) and finding.place in stands
 
 
 # --- which runs hold it, and which wait before it ---------------------------------------------------------------------
@@ -427,8 +427,24 @@ def _answered(facts: Facts, handle: WorkflowHandle[Any]) -> Facts:
         signals=tuple(signals),
         awaited=tuple(name for name, about in signals.items() if about == WAITED_FOR),
         updates=tuple(_described(metadata, "updateDefinitions")),
+        activity_stacks=_stacks(handle, facts.story),
         takes_any=any(not _text(each, "name") for each in _listed(metadata, "signalDefinitions")),
     )
+
+
+_HEAD = re.compile(r"^activity (.+)$", re.MULTILINE)
+
+
+def _stacks(handle: WorkflowHandle[Any], story: Story) -> dict[str, str]:
+    """Where the activities of a run stand, by id, if its worker executes them and is new enough to say so."""
+    if not any(each.kind is Kind.ACTIVITY and each.end is None for each in story.spans[1:]):
+        return {}
+    try:
+        told = handle.query(ACTIVITY_STACKS, rpc_timeout=PATIENCE)
+    except HourglassError:
+        return {}
+    parts = _HEAD.split(harmless(told)) if isinstance(told, str) else []
+    return dict(zip(parts[1::2], (each.strip("\n") for each in parts[2::2]), strict=False))
 
 
 def _described(metadata: Any, kind: str) -> dict[str, str]:

@@ -151,6 +151,7 @@ class Facts:
     `replayed` is what today's code does with the history, where that was tried and it does not fit; `fits`: it was tried, and
     does. `pinned` is the
     version that the run must stay with, if it must. `died` says that processes died while the run was executing.
+    `activity_stacks` are the stacks of its activities that run, by id, as far as its worker executes them.
     """
 
     story: Story
@@ -170,3 +171,4 @@ class Facts:
     fits: bool = False
     pinned: str = ""
     died: str = ""
+    activity_stacks: Mapping[str, str] = field(default_factory=dict)

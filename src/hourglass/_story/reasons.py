@@ -16,7 +16,7 @@ from hourglass._history import events as h
 from hourglass._story import advice, reasons_tasks
 from hourglass._story.captions import KINDS, counted, status
 from hourglass._story.diagnosis import Cause, Diagnosis, Facts, Finding, QueueFacts
-from hourglass._story.faults import Stand, Waits, place_of, root
+from hourglass._story.faults import Stand, Waits, authors_place, place_of, root
 from hourglass._story.spans import Kind, Outcome, Phase, Span, Story
 from hourglass._story.text import S, clean, duration
 
@@ -48,8 +48,11 @@ def _failed(facts: Facts) -> Finding:
     undone = first_undone(before, since)
     if since:
         ran = ", ".join(dict.fromkeys(each.name for each in since))
-        what += f"; since then it ran {ran}"
-        details = (*details, *(f"{each.name} {_ended(each)}, too" for each in since if each.outcome.bad))
+        details = (
+            *details,
+            f"since then it ran {ran}",
+            *(f"{each.name} {_ended(each)}, too" for each in since if each.outcome.bad),
+        )
     return Finding(
         cause=Cause.FAILED,
         what=what,
@@ -227,16 +230,11 @@ def activity(facts: Facts, span: Span) -> Finding:
     if span.paused:
         return _paused(facts, span, tried)
     if span.faults:
-        return _retried(facts, span, replace(tried, attempts=max(span.attempts - 1, 1)), queue)
+        at = _stack(facts.activity_stacks.get(span.target, "")) if running else ()
+        tried = replace(tried, attempts=max(span.attempts - 1, 1), details=(*tried.details, *at))
+        return _retried(facts, span, tried, queue)
     if running:
-        return replace(
-            tried,
-            cause=Cause.ACTIVITY_RUNS,
-            what=f"waits for activity {span.name}, which is running",
-            since=span.segments[-1].start,
-            next_attempt=None,
-            actions=advice.look_again(facts),
-        )
+        return _running(facts, span, tried)
     known = facts.queues.get(queue)
     if known is not None and not known.activity_pollers:
         return replace(
@@ -258,6 +256,38 @@ def activity(facts: Facts, span: Span) -> Finding:
         if facts.now - span.start > _PATIENCE
         else advice.look_again(facts),
     )
+
+
+def _running(facts: Facts, span: Span, tried: Finding) -> Finding:
+    """An activity that a worker executes: how long it may, when it was last heard of, and where it stands."""
+    begun = span.segments[-1].start
+    stack = facts.activity_stacks.get(span.target, "")
+    spec = getattr(reasons_tasks.began(facts, span), "spec", None)
+    limit = round(getattr(spec, "start_to_close_timeout", 0.0) * S)
+    where = authors_place(stack)
+    return replace(
+        tried,
+        cause=Cause.ACTIVITY_RUNS,
+        what=f"waits for activity {span.name}, which is running",
+        since=begun,
+        until=begun + limit if limit else None,
+        place=where or tried.place,
+        next_attempt=None,
+        details=(*tried.details, *_limits(facts, span), *_silence(facts, span, begun), *_stack(stack)),
+        actions=advice.look_again(facts),
+    )
+
+
+def _silence(facts: Facts, span: Span, begun: int) -> tuple[str, ...]:
+    """Since when nothing was heard of it, and of whom."""
+    who = f" of {span.worker}" if span.worker else ""
+    if span.last_heartbeat is None or span.last_heartbeat <= begun:
+        return (f"no heartbeat{who} since it began",)
+    return (f"the last heartbeat{who} was {duration(max(facts.now - span.last_heartbeat, 0))} ago",)
+
+
+def _stack(stack: str) -> tuple[str, ...]:
+    return (f"its thread stands at:\n{stack.rstrip()}",) if stack else ()
 
 
 _BASE = Finding(cause=Cause.OTHER, what="")
@@ -595,9 +625,15 @@ def _unheard(facts: Facts) -> list[Finding]:
             [] if name in facts.signals else get_close_matches(name, facts.awaited or facts.signals, 1, 0.6)
         )
         if meant:
-            what = f"was sent signal {name!r}, which nothing in it takes: was {meant[0]!r} meant?"
-            actions = advice.send_signal(facts, (meant[0],))
-            found.append(Finding(cause=Cause.UNHEARD, what=what, since=at, actions=actions))
+            found.append(
+                Finding(
+                    cause=Cause.UNHEARD,
+                    what=f"was sent signal {name!r}, which nothing in it takes",
+                    since=at,
+                    details=(f"was {meant[0]!r} meant?",),
+                    actions=advice.send_signal(facts, (meant[0],)),
+                )
+            )
     return found
 
 

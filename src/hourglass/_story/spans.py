@@ -113,6 +113,8 @@ class Span:
     due: int | None = None
     faults: tuple[Fault, ...] = ()
     paused: bool = False
+    last_heartbeat: int | None = None
+    worker: str = ""
     note: str = ""
     target: str = ""
     child_id: str = ""

@@ -118,6 +118,8 @@ class SpanDraft:
     max_attempts: int = 0
     next_attempt: int | None = None
     paused: bool = False
+    last_heartbeat: int | None = None
+    worker: str = ""
     backoff: Backoff = field(default_factory=Backoff)
     faults: tuple[Fault, ...] = ()
     notes: list[str] = field(default_factory=list)
@@ -207,6 +209,8 @@ def frozen(draft: SpanDraft, until: int) -> Span:
         next_attempt=draft.next_attempt,
         due=draft.due,
         paused=draft.paused,
+        last_heartbeat=draft.last_heartbeat,
+        worker=draft.worker,
         faults=draft.faults,
         note=", ".join(draft.notes),
         target=draft.target,

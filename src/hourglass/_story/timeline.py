@@ -11,10 +11,12 @@ are what the run waited for, each named by the event that ended it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hourglass._built_in import KEEPERS, is_keeper
 from hourglass._history import events as h
 from hourglass._history.codec import TASK_FAILURE_CAUSES
 from hourglass._story.faults import chain, words
@@ -149,6 +151,62 @@ def named(kind: Kind, name: str) -> str:
     return _NAMES.get(kind, "{}").format(name)
 
 
+# --- waits for a turn -------------------------------------------------------------------------------------------------
+# A history shows a wait at a limit as signals to a keeper and back, perhaps a child that keeps the limit from now on, and
+# timers whose summaries name the key. A picture shows that the run waited for its turn.
+
+
+_ANSWERS = "hourglass.limits."
+_A_TURN = "a turn"
+_TURN = re.compile(r"timer: (?:waits for a (slot) of|waits for a turn of|until the turn of) (.+)\Z")
+_KEPT = "timer: keeps, for a moment, slots of "
+
+
+def _is_of_limit(kind: Kind, name: str, note: str) -> bool:
+    """Whether a step is only what a run and a keeper say to each other."""
+    match kind:
+        case Kind.CHILD:
+            return name in KEEPERS
+        case Kind.SIGNAL:
+            return name.startswith(_ANSWERS)
+        case Kind.EXTERNAL:
+            return is_keeper(note.removeprefix("to "))
+        case Kind.TIMER:
+            return name.startswith(_KEPT)
+        case _:
+            return False
+
+
+def with_turns(spans: Iterable[Span]) -> Iterator[Span]:
+    """The steps, with waits for a turn in the place of what they are made of; one that lasts keeps its name."""
+    waited: dict[str, Span] = {}
+    for span in spans:
+        if _is_of_limit(span.kind, span.name, span.note):
+            continue
+        found = _TURN.match(span.name) if span.kind is Kind.TIMER and span.end is not None else None
+        if found is None:
+            yield span
+            continue
+        name = f"waited for a turn: {'slot of ' if found[1] else ''}{found[2]}"
+        before = waited.get(name)
+        outcome = Outcome.DONE if span.outcome is Outcome.CANCELLED else span.outcome
+        turn = replace(span, name=name, outcome=outcome, note="")
+        if before is not None and before.end is not None and span.start - before.end < _SOON:
+            turn = replace(
+                turn, id=before.id, start=before.start, segments=(*before.segments, *turn.segments)
+            )
+        elif before is not None:
+            yield before
+        waited[name] = turn
+    yield from waited.values()
+
+
+_SOON = 50_000_000
+
+
+# --- what it waited for -----------------------------------------------------------------------------------------------
+
+
 def waits(events: Sequence[h.HistoryEvent], told: Told) -> tuple[Wait, ...]:
     """Every wait that ended."""
     return tuple(each for each in _waits(events, told) if each.end > each.start)
@@ -187,10 +245,14 @@ def _was_asked_for(attributes: h.Attributes) -> bool:
 
 def _what(event: h.HistoryEvent, told: Told) -> str:
     a = event.attributes
+    if isinstance(a, h.WorkflowExecutionSignaled) and a.signal_name.startswith(_ANSWERS):
+        return _A_TURN
     for key in ("scheduled_event_id", "initiated_event_id", "started_event_id"):
         draft = told.drafts.get(getattr(a, key, 0))
         if draft is not None:
             said = named(draft.kind, draft.name)
+            if _is_of_limit(draft.kind, draft.name, " ".join(draft.notes)) or _TURN.match(draft.name):
+                return _A_TURN
             if draft.signal:
                 return f"signal {draft.signal}, which did not come"
             return f"the start of {said}" if isinstance(a, h.ChildWorkflowExecutionStarted) else said
@@ -215,7 +277,11 @@ def waiting_for(told: Told, until: int) -> tuple[str, ...]:
     if last is None:
         delay = told.first_task_delay
         return (f"its start, delayed by {duration(delay)}",) if delay else ("its first workflow task",)
-    steps = [each for each in dict.fromkeys(told.drafts.values()) if each.end is None]
+    steps = [
+        each
+        for each in dict.fromkeys(told.drafts.values())
+        if each.end is None and not _is_of_limit(each.kind, each.name, " ".join(each.notes))
+    ]
     return tuple(_step(each, until) for each in steps) or (_NOTHING,)
 
 
@@ -264,6 +330,8 @@ class Pending:
     next_attempt: int | None = None
     running: bool = False
     paused: bool = False
+    last_heartbeat: int | None = None
+    worker: str = ""
 
 
 def tell(
@@ -287,7 +355,7 @@ def tell(
         _know(told, each)
     tasks = list(told.tasks.values())
     broken = list(failing(tasks, run.end, until, task_attempt))
-    steps = [frozen(each, until) for each in dict.fromkeys(told.drafts.values())]
+    steps = list(with_turns([frozen(each, until) for each in dict.fromkeys(told.drafts.values())]))
     spans = sorted((*steps, *broken), key=lambda each: (each.start, each.id))
     return Story(
         workflow_id=told.facts.get("workflow_id", ""),
@@ -348,6 +416,7 @@ def _know(told: Told, pending: Pending) -> None:
             draft.faults = pending.faults or draft.faults
             draft.next_attempt = pending.next_attempt
             draft.paused = pending.paused
+            draft.last_heartbeat, draft.worker = pending.last_heartbeat, pending.worker
             draft.begun = pending.last_started if pending.running else None
             if pending.faults or pending.attempt > 1:
                 draft.outcome = Outcome.RETRYING

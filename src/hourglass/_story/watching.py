@@ -22,7 +22,7 @@ from hourglass._history.codec import events_from_text
 from hourglass._history.events import HistoryEvent
 from hourglass._story.faults import authors_place
 from hourglass._story.spans import Fault, Kind, Story
-from hourglass._story.text import harmless
+from hourglass._story.text import clean, harmless
 from hourglass._story.timeline import Pending, nest, tell
 from hourglass._story.values import Decode, Peek, hidden
 from hourglass.converter import Failure, Payload, map_failures
@@ -163,6 +163,8 @@ def _pending(info: PendingActivityInfo) -> Pending:
         next_attempt=nanoseconds(info.next_attempt_time),
         running="STARTED" in state or "CANCEL" in state,
         paused="PAUSE" in state,
+        last_heartbeat=nanoseconds(info.last_heartbeat_time),
+        worker=clean(info.last_worker_identity),
     )
 
 

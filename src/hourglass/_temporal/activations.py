@@ -83,18 +83,21 @@ def activation_from_proto(data: bytes) -> Activation:
         history_length=message.history_length,
         history_size=message.history_size_bytes,
         continue_as_new_suggested=message.continue_as_new_suggested,
-        continue_as_new_reasons=_reasons(message.suggest_continue_as_new_reasons),
+        continue_as_new_reasons=_reasons(reasons)
+        if (reasons := message.suggest_continue_as_new_reasons)
+        else (),
         flags=_flags(tuple(message.available_internal_flags)),
-        deployment_version=_version(message),
+        deployment_version=(
+            _version(message.deployment_version_for_current_task)
+            if message.HasField("deployment_version_for_current_task")
+            else None
+        ),
         target_version_changed=message.target_worker_deployment_version_changed,
     )
 
 
-def _version(message: Any) -> WorkerDeploymentVersion | None:
+def _version(found: Any) -> WorkerDeploymentVersion | None:
     """The version of the worker whose task this is. One that only has a build id is no version."""
-    if not message.HasField("deployment_version_for_current_task"):
-        return None
-    found = message.deployment_version_for_current_task
     return version_of(found.deployment_name, found.build_id) if found.deployment_name else None
 
 
@@ -112,7 +115,7 @@ def version_of(deployment_name: str, build_id: str) -> WorkerDeploymentVersion:
 
 def _reasons(numbers: Any) -> tuple[str, ...]:
     """Why continuing as new is suggested, by Temporal's names without their common beginning."""
-    return tuple([_SUGGESTED.get(number, str(number)) for number in numbers]) if numbers else ()
+    return tuple([_SUGGESTED.get(number, str(number)) for number in numbers])
 
 
 _SUGGESTED: dict[int, str] = {

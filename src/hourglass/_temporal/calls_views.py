@@ -247,6 +247,7 @@ def _pending(activity: Any) -> sv.PendingActivity:
         next_attempt_time_ns=nanos_from(activity.next_attempt_schedule_time),
         last_started_time_ns=nanos_from(activity.last_started_time),
         last_worker_identity=activity.last_worker_identity,
+        last_heartbeat_time_ns=nanos_from(activity.last_heartbeat_time),
     )
 
 

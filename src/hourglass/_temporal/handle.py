@@ -16,9 +16,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NoReturn, TypeVar, assert_never
 
+from google.protobuf.duration_pb2 import Duration
+from temporalio.api.common.v1 import RetryPolicy
 from temporalio.bridge.proto import ActivityHeartbeat, ActivityTaskCompletion
 from temporalio.bridge.proto.activity_task import ActivityCancelReason
 from temporalio.bridge.proto.activity_task import ActivityTask as TaskMessage
@@ -44,7 +46,8 @@ from hourglass._engine.specs import ActivitySpec, Payloads
 from hourglass._temporal import core
 from hourglass._temporal.activations import Own, UnsupportedEvent, activation_from_proto, completion_to_proto
 from hourglass._temporal.protos import (
-    nanos_from,
+    NANOS,
+    NO_PAYLOADS,
     payload_map_from,
     payloads_from,
     put_failure,
@@ -75,30 +78,55 @@ def activity_item_from_proto(data: bytes, task_queue: str = "") -> ActivityItem 
 
 
 def _task(token: bytes, start: Any, task_queue: str) -> ActivityTask:
+    execution = start.workflow_execution
+    scheduled, since, started = start.scheduled_time, start.current_attempt_scheduled_time, start.started_time
     return ActivityTask(
         token=token,
         activity_id=start.activity_id,
         activity_type=start.activity_type,
-        spec=ActivitySpec(
-            task_queue=task_queue,
-            schedule_to_close_timeout=seconds_from(start.schedule_to_close_timeout),
-            start_to_close_timeout=seconds_from(start.start_to_close_timeout),
-            heartbeat_timeout=seconds_from(start.heartbeat_timeout),
-            retry_policy=retry_rule_from(start.retry_policy) if start.HasField("retry_policy") else None,
-            priority_key=start.priority.priority_key,
+        spec=_spec(
+            task_queue,
+            start.schedule_to_close_timeout.SerializeToString(),
+            start.start_to_close_timeout.SerializeToString(),
+            start.heartbeat_timeout.SerializeToString(),
+            start.retry_policy.SerializeToString() if start.HasField("retry_policy") else None,
+            start.priority.priority_key,
         ),
         arguments=payloads_from(start.input),
         attempt=start.attempt,
         is_local=start.is_local,
         namespace=start.workflow_namespace,
-        workflow_id=start.workflow_execution.workflow_id,
-        run_id=start.workflow_execution.run_id,
+        workflow_id=execution.workflow_id,
+        run_id=execution.run_id,
         workflow_type=start.workflow_type,
-        headers=payload_map_from(start.header_fields),
-        heartbeat_details=without_carrier(payloads_from(start.heartbeat_details)),
-        scheduled_time_ns=nanos_from(start.scheduled_time),
-        current_attempt_scheduled_time_ns=nanos_from(start.current_attempt_scheduled_time),
-        started_time_ns=nanos_from(start.started_time),
+        headers=payload_map_from(start.header_fields) if start.header_fields else NO_PAYLOADS,
+        heartbeat_details=without_carrier(payloads_from(start.heartbeat_details))
+        if start.heartbeat_details
+        else (),
+        scheduled_time_ns=scheduled.seconds * NANOS + scheduled.nanos,
+        current_attempt_scheduled_time_ns=since.seconds * NANOS + since.nanos,
+        started_time_ns=started.seconds * NANOS + started.nanos,
+    )
+
+
+@lru_cache(maxsize=256)
+def _spec(
+    task_queue: str,
+    schedule_to_close: bytes,
+    start_to_close: bytes,
+    heartbeat: bytes,
+    retry: bytes | None,
+    key: int,
+) -> ActivitySpec:
+    """A spec from its encoded parts; one object for all attempts that say the same, as those of one activity do."""
+    read = Duration.FromString
+    return ActivitySpec(
+        task_queue=task_queue,
+        schedule_to_close_timeout=seconds_from(read(schedule_to_close)),
+        start_to_close_timeout=seconds_from(read(start_to_close)),
+        heartbeat_timeout=seconds_from(read(heartbeat)),
+        retry_policy=None if retry is None else retry_rule_from(RetryPolicy.FromString(retry)),
+        priority_key=key,
     )
 
 
@@ -162,7 +190,10 @@ class Poll:
             if self._end is not None:
                 raise self._end(self._reason)
             try:
-                call = self._call or self._begin()
+                if self._call is None:
+                    self._call = self._start()
+                    self._call.add_done_callback(self._returned)
+                call = self._call
                 if not call.done():
                     # A future of the caller's own may be cancelled; `asyncio.shield` does the same for twice as much.
                     waiter = call.get_loop().create_future()
@@ -179,24 +210,14 @@ class Poll:
                     raise  # our own cancellation: the call lives on
                 self._end, self._reason = HandleBroken, f"Core's poll failed: {_text(error)}"
 
-    def _is_awaited(self) -> bool:
-        for waiter in self._waiters:  # noqa: SIM110 - asked for each item: a generator costs more than the answer
-            if not waiter.done():
-                return True
-        return False
-
-    def _begin(self) -> asyncio.Future[bytes]:
-        self._call = call = self._start()
-        call.add_done_callback(self._returned)
-        return call
-
     def _returned(self, call: asyncio.Future[bytes]) -> None:
         # The exception is read even if no caller takes it, or asyncio complains when the call is collected.
         has_item = not call.cancelled() and call.exception() is None
-        if has_item and self._is_awaited() and self._give(call.result()):
+        if has_item and self._waiters and not self._waiters[-1].done() and self._give(call.result()):
             self._call = None
             try:
-                self._begin()
+                self._call = call = self._start()
+                call.add_done_callback(self._returned)
                 return
             except BaseException:
                 pass  # the callers that wait begin it themselves, and say what that raises

@@ -60,8 +60,8 @@ _KNOWN: dict[bytes, str] = {
 }
 _BYTES: dict[str, bytes] = {name: raw for raw, name in _KNOWN.items()}
 
-_NANOS = 1_000_000_000
-_NONE: dict[str, Payload] = {}  # shared by all that have none; data is never changed
+NANOS = 1_000_000_000
+NO_PAYLOADS: dict[str, Payload] = {}  # shared by all that have none; data is never changed
 
 
 def payload_from(message: Any) -> Payload:
@@ -79,7 +79,10 @@ def payload_from(message: Any) -> Payload:
 
 def payloads_from(messages: Iterable[Any]) -> Payloads:
     """Payloads as data, in order."""
-    return tuple([payload_from(message) for message in messages])
+    found = []
+    for message in messages:
+        found.append(payload_from(message))
+    return tuple(found)
 
 
 def payloads_from_bytes(data: bytes) -> Payloads:
@@ -92,7 +95,7 @@ def payloads_from_bytes(data: bytes) -> Payloads:
 
 def payload_map_from(messages: Mapping[str, Any]) -> dict[str, Payload]:
     """Named payloads as data."""
-    return {key: payload_from(messages[key]) for key in messages} if messages else _NONE
+    return {key: payload_from(messages[key]) for key in messages} if messages else NO_PAYLOADS
 
 
 def put_payload(message: Any, payload: Payload) -> None:
@@ -122,7 +125,7 @@ def put_payload_map(messages: Any, payloads: Mapping[str, Payload]) -> None:
 def seconds_from(duration: Any) -> float:
     """A duration in seconds; 0 where it is unset."""
     nanos = duration.nanos
-    return float(duration.seconds + nanos / _NANOS if nanos else duration.seconds)
+    return float(duration.seconds + nanos / NANOS if nanos else duration.seconds)
 
 
 def put_seconds(duration: Any, seconds: float) -> None:
@@ -131,17 +134,17 @@ def put_seconds(duration: Any, seconds: float) -> None:
     if whole == seconds:  # nearly all are
         duration.seconds = whole
     else:
-        put_nanos(duration, round(seconds * _NANOS))
+        put_nanos(duration, round(seconds * NANOS))
 
 
 def put_nanos(message: Any, nanos: int) -> None:
     """Write nanoseconds into a duration or a timestamp."""
-    message.seconds, message.nanos = divmod(nanos, _NANOS)
+    message.seconds, message.nanos = divmod(nanos, NANOS)
 
 
 def nanos_from(timestamp: Any) -> int:
     """A time in nanoseconds since the epoch; 0 where it is unset."""
-    return int(timestamp.seconds * _NANOS + timestamp.nanos)
+    return int(timestamp.seconds * NANOS + timestamp.nanos)
 
 
 def retry_rule_from(policy: Any) -> RetryRule:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
+from hourglass._built_in import without_keepers
 from hourglass.client import Client, WorkflowExecution, WorkflowExecutionCount, WorkflowStatus
 
 PAGE_SIZE = 50
@@ -139,13 +140,13 @@ def listing(client: Client, search: Search) -> Listing:
     query, token = filter_of(search, now), bytes.fromhex(search.page)
     with ThreadPoolExecutor(1, "hourglass-ui-list") as thread:
         counted = thread.submit(counts, client, search, now)
-        page = client.list_page(query, page_size=PAGE_SIZE, page_token=token)
+        page = client.list_page(without_keepers(query), page_size=PAGE_SIZE, page_token=token)
         return Listing(page.items, page.next_page_token.hex(), counted.result())
 
 
 def counts(client: Client, search: Search, now: datetime) -> dict[str, int]:
     """How many runs there are of each status, whatever status is looked for."""
-    query = filter_of(search, now, statuses=False)
+    query = without_keepers(filter_of(search, now, statuses=False))
     found = client.count_workflows(f"{query} GROUP BY ExecutionStatus".strip())
     by_name = {status_name(each): each.name for each in STATUSES}
     told = dict.fromkeys((each.name for each in STATUSES), 0)

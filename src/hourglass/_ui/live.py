@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from starlette.requests import Request
 
+from hourglass._built_in import without_keepers
 from hourglass._ui import asked, finding
 from hourglass._ui.bulk import BulkOperations
 from hourglass._ui.reading import task_queues, worker_facts
@@ -79,7 +80,7 @@ def mark(site: Site, operations: BulkOperations, request: Request) -> str:
     if "workers" in params:
         return f"{[_queue(each) for each in task_queues(client)]} {[worker_facts(each) for each in site.workers()]}"
     search, now = asked.search(request), datetime.now(UTC)
-    page = client.list_page(finding.filter_of(search, now), page_size=finding.PAGE_SIZE)
+    page = client.list_page(without_keepers(finding.filter_of(search, now)), page_size=finding.PAGE_SIZE)
     return f"{[(each.run_id, each.status) for each in page.items]} {finding.counts(client, search, now)}"
 
 

@@ -288,7 +288,7 @@ class Activity(Generic[P, R]):
         return f"<activity {self.name}: {self._function.__module__}.{self._function.__qualname__}>"
 
     def _with(self, *, settings: CallSettings | None = None, instance: object = None) -> Activity[P, R]:
-        return Activity(
+        return type(self)(
             self._function,
             self.name,
             self._settings if settings is None else settings,
@@ -316,7 +316,15 @@ class Activity(Generic[P, R]):
             )
         return run
 
-    def _start(self, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, local: bool) -> Task[R]:
+    def _start(
+        self,
+        run: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        local: bool,
+        start: Callable[..., Any] = start_activity,
+    ) -> Task[R]:
         if self._dynamic:
             raise UsageError(
                 f"activity {self.name} is dynamic: it has no type of its own. Give the type as a text, "
@@ -334,9 +342,11 @@ class Activity(Generic[P, R]):
                 signature.return_type,
                 functools.partial(signature.encode, run.converter),
                 local=local,
+                start=start,
             )
         payloads = signature.encode(run.converter, args, kwargs)
-        return start_activity(self.name, payloads, self._settings, signature.return_type, local=local)
+        task: Task[R] = start(self.name, payloads, self._settings, signature.return_type, local=local)
+        return task
 
     def _call_plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if inspect.iscoroutinefunction(self._function):
@@ -403,7 +413,7 @@ def defn(
 def _define(
     fn: Any, /, *, name: str | None, dynamic: bool, executor: str, options: dict[str, Any]
 ) -> Activity[..., Any]:
-    _check_function(fn)
+    check_function(fn)
     where = check_executor(fn, executor)
     if dynamic and (name is not None or options):
         raise DefinitionError(
@@ -417,7 +427,7 @@ def _define(
     return Activity(fn, title, settings, executor=where, dynamic=dynamic)
 
 
-def _check_function(fn: Any) -> None:
+def check_function(fn: Any) -> None:
     if isinstance(fn, Activity):
         raise DefinitionError(f"activity {fn.name} is decorated twice")
     if isinstance(fn, (staticmethod, classmethod)):

@@ -101,6 +101,7 @@ class PendingActivityInfo:
     next_attempt_time: datetime | None
     last_started_time: datetime | None
     last_worker_identity: str
+    last_heartbeat_time: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,6 +220,7 @@ def _activity(pending: PendingActivity, converter: Converter) -> PendingActivity
         next_attempt_time=time_from(pending.next_attempt_time_ns),
         last_started_time=time_from(pending.last_started_time_ns),
         last_worker_identity=pending.last_worker_identity,
+        last_heartbeat_time=time_from(pending.last_heartbeat_time_ns),
     )
 
 

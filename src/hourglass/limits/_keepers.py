@@ -165,16 +165,16 @@ def replies_of_run(what: str) -> Replies:
 
 class Hand:
     """Speaks with one keeper for all tasks of a run, in a fiber of its own, which lives while there is something to say or
-    to wait for. No scope and no cancellation of the author's reaches it.
+    to wait for. No scope and no cancellation of the author's reaches it. It has one timer, which is let be while what
+    comes needs it no sooner: every timer is two events.
     """
 
     def __init__(self) -> None:
-        self.changed = False
+        self._timer_at, self._timer_is_for = 0.0, ""
         self._works = False
 
     def poke(self) -> None:
         """Something has changed: have it looked at."""
-        self.changed = True
         if not self._works:
             self._works = True
             fiber = require_fiber("limits")
@@ -185,8 +185,24 @@ class Hand:
         """The keeper has answered."""
         raise NotImplementedError
 
-    def step(self) -> bool:
-        """Say what is to be said, or wait; False if there is nothing left to do."""
+    def is_due(self) -> bool:
+        """Whether there is something to say. Must only look."""
+        raise NotImplementedError
+
+    def next_moment(self) -> float | None:
+        """When to look again if nothing comes; None: never. Must only look."""
+        raise NotImplementedError
+
+    def act(self) -> None:
+        """Say what is to be said."""
+        raise NotImplementedError
+
+    def time_passes(self) -> None:
+        """The moment has come."""
+        raise NotImplementedError
+
+    def wait_is_for(self) -> str:
+        """What the timer is for, for readers of the history."""
         raise NotImplementedError
 
     def _work(self) -> None:
@@ -194,18 +210,30 @@ class Hand:
             while True:
                 # What is ready runs first: what is given back and wanted again meanwhile needs no keeper.
                 workflow.wait_condition(lambda: True)
-                self.changed = False
-                if not self.step():
+                moment = self.next_moment()
+                if self.is_due():
+                    self.act()
+                elif moment is None:
                     self._works = False
                     return
+                else:
+                    self._wait(moment)
 
-    def wait(self, seconds: float, summary: str) -> bool:
-        """Wait until something has changed; False if nothing has for so long."""
+    def _wait(self, moment: float) -> None:
+        self._timer_at, self._timer_is_for = moment, self.wait_is_for()
+        left = moment - workflow.time()
+        if left <= 0:
+            left = 0.001  # by rounding: a limit of nothing would be over at once, again and again
         try:
-            workflow.wait_condition(lambda: self.changed, timeout=max(0.0, seconds), timeout_summary=summary)
+            workflow.wait_condition(self._is_sooner, timeout=left, timeout_summary=self._timer_is_for)
         except TimeoutError:
-            return False
-        return True
+            self.time_passes()
+
+    def _is_sooner(self) -> bool:
+        if self.is_due():
+            return True
+        moment = self.next_moment()
+        return moment is None or moment < self._timer_at - 1e-6 or self.wait_is_for() != self._timer_is_for
 
 
 # --- asking, starting and answering ---------------------------------------------------------------

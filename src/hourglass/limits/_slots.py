@@ -289,6 +289,7 @@ class SlotPool(Hand):
         self._numbers = 0
         self._uses = 0
         self._told_limit = 0
+        self._limited = False
         self._closing = False
         self._sending = False
         self._remind_at, self._reminder = 0.0, FIRST_REMINDER
@@ -304,12 +305,13 @@ class SlotPool(Hand):
             self._reused = True
             return self._use(self._idle.pop(0))
         waiter = SlotWaiter(deadline)
+        self._limited |= deadline is not None
         self._waiting[waiter] = None
         self.poke()
         try:
             waiter.done.wait()
         except Cancelled:
-            self._waiting.pop(waiter, None)
+            self._drop(waiter)
             if waiter.number is not None:
                 self.leave(waiter.number)
             self.poke()
@@ -320,6 +322,15 @@ class SlotPool(Hand):
             )
         return waiter.number
 
+    def _drop(self, waiter: SlotWaiter) -> None:
+        """A task waits no longer."""
+        if waiter in self._waiting:
+            del self._waiting[waiter]
+            if self._ahead:
+                self._ahead -= 1
+            if not self._waiting:
+                self._begin_to_linger()
+
     def leave(self, number: int) -> None:
         """A task has left its block."""
         self._used.discard(number)
@@ -328,8 +339,18 @@ class SlotPool(Hand):
                 self._ahead -= 1
             self._hand_over(number)
         else:
-            self._idle.append(number)
+            self._keep(number)
         self.poke()
+
+    def _keep(self, number: int) -> None:
+        self._idle.append(number)
+        self._begin_to_linger()
+
+    def _begin_to_linger(self) -> None:
+        """Something is not needed now, and is kept for a while."""
+        now = workflow.time()
+        if self._linger_until <= now:
+            self._linger_until, self._reused = now + self._linger, False
 
     def _use(self, number: int) -> int:
         self._used.add(number)
@@ -340,6 +361,8 @@ class SlotPool(Hand):
         del self._waiting[waiter]
         waiter.number = self._use(number)
         waiter.done.set()
+        if self._asked and not self._waiting:
+            self._begin_to_linger()
 
     # --- for the keeper ---------------------------------------------------------------------------
 
@@ -352,7 +375,7 @@ class SlotPool(Hand):
                 if self._waiting:
                     self._hand_over(number)
                 else:
-                    self._idle.append(number)
+                    self._keep(number)
         if others and self._ahead is None:
             self._ahead, self._stale = len(self._waiting), frozenset(self._asked)
         self.poke()
@@ -364,21 +387,43 @@ class SlotPool(Hand):
             self.poke()
             workflow.wait_condition(lambda: not (self._idle or self._asked or self._sending))
 
-    def step(self) -> bool:
-        """Say what is to be said, or wait; False if there is nothing left to do."""
+    def is_due(self) -> bool:
+        """Whether slots are to be asked for or given back."""
+        return self._wanted() > 0 or self._limit_is_new or bool(self._surplus())
+
+    def act(self) -> None:
+        """Ask, or give back, or both."""
         back = self._surplus()
-        wanted = 0 if self._closing else min(len(self._waiting), self.limit) - len(self._asked)
-        if wanted > 0 or (self._waiting and not self._closing and self._told_limit != self.limit):
-            self._ask(max(0, wanted), back)
-        elif back:
+        self._idle = [each for each in self._idle if each not in back]
+        self._asked = [each for each in self._asked if each not in back]
+        if back:
+            self._linger_until = 0.0
+        wanted = self._wanted()
+        if wanted > 0 or self._limit_is_new:
+            self._ask(wanted, back)
+        else:
             self._sending = True
             tell(self._keeper, SlotKeeper.take_back, Return(self._run.pool, back))
             self._sending = False
-        elif self._closing or not (self._waiting or self._asked or self._idle):
-            return False
-        else:
-            self._wait()
-        return True
+
+    def next_moment(self) -> float | None:
+        """When to remind the keeper, to give up a wait, or to give back what was kept."""
+        if self._waiting:
+            deadlines = (each.deadline for each in self._waiting if each.deadline is not None)
+            return min((self._remind_at, *deadlines) if self._limited else (self._remind_at,))
+        return self._linger_until if self._idle or self._asked else None
+
+    def wait_is_for(self) -> str:
+        """What the timer is for."""
+        what = "waits for a slot of" if self._waiting else "keeps, for a moment, slots of"
+        return f"{what} {self.key!r}"
+
+    def _wanted(self) -> int:
+        return 0 if self._closing else max(0, min(len(self._waiting), self.limit) - len(self._asked))
+
+    @property
+    def _limit_is_new(self) -> bool:
+        return bool(self._waiting) and not self._closing and self._told_limit != self.limit
 
     def _ask(self, wanted: int, back: tuple[int, ...]) -> None:
         want = tuple(range(self._numbers + 1, self._numbers + 1 + wanted))
@@ -399,50 +444,27 @@ class SlotPool(Hand):
 
     def _surplus(self) -> tuple[int, ...]:
         """What goes back now: slots that no task is in, and places in the queue that no task needs."""
-        idle = self._idle
-        unneeded = [] if self._waiting else self._asked
         if self._closing:
-            unneeded = self._asked
-        elif self._ahead is not None:
-            if not self._ahead:
-                unneeded = [each for each in self._asked if each in self._stale or not self._waiting]
-        elif self._uses > 1 and not self._is_over:
-            return ()
-        back = (*idle, *unneeded)
-        self._idle = []
-        self._asked = [each for each in self._asked if each not in unneeded]
-        if back:
-            self._linger_until = 0.0
-        return back
+            return (*self._idle, *self._asked)
+        unneeded = () if self._waiting else tuple(self._asked)
+        if self._ahead is None:
+            is_kept = self._uses > 1 and not 0.0 < self._linger_until <= workflow.time()
+            return () if is_kept or self._waiting else (*self._idle, *unneeded)
+        if not self._ahead and self._waiting:
+            unneeded = tuple(each for each in self._asked if each in self._stale)
+        return (*self._idle, *unneeded)
 
-    @property
-    def _is_over(self) -> bool:
-        """Whether what is idle was kept long enough."""
-        return 0.0 < self._linger_until <= workflow.time()
-
-    def _wait(self) -> None:
-        now, moments = workflow.time(), []
-        if self._waiting:
-            deadlines = (each.deadline for each in self._waiting if each.deadline is not None)
-            moments = [self._remind_at, *deadlines]
-            summary = f"waits for a slot of {self.key!r}"
-        else:
-            if not self._linger_until:
-                self._linger_until, self._reused = now + self._linger, False
-            moments = [self._linger_until]
-            summary = f"keeps slots of {self.key!r} a little longer"
-        if not self.wait(min(moments) - now, summary):
-            self._time_passes(workflow.time())
-
-    def _time_passes(self, now: float) -> None:
+    def time_passes(self) -> None:
+        """Waits that are over end; a keeper that is silent is reminded; what was not used again is let go."""
+        now = workflow.time()
         for waiter in [each for each in self._waiting if each.deadline is not None and each.deadline <= now]:
-            del self._waiting[waiter]
+            self._drop(waiter)
             waiter.done.set()
         if self._waiting and self._remind_at <= now:
             # A keeper that was terminated has forgotten who waits.
             self._reminder = min(2 * self._reminder, LAST_REMINDER)
             self._send(tuple(self._asked), ())
-        if self._linger_until and self._linger_until <= now and self._reused:
+        if self._linger_until <= now and self._reused:
             self._linger = min(2 * self._linger, _LAST_LINGER)
             self._linger_until, self._reused = now + self._linger, False
 

@@ -1,8 +1,8 @@
 """`limits.throttle`, at most so many in a span of time, and `hourglass.throttle`, the workflow that gives out turns.
 
 There is one keeper for each key in use. A turn is a moment in the future, given out at once: the run that gets one
-waits for it with a timer of its own. A run asks for all its tasks together, and has one timer for all (`TurnPool`). So
-the keeper has no timers but the one that ends it when its turns are all in the past and no run asks.
+waits for it with a timer of its own. A run asks for all its tasks together, and has one timer for all (`TurnPool`). So the
+keeper has no timers but the one that ends it when its turns are all in the past and no run asks.
 
 `Turns` and `next_turn`, how the next turn is found, are pure and must not know workflows, signals, clocks. Times are
 whole microseconds since the epoch. Invariants: turns are given in the order of asking and never go back; no span of
@@ -235,22 +235,22 @@ class TurnPool(Hand):
                 self._due[waiter] = None
         self.poke()
 
-    def step(self) -> bool:
-        """Ask, wait, or wake those whose turn it is; False if no task waits."""
-        if self._new:
-            self._ask()
-            return True
-        if not (self._asked or self._due):
-            return False
-        now = microseconds()
-        turn = min((each.at for each in self._due if each.at is not None), default=None)
-        pauses = [] if turn is None else [(turn - now) / MICROSECONDS]
-        if self._asked:
-            pauses.append(self._remind_at - workflow.time())
-        what = f"waits for a turn of {self._key!r}" if turn is None else f"until the turn of {self._key!r}"
-        if not self.wait(min(pauses), what):
-            self._time_passes(microseconds())
-        return True
+    def is_due(self) -> bool:
+        """Whether turns are to be asked for."""
+        return bool(self._new)
+
+    def act(self) -> None:
+        """Ask for turns."""
+        self._ask()
+
+    def next_moment(self) -> float | None:
+        """When the next turn comes, or the keeper is to be reminded."""
+        turns = [each.at / MICROSECONDS for each in self._due if each.at is not None]
+        return min([*turns, self._remind_at] if self._asked else turns, default=None)
+
+    def wait_is_for(self) -> str:
+        """What the timer is for."""
+        return f"until the turn of {self._key!r}" if self._due else f"waits for a turn of {self._key!r}"
 
     def _ask(self) -> None:
         terms = next(iter(self._new)).terms
@@ -270,7 +270,9 @@ class TurnPool(Hand):
         ask(self._keeper, TurnKeeper.run, TurnKeeper.ask, question, first, self._task_queue)
         self._remind_at = workflow.time() + self._reminder
 
-    def _time_passes(self, now: int) -> None:
+    def time_passes(self) -> None:
+        """Those go on whose turn it is; a keeper that is silent is reminded."""
+        now = microseconds()
         # A timer may fire the last fraction of a microsecond early.
         for waiter in [each for each in self._due if each.at is not None and each.at <= now + 1]:
             del self._due[waiter]

@@ -82,11 +82,19 @@ class Metric:
     def fold(self) -> None:
         """Record what is pending."""
         told = []
+        pending, bounds, last, found = self.pending, self.bounds, None, None
         with self._lock:
-            while self.pending:
-                labels, value = self.pending.popleft()
-                if self._add(value, labels):
-                    told.append((value, labels))
+            while pending:
+                labels, value = pending.popleft()
+                # Mostly one series after another, of times: as `_add`.
+                if labels is last and found is not None:
+                    found.counts[bisect_left(bounds, value)] += 1
+                    found.total += value
+                elif not self._add(value, labels):
+                    continue
+                else:
+                    last, found = labels, self._histograms.get(labels)
+                told.append((value, labels))
         if self._registry.sinks:
             for value, labels in told:
                 self._registry.tell(self, value, labels)

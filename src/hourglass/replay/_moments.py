@@ -27,6 +27,7 @@ from hourglass._engine.scheduler import Future, Gathered
 
 if TYPE_CHECKING:
     from hourglass._engine.evaluator import Run
+    from hourglass._engine.event_loop import TaskLine
 
 LONGEST_VALUE = 2_000
 """Characters of a value that are kept."""
@@ -159,22 +160,23 @@ class MomentRecorder:
 
 def _fibers(live: LiveRun) -> tuple[Fiber, ...]:
     with live.looking("a look at a moment"):
-        return tuple(_fiber(each) for each in live.fibers if each.frame() is not None)
+        return tuple(_fiber(each, frames) for each in live.lines if (frames := each.frames()))
 
 
-def _fiber(fiber: FiberTask[Any]) -> Fiber:
-    frames = tuple(reversed([_frame(each) for each in _authors_frames(fiber.frame())]))
-    return Fiber(fiber.path, fiber.label, frames, waits(fiber.waiting_on))
+def _fiber(line: FiberTask[Any] | TaskLine, frames: list[FrameType]) -> Fiber:
+    shown = tuple(reversed([_frame(each) for each in _authors_frames(frames)]))
+    return Fiber(line.path, line.label, shown, waits(line.waiting_on))
 
 
-def _authors_frames(frame: FrameType | None) -> Iterator[FrameType]:
+def _authors_frames(frames: list[FrameType]) -> Iterator[FrameType]:
     left = _MOST_FRAMES
-    while frame is not None and left:
+    for frame in frames:
+        if not left:
+            return
         name = frame.f_code.co_filename
         if not name.startswith("<frozen") and not is_library(name):
             left -= 1
             yield frame
-        frame = frame.f_back
 
 
 def _frame(frame: FrameType) -> Frame:

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from hourglass._engine.commands import Command, Completion, Succeeded, TaskFailed
-from hourglass._engine.context import RunSettings, Site, place_of
+from hourglass._engine.context import RunSettings, Site, place_in
 from hourglass._engine.definition import WorkflowDefinition
 from hourglass._engine.evaluator import Run
 from hourglass._engine.events import Activation, RunEvicted, RunStarted
@@ -115,7 +115,7 @@ class HistoryExecution:
     def waiting_at(self) -> Site:
         """File and line where the body waits, ("", 0) if it does not."""
         live = self.run.live if self.run is not None else None
-        return place_of(live.main.frame() if live is not None and live.main is not None else None)
+        return place_in(live.main.frames()) if live is not None and live.main is not None else ("", 0)
 
 
 class ReplaySession:

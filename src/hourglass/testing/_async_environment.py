@@ -112,13 +112,17 @@ class AsyncEnvironment(EnvironmentBase):
         return self
 
     def close(self) -> None:
-        """End. Runs that are still open are left as they are. Can be repeated."""
+        """End. Runs that are still open are executed a second time, and left as they are. Can be repeated. Raises
+        `WorkflowParked` if one of them did something else the second time.
+        """
         runner, self._runner = self._runner, None
         if runner is not None:
-            if self._opened is not None:
-                self._opened.driver.interrupt()
-                runner.submit(self._opened.close).result()
-            _give_back(runner)
+            try:
+                if self._opened is not None:
+                    self._opened.driver.interrupt()
+                    runner.submit(self._opened.close).result()
+            finally:
+                _give_back(runner)
 
     @property
     def client(self) -> AsyncClient:

@@ -24,14 +24,13 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
-from hourglass._bridge.handles import is_eviction
 from hourglass._contract.handle import ActivityItem, ActivityResult, Handle, HandleConfig, Shutdown
 from hourglass._contract.ids import new_id
 from hourglass._contract.service import Connection, WaitForClose
 from hourglass._embedded import EngineConnection, VirtualClock
 from hourglass._embedded.engine.task_queues import DispatchPolicy
 from hourglass._engine.commands import Completion, Succeeded
-from hourglass._engine.events import Activation, RunEvicted
+from hourglass._engine.events import Activation, RunEvicted, is_eviction
 from hourglass._runtime.evaluation import Evaluations, Verdict
 from hourglass._runtime.parked import task_failed
 from hourglass.errors import InternalError, UsageError
@@ -411,9 +410,23 @@ class EnvironmentDriver:
             queue.crash()
 
     def close(self) -> None:
-        """End; open runs are left as they are, and their fibers unwound."""
+        """End; open runs are executed once more and compared, then left as they are, and their fibers unwound. Raises why
+        one of them is parked by that.
+        """
         if self.closed:
             return
+        told = set(self.troubles.known())
+        try:
+            with self.guard:
+                for queue in self._queues.values():
+                    queue.evaluations.recheck()
+        finally:
+            self._close()
+        for error in self.troubles.known():
+            if error not in told:
+                raise error
+
+    def _close(self) -> None:
         self.closed = True
         self.steps.clear()
         if self.performer is not None:

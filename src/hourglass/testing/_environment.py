@@ -18,7 +18,7 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
 from hourglass._engine.options import Duration
 from hourglass.client import Client, WorkflowHandle
 from hourglass.client._options import StartOptions
-from hourglass.errors import UsageError
+from hourglass.errors import UsageError, WorkflowParked
 from hourglass.testing._async_environment import AsyncEnvironment
 from hourglass.testing._attempts import span
 from hourglass.testing._explore.choices import chosen_sorts
@@ -51,7 +51,9 @@ class Environment(EnvironmentBase):
         return self
 
     def close(self) -> None:
-        """End. Runs that are still open are left as they are. Can be repeated."""
+        """End. Runs that are still open are executed a second time, and left as they are. Can be repeated. Raises
+        `WorkflowParked` if one of them did something else the second time.
+        """
         fixture = self._fixture
         if not fixture.driver.closed:
             fixture.driver.check()
@@ -63,7 +65,11 @@ class Environment(EnvironmentBase):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except WorkflowParked:
+            if error is None:  # else the test has failed already, and says why
+                raise
 
     def open_async(self) -> AsyncEnvironment:
         """Begin an environment for asyncio; `async with` does it."""
@@ -79,7 +85,11 @@ class Environment(EnvironmentBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._asynchronous is not None:
-            self._asynchronous.close()
+            try:
+                self._asynchronous.close()
+            except WorkflowParked:
+                if error is None:
+                    raise
 
     @property
     def client(self) -> Client:

@@ -60,6 +60,12 @@ IDENTITY = "test"
 _LIMITS = CacheLimits(live=1_000_000, states=1_000_000)
 
 
+_FIRST_CHECK = 4
+"""Most runs of a test close, and are executed a second time then: those that live longer also before, and those that are
+open when their environment ends, there.
+"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FixtureSettings:
     """What an environment was asked to be."""
@@ -111,6 +117,7 @@ class FixtureSettings:
             verify=verify,
             watcher=Watcher(watch) if watch is not None else None,
             parked=troubles,
+            first_check=_FIRST_CHECK,
             on_demand=self.verify_on_demand,
         )
 
@@ -156,9 +163,13 @@ class Fixture:
         self.driver.performer = self.attempts
 
     def close(self) -> None:
-        """End it, in its own thread."""
-        self.driver.close()
-        self.session.link.closed = True
+        """End it, in its own thread. Raises `WorkflowParked` for an open run that did something else when it was executed a
+        second time.
+        """
+        try:
+            self.driver.close()
+        finally:
+            self.session.link.closed = True
 
 
 # --- scheduled actions ----------------------------------------------------------------------------

@@ -49,6 +49,10 @@ from hourglass.workflow._calls import (
 )
 from hourglass.workflow._cancellation import Scope, Timeout, scope, shield, timeout
 from hourglass.workflow._definitions import (
+    AsyncRunMethod,
+    AsyncSignal,
+    AsyncUpdate,
+    AsyncWorkflow,
     Query,
     RunMethod,
     Signal,
@@ -95,10 +99,24 @@ from hourglass.workflow._facts import (
 )
 from hourglass.workflow._locks import Event, Lock, Queue, Semaphore
 from hourglass.workflow._references import Channel
-from hourglass.workflow._tasks import as_completed, gather, map, sleep, spawn, wait, wait_condition, wait_for
+from hourglass.workflow._tasks import (
+    as_completed,
+    gather,
+    map,
+    run_async,
+    sleep,
+    spawn,
+    wait,
+    wait_condition,
+    wait_for,
+)
 
 __all__ = [
     "ActivityCancellationType",
+    "AsyncRunMethod",
+    "AsyncSignal",
+    "AsyncUpdate",
+    "AsyncWorkflow",
     "Cancelled",
     "Channel",
     "ChildCancellationType",
@@ -157,6 +175,7 @@ __all__ = [
     "query",
     "random",
     "run",
+    "run_async",
     "scope",
     "search_attributes",
     "set_current_details",

@@ -462,6 +462,18 @@ def _start(
     options: Mapping[str, Any],
     headers: dict[str, Payload] | None = None,
 ) -> ChildWorkflowHandle[Any]:
+    command = child_command(run, workflow_type, arguments, options, headers)
+    return cast(ChildWorkflowHandle[Any], start_child(command, return_type, ChildWorkflowHandle))
+
+
+def child_command(
+    run: LiveRun,
+    workflow_type: str,
+    arguments: tuple[Payload, ...],
+    options: Mapping[str, Any],
+    headers: dict[str, Payload] | None = None,
+) -> StartChildWorkflow:
+    """What asks for a child, without its number; the options are checked here."""
     check_options(options, f"workflow {workflow_type}")
     converter = run.converter
     memo = named_values(options.get("memo", {}), "memo")
@@ -479,7 +491,7 @@ def _start(
         static_details=_note(run, options.get("static_details")),
     )
     said = {name: choice(kind, options[name], name) for name, kind in _CHOICES.items() if name in options}
-    command = StartChildWorkflow(
+    return StartChildWorkflow(
         seq=0,
         workflow_id=_id(options),
         workflow_type=workflow_type,
@@ -488,7 +500,6 @@ def _start(
         spec=spec,
         child=ChildWorkflowSpec(**said),
     )
-    return cast(ChildWorkflowHandle[Any], start_child(command, return_type, ChildWorkflowHandle))
 
 
 def _note(run: LiveRun, text: str | None) -> Payload | None:

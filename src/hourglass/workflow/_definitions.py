@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -14,6 +14,7 @@ from typing import (
     Generic,
     ParamSpec,
     Protocol,
+    Self,
     TypeVar,
     Unpack,
     cast,
@@ -26,10 +27,12 @@ from hourglass._engine.definition import (
     MessageDefinition,
     MessageKind,
     WorkflowDefinition,
+    check_function,
     check_name,
     check_plain_function,
     define_class,
     define_function,
+    is_coroutine_function,
 )
 from hourglass._engine.fibers import current_fiber
 from hourglass._engine.versions import VersioningBehavior
@@ -54,8 +57,8 @@ class WorkflowSource(Protocol):
     def __dir__(self) -> Iterable[str]: ...
 
 
-class Workflow(Generic[P, R]):
-    """A workflow made from a plain function by `@workflow.defn`.
+class _Workflow(Generic[P, R]):
+    """A workflow made from a function by `@workflow.defn`.
 
     Start it with `client.start_workflow(checkout, order, id="order-1")`; call the bare function, in a test of its logic
     or at a prompt, as `checkout.fn(order)`. Called inside another workflow it runs as a child of that.
@@ -74,11 +77,6 @@ class Workflow(Generic[P, R]):
         """The workflow's type name on the wire."""
         return self.__hourglass_workflow__.name
 
-    @property
-    def fn(self) -> Callable[P, R]:
-        """The function itself."""
-        return self.__hourglass_workflow__.run
-
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Inside a workflow: run it as a child and wait for its result. Elsewhere it needs a client, and raises."""
         return self.start(*args, **kwargs).result()
@@ -87,13 +85,35 @@ class Workflow(Generic[P, R]):
         """Start it as a child and wait until it has started, not until it has ended. In workflows only."""
         return _start_child(self.__hourglass_workflow__, args, kwargs, self._options)
 
-    def options(self, **options: Unpack[ChildOptions]) -> Workflow[P, R]:
+    def options(self, **options: Unpack[ChildOptions]) -> Self:
         """The same workflow with options for the children that are started through it: `ship.options(id="s-1")(item)`."""
         check_options(options, f"workflow {self.name}")
-        return Workflow(self.__hourglass_workflow__, cast(ChildOptions, {**self._options, **options}))
+        return type(self)(self.__hourglass_workflow__, cast(ChildOptions, {**self._options, **options}))
 
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"
+
+
+class Workflow(_Workflow[P, R]):
+    """A workflow made from a plain function."""
+
+    @property
+    def fn(self) -> Callable[P, R]:
+        """The function itself."""
+        return self.__hourglass_workflow__.run
+
+
+class AsyncWorkflow(_Workflow[P, R]):
+    """A workflow made from an `async def`; `R` is what it returns when it is awaited.
+
+    Called inside a plain workflow it runs as a child like any other; in `async def` code start it by
+    `hourglass.aio.workflow.execute_child_workflow`.
+    """
+
+    @property
+    def fn(self) -> Callable[P, Coroutine[Any, Any, R]]:
+        """The function itself."""
+        return self.__hourglass_workflow__.run
 
 
 def _start_child(
@@ -124,11 +144,15 @@ class _Decorate(Protocol):
     @overload
     def __call__(self, fn: type[K], /) -> type[K]: ...  # type: ignore[overload-overlap]
     @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncWorkflow[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
     def __call__(self, fn: Callable[P, R], /) -> Workflow[P, R]: ...
 
 
 @overload
 def defn(fn: type[K], /) -> type[K]: ...  # type: ignore[overload-overlap]
+@overload
+def defn(fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncWorkflow[P, R]: ...  # type: ignore[overload-overlap]
 @overload
 def defn(fn: Callable[P, R], /) -> Workflow[P, R]: ...
 @overload
@@ -148,7 +172,7 @@ def defn(
     failure_exceptions: Sequence[type[BaseException]] = (),
     versioning_behavior: VersioningBehavior = _UNSPECIFIED,
 ) -> Any:
-    """Make a workflow of a plain function, or of a class with a `@workflow.run` method.
+    """Make a workflow of a function, plain or `async def`, or of a class with a `@workflow.run` method.
 
     `name` is its type on the wire, by default the function's or class's name. A `dynamic` workflow takes every type that
     its worker knows no other workflow of: its one parameter is a `Sequence[RawPayload]` of all arguments, and
@@ -163,12 +187,13 @@ def defn(
             defined = define_class(fn, name, tuple(failure_exceptions), **options)
             fn.__hourglass_workflow__ = defined  # type: ignore[attr-defined]
             return fn
-        return Workflow(define_function(fn, name, tuple(failure_exceptions), **options))
+        function = define_function(fn, name, tuple(failure_exceptions), **options)
+        return AsyncWorkflow(function) if function.is_async else Workflow(function)
 
     return define if fn is None else define(fn)
 
 
-class RunMethod(Generic[P, R]):
+class _RunMethod(Generic[P, R]):
     """The run method of a workflow class. `Cart.run` stands for the workflow: give it to `client.start_workflow`, or call
     it inside another workflow to run it as a child.
     """
@@ -196,13 +221,22 @@ class RunMethod(Generic[P, R]):
         """Start it as a child and wait until it has started, not until it has ended. In workflows only."""
         return _start_child(self.__hourglass_workflow__, args, kwargs, self._options)
 
-    def options(self, **options: Unpack[ChildOptions]) -> RunMethod[P, R]:
+    def options(self, **options: Unpack[ChildOptions]) -> Self:
         """The same workflow with options for the children that are started through it."""
         check_options(
             options, f"workflow {getattr(self._owner, '__name__', self.__hourglass_run__.__name__)}"
         )
         merged = cast(ChildOptions, {**self._options, **options})
-        return RunMethod(self.__hourglass_run__, self._owner, merged)
+        return type(self)(self.__hourglass_run__, self._owner, merged)
+
+    def _reached(self, obj: Any, owner: Any) -> Any:
+        if obj is None:
+            return type(self)(self.__hourglass_run__, owner)
+        return types.MethodType(self.__hourglass_run__, obj)
+
+
+class RunMethod(_RunMethod[P, R]):
+    """A run method that is a plain `def`."""
 
     @overload
     def __get__(self: RunMethod[Concatenate[S, Q], T], obj: None, owner: type[S]) -> RunMethod[Q, T]: ...
@@ -210,15 +244,33 @@ class RunMethod(Generic[P, R]):
     def __get__(self: RunMethod[Concatenate[S, Q], T], obj: S, owner: type[S]) -> Callable[Q, T]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
         """On the class: the workflow. On an object: the bound method."""
-        if obj is None:
-            return RunMethod(self.__hourglass_run__, owner)
-        return types.MethodType(self.__hourglass_run__, obj)
+        return self._reached(obj, owner)
 
 
-def run(fn: Callable[P, R], /) -> RunMethod[P, R]:
-    """Mark the method of a workflow class that is the workflow itself."""
-    check_plain_function(fn, f"@workflow.run method {getattr(fn, '__name__', fn)}")
-    return RunMethod(fn)
+class AsyncRunMethod(_RunMethod[P, R]):
+    """A run method that is an `async def`; `R` is what it returns when it is awaited."""
+
+    @overload
+    def __get__(
+        self: AsyncRunMethod[Concatenate[S, Q], T], obj: None, owner: type[S]
+    ) -> AsyncRunMethod[Q, T]: ...
+    @overload
+    def __get__(
+        self: AsyncRunMethod[Concatenate[S, Q], T], obj: S, owner: type[S]
+    ) -> Callable[Q, Coroutine[Any, Any, T]]: ...
+    def __get__(self, obj: Any, owner: Any) -> Any:
+        """On the class: the workflow. On an object: the bound method."""
+        return self._reached(obj, owner)
+
+
+@overload
+def run(fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncRunMethod[P, R]: ...  # type: ignore[overload-overlap]
+@overload
+def run(fn: Callable[P, R], /) -> RunMethod[P, R]: ...
+def run(fn: Callable[..., Any], /) -> Any:
+    """Mark the method of a workflow class that is the workflow itself: a plain `def` or an `async def`."""
+    is_async = check_function(fn, f"@workflow.run method {getattr(fn, '__name__', fn)}")
+    return AsyncRunMethod(fn) if is_async else RunMethod(fn)
 
 
 def init(fn: Callable[P, R], /) -> Callable[P, R]:
@@ -243,7 +295,7 @@ class _Message(Generic[P, R]):
         unfinished_policy: HandlerUnfinishedPolicy = _WARN,
     ) -> None:
         what = f"{self.kind} handler {getattr(fn, '__name__', fn)}"
-        check_plain_function(fn, what)
+        is_async = check_function(fn, what)
         is_local = current_fiber() is not None
         parameters = list(inspect.signature(fn).parameters)
         is_method = not is_local and bool(parameters) and parameters[0] == "self"
@@ -255,6 +307,7 @@ class _Message(Generic[P, R]):
             signature=Signature.of(fn, what=f"{self.kind} {checked or fn.__name__}", skip_first=is_method),
             description=description or (inspect.getdoc(fn) or "").split("\n")[0],
             unfinished_policy=HandlerUnfinishedPolicy(unfinished_policy),
+            is_async=is_async,
         )
         functools.update_wrapper(self, fn)
         if is_local:
@@ -275,6 +328,9 @@ class _Message(Generic[P, R]):
         result: R = self.__hourglass_message__.fn(*args, **kwargs)
         return result
 
+    def _reached(self, obj: Any) -> Any:
+        return self if obj is None else types.MethodType(self.__hourglass_message__.fn, obj)
+
 
 class Signal(_Message[P, None]):
     """A signal's handler."""
@@ -287,7 +343,23 @@ class Signal(_Message[P, None]):
     def __get__(self: Signal[Concatenate[S, Q]], obj: S, owner: type[S]) -> Callable[Q, None]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
         """On the class: the handler, for clients. On an object: the bound method."""
-        return self if obj is None else types.MethodType(self.__hourglass_message__.fn, obj)
+        return self._reached(obj)
+
+
+class AsyncSignal(_Message[P, None]):
+    """A signal's handler that is an `async def`."""
+
+    kind: MessageKind = "signal"
+
+    @overload
+    def __get__(self: AsyncSignal[Concatenate[S, Q]], obj: None, owner: type[S]) -> AsyncSignal[Q]: ...
+    @overload
+    def __get__(
+        self: AsyncSignal[Concatenate[S, Q]], obj: S, owner: type[S]
+    ) -> Callable[Q, Coroutine[Any, Any, None]]: ...
+    def __get__(self, obj: Any, owner: Any) -> Any:
+        """On the class: the handler, for clients. On an object: the bound method."""
+        return self._reached(obj)
 
 
 class Query(_Message[P, R]):
@@ -301,10 +373,10 @@ class Query(_Message[P, R]):
     def __get__(self: Query[Concatenate[S, Q], T], obj: S, owner: type[S]) -> Callable[Q, T]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
         """On the class: the handler, for clients. On an object: the bound method."""
-        return self if obj is None else types.MethodType(self.__hourglass_message__.fn, obj)
+        return self._reached(obj)
 
 
-class Update(_Message[P, R]):
+class _Update(_Message[P, R]):
     """An update's handler; `@name.validator` adds a function that may refuse an update before it leaves a trace."""
 
     kind: MessageKind = "update"
@@ -322,15 +394,49 @@ class Update(_Message[P, R]):
             self._register()
         return fn
 
+
+class Update(_Update[P, R]):
+    """An update's handler that is a plain `def`."""
+
     @overload
     def __get__(self: Update[Concatenate[S, Q], T], obj: None, owner: type[S]) -> Update[Q, T]: ...
     @overload
     def __get__(self: Update[Concatenate[S, Q], T], obj: S, owner: type[S]) -> Callable[Q, T]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
         """On the class: the handler, for clients. On an object: the bound method."""
-        return self if obj is None else types.MethodType(self.__hourglass_message__.fn, obj)
+        return self._reached(obj)
 
 
+class AsyncUpdate(_Update[P, R]):
+    """An update's handler that is an `async def`; `R` is what it returns when it is awaited."""
+
+    @overload
+    def __get__(self: AsyncUpdate[Concatenate[S, Q], T], obj: None, owner: type[S]) -> AsyncUpdate[Q, T]: ...
+    @overload
+    def __get__(
+        self: AsyncUpdate[Concatenate[S, Q], T], obj: S, owner: type[S]
+    ) -> Callable[Q, Coroutine[Any, Any, T]]: ...
+    def __get__(self, obj: Any, owner: Any) -> Any:
+        """On the class: the handler, for clients. On an object: the bound method."""
+        return self._reached(obj)
+
+
+class _DecorateSignal(Protocol):
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, None]], /) -> AsyncSignal[P]: ...
+    @overload
+    def __call__(self, fn: Callable[P, None], /) -> Signal[P]: ...
+
+
+class _DecorateUpdate(Protocol):
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncUpdate[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Update[P, R]: ...
+
+
+@overload
+def signal(fn: Callable[P, Coroutine[Any, Any, None]], /) -> AsyncSignal[P]: ...
 @overload
 def signal(fn: Callable[P, None], /) -> Signal[P]: ...
 @overload
@@ -340,7 +446,7 @@ def signal(
     dynamic: bool = False,
     description: str = "",
     unfinished_policy: HandlerUnfinishedPolicy = _WARN,
-) -> Callable[[Callable[P, None]], Signal[P]]: ...
+) -> _DecorateSignal: ...
 def signal(
     fn: Any = None,
     /,
@@ -355,9 +461,12 @@ def signal(
     The dynamic handler takes every signal that no other handler does, as `(name, arguments)`. A handler that has not
     finished when the workflow closes is abandoned with a warning, unless `unfinished_policy` is `ABANDON`.
     """
-    if fn is None:
-        return lambda fn: Signal(fn, name, dynamic, description, unfinished_policy)
-    return Signal(fn, name, dynamic, description, unfinished_policy)
+
+    def handler(fn: Any) -> Any:
+        kind = AsyncSignal if is_coroutine_function(fn) else Signal
+        return kind(fn, name, dynamic, description, unfinished_policy)
+
+    return handler if fn is None else handler(fn)
 
 
 @overload
@@ -374,6 +483,8 @@ def query(fn: Any = None, /, *, name: str | None = None, dynamic: bool = False, 
 
 
 @overload
+def update(fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncUpdate[P, R]: ...  # type: ignore[overload-overlap]
+@overload
 def update(fn: Callable[P, R], /) -> Update[P, R]: ...
 @overload
 def update(
@@ -382,7 +493,7 @@ def update(
     dynamic: bool = False,
     description: str = "",
     unfinished_policy: HandlerUnfinishedPolicy = _WARN,
-) -> Callable[[Callable[P, R]], Update[P, R]]: ...
+) -> _DecorateUpdate: ...
 def update(
     fn: Any = None,
     /,
@@ -393,6 +504,9 @@ def update(
     unfinished_policy: HandlerUnfinishedPolicy = _WARN,
 ) -> Any:
     """Handle an update: on a method of a workflow class, or on a local function inside a running workflow."""
-    if fn is None:
-        return lambda fn: Update(fn, name, dynamic, description, unfinished_policy)
-    return Update(fn, name, dynamic, description, unfinished_policy)
+
+    def handler(fn: Any) -> Any:
+        kind = AsyncUpdate if is_coroutine_function(fn) else Update
+        return kind(fn, name, dynamic, description, unfinished_policy)
+
+    return handler if fn is None else handler(fn)

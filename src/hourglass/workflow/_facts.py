@@ -19,6 +19,7 @@ from hourglass._engine.commands import SetPatchMarker, UpsertMemo, UpsertSearchA
 from hourglass._engine.context import LiveRun, current_run, merge, require_run
 from hourglass._engine.events import Activation
 from hourglass._engine.fibers import current_fiber, require_fiber
+from hourglass._engine.messages import current_update
 from hourglass._engine.options import RetryPolicy, named_values, policy_from
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass.converter import Payload, SearchAttributes, decode_search_attribute, encode_search_attributes
@@ -128,8 +129,8 @@ _LARGE_HISTORY, _LONG_HISTORY = 4 * 1024 * 1024, 4096  # where Temporal begins t
 
 
 @dataclass(frozen=True, kw_only=True)
-class Info:
-    """Who a workflow is, and where it stands."""
+class BasicInfo:
+    """Who a workflow is: what both faces of `info()` tell in the same way."""
 
     workflow_id: str
     run_id: str
@@ -157,7 +158,6 @@ class Info:
     retry_policy: RetryPolicy | None
     history_length: int
     history_size: int
-    is_continue_as_new_suggested: bool
     continue_as_new_reasons: tuple[str, ...]
     """Why, if it is suggested: `HISTORY_SIZE_TOO_LARGE`, `TOO_MANY_HISTORY_EVENTS`, `TOO_MANY_UPDATES`."""
     cancel_requested: bool
@@ -169,8 +169,6 @@ class Info:
     raw_search_attributes: Mapping[str, Payload] = field(repr=False)
     current_deployment_version: WorkerDeploymentVersion | None = None
     """The version of the worker that handles the current workflow task; None where it has none."""
-    is_target_worker_deployment_version_changed: bool = False
-    """Whether this run, which is pinned, would go to another version were it begun now: a good time to continue as new."""
 
     @property
     def parent(self) -> ParentInfo | None:
@@ -209,6 +207,15 @@ class Info:
         return "" if version is None else version.build_id
 
 
+@dataclass(frozen=True, kw_only=True)
+class Info(BasicInfo):
+    """Who a workflow is, and where it stands."""
+
+    is_continue_as_new_suggested: bool
+    is_target_worker_deployment_version_changed: bool = False
+    """Whether this run, which is pinned, would go to another version were it begun now: a good time to continue as new."""
+
+
 @dataclass(frozen=True)
 class ParentInfo:
     """The workflow that started this one as a child."""
@@ -237,49 +244,59 @@ class UpdateInfo:
 def info() -> Info:
     """Who this workflow is, and where it stands."""
     live = require_run("workflow.info")
+    return Info(
+        **facts_of(live),
+        is_continue_as_new_suggested=live.facts.continue_as_new_suggested,
+        is_target_worker_deployment_version_changed=live.facts.target_version_changed,
+    )
+
+
+def facts_of(live: LiveRun) -> dict[str, Any]:
+    """The fields of `BasicInfo`."""
     started = live.started
     assert started is not None
     facts = live.facts
-    return Info(
-        workflow_id=started.workflow_id,
-        run_id=live.state.run_id,
-        workflow_type=started.workflow_type,
-        namespace=live.settings.namespace,
-        task_queue=live.settings.task_queue,
-        attempt=started.attempt,
-        start_time=_moment(live.begun_ns),
-        workflow_start_time=_moment(started.start_time_ns),
-        original_execution_run_id=started.original_execution_run_id or live.state.run_id,
-        first_execution_run_id=started.first_execution_run_id or live.state.run_id,
-        continued_run_id=started.continued_run_id or None,
-        parent_namespace=started.parent_namespace or None,
-        parent_workflow_id=started.parent_workflow_id or None,
-        parent_run_id=started.parent_run_id or None,
-        root_workflow_id=started.root_workflow_id or None,
-        root_run_id=started.root_run_id or None,
-        cron_schedule=started.spec.cron_schedule or None,
-        execution_timeout=_span(started.spec.execution_timeout),
-        run_timeout=_span(started.spec.run_timeout),
-        task_timeout=_span(started.spec.task_timeout),
-        retry_policy=policy_from(started.spec.retry_policy),
-        history_length=facts.history_length,
-        history_size=facts.history_size,
-        is_continue_as_new_suggested=facts.continue_as_new_suggested,
-        continue_as_new_reasons=_reasons(facts),
-        cancel_requested=live.cancel_reason is not None,
-        cancel_reason=live.cancel_reason,
-        priority_key=started.spec.priority_key,
-        headers=dict(started.headers),
-        raw_memo=dict(live.notes.memo),
-        raw_search_attributes=dict(live.notes.search_attributes),
-        current_deployment_version=facts.deployment_version,
-        is_target_worker_deployment_version_changed=facts.target_version_changed,
-    )
+    return {
+        "workflow_id": started.workflow_id,
+        "run_id": live.state.run_id,
+        "workflow_type": started.workflow_type,
+        "namespace": live.settings.namespace,
+        "task_queue": live.settings.task_queue,
+        "attempt": started.attempt,
+        "start_time": _moment(live.begun_ns),
+        "workflow_start_time": _moment(started.start_time_ns),
+        "original_execution_run_id": started.original_execution_run_id or live.state.run_id,
+        "first_execution_run_id": started.first_execution_run_id or live.state.run_id,
+        "continued_run_id": started.continued_run_id or None,
+        "parent_namespace": started.parent_namespace or None,
+        "parent_workflow_id": started.parent_workflow_id or None,
+        "parent_run_id": started.parent_run_id or None,
+        "root_workflow_id": started.root_workflow_id or None,
+        "root_run_id": started.root_run_id or None,
+        "cron_schedule": started.spec.cron_schedule or None,
+        "execution_timeout": _span(started.spec.execution_timeout),
+        "run_timeout": _span(started.spec.run_timeout),
+        "task_timeout": _span(started.spec.task_timeout),
+        "retry_policy": policy_from(started.spec.retry_policy),
+        "history_length": facts.history_length,
+        "history_size": facts.history_size,
+        "continue_as_new_reasons": _reasons(facts),
+        "cancel_requested": live.cancel_reason is not None,
+        "cancel_reason": live.cancel_reason,
+        "priority_key": started.spec.priority_key,
+        "headers": dict(started.headers),
+        "raw_memo": dict(live.notes.memo),
+        "raw_search_attributes": dict(live.notes.search_attributes),
+        "current_deployment_version": facts.deployment_version,
+    }
 
 
 def current_update_info() -> UpdateInfo | None:
     """The update whose handler or validator this is, or that spawned this function; None elsewhere."""
     live = require_run("workflow.current_update_info")
+    asked = current_update.get()
+    if asked is not None:
+        return UpdateInfo(*asked)
     fiber = current_fiber()
     path = () if fiber is None else fiber.path
     if fiber is None or len(path) < 2 or path[0] != "update":

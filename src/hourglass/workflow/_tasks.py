@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from hourglass._engine import operations
 from hourglass._engine.context import call_site, current_run
-from hourglass._engine.fibers import FiberTask, Task, error_of, require_fiber, was_cancelled
+from hourglass._engine.fibers import FiberTask, LoopFiber, Task, error_of, require_fiber, was_cancelled
 from hourglass._engine.fibers import wait_for as wait_until
 from hourglass._engine.operations import Timer, sleep_intercepted
 from hourglass._engine.options import Duration, optional_seconds, seconds
@@ -37,14 +38,18 @@ def sleep(duration: Duration, /, *, summary: str = "") -> None:
         operations.sleep(length, summary)
 
 
-def spawn(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Task[R]:
-    """Run a function of the workflow's side by side with the caller; `task.result()` waits for it."""
+@overload
+def spawn(fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> Task[R]: ...
+@overload
+def spawn(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Task[R]: ...
+def spawn(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Task[Any]:
+    """Run a function of the workflow's, plain or `async def`, side by side with the caller; `task.result()` waits for it."""
     fiber = require_fiber("workflow.spawn")
     if not callable(fn):
         raise UsageError(f"workflow.spawn takes a function, not {type(fn).__name__}")
     label = getattr(fn, "__name__", type(fn).__name__)
-    call: Callable[[], R] = lambda: fn(*args, **kwargs)  # noqa: E731
-    task: FiberTask[R] = FiberTask(fiber.run, fiber.next_child_path(), label, call)
+    call: Callable[[], Any] = lambda: _awaited(fn(*args, **kwargs))  # noqa: E731
+    task: FiberTask[Any] = FiberTask(fiber.run, fiber.next_child_path(), label, call)
     task.scope = fiber.scope
     if fiber.scope is not None:
         fiber.scope.add(task)
@@ -52,6 +57,38 @@ def spawn(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Task[R]:
         task.spawned_at = call_site()
     task.start_soon()
     return task
+
+
+def _awaited(value: Any) -> Any:
+    return run_async(value) if inspect.iscoroutine(value) else value
+
+
+def run_async(coroutine: Coroutine[Any, Any, R], /) -> R:
+    """Run a coroutine on the run's event loop and wait for its result: `workflow.run_async(fetch_all(orders))`.
+
+    In it asyncio works as in an `async def` workflow: `asyncio.sleep` is a durable timer, activities are awaited. When the
+    caller is cancelled, the coroutine is.
+    """
+    if not inspect.iscoroutine(coroutine):
+        raise UsageError(
+            f"workflow.run_async takes a coroutine, such as `fetch(order)` of an `async def fetch`, not "
+            f"{type(coroutine).__name__}"
+        )
+    try:
+        fiber = require_fiber("workflow.run_async")
+        if isinstance(fiber, LoopFiber):
+            raise UsageError("workflow.run_async waits, and stands in `async def` code: await the coroutine")
+    except BaseException:
+        coroutine.close()
+        raise
+    from hourglass._engine.event_loop import CoroutineTask  # asyncio is loaded where it is used
+
+    task: CoroutineTask[R] = CoroutineTask(fiber.run.loop, coroutine)
+    task.looked_at = True
+    if fiber.scope is not None:
+        fiber.scope.add(task)
+    result: R = wait_until(task)
+    return result
 
 
 @overload

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -17,10 +17,11 @@ PATIENCE = 40.0
 
 
 class Child:
-    """A process of `program`; ended for good when the block ends."""
+    """A process of `program`; ended for good when the block ends. `within` is a command that starts it."""
 
-    def __init__(self, role: str, *arguments: object) -> None:
-        command = [sys.executable, "-m", "tests.embedded.sharing.program", role, *map(str, arguments)]
+    def __init__(self, role: str, *arguments: object, within: Sequence[str] = ()) -> None:
+        program = [sys.executable, "-m", "tests.embedded.sharing.program", role, *map(str, arguments)]
+        command = [*within, *program]
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

@@ -31,16 +31,18 @@ def connect(path: str) -> Client:
     return Client.connect(f"local:{path}")
 
 
-def serve(client: Client, queue: str = "default") -> Worker:
-    return Worker(client, queue, workflows=work.WORKFLOWS, activities=work.ACTIVITIES, deadlock_timeout=None)
+def serve(client: Client, queue: str = "default", *more: object) -> Worker:
+    workflows = [*work.WORKFLOWS, *more]
+    return Worker(client, queue, workflows=workflows, activities=work.ACTIVITIES, deadlock_timeout=None)
 
 
 def worker(path: str, *queues: str) -> None:
     """A worker that says what its part in the file is when it is asked, and ends when it is told to."""
     first, *others = queues or ("default",)
+    newer = [work.newcomer] if "newer" in others else []
     with connect(path) as client:
         try:
-            running = serve(client, first).start()
+            running = serve(client, first, *newer).start()
         except Exception as error:
             say(f"refused: {type(error).__name__}: {error}")
             return
@@ -51,6 +53,10 @@ def worker(path: str, *queues: str) -> None:
             match line.split():
                 case ["standing"]:
                     say(running._report()["engine"])
+                case ["processes"]:
+                    say(" ".join(str(each.process_id) for each in running.tree.processes()))
+                case ["tree"]:
+                    say(" / ".join(line for line in running.tree.render().splitlines() if "process" in line))
                 case ["stop"]:
                     running.shutdown()
                     say("stopped")

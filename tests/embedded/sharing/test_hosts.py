@@ -13,12 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.specs import made
 
 from hourglass._contract import service as s
-from hourglass._contract.handle import HandleBroken, HandleConfig, Shutdown
-from hourglass._embedded.sharing import calls, unix_socket
+from hourglass._contract.handle import ActivityOk, HandleBroken, HandleConfig, Shutdown
+from hourglass._embedded.sharing import calls, unix_socket, wire
 from hourglass._embedded.sharing import shared_file as host_module
 from hourglass._embedded.sharing.calls import was_carried_out
 from hourglass._embedded.sharing.connection import FileConnection, connect_file
@@ -120,6 +121,87 @@ def test_a_worker_of_a_queue_that_the_owner_does_not_serve_works(tmp_path: Path)
                 "WORKFLOW_EXECUTION_ENDING", "the run has closed"
             )
             await second.finalize_shutdown()
+
+    run(body)
+
+
+def test_a_process_that_is_silent_loses_its_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was stopped keeps its connection and does nothing: after ten looks others get what it has, and it
+    hears so when it runs again.
+    """
+    monkeypatch.setattr(wire, "SIGN_OF_LIFE", 60.0)
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 3) as (one, two, three):
+            await one.open_handle(config("the owner's"))
+            silent = await two.open_handle(config())
+            started = await one.call(start("w"))
+            assert await poll(silent) == started.run_id
+            monkeypatch.setattr(wire, "SIGN_OF_LIFE", 0.001)
+            other = await three.open_handle(config())
+            monkeypatch.setattr(host_module, "LOOK", 0.02)
+            one._changed.ring()
+            assert await poll(other) == started.run_id
+            with pytest.raises(HandleBroken):
+                await silent.poll_activation()
+            assert other.in_process is not None, "the one that speaks keeps its own"
+
+    run(body)
+
+
+def test_a_peer_that_does_not_read_gets_no_more_than_its_slots(tmp_path: Path) -> None:
+    """The owner goes on, and gives the rest to others; with the end of the connection they get that, too."""
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 2) as (one, two):
+            handle = await one.open_handle(config("the owner's"))
+            assert handle.engine is not None
+            peer = unix_socket.reach(one.path)
+            assert peer is not None
+            mute = HandleConfig(task_queue="q", identity="mute", max_concurrent_workflow_tasks=3)
+            for message in (
+                wire.Hello(protocol=wire.PROTOCOL, namespace="default", pid=1),
+                wire.OpenHandle(1, 1, mute),
+            ):
+                data = wire.encode(message)
+                peer.send(len(data).to_bytes(4, "big") + data)
+            await until(lambda: "q" in handle.engine.engine.queues.served())  # type: ignore[union-attr]
+            runs = {(await one.call(start(f"w{number}"))).run_id for number in range(20)}
+            second = await two.open_handle(config())
+            got = {await poll(second) for _ in range(17)}
+            assert len(got) == 17
+            unix_socket.close(peer)
+            assert got | {await poll(second) for _ in range(3)} == runs
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        wire.WorkAnswers(handle=1, returned=(ActivityOk(b"no token"),)),
+        wire.WorkAnswers(handle=1, heartbeats=((b"{}", ()),)),
+    ],
+)
+def test_a_worker_that_talks_nonsense_is_cut_off(tmp_path: Path, nonsense: wire.WorkAnswers) -> None:
+    """Its connection ends, its work is given to others, and the owner goes on; what concerns no handle of it is ignored."""
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 3) as (one, two, three):
+            await one.open_handle(config("the owner's"))
+            second = await two.open_handle(config())
+            started = await one.call(start("w"))
+            assert await poll(second) == started.run_id
+            third = await three.open_handle(config())
+            owner = await two.calls.reach()
+            assert owner is not None
+            owner.tell(wire.WorkAnswers(handle=99, evictions=("no run",)))
+            owner.tell(wire.ShutDownHandle(99))
+            await owner.close_handle(99)
+            assert owner.is_open
+            owner.tell(msgspec.structs.replace(nonsense, handle=next(iter(owner._handles))))
+            assert await poll(third) == started.run_id
+            assert one.standing == "owner"
 
     run(body)
 

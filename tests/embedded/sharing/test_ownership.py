@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hourglass._embedded.sharing import unix_socket
+from hourglass._embedded.sharing import ownership, unix_socket
 from hourglass._embedded.sharing.ownership import FileLock
 from hourglass.errors import StorageError
 
@@ -51,16 +51,36 @@ def test_a_note_that_makes_no_sense_harms_nobody(tmp_path: Path) -> None:
     lock.drop()
 
 
-def test_a_file_of_another_machine_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("boot", ["77ad0000-0000-0000-0000-000000000000", ""])
+def test_a_file_of_another_machine_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, boot: str
+) -> None:
     """A lock that a process of another machine holds (on a network's disk) is an error that says so."""
     path = str(tmp_path / "a.db")
     with monkeypatch.context() as there:
         there.setattr("socket.gethostname", lambda: "elsewhere")
+        there.setattr(ownership, "boot_id", lambda: boot)
         holder = FileLock(path)
         holder.try_take()
     with pytest.raises(StorageError, match=r"process .* of another machine, elsewhere"):
         FileLock(path).try_take()
     holder.drop()
+
+
+def test_a_container_of_this_machine_has_a_name_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What counts is the kernel that both run on, not the host name."""
+    path = str(tmp_path / "a.db")
+    with monkeypatch.context() as there:
+        there.setattr("socket.gethostname", lambda: "container-1")
+        holder = FileLock(path)
+        holder.try_take()
+    other = FileLock(path)
+    assert not other.try_take()
+    holder.drop()
+    assert other.try_take()
+    other.drop()
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])

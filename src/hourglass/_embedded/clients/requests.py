@@ -767,6 +767,8 @@ def _pending(activity: OpenActivity) -> s.PendingActivity:
         next_attempt_time_ns=0 if activity.started_ns else activity.available_ns,
         last_started_time_ns=activity.last_started_ns,
         last_worker_identity=activity.identity,
+        # An attempt that has begun counts as heard of, for its timeout; here only a heartbeat does.
+        last_heartbeat_time_ns=activity.heartbeat_ns if activity.heartbeat_ns > activity.started_ns else 0,
     )
 
 

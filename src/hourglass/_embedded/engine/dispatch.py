@@ -25,7 +25,7 @@ from hourglass._contract.handle import (
 from hourglass._embedded.clock import SECOND
 from hourglass._embedded.engine.deployments import Deployments
 from hourglass._embedded.engine.run import AttemptToken, LoadedRun, TakenAttempt, WaitingQuery
-from hourglass._embedded.engine.runs import RunTable
+from hourglass._embedded.engine.runs import LOST_WITH_PROCESS, RunTable, say_lost
 from hourglass._embedded.engine.task_queues import QueuePoller
 from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules import transitions
@@ -49,9 +49,8 @@ from hourglass.errors import HourglassError, ServiceError
 def activity_task(namespace: str, run: Run, activity: OpenActivity, token: bytes) -> ActivityTask:
     """An attempt that has started, as a worker gets it. Pure."""
     scheduled, spec = activity.scheduled, activity.spec
-    key = key_of(run, activity)
-    if key != spec.priority_key:  # the run's own, where nothing is said of the activity's
-        spec = msgspec.structs.replace(spec, priority_key=key)
+    if not spec.priority_key and run.started.spec.priority_key:  # the run's own
+        spec = msgspec.structs.replace(spec, priority_key=key_of(run, activity))
     return ActivityTask(
         token=token,
         activity_id=scheduled.activity_id,
@@ -130,7 +129,7 @@ class ActivityDispatch:
             return task
         in_hand.handed_out = True
         late = self._runs.clock.now_ns() - activity.started_ns
-        if late * NEGLIGIBLE <= narrowest_timeout(activity) * SECOND:
+        if late * NEGLIGIBLE <= narrowest_timeout(activity.spec) * SECOND:
             return task
         self._runs.change(record, lambda run, now: transitions.hand_out_attempt(run, activity, now))
         started = record.run.activities.get(scheduled)
@@ -179,7 +178,12 @@ class ActivityDispatch:
         if eager is not None and run.task is None and run.task_count and runs.may_go_on(record):
             now = runs.clock.now_ns()
             step = complete_and_take_task(run, activity, value, who, now, eager)
-            if step.run.task_is_started and len(step.encoded) <= runs.limits.transaction_bytes:
+            task = step.run.task
+            if (
+                task is not None
+                and task.started_event_id
+                and len(step.encoded) <= runs.limits.transaction_bytes
+            ):
                 runs.go_on(record, step, now, to_worker=True)
                 return True
         runs.change(
@@ -232,7 +236,9 @@ class ActivityDispatch:
         found = self.find(token)
         if found is not None and not found[1].deferred:
             record, activity = found
+            before = record.run
             self._runs.change(record, lambda run, now: transitions.lose_attempt_of(run, activity, now))
+            say_lost(before, record.run, (activity.scheduled_event_id,), LOST_WITH_PROCESS)
 
     def give_back(self, token: AttemptToken) -> None:
         """An attempt that was taken did not reach a worker: it waits again."""

@@ -73,10 +73,12 @@ class Engine:
         self.is_recovered = False
         """Whether the runs that were in flight are in memory: not where a process has opened the file for a moment."""
 
-    async def open_existing(self) -> None:
+    async def open_existing(self, *, took_over: bool = False) -> None:
         """Begin an epoch: recover the runs that the store knows and that were in flight or are due, and from
-        now on look after those that are not in memory. Returns when all are offered. Raises `StorageError`.
+        now on look after those that are not in memory. Returns when all are offered. Raises `StorageError`. `took_over`:
+        another process has just ended, and what its workers had is tried again without a pause.
         """
+        self.runs.took_over = took_over
         self.deployments.load()
         self.schedules.load()  # runs that are overdue may close on the way
         self.is_recovered = True

@@ -17,6 +17,7 @@ import msgspec
 
 from hourglass._embedded.clock import Cancel
 from hourglass._embedded.engine.task_queues import QueuePoller
+from hourglass._embedded.rules.activities import deadline
 from hourglass._embedded.rules.limits import Limits, encoded_size
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.updates import Updates
@@ -143,7 +144,7 @@ class LoadedRun:
                     self.live.add(event_id)
                 else:
                     self.live.discard(event_id)
-                when = activity_wake_ns(activity, now_ns)
+                when = deadline(activity)[0] if activity.started_ns else activity_wake_ns(activity, now_ns)
             self.wakes.enter(event_id, when)
             if when and (not earliest or when < earliest):
                 earliest = when

@@ -18,13 +18,13 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 
 import msgspec
 
 from hourglass._contract.service import WorkflowStatus
-from hourglass._embedded.clock import SECOND, Clock
+from hourglass._embedded.clock import SECOND, Clock, to_ns
 from hourglass._embedded.engine.run import EndListener, LoadedRun, NoListener
 from hourglass._embedded.engine.task_queues import TaskQueues
 from hourglass._embedded.engine.transactions import EffectsOnOthers, Part, Transaction, joined
@@ -48,13 +48,13 @@ class Alarms:
 
     def __init__(self, clock: Clock, elapse: Callable[[LoadedRun], None]) -> None:
         self._clock = clock
-        self._early_is_harmless = clock.early_is_harmless
+        self.early_is_harmless = clock.early_is_harmless
         self._elapse = elapse
 
     def set(self, record: LoadedRun, earliest: int, now: int) -> None:
         """Let the run be looked at when it must be; `earliest` is what the things that changed need."""
         run = record.run
-        if record.alarm is not None and self._early_is_harmless and run.status is RUNNING:
+        if record.alarm is not None and self.early_is_harmless and run.status is RUNNING:
             due, task = record.alarm_ns, run.task
             # Where it is too early it will find nothing due and be set anew. Of the run as a whole, a task's times
             # alone can be earlier than before.
@@ -190,6 +190,8 @@ class RunTable:
         self._kept_back: dict[str, LoadedRun] = {}
         self._kept_long: list[LoadedRun] = []
         self._timer_runs = False
+        self.took_over = False
+        """Whether another process has just ended, and this one goes on with what it had."""
         self.parked: dict[str, StorageError] = {}
         """Runs of which something could not be written, and why: nothing of them is given out until the store is
         opened anew; they can be looked at, and ended.
@@ -285,11 +287,15 @@ class RunTable:
         started: h.WorkflowExecutionStarted,
         signal: h.WorkflowExecutionSignaled | None = None,
         request_ids: tuple[str, ...] = (),
+        *,
+        is_first: bool = False,
     ) -> LoadedRun:
-        """Begin a run, by a signal or without; its id is `started.original_run_id`."""
+        """Begin a run, by a signal or without; its id is `started.original_run_id`. `is_first`: the caller knows that its
+        workflow has no other.
+        """
         now = self.clock.now_ns()
         signals = () if signal is None else (signal,)
-        record, earliest = self._begin(started, signals, request_ids, now)
+        record, earliest = self._begin(started, signals, request_ids, now, is_first=is_first)
         if self._transaction.is_open:
             self._transaction.add(Part(record, self._change_of(record, request_ids, now), _NOTHING, earliest))
         else:
@@ -359,10 +365,13 @@ class RunTable:
         return ""
 
     def may_go_on(self, record: LoadedRun) -> bool:
-        """Whether `go_on` may be asked for a run: it is open, within its limits, and nothing keeps it from being changed."""
+        """Whether `go_on` may be asked for a run: it is open, not paused, within its limits, and nothing keeps it from being
+        changed.
+        """
         run, limits = record.run, self.limits
         return (
             run.status is RUNNING
+            and run.paused is None
             and run.length <= limits.history_events
             and run.history_size <= limits.history_bytes
             and not self.stopped
@@ -397,8 +406,10 @@ class RunTable:
             record.number = self.appended = number = self.store.append(change)
             record.stored_wake_ns = AT_ONCE
             self._commits.appended(number)
-        earliest = record.look(step.touched, now)
-        self._alarms.set(record, earliest, now)
+        earliest, due = record.look(step.touched, now), record.alarm_ns
+        is_late = 0 < earliest < due or (to_worker and now + to_ns(run.started.spec.task_timeout) < due)
+        if record.alarm is None or not self._alarms.early_is_harmless or is_late:
+            self._alarms.set(record, earliest, now)
         if record.changed.waiters:
             record.changed.ring()
 
@@ -577,7 +588,10 @@ class RunTable:
         if stored.run.run_id in self.parked:
             return record
         if needs_recovery(stored.run):
-            self._apply(record, recover(record.run, self.new_run_id(), now), pending, now)
+            self._apply(
+                record, recover(record.run, self.new_run_id(), now, at_once=self.took_over), pending, now
+            )
+            say_lost(stored.run, record.run, stored.run.activities, LOST_WITH_PROCESS)
         else:
             self._announce(record, pending, earliest, now)
         self._set_back(record, now)
@@ -591,9 +605,11 @@ class RunTable:
         signals: tuple[h.WorkflowExecutionSignaled, ...],
         request_ids: tuple[str, ...],
         now: int,
+        *,
+        is_first: bool = False,
     ) -> tuple[LoadedRun, int]:
         workflow_id = started.workflow_id
-        has_past = bool(
+        has_past = not is_first and bool(
             started.continued_run_id or self._current.get(workflow_id) or self.store.current(workflow_id)
         )
         step = transitions.open_run(started.original_run_id, started, now, signals)
@@ -741,13 +757,51 @@ class RunTable:
                 due -= withheld
             ids = self.queues.policy.due_now(sorted(due))
             follower = self.new_run_id() if record.run.deadline_ns else ""
+            before = record.run
+            # Of an attempt that a worker has, the worker is told, and its log tells.
+            alone = [each for each in ids if each not in record.attempts] if before.activities else ()
             self.change(
                 record,
                 lambda run, now: transitions.elapse(run, ids, follower, now, task_is_withheld=still),
                 looked=due,
             )
+            if alone:
+                say_lost(before, record.run, alone, "timed out, and no worker had it")
             if not self._transaction.is_open:
                 self.queues.dispatch()
+
+
+LOST_WITH_PROCESS = "was lost with the process of its worker"
+
+
+def say_lost(before: Run, after: Run, ids: Iterable[int], what: str) -> None:
+    """Log the attempts of these activities that a change has ended, where no worker is there to log them."""
+    if not after.is_open:
+        return  # it ended with all that it had
+    for event_id in ids:
+        activity, now = before.activities.get(event_id), after.activities.get(event_id)
+        if activity is None or (now is not None and now.attempt == activity.attempt):
+            continue
+        scheduled, workflow_id = activity.scheduled, before.started.workflow_id
+        logger.log(
+            logging.ERROR if now is None else logging.WARNING,
+            "activity %s of workflow %s (id %s, attempt %d) %s%s",
+            scheduled.activity_type,
+            workflow_id,
+            scheduled.activity_id,
+            activity.attempt,
+            what,
+            ": it is not tried again" if now is None else "; it is tried again",
+            extra={
+                "workflow_id": workflow_id,
+                "run_id": before.run_id,
+                "workflow_type": before.started.workflow_type,
+                "task_queue": activity.spec.task_queue,
+                "activity_type": scheduled.activity_type,
+                "activity_id": scheduled.activity_id,
+                "attempt": activity.attempt,
+            },
+        )
 
 
 def _waits_with_a_limit(activity: OpenActivity, now_ns: int) -> bool:

@@ -58,7 +58,7 @@ def start_workflow(
     ids = tuple(filter(None, (request.request_id, signal.request_id if signal is not None else "")))
     if request.spec.search_attributes:
         runs.attributes.learn(request.spec.search_attributes)
-    record = runs.open(_first_event(runs, request, run_id, last), event, ids)
+    record = runs.open(_first_event(runs, request, run_id, last), event, ids, is_first=existing is None)
     return Started(record.run.run_id), record
 
 

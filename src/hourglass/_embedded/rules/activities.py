@@ -122,9 +122,9 @@ def deadline(activity: OpenActivity) -> tuple[int, TimeoutType]:
     return when, kind
 
 
-def narrowest_timeout(activity: OpenActivity) -> float:
+@lru_cache(maxsize=1024)
+def narrowest_timeout(spec: ActivitySpec) -> float:
     """The shortest of the timeouts that run while a worker has an attempt; 0 if there is none."""
-    spec = activity.spec
     limits = (spec.start_to_close_timeout, spec.heartbeat_timeout, spec.schedule_to_close_timeout)
     return min([limit for limit in limits if limit], default=0.0)
 
@@ -152,24 +152,27 @@ def without_details(failure: Failure) -> Failure:
     return msgspec.structs.replace(failure, info=TimeoutFailure(failure.info.type))
 
 
+LOST = "activity Heartbeat timeout: the process that ran this attempt has ended"
+
+
 def lost_failure(activity: OpenActivity) -> Failure:
     """The failure of an attempt whose process ended: what a heartbeat timeout would find out later."""
     return Failure(
-        "activity Heartbeat timeout: the process that ran this attempt has ended",
+        LOST,
         TimeoutFailure(TimeoutType.HEARTBEAT, activity.heartbeat_details),
         source="Server",
     )
 
 
 def completed(
-    activity: OpenActivity, result: Payload | None, identity: str, started_event_id: int = JUST_BEFORE
+    activity: OpenActivity, result: Payload | None, identity: str
 ) -> tuple[h.Attributes, h.Attributes]:
     """The events of an activity that returned."""
     return (
         _started(activity),
         h.ActivityTaskCompleted(
             scheduled_event_id=activity.scheduled_event_id,
-            started_event_id=started_event_id,
+            started_event_id=JUST_BEFORE,
             result=result,
             identity=identity,
         ),

@@ -82,7 +82,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check_fields(self, said: msgspec.Struct, names: Mapping[str, str]) -> None:
         for name, value in zip(said.__struct_fields__, msgspec.structs.astuple(said), strict=True):
-            if not value:  # most fields, of every request
+            # Most fields, of every request, say nothing, or are numbers.
+            if not value or type(value) is float or isinstance(value, int):
                 continue
             if isinstance(value, str):
                 if name in names and self.is_too_long(value):

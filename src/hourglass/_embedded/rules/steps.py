@@ -83,7 +83,7 @@ def complete_run(
     or follows.
     """
     task, started = run.task, run.started
-    if task is None or run.held or run.version is not None or run.children:
+    if task is None or run.held or run.version is not None or run.children or run.paused is not None:
         return None
     if started.parent_run_id or started.spec.cron_schedule:
         return None
@@ -125,9 +125,18 @@ def complete_and_take_task(
     the run has outgrown its limits.
     """
     limits, length, started = eager.limits, run.length, run.started.spec
-    began_ns = max(activity.started_ns, activity.after_ns)
+    event_id, began_ns = activity.scheduled_event_id, max(activity.started_ns, activity.after_ns)
     time_ns = max(now_ns, run.latest_ns, began_ns)
-    first, end = activities.completed(activity, result, identity, length + 1)
+    first = h.ActivityTaskStarted(
+        scheduled_event_id=event_id,
+        attempt=activity.attempt,
+        identity=activity.identity,
+        last_failure=activity.last_failure,
+        began_ns=began_ns,
+    )
+    end = h.ActivityTaskCompleted(
+        scheduled_event_id=event_id, started_event_id=length + 1, result=result, identity=identity
+    )
     events = [
         h.HistoryEvent(length + 1, began_ns or now_ns, first),
         h.HistoryEvent(length + 2, time_ns, end),
@@ -154,7 +163,7 @@ def complete_and_take_task(
         encoded += begun
         size += len(begun)
     pending = run.activities.copy()
-    del pending[activity.scheduled_event_id]
+    del pending[event_id]
     after = msgspec.structs.replace(
         run,
         length=length,
@@ -172,7 +181,7 @@ def complete_and_take_task(
         task_count=number,
         activities=pending,
     )
-    return Transition(after, tuple(events), encoded, frozenset((activity.scheduled_event_id,)))
+    return Transition(after, tuple(events), encoded, frozenset((event_id,)))
 
 
 def ask_for_activities(
@@ -187,7 +196,9 @@ def ask_for_activities(
     """
     task, limits, pending, spec = run.task, eager.limits, run.activities, run.started.spec
     count = len(commands)
-    if task is None or run.held or run.version is not None or spec.run_timeout or run.started.expiration_ns:
+    if task is None or run.held or run.version is not None or run.paused is not None:
+        return None
+    if spec.run_timeout or run.started.expiration_ns:
         return None
     if count > eager.attempts or count > _FEW or len(pending) + count > limits.pending:
         return None

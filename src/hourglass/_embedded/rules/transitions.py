@@ -24,7 +24,7 @@ from hourglass._contract.service import (
 )
 from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules import activities, steps
-from hourglass._embedded.rules.activities import lost_failure
+from hourglass._embedded.rules.activities import LOST, lost_failure
 from hourglass._embedded.rules.draft import Draft, Eager, take_task
 from hourglass._embedded.rules.draft import start_attempt as start_attempt
 from hourglass._embedded.rules.followers import next_attempt_or_run
@@ -376,18 +376,18 @@ def needs_recovery(run: Run) -> bool:
     return run.task_is_started or _is_speculative(run) or any(map(_was_in_hand, run.activities.values()))
 
 
-def recover(run: Run, new_run_id: str, now_ns: int) -> Transition:
+def recover(run: Run, new_run_id: str, now_ns: int, *, at_once: bool = False) -> Transition:
     """The process that served the run has ended.
 
-    Attempts are lost as a heartbeat timeout would lose them, and tried again as their policies say; the task
-    times out, and is wanted again at once.
+    Attempts are lost as a heartbeat timeout would lose them, and tried again as their policies say, or at once where
+    another process has taken over; the task times out, and is wanted again at once.
     """
     draft = Draft(run, now_ns)
     if run.deadline_ns and now_ns >= run.deadline_ns:
         return time_out_run(draft, new_run_id)
     for activity in run.activities.values():
         if _was_in_hand(activity):
-            lose_attempt(draft, activity, lost_failure(activity))
+            _lose_with_process(draft, activity, at_once)
     if _is_speculative(draft.run):
         forget_speculative_task(draft)
     elif draft.run.task_is_started:
@@ -398,8 +398,20 @@ def recover(run: Run, new_run_id: str, now_ns: int) -> Transition:
 def lose_attempt_of(run: Run, activity: OpenActivity, now_ns: int) -> Transition:
     """The process of the worker that had this attempt has ended, and others serve the run still."""
     draft = Draft(run, now_ns)
-    lose_attempt(draft, activity, lost_failure(activity))
+    _lose_with_process(draft, activity, True)
     return draft.step()
+
+
+def _lose_with_process(draft: Draft, activity: OpenActivity, at_once: bool) -> None:
+    """That its process ended is no fault of an activity's: where another process is there, it is tried again at once, if its
+    policy lets it. If the attempt before was lost, too, it may be this activity that ends processes: then its policy's pause
+    holds.
+    """
+    before = activity.last_failure
+    lose_attempt(draft, activity, lost_failure(activity))
+    again = draft.run.activities.get(activity.scheduled_event_id)
+    if at_once and again is not None and (before is None or before.message != LOST):
+        draft.put_activity(msgspec.structs.replace(again, available_ns=draft.now_ns))
 
 
 def lose_task(run: Run, now_ns: int) -> Transition:

@@ -65,7 +65,10 @@ class Wakes:
         if not when:
             if at is not None:
                 self._forget(event_id)
-        elif at is None or when < at:
+        elif at is None:
+            self._at[event_id] = when
+            heapq.heappush(self._heap, (when, event_id))
+        elif when < at:
             self._enter(when, event_id)
         elif when > at:
             self._put_off(when, event_id)

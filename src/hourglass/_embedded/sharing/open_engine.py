@@ -84,13 +84,18 @@ class OpenEngine:
 
     @staticmethod
     async def open(
-        opener: StoreOpener, path: str, namespace: str, retention: float = DEFAULT_RETENTION
+        opener: StoreOpener,
+        path: str,
+        namespace: str,
+        retention: float = DEFAULT_RETENTION,
+        *,
+        took_over: bool = False,
     ) -> OpenEngine:
         """Open the file to work on all of it: what was in flight is taken up. Raises `StorageError`."""
         store = await _open_store(opener, path, namespace)
         engine = Engine(store=store, namespace=namespace, retention=retention)
         try:
-            await engine.open_existing()
+            await engine.open_existing(took_over=took_over)
         except BaseException:
             engine.close()
             raise

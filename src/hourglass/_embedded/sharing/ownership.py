@@ -34,11 +34,14 @@ _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class LockNote(msgspec.Struct, frozen=True):
-    """What an owner writes about itself."""
+    """What an owner writes about itself. `boot` names the running kernel: containers on one machine have host names of their
+    own, and share it, as they share its locks.
+    """
 
     pid: int = 0
     since_ns: int = 0
     host: str = ""
+    boot: str = ""
 
 
 class FileLock:
@@ -204,7 +207,7 @@ class FileLock:
 
     def _check_machine(self, descriptor: int) -> None:
         note = _read_note(descriptor)
-        if note.host and note.host != socket.gethostname():
+        if _is_elsewhere(note):
             raise StorageError(
                 f"{self.path} is in use by process {note.pid} of another machine, {note.host}: "
                 "a file serves one machine; more than one need a Temporal server",
@@ -212,10 +215,27 @@ class FileLock:
             )
 
     def _write_note(self, descriptor: int) -> None:
-        text = msgspec.json.encode(LockNote(os.getpid(), self.since_ns, socket.gethostname()))
+        text = msgspec.json.encode(LockNote(os.getpid(), self.since_ns, socket.gethostname(), boot_id()))
         with contextlib.suppress(OSError):  # on a full disk there is no note: the lock is what counts
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, text, 0)
+
+
+def boot_id() -> str:
+    """What the kernel calls its present run; "" where it does not say (it does on Linux, in containers, too)."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as told:
+            return told.read().strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _is_elsewhere(note: LockNote) -> bool:
+    """Whether the owner is on another machine: the socket beside the file would not lead to it."""
+    ours = boot_id()
+    if note.boot and ours:
+        return note.boot != ours
+    return bool(note.host) and note.host != socket.gethostname()
 
 
 def _problem(descriptor: int, path: str) -> str:

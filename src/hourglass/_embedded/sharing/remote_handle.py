@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import msgspec
 
 from hourglass._contract.handle import (
+    ActivityCancel,
     ActivityDeferred,
     ActivityItem,
     ActivityOk,
@@ -124,11 +125,22 @@ class RemoteHandle:
     def fail(self, why: str) -> None:
         """The connection has ended, or the owner's engine has: nothing more comes, and nothing is heard."""
         if self._broken is None:
+            self._heartbeats.close()
+            self._stop_attempts()
             self._broken = HandleBroken(why)
             self._activations.clear()
             self._activities.clear()
-            self._heartbeats.close()
             self._ring()
+
+    def _stop_attempts(self) -> None:
+        """What the worker has is given to others: its attempts count for nothing any more, and need not go on."""
+        waiting = {item.token for item in self._activities}
+        cancels = [
+            ActivityCancel(token, "NOT_FOUND") for token in self._heartbeat_timeouts if token not in waiting
+        ]
+        taker = self.on_activities
+        if cancels and taker is not None and self._activity_polls:
+            taker(cancels)
 
     def _ring(self) -> None:
         self._task_bell.ring()

@@ -192,7 +192,9 @@ class _Peer:
     def _lost(self) -> None:
         self._server.peers.discard(self)
         self._calm()
-        self.workers.lose()
+        if self.workers.works:
+            self.workers.lose()
+            self._server.tell_processes()
         asks, self._asks = self._asks, {}
         for task, is_change in asks.values():
             if not is_change:  # what changes something goes on: its client will ask for the answer again

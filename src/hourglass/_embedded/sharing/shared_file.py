@@ -161,7 +161,9 @@ class SharedFile:
         """
         took_over, self._worked_for_other = self._worked_for_other, False
         try:
-            engine = await OpenEngine.open(self._opener, self.path, self.namespace, self.retention)
+            engine = await OpenEngine.open(
+                self._opener, self.path, self.namespace, self.retention, took_over=took_over
+            )
         except StorageError as error:
             self._failed(error)
             raise

@@ -80,10 +80,13 @@ def socket_path(path: str) -> str:
     beside = f"{name}-sock"
     if _fits(f"{path}-sock") or (_through_descriptors() and _fits(f"/proc/self/fd/0123456789/{beside}")):
         return os.path.join(directory, beside)
-    hashed = f".{hashlib.sha256(os.fsencode(path)).hexdigest()[:24]}-sock"
-    if _through_descriptors():
-        return os.path.join(directory, hashed)
-    return os.path.join(tempfile.gettempdir(), f"hourglass-{os.geteuid()}", hashed)
+    if _through_descriptors():  # by the name alone: containers may see the directory under paths of their own
+        return os.path.join(directory, _hashed(name))
+    return os.path.join(tempfile.gettempdir(), f"hourglass-{os.geteuid()}", _hashed(path))
+
+
+def _hashed(name: str) -> str:
+    return f".{hashlib.sha256(os.fsencode(name)).hexdigest()[:24]}-sock"
 
 
 def listen(path: str) -> socket.socket:

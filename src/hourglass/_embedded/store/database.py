@@ -28,6 +28,7 @@ import contextlib
 import errno
 import os
 import re
+import socket
 import sqlite3
 import stat
 import urllib.parse
@@ -222,7 +223,7 @@ def copy_database(
 ) -> None:
     """Copy what a connection sees now to a new file."""
     _check_destination(dest, overwrite, source)
-    draft = f"{dest}.partial-{os.getpid()}"
+    draft = f"{dest}.partial-{socket.gethostname()}-{os.getpid()}"  # in containers all processes have the same few numbers
     _remove(draft)
     try:
         make_private(draft)

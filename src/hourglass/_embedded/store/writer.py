@@ -38,19 +38,20 @@ from hourglass.errors import StorageError
 # --- one change per run -------------------------------------------------------------------------------------
 
 
-def coalesce(changes: Iterable[Change | ScheduleChange]) -> tuple[list[Change], list[ScheduleChange]]:
+def coalesce(changes: Sequence[Change | ScheduleChange]) -> tuple[list[Change], list[ScheduleChange]]:
     """One change per run, in the order in which the runs first appear, and one per schedule: only the last state need
     be written. Most runs change once in a batch: their change is given as it is.
     """
     merged: dict[str, Change] = {}
     schedules: dict[str, ScheduleChange] = {}
-    for change in flat(changes):
-        if isinstance(change, ScheduleChange):
-            schedules[change.schedule_id] = change
-            continue
-        run_id = change.run.run_id
-        known = merged.get(run_id)
-        merged[run_id] = change if known is None else _merge(known, change)
+    for each in changes:
+        for change in flat((each,)) if each.also else (each,):
+            if isinstance(change, ScheduleChange):
+                schedules[change.schedule_id] = change
+                continue
+            run_id = change.run.run_id
+            known = merged.get(run_id)
+            merged[run_id] = change if known is None else _merge(known, change)
     return list(merged.values()), list(schedules.values())
 
 
@@ -85,15 +86,18 @@ def flat(changes: Iterable[Change | ScheduleChange]) -> Iterable[Change | Schedu
 # --- the open runs that were written last -------------------------------------------------------------------
 
 
-class Written(NamedTuple):
+@dataclass(eq=False, slots=True)
+class Written:
     """An open run; `memo` and `search_attributes` are as lists show them, None where that is not known."""
 
     key: int
     names: tuple[str, str]
     """Its own id and its workflow's, as they are stored."""
-    memo: dict[str, Payload] | None
-    search_attributes: dict[str, Payload] | None
+    memo: dict[str, Payload] | None = None
+    search_attributes: dict[str, Payload] | None = None
     is_paused: bool = False
+    wake_ns: int | None = None
+    """Its wake time as it stands in the file, or will with the batch that is being built; None where that is not known."""
 
     def shows(self, run: Run) -> bool:
         """Whether lists show the run, which is open, as it is."""
@@ -111,12 +115,9 @@ class WrittenRuns:
     """Remembers open runs by their ids: under which keys they stand, and what lists show of them."""
 
     def __init__(self, next_key: int) -> None:
-        self._runs: dict[str, Written] = {}
+        self.runs: dict[str, Written] = {}
+        """Those that are remembered, by their ids."""
         self._next_key = next_key
-
-    def get(self, run_id: str) -> Written | None:
-        """A run, if it is remembered."""
-        return self._runs.get(run_id)
 
     def begin(self, run: Run) -> Written:
         """A run that is not in the file yet gets a key."""
@@ -126,23 +127,22 @@ class WrittenRuns:
     def learn(self, run: Run, key: int) -> Written:
         """A run is in the file under this key; what lists show of it is not known."""
         names = (plain(run.run_id), plain(run.started.workflow_id))
-        written = self._runs[run.run_id] = Written(key, names, None, None)
+        written = self.runs[run.run_id] = Written(key, names)
         return written
 
     def show(self, run: Run, written: Written) -> None:
         """Lists show an open run as it is."""
-        self._runs[run.run_id] = written._replace(
-            memo=run.memo, search_attributes=run.search_attributes, is_paused=run.paused is not None
-        )
+        written.memo, written.search_attributes = run.memo, run.search_attributes
+        written.is_paused = run.paused is not None
 
     def forget(self, run_id: str) -> None:
         """A run has closed, or is gone."""
-        self._runs.pop(run_id, None)
+        self.runs.pop(run_id, None)
 
     def keep_few(self, most: int) -> None:
         """Forget the oldest."""
-        while len(self._runs) > most:
-            del self._runs[next(iter(self._runs))]
+        while len(self.runs) > most:
+            del self.runs[next(iter(self.runs))]
 
 
 # --- rows of many tables by one statement -------------------------------------------------------------------
@@ -152,7 +152,8 @@ COLUMNS = (
     "drop_from", "drop_to", "request_id", "shown",
 )  # fmt: skip
 """What a row can say of a run (by its key), in any part: its state; events; one pending thing; which are gone; one
-request; and what lists show of it now.
+request; and what lists show of it now. A state without a run id is that of a run that is in the file: of its row only
+that changes (`wake_ns` says no more than that there is one), which leaves the indexes alone.
 """
 
 Row: TypeAlias = tuple[Any, ...]
@@ -179,6 +180,7 @@ CREATE TEMP TRIGGER take_step INSTEAD OF INSERT ON steps BEGIN
         WHERE NEW.run_id <> ''
         ON CONFLICT DO UPDATE SET
             wake_ns = excluded.wake_ns, close_ns = excluded.close_ns, state = excluded.state;
+    UPDATE runs SET state = NEW.state WHERE NEW.run_id = '' AND NEW.wake_ns <> 0 AND key = NEW.run;
     INSERT INTO events (run, first_id, data)
         SELECT NEW.run, NEW.first_id, NEW.events WHERE NEW.first_id > 0;
     DELETE FROM pending
@@ -459,8 +461,9 @@ class BatchWriter:
             self._known.forget(run_id)
 
     def _add(self, batch: Batch, change: Change) -> None:
-        run, before = change.run, length_before(change)
-        written = self._known.get(run.run_id) or self._unknown(run, is_new=not before)
+        run = change.run
+        before = run.length - len(change.events)  # as `length_before`
+        written = self._known.runs.get(run.run_id) or self._unknown(run, is_new=not before)
         if written is None:
             return
         is_open = run.status is RUNNING
@@ -468,7 +471,7 @@ class BatchWriter:
         size = len(state)
         events = NO_EVENTS
         if change.events:
-            data = array(len(change.events), events_as_bytes(change))
+            data = array(len(change.events), change.encoded or events_as_bytes(change))
             events = (change.events[0].id, data)
             size += len(data)
         kept: list[Row] = []
@@ -477,10 +480,15 @@ class BatchWriter:
             dropped = [(0, run.length)] if before else []  # whatever is left of it
         elif change.touched:
             kept, dropped = _pending_rows(run, change.touched, before)
-            size += sum([len(data) for _, data in kept])
+            for _, encoded in kept:
+                size += len(encoded)
         batch.size += size
-        close_ns = 0 if is_open else max(run.close_ns, 1)  # 0 says that it is open
-        state_row = (*written.names, change.wake_ns, close_ns, state)
+        if is_open and before and change.wake_ns and change.wake_ns == written.wake_ns:
+            state_row: Row = ("", "", 1, 0, state)  # nothing but its state has changed: no index is touched
+        else:
+            close_ns = 0 if is_open else max(run.close_ns, 1)  # 0 says that it is open
+            state_row = (*written.names, change.wake_ns, close_ns, state)
+            written.wake_ns = change.wake_ns
         requests = [plain(request_id) for request_id in change.request_ids] if change.request_ids else ()
         is_shown = is_open and written.shows(run)
         shown = "" if is_shown else self._show(batch, run, written, is_new=not before)
@@ -518,7 +526,7 @@ class BatchWriter:
         unknown = {
             plain(change.run.run_id): change.run
             for change in changes
-            if known.get(change.run.run_id) is None and length_before(change)
+            if change.run.run_id not in known.runs and length_before(change)
         }
         for key, name in self._find("run_id", "key", list(unknown)) if unknown else ():
             known.learn(unknown[name], key)
@@ -549,8 +557,9 @@ def _pending_rows(run: Run, touched: Iterable[int], before: int) -> tuple[list[R
     """What was touched and is pending now; what is gone, and may have been written by an earlier batch."""
     kept: list[Row] = []
     dropped: list[Row] = []
+    activities = run.activities
     for event_id in touched:
-        thing = run.pending(event_id)
+        thing = activities.get(event_id) or run.pending(event_id)
         if thing is not None:
             kept.append((event_id, bytearray(encode_pending(thing))))
         elif event_id <= before:

@@ -235,8 +235,9 @@ class Cache:
             activation = cached.cursor.after_completed(record.events, scheduled_event_id, result)
             if activation is not None:
                 self._runs[run_id] = self._runs.pop(run_id)  # now the most recently used
-                cached.task_number, cached.untouched = task.number, False
-                self._give(cached, activation, Out.EVENTS)
+                cached.task_number, cached.untouched, cached.out = task.number, False, Out.EVENTS
+                self.outstanding += 1  # as `_give`
+                self.ready.append((activation, self._engine.runs.appended - AHEAD))
                 return
         self.begin_task(record)
 

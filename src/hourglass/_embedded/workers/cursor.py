@@ -363,7 +363,8 @@ class Cursor:
         if newest.time_ns > self._time_ns:
             self._time_ns = newest.time_ns
         self._version = self._own_version
-        self._read_task_started(newest, started)
+        self._suggest, self._size = started.suggest_continue_as_new, started.history_size
+        self._target_changed = started.target_version_changed
         return self._make((e.ActivityCompleted(seq, result),), is_replaying=False)
 
     def walk_on(self) -> None:

@@ -22,12 +22,11 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from hourglass._bridge.handles import is_eviction
 from hourglass._contract.handle import ActivityItem, ActivityTask, Shutdown
 from hourglass._embedded.clock import to_ns
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine.commands import Completion
-from hourglass._engine.events import Activation, QueryReceived
+from hourglass._engine.events import Activation, QueryReceived, is_eviction
 from hourglass._runtime.evaluation import Verdict
 from hourglass.errors import WorkflowStuck
 from hourglass.testing._attempts import Attempts, Mishap

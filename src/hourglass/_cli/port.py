@@ -1,0 +1,127 @@
+"""`hourglass port`: a program of temporalio's, with its imports changed to `hourglass.aio`, as a diff.
+
+What is mechanical is done: the names in imports, and `temporalio.client.Client` where a module is used by its full name. What is
+not here is named, with its line: the reader decides. Nothing is imported of the program, and nothing is written unless
+`--write` says so.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hourglass._cli import console
+from hourglass.errors import UsageError
+
+THERE, HERE = "temporalio", "hourglass.aio"
+MODULES = ("activity", "client", "common", "envconfig", "exceptions", "testing", "worker", "workflow")
+
+REASONS = {
+    "api": "Temporal's own messages are not part of Hourglass; handles and histories are plain data",
+    "bridge": "Core is reached by Hourglass alone",
+    "contrib": "look under hourglass.contrib; pydantic models need no converter here",
+    "converter": "a Converter and a Codec are plain and synchronous: see docs/converter.md",
+    "nexusrpc": "Nexus is not supported",
+    "plugin": "plugins are not supported: use interceptors",
+    "runtime": "there is one runtime, and metrics are read from a worker's status_address",
+    "service": "errors of the service are hourglass.errors.ServiceError and its kinds",
+}
+
+
+def port(
+    files: Annotated[list[Path], typer.Argument(help="Python files, or directories of them.")],
+    write: Annotated[bool, typer.Option("--write", help="Change the files in place.")] = False,
+) -> None:
+    """Show how a temporalio program becomes one of Hourglass: a diff of its imports, and what is left to do by hand."""
+    left = 0
+    for path in _python_files(files):
+        before = _read(path)
+        after, notes = ported(before, str(path))
+        left += len(notes)
+        for line, note in notes:
+            console.note(f"{path}:{line}: {note}")
+        if after == before:
+            continue
+        sys.stdout.writelines(
+            difflib.unified_diff(
+                before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{path}", f"b/{path}"
+            )
+        )
+        if write:
+            path.write_text(after, encoding="utf-8")
+    if left:
+        raise typer.Exit(1)
+
+
+def _python_files(given: list[Path]) -> Iterator[Path]:
+    for path in given:
+        if path.is_dir():
+            yield from sorted(path.rglob("*.py"))
+        elif path.exists():
+            yield path
+        else:
+            raise UsageError(f"there is no file {path}")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is no text in UTF-8: {error}") from None
+
+
+def ported(source: str, name: str = "<program>") -> tuple[str, list[tuple[int, str]]]:
+    """The program with its imports changed, and what could not be: line and reason."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        raise UsageError(f"{name} is no Python that this interpreter reads: {error}") from None
+    places: list[tuple[int, int]] = []  # line and column, in bytes, of each `temporalio` to be changed
+    notes: list[tuple[int, str]] = []
+    lines = source.encode().splitlines(keepends=True)
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=str(module), level=0) if _is_theirs(module):
+                notes += [
+                    (node.lineno, each) for each in _missing(module, [alias.name for alias in node.names])
+                ]
+                places.append((node.lineno, lines[node.lineno - 1].index(THERE.encode(), node.col_offset)))
+            case ast.Import():
+                for alias in node.names:
+                    if _is_theirs(alias.name):
+                        notes += [(alias.lineno, each) for each in _missing(alias.name, [])]
+                        places.append((alias.lineno, alias.col_offset))
+            case ast.Name(id="temporalio"):
+                places.append((node.lineno, node.col_offset))
+    for line, column in sorted(set(places), reverse=True):
+        text = lines[line - 1]
+        lines[line - 1] = text[:column] + HERE.encode() + text[column + len(THERE) :]
+    return b"".join(lines).decode(), sorted(notes)
+
+
+def _is_theirs(module: str) -> bool:
+    return module == THERE or module.startswith(f"{THERE}.")
+
+
+def _missing(module: str, names: list[str]) -> Iterator[str]:
+    """What of an import is not here, in words."""
+    part = module.removeprefix(THERE).removeprefix(".").partition(".")[0]
+    if not part:
+        for name in names:
+            if name not in MODULES:
+                yield f"hourglass.aio has no {name}: {REASONS.get(name, 'it has no counterpart')}"
+        return
+    if part not in MODULES:
+        yield f"hourglass.aio has no {part}: {REASONS.get(part, 'it has no counterpart')}"
+        return
+    here = importlib.import_module(f"{HERE}.{part}")  # one of our own modules: `part` is in the table
+    for name in names:
+        if name != "*" and not hasattr(here, name):
+            yield f"hourglass.aio.{part} has no {name}"

@@ -1,0 +1,299 @@
+"""What coroutines wait for: activities, children, other workflows, conditions. The twin of `operations`, for `async def` code.
+
+There a result takes its turns as a small state machine; here, as in Temporal's Python SDK, a handle is a task of asyncio's that
+waits for the answer through `asyncio.wait`, so that the turns are asyncio's own, and so that `gather`, `wait` and
+`wait_for` take it for what it is. Being cancelled does not end such a wait: it asks the other side to stop, and the answer to
+that ends it.
+
+What is kept true for histories of either to fit: the order of commands is that of temporalio's instance, also where a
+cancellation meets a result (flags 1 and 2 of `behaviour`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from hourglass._engine.behaviour import Flag
+from hourglass._engine.commands import (
+    CancelChildWorkflow,
+    CancelSignalExternal,
+    RequestCancelActivity,
+    RequestCancelExternal,
+    RequestCancelLocalActivity,
+    ScheduleActivity,
+    ScheduleLocalActivity,
+    SignalExternalWorkflow,
+    StartChildWorkflow,
+)
+from hourglass._engine.context import LiveRun
+from hourglass._engine.event_loop import Awaited, timer_summary
+from hourglass._engine.events import ActivityBackedOff
+from hourglass._engine.fibers import require_fiber
+from hourglass._engine.operations import activity_error
+from hourglass._engine.options import CallSettings
+from hourglass._engine.scheduler import RESOLVED
+from hourglass._engine.specs import Payloads
+from hourglass._engine.state import ACTIVITY, CANCEL, CHILD, SIGNAL
+from hourglass.converter import Failure, Payload
+
+R = TypeVar("R")
+
+
+class _PauseError(BaseException):
+    """A local activity asks for a long pause before its next attempt."""
+
+
+class ActivityHandle(asyncio.Task[R], Generic[R]):
+    """An activity that was started: a task of asyncio's whose result is the activity's."""
+
+    def __init__(
+        self, run: LiveRun, command: ScheduleActivity | ScheduleLocalActivity, return_type: Any
+    ) -> None:
+        super().__init__(self._follow(), loop=run.loop, name=f"activity {command.activity_type}")
+        self._run = run
+        self._command = command
+        self._return_type = return_type
+        self._answer: asyncio.Future[Any] = run.loop.create_future()
+        self._backoff = 0.0
+        self._started = False
+        self._requested_seq = 0
+        run.loop.know(self)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        seq = self._command.seq
+        self._run.issue(self._command, self._run.loop.fiber, (ACTIVITY, seq), self)
+
+    async def _follow(self) -> R:
+        self._started = True
+        run = self._run
+        while True:
+            outcome, answer = await _answered(
+                run, self._answer, self._request_cancel, flag=Flag.CANCEL_BEATS_RESULT
+            )
+            if outcome is _PauseError:
+                await sleep(self._backoff)
+                self._schedule()
+            elif outcome == RESOLVED:
+                value: R = None if answer is None else run.converter.decode(answer, self._return_type)  # type: ignore[assignment]
+                return value
+            else:
+                raise activity_error(self._command, run.converter.from_failure(answer))
+
+    def settle(self, outcome: int, answer: Payload | Failure | None) -> None:
+        """The answer has come."""
+        if not self._answer.done():
+            self._answer.set_result((outcome, answer))
+
+    def back_off(self, event: ActivityBackedOff) -> None:
+        """A local activity asks for a long pause: a timer, then the next attempt under a number of its own."""
+        command = self._command
+        assert isinstance(command, ScheduleLocalActivity)
+        seq = self._run.accumulator.number(ACTIVITY)
+        self._command = msgspec.structs.replace(
+            command,
+            seq=seq,
+            activity_id=str(seq) if command.activity_id == str(command.seq) else command.activity_id,
+            attempt=event.attempt,
+            original_schedule_time_ns=event.original_schedule_time_ns,
+        )
+        self._backoff = event.backoff
+        self._answer.set_result((_PauseError, None))
+        self._answer = self._run.loop.create_future()
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Ask the activity to stop. How long one waits for it then depends on its cancellation type."""
+        run = self._run
+        if not run.dead:
+            if run.latched:
+                run.refuse(run.loop.fiber, "cancelling an activity")
+            if not self._started and not self.done():
+                # Its coroutine will never run, and the command is out already: take it back here.
+                self._request_cancel("")
+        return super().cancel(msg)
+
+    def _request_cancel(self, _: str) -> None:
+        command = self._command
+        if self._requested_seq != command.seq:
+            self._requested_seq = command.seq
+            is_local = isinstance(command, ScheduleLocalActivity)
+            kind = RequestCancelLocalActivity if is_local else RequestCancelActivity
+            self._run.issue(kind(command.seq), self._run.loop.fiber)
+
+
+class ChildHandle(asyncio.Task[R], Generic[R]):
+    """A child workflow: a task of asyncio's whose result is the child's. Its start is a future of its own."""
+
+    def __init__(self, run: LiveRun, command: StartChildWorkflow, return_type: Any) -> None:
+        super().__init__(self._follow(), loop=run.loop, name=f"child {command.workflow_type}")
+        self._run = run
+        self._command = command
+        self._return_type = return_type
+        self._answer: asyncio.Future[Any] = run.loop.create_future()
+        self.start = Awaited(run.loop)
+        self.first_run_id = ""
+        run.state.child_count += 1
+        run.loop.know(self)
+        run.issue(command, run.loop.fiber, (CHILD, command.seq), self)
+
+    @property
+    def id(self) -> str:
+        """The child's workflow id."""
+        return self._command.workflow_id
+
+    @property
+    def first_execution_run_id(self) -> str | None:
+        """The run id with which the child started."""
+        return self.first_run_id or None
+
+    async def _follow(self) -> R:
+        run = self._run
+        outcome, answer = await _answered(run, self._answer, self._request_cancel)
+        if outcome == RESOLVED:
+            value: R = None if answer is None else run.converter.decode(answer, self._return_type)  # type: ignore[assignment]
+            return value
+        raise run.converter.from_failure(answer)
+
+    async def started(self) -> None:
+        """Wait until it has started."""
+        await _answered(self._run, self.start.future, self._request_cancel, reraise=True)
+
+    def settle(self, outcome: int, answer: Payload | Failure | None) -> None:
+        """The answer has come."""
+        if not self._answer.done():
+            self._answer.set_result((outcome, answer))
+
+    def _request_cancel(self, reason: str) -> None:
+        self._run.issue(CancelChildWorkflow(self._command.seq, reason), self._run.loop.fiber)
+
+
+class _Answer:
+    """The pending answer to a signal or cancel request sent to another workflow."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, run: LiveRun) -> None:
+        self.future = Awaited(run.loop)
+
+
+async def _answered(
+    run: LiveRun,
+    future: asyncio.Future[Any],
+    on_cancel: Callable[[str], None],
+    *,
+    flag: Flag | None = None,
+    reraise: bool = False,
+) -> Any:
+    """Wait for an answer; being cancelled asks the other side to stop, and the wait goes on for what it says to that."""
+    while True:
+        try:
+            await asyncio.wait([future])
+            return future.result()
+        except asyncio.CancelledError as error:
+            if future.done() and (
+                Flag.SINGLE_BATCH in run.facts.flags or (flag is not None and run.holds(flag))
+            ):
+                raise
+            on_cancel(error.args[0] if error.args and isinstance(error.args[0], str) else "")
+            task = asyncio.current_task()
+            if task is not None:
+                task.uncancel()  # dealt with: `asyncio.timeout` counts the requests that are open
+            if reraise and run.cancel_reason is not None:
+                raise
+
+
+# --- what authors' calls come down to ---------------------------------------------------------------------------------
+
+
+def start_activity(
+    activity_type: str,
+    arguments: Payloads,
+    settings: CallSettings,
+    return_type: Any,
+    *,
+    local: bool = False,
+    headers: dict[str, Payload] | None = None,
+) -> ActivityHandle[Any]:
+    """Schedule an activity and return the task that stands for it."""
+    run = require_fiber("starting activity", activity_type).run
+    seq = run.accumulator.number(ACTIVITY)
+    note = run.converter.encode(settings.summary) if settings.summary else None
+    kind = ScheduleLocalActivity if local else ScheduleActivity
+    command = kind(
+        seq, settings.activity_id or str(seq), activity_type, settings.spec, arguments, headers or {}, note
+    )
+    return ActivityHandle(run, command, return_type)
+
+
+async def start_child(
+    command: StartChildWorkflow, return_type: Any, kind: type[ChildHandle[Any]]
+) -> ChildHandle[Any]:
+    """Start a child workflow and wait until it has started. `command` comes without its number."""
+    run = require_fiber("starting child workflow", command.workflow_type).run
+    numbered = msgspec.structs.replace(command, seq=run.accumulator.number(CHILD))
+    handle = kind(run, numbered, return_type)
+    await handle.started()
+    return handle
+
+
+async def signal_external(command: SignalExternalWorkflow) -> None:
+    """Send a signal to another workflow and wait until it is delivered. `command` comes without its number."""
+    run = require_fiber("signalling another workflow").run
+    fiber, seq = run.loop.fiber, run.accumulator.number(SIGNAL)
+    answer = _Answer(run)
+    run.issue(msgspec.structs.replace(command, seq=seq), fiber, (SIGNAL, seq), answer)
+    await _answered(run, answer.future.future, lambda _: run.issue(CancelSignalExternal(seq), fiber))
+
+
+async def cancel_external(workflow_id: str, run_id: str, reason: str) -> None:
+    """Ask another workflow to cancel and wait until the request is delivered."""
+    run = require_fiber("cancelling another workflow").run
+    seq = run.accumulator.number(CANCEL)
+    answer = _Answer(run)
+    command = RequestCancelExternal(seq=seq, workflow_id=workflow_id, run_id=run_id, reason=reason)
+    run.issue(command, run.loop.fiber, (CANCEL, seq), answer)
+    await answer.future.future
+
+
+async def sleep(duration: float, summary: str = "") -> None:
+    """Wait; for no time at all this is a timer too, unlike `asyncio.sleep(0)`."""
+    loop = require_fiber("sleeping").run.loop
+    future = loop.create_future()
+    token = timer_summary.set(summary)
+    try:
+        timer = loop.call_later(duration, _release, future)
+    finally:
+        timer_summary.reset(token)
+    future.add_done_callback(lambda done: timer.cancel() if done.cancelled() else None)
+    await future
+
+
+def _release(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+async def wait_condition(holds: Callable[[], object], timeout: float | None, summary: str = "") -> None:
+    """Wait until a function returns something true; after `timeout` raise `TimeoutError`."""
+    run = require_fiber("workflow.wait_condition").run
+    was_cancelled = run.cancel_reason is not None
+    condition = Awaited(run.loop)
+    run.scheduler.conditions.append((holds, condition))
+    token = timer_summary.set(summary)
+    try:
+        await asyncio.wait_for(condition.future, timeout)
+    except TimeoutError:
+        if not _cancelled_meanwhile(run, was_cancelled):
+            raise
+    finally:
+        timer_summary.reset(token)
+    if _cancelled_meanwhile(run, was_cancelled):
+        raise asyncio.CancelledError
+
+
+def _cancelled_meanwhile(run: LiveRun, before: bool) -> bool:
+    return run.behaviour.cancellation_beats_condition and not before and run.cancel_reason is not None

@@ -1,0 +1,439 @@
+"""The event loop of a run's coroutines: asyncio's own tasks, on the run's scheduler. With `awaited`, alone in knowing asyncio.
+
+What asyncio calls a callback is a turn of the scheduler here, as it is in Temporal's Python SDK (I1): `gather`, `wait_for`,
+`timeout`, `TaskGroup`, `Queue` and all the others are the standard library's, and so are their turns. Only three things are
+ours: when callbacks run (in the scheduler's order), what time it is (the history's), and what a timer is (a command).
+Everything that reaches outside, a socket, a process, a thread, is refused by its name.
+
+Callbacks run in one fiber of the run (`LoopFiber`), so that what an author calls finds the run as it does in plain
+code. They cannot wait there: a coroutine waits by `await`. Must not know: events, definitions, what is waited for.
+
+A run that is dropped closes its coroutines: `finally` blocks run, with the run latched (I5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from asyncio import events
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context, ContextVar, copy_context
+from functools import partial
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple, cast
+
+from hourglass._engine.commands import CancelTimer, StartTimer
+from hourglass._engine.fibers import LoopFiber, Task, read_only_error, was_cancelled
+from hourglass._engine.scheduler import PENDING, RESOLVED, Future
+from hourglass._engine.state import TIMER, PathStep
+from hourglass.errors import Cancelled, DeterminismError, UsageError, WorkflowParked
+
+if TYPE_CHECKING:
+    from hourglass._engine.context import LiveRun
+
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
+
+_STUBBORN = 1000  # how often a coroutine that is closed may go on before it is left alone
+_left_alone: list[Any] = []  # for good: were they collected, they would go on in the midst of another run
+
+timer_summary: ContextVar[str] = ContextVar("hourglass_timer_summary", default="")
+"""One line about the timers that are started here: asyncio's own functions have no parameter for it."""
+
+
+class TimerHandle(asyncio.TimerHandle):
+    """What `call_later` gives: a timer of the run's."""
+
+    __slots__ = ("seq",)
+
+    seq: int
+
+    def fired(self) -> None:
+        """The time has come."""
+        loop = self._loop  # type: ignore[attr-defined]
+        loop.run.scheduler.ready.append((loop.turn, self))
+
+
+class EventLoop(asyncio.AbstractEventLoop):
+    """asyncio's event loop, as far as a run can have one."""
+
+    def __init__(self, run: LiveRun) -> None:
+        self.run = run
+        self.fiber = LoopFiber(run, self._within)
+        self.tasks: dict[asyncio.Task[Any], tuple[int, Context | None]] = {}
+        self._made = 0
+        self._settling = False
+        self._exception_handler: Callable[..., object] | None = None
+
+    @classmethod
+    def of(cls, run: LiveRun) -> EventLoop:
+        """A loop for a run. The methods that checkers miss are the refusals below."""
+        loop: EventLoop = cast(Any, cls)(run)
+        return loop
+
+    # --- turns --------------------------------------------------------------------------------------------------------
+
+    def turn(self, handle: asyncio.Handle) -> None:
+        """Take one turn: a callback of asyncio's."""
+        if handle._cancelled:
+            return
+        try:
+            self.fiber.call(handle._run)
+        except BaseException as error:
+            # `SystemExit` and its like: a bug, and no reason to end the thread that runs workflows.
+            self.run.error = WorkflowParked(f"a coroutine raised {type(error).__name__}: {error}")
+            self.run.error.__cause__ = error
+        if self.run.error is not None:
+            raise self.run.error
+
+    def _within(self, function: Callable[[], R]) -> R:
+        before = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            return function()
+        finally:
+            events._set_running_loop(before)
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        """Let a callback take the next free turn."""
+        run = self.run
+        if run.latched and not run.dead and not self._settling:
+            raise read_only_error("waking a task", run.read_only)
+        handle = asyncio.Handle(callback, args, self, context)
+        run.scheduler.ready.append((self.turn, handle))
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Call back after so many seconds of the workflow's time: a durable timer."""
+        run = self.run
+        if run.latched:
+            run.refuse(self.fiber, "starting a timer")
+        if not delay >= 0:
+            raise UsageError(f"a timer cannot end {-delay:g} s ago")
+        seq = run.accumulator.number(TIMER)
+        handle = TimerHandle(self.time() + delay, callback, args, self, context)
+        handle.seq = seq
+        summary = timer_summary.get()
+        note = run.converter.encode(summary) if summary else None
+        run.issue(StartTimer(seq, int(delay * 1e9), note), self.fiber, (TIMER, seq), handle)
+        return handle
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Call back at a time of `time()`; to the millisecond, for a float of seconds is no more exact, as temporalio does."""
+        return self.call_later(round(when - self.time(), 3), callback, *args, context=context)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        assert isinstance(handle, TimerHandle)
+        run, key = self.run, (TIMER, handle.seq)
+        if not run.dead and run.pending.pop(key, None) is not None:
+            run.accumulator.resolved(key, None)
+            run.issue(CancelTimer(handle.seq), self.fiber)
+
+    def time(self) -> float:
+        """The workflow's time in seconds: that of the current workflow task."""
+        return self.run.facts.timestamp_ns / 1e9
+
+    # --- futures and tasks --------------------------------------------------------------------------------------------
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """A future of this run's."""
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self, coro: Any, *, name: str | None = None, context: Context | None = None, **kwargs: Any
+    ) -> asyncio.Task[Any]:
+        """Run a coroutine side by side with the others; it begins a turn later."""
+        run = self.run
+        if run.latched:
+            coro.close()
+            run.refuse(self.fiber, "starting a task")
+        context = copy_context() if context is None else context
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
+        return self.know(task, context)
+
+    def know(self, task: asyncio.Task[R], context: Context | None = None) -> asyncio.Task[R]:
+        """Keep a task until it is done: asyncio holds it weakly, and a run that is dropped must find it."""
+        self._made += 1
+        self.run.turning_points += 1
+        self.tasks[task] = self._made, context
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self.tasks.pop(task, None)
+        self.run.turning_points += 1
+        if not task.cancelled() and task._log_traceback:
+            self.run.note_failed(FailedTask(task))
+
+    def until(self, target: Task[Any]) -> Generator[Any, None, None]:
+        """Wait, in a coroutine, until a task of plain code is settled."""
+        if target.state != PENDING:
+            return
+        waiter = _Waiter(target, self)
+        target.add_callback(waiter.settle)
+        try:
+            yield from waiter
+        finally:
+            target.remove_callback(waiter.settle)
+
+    def settle(self, future: asyncio.Future[Any], value: object = None) -> None:
+        """Settle a future where workflow code must only look: a condition holds, and the one who waits for it goes on."""
+        before, self._settling = self._settling, True
+        try:
+            future.set_result(value)
+        finally:
+            self._settling = before
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def drop(self, on_step: Callable[[], object] | None) -> None:
+        """Close every coroutine, in the loop's fiber; the run is latched."""
+        tasks, self.tasks = self.tasks, {}
+        for task, (_, context) in tasks.items():
+            coroutine = task.get_coro()
+            closed: list[bool] = []
+            close = partial(_close, coroutine, closed)
+            self.fiber.call(close if context is None else partial(context.run, close))
+            if not closed:
+                _left_alone.append(coroutine)
+            if on_step is not None:
+                on_step()
+
+    async def translated(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        """Await a coroutine; that it was cancelled is said by our own exception."""
+        try:
+            return await coroutine
+        except asyncio.CancelledError as error:
+            raise Cancelled().with_traceback(error.__traceback__) from error.__cause__
+
+    @staticmethod
+    def frames_of(task: asyncio.Task[Any]) -> list[FrameType]:
+        """Where a task stands, the innermost frame first."""
+        return coroutine_frames(task.get_coro())
+
+    def lines(self) -> list[TaskLine]:
+        """The tasks that have not ended, oldest first, to be shown."""
+        return [TaskLine(task, number) for task, (number, _) in self.tasks.items()]
+
+    # --- what asyncio asks of a loop ----------------------------------------------------------------------------------
+
+    def get_debug(self) -> bool:
+        """Never: asyncio's debug mode measures with real clocks."""
+        return False
+
+    def is_running(self) -> bool:
+        """Always: code that has this loop runs on it."""
+        return True
+
+    def is_closed(self) -> bool:
+        """Whether the run was dropped."""
+        return self.run.dead
+
+    def get_task_factory(self) -> None:
+        """There is none: tasks are asyncio's."""
+
+    def get_exception_handler(self) -> Any:
+        """What `set_exception_handler` was given."""
+        return self._exception_handler
+
+    def set_exception_handler(self, handler: Any) -> None:
+        """Have a function of yours told what a callback raised."""
+        self._exception_handler = handler
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        """A callback raised something: the run's log says so."""
+        error = context.get("exception")
+        said = f": {type(error).__name__}: {error}" if error is not None else ""
+        self.run.notices += (f"{context.get('message', 'an error in a callback')}{said}",)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """A callback raised something, or a future was let go whose error was never looked at.
+
+        Of the latter the run speaks when it closes (`LiveRun.overlooked`): when a future is let go is no matter of the run's.
+        """
+        if self.run.dead or "never retrieved" in str(context.get("message")):
+            return
+        if self._exception_handler is None:
+            self.default_exception_handler(context)
+        else:
+            self._exception_handler(self, context)
+
+
+def _refusal(name: str) -> Callable[..., NoReturn]:
+    hint = _INSTEAD.get(name, "it reaches outside of the workflow: do it in an activity")
+
+    def refuse(self: EventLoop, *args: Any, **kwargs: Any) -> NoReturn:
+        raise DeterminismError(f"a workflow's event loop has no {name}: {hint}")
+
+    refuse.__name__ = name
+    refuse.__doc__ = "Refused: a run that is executed again would see something else."
+    return refuse
+
+
+_LIFE = "it runs while the workflow does, and is neither started nor stopped"
+_INSTEAD = {
+    "run_in_executor": "a thread (also of asyncio.to_thread) would run beside the history. Do its work in an activity",
+    "call_soon_threadsafe": "other threads have no part in a workflow. Send it a signal",
+    "set_default_executor": "a workflow has no threads. Do their work in an activity",
+    "set_task_factory": "its tasks are asyncio's own, on every worker that executes the run",
+    **dict.fromkeys(("run_forever", "run_until_complete", "stop", "close"), _LIFE),
+    "add_signal_handler": "signals of the operating system are the worker's. Send the workflow a signal",
+    "remove_signal_handler": "signals of the operating system are the worker's",
+}
+_OURS = frozenset(vars(EventLoop))
+
+for _name in vars(asyncio.AbstractEventLoop):
+    if not _name.startswith("_") and _name not in _OURS and not _name.startswith("shutdown_"):
+        setattr(EventLoop, _name, _refusal(_name))
+
+
+# --- between asyncio's futures and ours -------------------------------------------------------------------------------
+
+
+class _Waiter(asyncio.Future[None]):
+    """What a coroutine waits for in the place of a task of plain code: cancelling the one cancels the other."""
+
+    def __init__(self, target: Task[Any], loop: EventLoop) -> None:
+        super().__init__(loop=loop)
+        self._target = target
+        self._asked = False
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Ask the task to stop; the wait goes on until it has."""
+        if self.done():
+            return False
+        self._asked = True
+        return self._target.cancel()
+
+    def settle(self, _: object) -> None:
+        """The task is settled."""
+        if self._asked and was_cancelled(self._target):
+            super().cancel()
+        elif not self.done():
+            self.set_result(None)
+
+
+class Awaited(Future):
+    """A future of ours that settles one of asyncio's: what is told of it reaches the coroutine that waits."""
+
+    __slots__ = ("future", "loop")
+
+    def __init__(self, loop: EventLoop) -> None:
+        super().__init__(loop.run.scheduler)
+        self.loop = loop
+        self.future = loop.create_future()
+        self.future.add_done_callback(self._ended)
+
+    def _ended(self, _: object) -> None:
+        if self.state == PENDING:  # given up by the one who waited
+            super()._settle(RESOLVED, None)
+
+    def resolve(self, value: Any = None) -> None:
+        """Settle both with a value."""
+        if not self.future.done():
+            super()._settle(RESOLVED, value)
+            self.loop.settle(self.future, value)
+
+    def fail(self, error: BaseException) -> None:
+        """Settle both with an error."""
+        if not self.future.done():
+            super()._settle(RESOLVED, None)
+            self.future.set_exception(error)
+
+
+class CoroutineTask(Task[R]):
+    """A coroutine that plain code runs: a task like any other, made by `workflow.run_async`."""
+
+    __slots__ = ("label", "task")
+
+    def __init__(self, loop: EventLoop, coroutine: Coroutine[Any, Any, R]) -> None:
+        super().__init__(loop.run.scheduler)
+        self.looked_at = False
+        self.label = getattr(coroutine, "__qualname__", type(coroutine).__name__)
+        self.task = loop.create_task(coroutine)
+        self.task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[R]) -> None:
+        if task.cancelled():
+            super().cancel()
+        elif (error := task.exception()) is not None:
+            self.fail(error)
+        else:
+            self.resolve(task.result())
+
+    def cancel(self, source: object = None) -> bool:
+        """Ask the coroutine to stop: `asyncio.CancelledError` is raised where it waits."""
+        return self.task.cancel()
+
+
+class FailedTask:
+    """A coroutine's task that raised, until the workflow asks for its result."""
+
+    __slots__ = ("label", "task", "value")
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self.task = task
+        self.value = task._exception
+        self.label = _label(task)
+
+    @property
+    def looked_at(self) -> bool:
+        """Whether the workflow has asked for its result."""
+        return not self.task._log_traceback
+
+
+# --- to be shown ------------------------------------------------------------------------------------------------------
+
+
+class TaskLine:
+    """A coroutine's task as a line of execution: where it stands."""
+
+    __slots__ = ("_task", "label", "path")
+
+    waiting_on: Future | None = None
+
+    def __init__(self, task: asyncio.Task[Any], number: int) -> None:
+        self._task = task
+        self.path: tuple[PathStep, ...] = ("async", number)
+        self.label = _label(task)
+
+    def frames(self) -> list[FrameType]:
+        """The frames of the coroutine and of those that it awaits, the innermost first."""
+        return coroutine_frames(self._task.get_coro())
+
+
+def coroutine_frames(coroutine: object) -> list[FrameType]:
+    """The frames of a suspended coroutine and of those that it awaits, the innermost first."""
+    frames: list[FrameType] = []
+    while coroutine is not None and len(frames) < _STUBBORN:
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
+        if frame is None:
+            break
+        frames.insert(0, frame)
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+    return frames
+
+
+def _label(task: asyncio.Task[Any]) -> str:
+    """How a task is called: as its author, or the engine, named it, else as its coroutine is."""
+    name = task.get_name()
+    code: CodeType | None = getattr(task.get_coro(), "cr_code", None)
+    return code.co_qualname if code is not None and name.startswith("Task-") else name
+
+
+def _close(coroutine: Any, closed: list[bool]) -> None:
+    for _ in range(_STUBBORN):
+        try:
+            coroutine.close()
+        except BaseException:
+            pass  # raised while it unwound, or it waits once more
+        if not inspect.iscoroutine(coroutine) or inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED:
+            closed.append(True)
+            return

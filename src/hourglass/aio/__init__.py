@@ -1,0 +1,18 @@
+"""For `async def` code: workflows, activities, clients and workers under the names that they have in temporalio.
+
+    from hourglass.aio import activity, workflow
+    from hourglass.aio.client import Client
+    from hourglass.aio.worker import Worker
+
+A program that was written for temporalio runs here with its imports changed, `temporalio` to `hourglass.aio`: `hourglass port
+FILE` shows the difference. What is not here is refused by name where it is imported. Each module has the name of its counterpart:
+
+    activity    `@activity.defn`, and what is called inside an activity
+    client      `Client`, handles, schedules
+    common      retry policies, priorities, keys of search attributes, versions
+    envconfig   where to connect to, from the environment
+    exceptions  failures
+    testing     a local engine as `async with`, and activities on their own
+    worker      `Worker`, awaited
+    workflow    `@workflow.defn`, and what is awaited inside a workflow
+"""

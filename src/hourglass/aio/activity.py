@@ -1,0 +1,129 @@
+"""Activities under temporalio's names. A decorated function stays callable; a workflow asks for it by `execute_activity`.
+
+The one difference to `hourglass.activity`: nothing is scheduled with heartbeats unless a call says so, for the worker that
+runs it may be temporalio's, which sends none by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+
+from hourglass._engine.definition import check_name
+from hourglass.activity import (
+    Activity,
+    Info,
+    cancelled,
+    complete_async,
+    heartbeat,
+    in_activity,
+    info,
+    logger,
+    metric_meter,
+    wait_cancelled,
+)
+from hourglass.activity import client as _client
+from hourglass.activity._definition import check_executor, check_function
+from hourglass.activity._options import FOREIGN_DEFAULTS
+from hourglass.converter import Converter
+
+if TYPE_CHECKING:
+    from hourglass.aio.client import Client
+
+__all__ = [
+    "Info",
+    "client",
+    "defn",
+    "heartbeat",
+    "in_activity",
+    "info",
+    "is_cancelled",
+    "logger",
+    "metric_meter",
+    "payload_converter",
+    "raise_complete_async",
+    "shield_thread_cancel_exception",
+    "wait_for_cancelled",
+    "wait_for_cancelled_sync",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class AsyncActivity(Activity[..., Any]):
+    """A decorated function. Called outside a workflow it is that function, also where it is `async def`."""
+
+    def _call_plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.fn(*args, **kwargs)
+
+
+@overload
+def defn(fn: F, /) -> F: ...
+@overload
+def defn(
+    *, name: str | None = None, no_thread_cancel_exception: bool = False, dynamic: bool = False
+) -> Callable[[F], F]: ...
+def defn(
+    fn: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    no_thread_cancel_exception: bool = False,
+    dynamic: bool = False,
+) -> Any:
+    """Make a function or method an activity. `name` is its type on the wire, by default the function's name.
+
+    `no_thread_cancel_exception` says nothing here: nothing is raised in threads. A `def` activity hears of its
+    cancellation from `heartbeat` and `is_cancelled`.
+    """
+
+    def define(fn: Any) -> Any:
+        check_function(fn)
+        check_executor(fn, "thread")
+        title = check_name(fn.__name__ if name is None else name, f"activity {fn.__qualname__}")
+        return AsyncActivity(fn, title, FOREIGN_DEFAULTS, dynamic=dynamic)
+
+    return define if fn is None else define(fn)
+
+
+def client() -> Client:
+    """The client of the worker that runs this activity, awaited."""
+    from hourglass.aio.client import Client  # not for workflows, which import this module too
+    from hourglass.client import AsyncClient
+
+    return Client(AsyncClient(_client()._session))
+
+
+def is_cancelled() -> bool:
+    """Whether this activity was asked to stop."""
+    return cancelled()
+
+
+async def wait_for_cancelled() -> None:
+    """Wait until this activity is asked to stop: `asyncio.CancelledError` is raised then."""
+    await (
+        asyncio.Event().wait()
+    )  # never set: the request comes as `asyncio.CancelledError`, here as at any await
+
+
+def wait_for_cancelled_sync(timeout: timedelta | float | None = None) -> None:
+    """Block this thread until the activity is asked to stop, or the time has passed."""
+    wait_cancelled(timeout)
+
+
+def raise_complete_async() -> NoReturn:
+    """Leave the activity without ending it: a client completes it later."""
+    complete_async()
+
+
+def shield_thread_cancel_exception() -> AbstractContextManager[None]:
+    """Nothing to do: no exception is raised in an activity's thread from outside."""
+    return nullcontext()
+
+
+def payload_converter() -> Converter:
+    """How values become payloads here, and back."""
+    return info().converter

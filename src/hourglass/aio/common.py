@@ -1,0 +1,52 @@
+"""What `temporalio.common` has, as far as it is here: policies, keys of search attributes, priorities, versions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hourglass._contract.service import IdConflictPolicy as WorkflowIDConflictPolicy
+from hourglass._contract.service import QueryRejectCondition
+from hourglass._engine.options import RetryPolicy
+from hourglass._engine.specs import IdReusePolicy as WorkflowIDReusePolicy
+from hourglass._engine.versions import (
+    AutoUpgradeVersioningOverride,
+    PinnedVersioningOverride,
+    VersioningBehavior,
+    VersioningOverride,
+    WorkerDeploymentVersion,
+)
+from hourglass.converter import RawPayload as RawValue
+from hourglass.converter import SearchAttributeKey
+from hourglass.errors import UsageError
+from hourglass.metrics import MetricMeter
+
+__all__ = [
+    "AutoUpgradeVersioningOverride",
+    "MetricMeter",
+    "PinnedVersioningOverride",
+    "Priority",
+    "QueryRejectCondition",
+    "RawValue",
+    "RetryPolicy",
+    "SearchAttributeKey",
+    "VersioningBehavior",
+    "VersioningOverride",
+    "WorkerDeploymentVersion",
+    "WorkflowIDConflictPolicy",
+    "WorkflowIDReusePolicy",
+]
+
+
+@dataclass(frozen=True)
+class Priority:
+    """How urgent a workflow or an activity is: 1 is most, None is what its caller has."""
+
+    priority_key: int | None = None
+    fairness_key: str | None = None
+    fairness_weight: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.fairness_key is not None or self.fairness_weight is not None:
+            raise UsageError(
+                "a Priority has no fairness_key or fairness_weight here: hourglass.limits.throttle shares by key"
+            )

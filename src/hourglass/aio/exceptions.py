@@ -1,0 +1,42 @@
+"""What `temporalio.exceptions` has, as far as it is here: failures that travel, under the names that they have there."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hourglass._engine.fibers import is_cancellation
+from hourglass.errors import (
+    ActivityError,
+    ApplicationError,
+    CancelledError,
+    ChildWorkflowError,
+    FailureError,
+    RetryState,
+    ServerError,
+    TerminatedError,
+    TimeoutType,
+    WorkflowAlreadyStartedError,
+)
+from hourglass.errors import HourglassError as TemporalError
+from hourglass.errors import TimedOutError as TimeoutError
+
+__all__ = [
+    "ActivityError",
+    "ApplicationError",
+    "CancelledError",
+    "ChildWorkflowError",
+    "FailureError",
+    "RetryState",
+    "ServerError",
+    "TemporalError",
+    "TerminatedError",
+    "TimeoutError",
+    "TimeoutType",
+    "WorkflowAlreadyStartedError",
+    "is_cancelled_exception",
+]
+
+
+def is_cancelled_exception(exception: BaseException) -> bool:
+    """Whether an exception means that this code, or the activity or child that it waited for, was cancelled."""
+    return isinstance(exception, asyncio.CancelledError) or is_cancellation(exception)

@@ -1,0 +1,123 @@
+"""Workers under temporalio's names: `async with Worker(client, task_queue="orders", …)`, or `await worker.run()`.
+
+A face of `hourglass.Worker`, which does the work. What only temporalio's needs (executors, a workflow runner, a sandbox) is
+taken and ignored; what it can do and ours cannot is refused by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+
+from hourglass import worker as _worker
+from hourglass._engine.versions import WorkerDeploymentVersion
+from hourglass._runtime.plan import WorkerDeploymentConfig
+from hourglass.aio.client import Client
+from hourglass.errors import UsageError
+from hourglass.interceptors import Interceptor
+from hourglass.replay import Replayer
+
+__all__ = [
+    "Interceptor",
+    "Replayer",
+    "UnsandboxedWorkflowRunner",
+    "Worker",
+    "WorkerDeploymentConfig",
+    "WorkerDeploymentVersion",
+]
+
+
+class UnsandboxedWorkflowRunner:
+    """How workflows run here in any case: there is no sandbox."""
+
+
+_IGNORED = frozenset(
+    (
+        "activity_executor",
+        "debug_mode",
+        "disable_eager_activity_execution",
+        "disable_safe_workflow_eviction",
+        "nexus_task_executor",
+        "no_remote_activities",
+        "on_fatal_error",
+        "shared_state_manager",
+        "unsandboxed_workflow_runner",
+        "use_worker_versioning",
+        "workflow_runner",
+        "workflow_task_executor",
+    )
+)
+"""What temporalio's worker is told of threads and sandboxes, which are ours and none."""
+
+_RENAMED = {
+    "max_concurrent_activity_task_polls": "activity_pollers",
+    "max_concurrent_workflow_task_polls": "workflow_pollers",
+    "sticky_queue_schedule_to_start_timeout": "sticky_timeout",
+    "workflow_failure_exception_types": "failure_exceptions",
+}
+
+
+class Worker:
+    """Runs workflows and activities of one task queue, until it is shut down."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        task_queue: str,
+        activities: Sequence[Callable[..., Any]] = (),
+        workflows: Sequence[type] = (),
+        interceptors: Sequence[Interceptor] = (),
+        graceful_shutdown_timeout: timedelta | float = 10.0,
+        **options: Any,
+    ) -> None:
+        said = {
+            _RENAMED.get(name, name): value
+            for name, value in options.items()
+            if name not in _IGNORED and value is not None
+        }
+        if said.pop("nexus_service_handlers", None):
+            raise UsageError("a Worker has no nexus_service_handlers here: Nexus is not supported")
+        self.wrapped = _worker.Worker(
+            client.wrapped,
+            task_queue,
+            workflows=workflows,
+            activities=activities,
+            interceptors=interceptors,
+            graceful_shutdown_timeout=graceful_shutdown_timeout,
+            **said,
+        )
+        self._over = asyncio.Event()
+
+    @property
+    def task_queue(self) -> str:
+        """The queue that it works for."""
+        return self.wrapped.task_queue
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it works."""
+        return self.wrapped._life.state == "running"
+
+    async def run(self) -> None:
+        """Work until `shutdown` is called or this task is cancelled."""
+        async with self:
+            await self._over.wait()
+
+    async def shutdown(self) -> None:
+        """Take no new work, finish what is in flight within the graceful timeout, and end."""
+        self._over.set()
+        await self.wrapped.__aexit__(None, None, None)
+
+    async def __aenter__(self) -> Worker:
+        await self.wrapped.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        await self.wrapped.__aexit__(kind, error, trace)

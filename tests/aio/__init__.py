@@ -1,0 +1,1 @@
+"""Programs written for temporalio, run here with their imports changed."""

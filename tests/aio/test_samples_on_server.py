@@ -1,0 +1,71 @@
+"""The same samples on a real server: under temporalio's own worker and under ours, with each other's histories replayed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import temporalio.client
+import temporalio.worker
+
+from hourglass.aio.client import Client
+from hourglass.aio.worker import Worker
+from hourglass.replay import History, Replayer
+from hourglass.testing import DevServer
+
+from . import samples
+from .test_samples import EXPECTED, ours, run_all
+
+pytestmark = pytest.mark.server
+
+WITHOUT_SANDBOX = temporalio.worker.UnsandboxedWorkflowRunner()
+
+
+class TheirWorker(temporalio.worker.Worker):
+    """temporalio's worker, without its sandbox, which would import the tests anew for each run, and with threads."""
+
+    def __init__(self, client: Any, **options: Any) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        super().__init__(
+            client, workflow_runner=WITHOUT_SANDBOX, activity_executor=ThreadPoolExecutor(10), **options
+        )
+
+
+async def histories(client: temporalio.client.Client) -> list[temporalio.client.WorkflowHistory]:
+    """The histories of all runs that there are."""
+    found: list[temporalio.client.WorkflowHistory] = []
+    while len(found) < len(EXPECTED):  # lists lag behind
+        found = [
+            await client.get_workflow_handle(each.id, run_id=each.run_id).fetch_history()
+            async for each in client.list_workflows("ExecutionStatus != 'Running'")
+        ]
+    return found
+
+
+@pytest.mark.parametrize("who", ["theirs", "ours"])
+def test_samples_and_their_histories(quick_server: DevServer, who: str) -> None:
+    """A sample gives the same under either worker, and what the one has recorded the other replays."""
+
+    async def main() -> list[temporalio.client.WorkflowHistory]:
+        their_client = await temporalio.client.Client.connect(quick_server.target)
+        if who == "theirs":
+            seen = await run_all(their_client, TheirWorker, samples, list(samples.SCENARIOS))
+        else:
+            client = await Client.connect(quick_server.target)
+            seen = await run_all(client, Worker, ours, list(ours.SCENARIOS))
+            await client.close()
+        assert seen == EXPECTED
+        recorded = await histories(their_client)
+        if who == "ours":
+            judge = temporalio.worker.Replayer(workflows=samples.WORKFLOWS, workflow_runner=WITHOUT_SANDBOX)
+            for each in recorded:
+                await judge.replay_workflow(each)
+        return recorded
+
+    recorded = asyncio.run(main())
+    assert len(recorded) >= len(EXPECTED)
+    with Replayer(workflows=ours.WORKFLOWS) as replayer:
+        for each in recorded:
+            assert replayer.replay(History.from_json(each.to_json())).ok

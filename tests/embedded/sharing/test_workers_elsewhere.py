@@ -1,0 +1,89 @@
+"""Workers in processes that do not own the file: all that a worker does, and what happens when such a process ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hourglass import Client
+from hourglass.errors import UpdateFailedError, WorkflowFailedError
+
+from . import work
+from .children import Child, eventually
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "orders.db"
+
+
+@pytest.fixture
+def client(path: Path) -> Iterator[Client]:
+    with Client.connect(f"local:{path}") as connected:
+        yield connected
+
+
+def ready(path: Path, *queues: str) -> Child:
+    child = Child("worker", path, *queues)
+    assert child.line() == "ready"
+    return child
+
+
+def test_a_worker_elsewhere_does_all_that_a_worker_does(path: Path, client: Client) -> None:
+    """The owner serves another queue: activities, retries, local ones, children, timers, signals, queries, updates and the
+    next run are all done by the process that serves this one.
+    """
+    with ready(path, "the owner's"), ready(path) as second:
+        handle = client.start_workflow(work.Journey.run, False, id="journey")
+        handle.signal(work.Journey.note, "one")
+        with pytest.raises(UpdateFailedError, match="say something"):
+            handle.execute_update(work.Journey.change, "")
+        assert handle.query(work.Journey.count) == 1
+        assert handle.execute_update(work.Journey.change, "two") == 2
+        current = client.get_workflow_handle("journey")
+        eventually(lambda: current.describe().run_id != handle.run_id, "there is no next run")
+        current.signal(work.Journey.note, "three")
+        current.signal(work.Journey.note, "four")
+        assert handle.result(timeout=60) == [*[second.pid] * 5, 3]
+
+
+def test_an_activity_elsewhere_is_cancelled(path: Path, client: Client, tmp_path: Path) -> None:
+    """Its cancellation crosses the processes, and so does what it answers."""
+    with ready(path, "the owner's"), ready(path) as second:
+        handle = client.start_workflow(work.holding, str(tmp_path), id="holding")
+        eventually((tmp_path / "attempt-1").exists, "the activity does not begin")
+        handle.cancel()
+        with pytest.raises(WorkflowFailedError):
+            handle.result(timeout=60)
+        assert (tmp_path / "attempt-1").read_text() == str(second.pid)
+
+
+def test_the_work_of_a_killed_worker_goes_on(path: Path, client: Client, tmp_path: Path) -> None:
+    """Its attempt is tried again in another process, which knows where it stood; its run goes on there, and answers."""
+    with ready(path, "the owner's") as owner, ready(path) as second:
+        handle = client.start_workflow(work.holding, str(tmp_path), id="holding")
+        eventually((tmp_path / "attempt-1").exists, "the activity does not begin")
+        tally = client.start_workflow(work.Tally.run, id="tally")
+        assert tally.query(work.Tally.count) == 0
+        with ready(path) as third:
+            assert owner.ask("processes").split() == [str(each.pid) for each in (owner, second, third)]
+            second.kill()
+            assert tally.query(work.Tally.count) == 0, "it was with the one that was killed"
+            eventually((tmp_path / "attempt-2").exists, "it is not tried again")
+            assert (tmp_path / "attempt-2").read_text() == str(third.pid)
+            (tmp_path / "go").touch()
+            assert handle.result(timeout=60) == second.pid, "what it reported last is known"
+            eventually(lambda: str(second.pid) not in third.ask("tree"), "the killed process is shown")
+            assert f"process {third.pid}, this one  works (queues: default" in third.ask("tree")
+
+
+def test_a_process_with_older_code_gets_what_it_knows(path: Path, client: Client) -> None:
+    """A workflow that only one of two processes knows goes there each time; none fails on the way."""
+    with ready(path), ready(path, "default", "newer") as newer:
+        for number in range(8):
+            handle = client.start_workflow(work.newcomer, id=f"newcomer-{number}")
+            assert handle.result(timeout=60) == newer.pid
+            kinds = {event["eventType"] for event in handle.history().events}
+            assert "EVENT_TYPE_WORKFLOW_TASK_FAILED" not in kinds
