@@ -72,6 +72,18 @@ def show(text: str | Text, *, whole: bool = False) -> None:
     _say(_console(stderr=False), text, whole=whole)
 
 
+def show_page(text: str) -> None:
+    """A page of Markdown: laid out, in a pager, in a terminal; as it is where a program reads."""
+    out = _console(stderr=False)
+    if not out.is_terminal:
+        _say(out, text, whole=True)
+        return
+    from rich.markdown import Markdown
+
+    with out.pager(styles=True):
+        out.print(Markdown(clean(text)))
+
+
 def _say(out: Console, text: str | Text, *, whole: bool = False) -> None:
     """In a terminal broken between words, under its own indentation; as it is where a program reads."""
     if isinstance(text, str):
@@ -86,13 +98,6 @@ def _say(out: Console, text: str | Text, *, whole: bool = False) -> None:
         for each in rest.wrap(out, max(out.width - indent, 20)) or [rest]:
             each.rstrip()
             out.print(Text.assemble(" " * indent, each), no_wrap=True, overflow="ignore", crop=False)
-
-
-def read(renderable: RenderableType) -> None:
-    """Something long for a person to read, in the terminal's pager."""
-    out = screen()
-    with out.pager(styles=True):
-        out.print(renderable)
 
 
 def write(text: str) -> None:

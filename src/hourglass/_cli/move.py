@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from hourglass._cli import connecting, console
@@ -231,7 +232,7 @@ class _Mover:
 
         written = self._there.get_workflow_handle(held.id, run_id=held.run_id).history()
         result = self._replayer.try_replay(
-            History(held.id, console.json_text({"events": _with_timers_of(source, written)}))
+            History(held.id, msgspec.json.encode({"events": _with_timers_of(source, written)}))
         )
         if result.ok:
             return
