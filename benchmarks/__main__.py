@@ -21,6 +21,7 @@ PARTS = {
     "embedded": ("embedded", "measure"),
     "floor": ("floor", "measure"),
     "processes": ("processes", "measure"),
+    "cores": ("cores", "measure"),
     "sleeping": ("sleeping", "measure"),
     "testing": ("environments", "measure"),
     "scale": ("scale", "measure"),
