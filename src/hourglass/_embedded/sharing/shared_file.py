@@ -49,6 +49,8 @@ SETTLE = 5.0
 """How long opening a handle waits for the file; after that it waits in its polls."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """How long a file that has failed is left alone, in seconds: at first, and at most."""
+FOREIGN = 0.2
+"""How often, in seconds, an owner that speaks another version of the protocol is looked for."""
 TRIES = 3
 """So often in a row a file fails for a reason that only a person can mend before clients that ask are told."""
 SOUND = 10.0
@@ -259,6 +261,7 @@ class SharedFile:
                 if handle.owner is None:
                     _log.warning("this worker waits for %s: %s", self.path, error)
                     handle.wait_for(error)
+            await self._changed.wait(FOREIGN)  # nothing tells of its end
             return False
         if owner is None:
             return False
