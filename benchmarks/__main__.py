@@ -19,6 +19,7 @@ PARTS = {
     "live": ("workers", "measure_live"),
     "memory": ("workers", "measure_memory"),
     "embedded": ("embedded", "measure"),
+    "floor": ("floor", "measure"),
     "processes": ("processes", "measure"),
     "cores": ("cores", "measure"),
     "sleeping": ("sleeping", "measure"),
