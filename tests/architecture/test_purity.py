@@ -96,6 +96,7 @@ UNSAFE_CALLS = frozenset(("eval", "exec", "compile", "__import__"))
 IMPORTS_BY_NAME = {
     "__init__.py": "a constant table of our own names",
     "_cli/app.py": "a constant table of our own names",
+    "aio/__init__.py": "a constant table of our own names",
     "_cli/port.py": "a constant table of our own names",
     "_cli/loading.py": "what the person at the command line named, and the modules below it",
     "_runtime/process_wire.py": "modules of functions that the parent's resolver has found",

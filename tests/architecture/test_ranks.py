@@ -21,6 +21,7 @@ RANKS: tuple[frozenset[str], ...] = (
     frozenset({"_built_in"}),
     frozenset({"worker", "replay"}),
     frozenset({"testing", "contrib"}),
+    frozenset({"aio"}),
     frozenset({"_story"}),
     frozenset({"_ui"}),
     frozenset({"_cli"}),
@@ -49,6 +50,11 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "hourglass.client._async_handles",
         "hourglass.replay",
     ): "the type of handle.history(), for type checkers only",
+    ("hourglass.client._async", "hourglass.replay"): "the type of what is imported, for type checkers only",
+    (
+        "hourglass.client._blocking",
+        "hourglass.replay",
+    ): "the type of what is imported, for type checkers only",
 }
 
 # Who may import what is not ours: the packages or files that are the only door to each.

@@ -156,7 +156,8 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
 }
 
 
-async def _async_body() -> None: ...
+async def _async_body() -> Any:
+    yield 1
 
 
 def _generator() -> Any:

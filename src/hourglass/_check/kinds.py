@@ -72,9 +72,9 @@ class Kinds:
 
     def is_handler_method(self, method: ast.AST, scope: NameScope) -> bool:
         """Whether a method is a workflow's own: run, init, a handler or a validator."""
-        return isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and "handler" in self.of(
-            Func(scope.module, method, scope)
-        )
+        if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
+            return False
+        return "handler" in self.of(Func(scope.module, method, scope))
 
     def decorators(self, function: Func) -> Iterator[Func]:
         """The functions that run in the place of a decorated one: those that decorators of the project return."""

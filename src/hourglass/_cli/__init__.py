@@ -9,7 +9,7 @@ picture     a story on a console
 run, worker, dev, dev_worker                     commands that execute workflows
 workflows, listing, show, why, ui                commands about workflows
 activities, schedules                            groups of commands, about what workflows wait for, and what starts them
-check, replay, debug, doctor, backup, move       commands about code and files
+check, port, replay, debug, doctor, backup, move commands about code and files
 docs        the manual
 """
 

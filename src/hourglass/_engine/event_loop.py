@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from asyncio import events
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from types import CodeType, FrameType
@@ -196,12 +196,16 @@ class EventLoop(asyncio.AbstractEventLoop):
     def drop(self, on_step: Callable[[], object] | None) -> None:
         """Close every coroutine, in the loop's fiber; the run is latched."""
         tasks, self.tasks = self.tasks, {}
+        before = events._get_running_loop()
         for task, (_, context) in tasks.items():
             coroutine = task.get_coro()
+            if not inspect.iscoroutine(coroutine):
+                continue
             closed: list[bool] = []
             close = partial(_close, coroutine, closed)
             self.fiber.call(close if context is None else partial(context.run, close))
-            if not closed:
+            if not closed:  # suspended in the midst, perhaps: then `_within` did not end either
+                events._set_running_loop(before)
                 _left_alone.append(coroutine)
             if on_step is not None:
                 on_step()
@@ -429,11 +433,24 @@ def _label(task: asyncio.Task[Any]) -> str:
 
 
 def _close(coroutine: Any, closed: list[bool]) -> None:
-    for _ in range(_STUBBORN):
+    """Close a coroutine and those that it awaits, from the innermost on: were one left open behind a closed one, it would be
+    collected at any time, and go on then.
+    """
+    depth = sum(1 for _ in _awaits(coroutine))
+    for _ in range(_STUBBORN + depth):
+        *_, innermost = coroutine, *_awaits(coroutine)
         try:
-            coroutine.close()
+            innermost.close()
         except BaseException:
             pass  # raised while it unwound, or it waits once more
-        if not inspect.iscoroutine(coroutine) or inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED:
+        if inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED:
             closed.append(True)
             return
+
+
+def _awaits(coroutine: Any) -> Iterator[Any]:
+    """The coroutines that a suspended one awaits, the outermost first."""
+    inner = coroutine.cr_await
+    while inspect.iscoroutine(inner) and inspect.getcoroutinestate(inner) != inspect.CORO_CLOSED:
+        yield inner
+        inner = inner.cr_await

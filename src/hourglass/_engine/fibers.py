@@ -345,7 +345,8 @@ class LoopFiber(FiberTask[None]):
         if fiber.parent is not hub:
             fiber.parent = hub
         answer = fiber.switch(function) if not watchers else watched(fiber.switch, function)
-        if answer is None:  # left suspended in the midst: see `leave_suspended`
+        if answer is None:  # left suspended in the midst, for good: see `leave_suspended`
+            _abandoned.append(fiber)
             self.greenlet = None
             return None
         value, error = answer
@@ -378,6 +379,9 @@ class LoopFiber(FiberTask[None]):
     def frames(self) -> list[FrameType]:
         """It stands nowhere between two callbacks."""
         return []
+
+
+_abandoned: list[_Fiber] = []  # never let go: letting one go would resume it
 
 
 def _nothing() -> None:

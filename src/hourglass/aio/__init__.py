@@ -15,4 +15,31 @@ FILE` shows the difference. What is not here is refused by name where it is impo
     testing     a local engine as `async with`, and activities on their own
     worker      `Worker`, awaited
     workflow    `@workflow.defn`, and what is awaited inside a workflow
+    _values     how arguments and options are given there
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hourglass.aio import activity, client, common, envconfig, exceptions, testing, worker, workflow
+
+__all__ = [
+    "activity",
+    "client",
+    "common",
+    "envconfig",
+    "exceptions",
+    "testing",
+    "worker",
+    "workflow",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a module when it is first used: workflows need no client."""
+    if name not in __all__:
+        raise AttributeError(f"module 'hourglass.aio' has no attribute {name!r}")
+    return import_module(f"hourglass.aio.{name}")

@@ -27,6 +27,7 @@ from hourglass._contract.handle import (
     InProcess,
     Shutdown,
 )
+from hourglass._embedded.engine.engine import EngineFigures
 from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION
 from hourglass._embedded.sharing import wire
 from hourglass._embedded.sharing.calls import BUSY, LOOK, SHORTEST, CallRouter
@@ -99,6 +100,12 @@ class SharedFile:
         """How it stands with the file and its disk, if this process owns it."""
         engine = self.calls.engine
         return None if engine is None else engine.condition
+
+    @property
+    def figures(self) -> EngineFigures | None:
+        """How much there is to do, if this process owns the file."""
+        engine = self.calls.engine
+        return None if engine is None else engine.engine.figures
 
     # --- owning ---------------------------------------------------------------------------------------------
 
