@@ -345,6 +345,20 @@ def test_many_schedules_at_once(web: httpx.Client, client: Client) -> None:
     assert sorted(each.id for each in client.list_schedules()) == ["s0", "s1", "s2"]
 
 
+def test_limits_show_who_holds_and_who_waits(web: httpx.Client, client: Client) -> None:
+    """A slot with its holder and its queue; a throttle with the turns to come."""
+    for number in range(2):
+        client.start_workflow("printing", id=f"print-{number}")
+    client.execute_workflow("mailing", id="mail-0")
+    client.start_workflow("mailing", id="mail-1")
+    while not re.search(r"Held by.*print-\d.*Waiting.*print-\d", text := web.get("/limits").text, re.DOTALL):
+        pass
+    assert "hourglass.slots:printer" in text
+    while "1 turn is to come, the last at <time" not in web.get("/limits").text:
+        pass
+    assert "hourglass.slots" not in web.get("/workflows").text
+
+
 def test_a_closer_look_unfolds_the_timeline() -> None:
     """Many steps stand in one row; a part of the time has rows of its own, and links go on from there."""
     spans = tuple(
