@@ -165,3 +165,39 @@ def test_a_place_is_told_exactly(tmp_path: Path) -> None:
     (finding,) = checked(tmp_path, text).findings
     assert (finding.place.line, finding.place.column, finding.place.end_column) == (5, 18, 29)
     assert finding.source[17:28] == "time.time()"
+
+
+def test_coroutines_may_use_asyncio(tmp_path: Path) -> None:
+    """In `async def` code asyncio's tasks, timers and locks break no rule; what goes by sets, and threads, do."""
+    text = """
+import asyncio, time
+from hourglass.aio import workflow as flow
+
+@flow.defn
+class Cart:
+    def __init__(self):
+        self.lock = asyncio.Lock()
+
+    @flow.run
+    async def run(self):
+        await asyncio.sleep(1)
+        async with self.lock, asyncio.timeout(3):
+            await asyncio.gather(helper(), asyncio.create_task(helper()))
+        await asyncio.wait([asyncio.create_task(helper())])  # HG104
+        await asyncio.to_thread(print)  # HG108
+        return time.time()  # HG101
+
+    @flow.signal
+    async def change(self):
+        time.monotonic()  # HG101
+
+async def helper():
+    time.time()  # HG101
+
+@workflow.defn
+def flat():
+    asyncio.Lock()  # HG109
+    asyncio.create_task(helper())  # HG108
+"""
+    report = checked(tmp_path, text)
+    assert found(report) == expected(tmp_path)

@@ -12,12 +12,13 @@ import pytest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-GOOD = tuple(HERE / f"good_{what}uses.py" for what in ("", "testing_", "limits_", "observing_"))
+GOOD = tuple(HERE / f"good_{what}uses.py" for what in ("", "testing_", "limits_", "observing_", "aio_"))
 BAD = {
     HERE / "bad_uses.py": 50,
     HERE / "bad_testing_uses.py": 20,
     HERE / "bad_limits_uses.py": 20,
     HERE / "bad_observing_uses.py": 15,
+    HERE / "bad_aio_uses.py": 15,
     HERE / "client_uses.py": 6,
 }
 """Files with wrong uses, and more than how many there are in each."""

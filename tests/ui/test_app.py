@@ -115,20 +115,18 @@ def test_a_worker_of_this_process_is_shown_in_detail(site: Site, client: Client)
     assert ">ready<" in text
 
 
-def test_the_processes_of_a_file_are_shown(tmp_path: Path) -> None:
-    """Beside a worker on a file stand the processes that work on it, and which of them owns it; without one it is said."""
+def test_a_file_without_a_worker_says_so(tmp_path: Path) -> None:
+    """What waits on its queues is not in memory: the page says that it is not known."""
     target = f"local:{tmp_path / 'orders.db'}"
     with Client.connect(target) as client:
         client.start_workflow("quick", "x", id="waits")
         with asked(Site(client, target=target)) as web:
             assert "not known while no worker has the file open" in web.get("/workers").text
-        with Worker(client, workflows=flows.WORKFLOWS, activities=flows.ACTIVITIES) as worker:
-            client.get_workflow_handle("waits").result()
-            with asked(Site(client, target=target, workers=lambda: (worker,))) as web:
-                text = web.get("/workers").text
-    assert re.search(
-        rf'{os.getpid()} <span class="tag">owner</span> <span class="muted">this one</span>', text
-    )
+
+
+def test_the_processes_that_work_are_named(web: httpx.Client) -> None:
+    """Of each worker that polls a queue: its process, whether the engine runs there, and how much it has in hand."""
+    assert f"process {os.getpid()}, which runs the engine, 0 in hand" in web.get("/workers").text
 
 
 def test_what_waits_on_a_queue_is_counted(web: httpx.Client, client: Client) -> None:

@@ -318,6 +318,13 @@ class TaskQueues:
         policy, waiting = self.policy, self._attempts[task_queue]
         return (each for each in waiting if policy.may_take(*each)) if policy.is_selective else iter(waiting)
 
+    @property
+    def is_free(self) -> bool:
+        """Whether things may be taken at once, without having waited here: neither the policy nor versions decide what is
+        taken when, or by which handle.
+        """
+        return not self.versioned and not self.policy.is_selective
+
     def all_tasks(self, task_queue: str) -> PriorityQueue[str]:
         """The runs whose tasks wait on a queue, whatever the policy says, now and later."""
         return self._tasks[task_queue]

@@ -1,0 +1,154 @@
+"""Coroutines under what watches workflows in tests and on workers: virtual time, the second execution, the call watcher,
+`explore`, and the guards against code that never comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+
+import pytest
+
+from hourglass import Client, Worker
+from hourglass.aio import activity, workflow
+from hourglass.errors import ExplorationFailed, NondeterminismError, WorkflowParked, WorkflowStuck
+from hourglass.testing import Environment, sometime
+
+
+@activity.defn
+async def price(item: str) -> int:
+    return len(item)
+
+
+@workflow.defn
+class Waits:
+    """Waits for what will never come."""
+
+    @workflow.run
+    async def run(self) -> None:
+        await asyncio.get_running_loop().create_future()
+
+
+@workflow.defn
+class Clock:
+    """Reads the real time."""
+
+    @workflow.run
+    async def run(self) -> float:
+        await asyncio.sleep(1)
+        return time.time()
+
+
+@workflow.defn
+class Changing:
+    """Does something else each time it is executed."""
+
+    executions = 0
+
+    @workflow.run
+    async def run(self) -> None:
+        Changing.executions += 1
+        await asyncio.sleep(Changing.executions)
+
+
+@workflow.defn
+class Order:
+    """Loses a signal that comes while it asks for the price, unless it looks for it."""
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        self.item = "lamp"
+
+    @workflow.run
+    async def run(self, careful: bool) -> list[object]:
+        cost = await workflow.execute_activity(price, self.item)
+        if careful:
+            while self.changed.is_set():
+                self.changed.clear()
+                cost = await workflow.execute_activity(price, self.item)
+        return [self.item, cost]
+
+    @workflow.signal
+    async def change(self, item: str) -> None:
+        self.item = item
+        self.changed.set()
+
+
+@workflow.defn
+class Holds:
+    """Stops the thread that runs workflows."""
+
+    gate = threading.Event()
+
+    @workflow.run
+    async def run(self) -> str:
+        Holds.gate.wait()
+        return "went on"
+
+
+def test_a_coroutine_that_waits_for_nothing_is_found() -> None:
+    """The message names the line where it waits."""
+    with Environment() as env, pytest.raises(WorkflowStuck, match=r"test_in_tests\.py:31"):
+        env.execute_workflow(Waits.run)
+
+
+def test_a_coroutine_that_differs_is_found() -> None:
+    """The second execution asks for something else, and both lines are named."""
+    with Environment() as env, pytest.raises(WorkflowParked) as parked:
+        env.execute_workflow(Changing.run)
+    assert isinstance(parked.value.__cause__, NondeterminismError) or "not deterministic" in str(parked.value)
+    assert "test_in_tests.py" in str(parked.value)
+
+
+def test_the_call_watcher_sees_coroutines(caplog: pytest.LogCaptureFixture) -> None:
+    """A real clock in a coroutine is reported with its line; asyncio's own timers are not."""
+    with (
+        Client.connect("local:") as client,
+        Worker(client, workflows=[Clock], watch="error", verify="off") as worker,
+    ):
+        client.start_workflow(Clock.run)
+        while not worker.statistics().parked:
+            time.sleep(0.01)
+    assert "calls time.time(), which reads a clock" in caplog.text
+    assert "test_in_tests.py" in caplog.text
+
+
+def _expect(result: list[object], env: Environment) -> None:
+    item, cost = result
+    assert cost == len(str(item))
+
+
+@pytest.mark.parametrize("careful", [False, True])
+def test_explore_finds_orders_of_coroutines(careful: bool) -> None:
+    """The order in which a signal comes while an activity runs breaks the careless one, and not the careful one."""
+    with Environment() as env:
+        arrivals = [sometime().signal(Order.change, "chandelier")]
+        if careful:
+            found = env.explore(
+                Order.run, True, runs=60, seed=1, check=_expect, arrivals=arrivals, failures=False
+            )
+            assert found.orders > 1
+        else:
+            with pytest.raises(ExplorationFailed):
+                env.explore(
+                    Order.run, False, runs=60, seed=1, check=_expect, arrivals=arrivals, failures=False
+                )
+
+
+def test_a_coroutine_that_holds_the_thread_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """The deadlock detector logs where it stands, other runs go on, and so does this one when it can."""
+    Holds.gate.clear()
+    with (
+        caplog.at_level(logging.WARNING),
+        Client.connect("local:") as client,
+        Worker(client, workflows=[Holds, Order], activities=[price], deadlock_timeout=0.2),
+    ):
+        held = client.start_workflow(Holds.run)
+        try:
+            while "test_in_tests.py" not in caplog.text:
+                assert client.execute_workflow(Order.run, True) == ["lamp", 4]
+        finally:
+            Holds.gate.set()
+        assert held.result(timeout=30) == "went on"

@@ -1,0 +1,168 @@
+"""Right uses of `hourglass.aio`, and of `async def` in `hourglass.workflow`: both checkers accept them. Never run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from datetime import timedelta
+from typing import Any, assert_type
+
+from hourglass import activity as plain_activity
+from hourglass import workflow as plain
+from hourglass.aio import activity, workflow
+from hourglass.aio.client import Client, WithStartWorkflowOperation, WorkflowHandle, WorkflowUpdateStage
+from hourglass.aio.common import Priority, RetryPolicy
+from hourglass.aio.exceptions import ActivityError, is_cancelled_exception
+from hourglass.aio.worker import Worker
+from hourglass.testing import Environment
+
+
+@activity.defn
+async def fetch(url: str) -> bytes:
+    return b""
+
+
+@activity.defn(name="adds")
+def add(one: int, other: int) -> int:
+    return one + other
+
+
+@plain_activity.defn
+def charge(order: str) -> float:
+    return 1.0
+
+
+class Billing:
+    @activity.defn
+    async def bill(self, order: str, cents: int) -> str:
+        return order
+
+
+@workflow.defn(name="cart", failure_exception_types=[ValueError])
+class Cart:
+    @workflow.init
+    def __init__(self, owner: str) -> None:
+        self.items: asyncio.Queue[str] = asyncio.Queue()
+
+    @workflow.run
+    async def run(self, owner: str) -> int:
+        assert_type(
+            await workflow.execute_activity(fetch, "x", start_to_close_timeout=timedelta(seconds=3)), bytes
+        )
+        assert_type(await workflow.execute_activity(add, args=[1, 2], retry_policy=RetryPolicy()), int)
+        assert_type(await workflow.execute_activity(add, 1, 2, priority=Priority(1)), int)
+        assert_type(await workflow.execute_activity(charge, "o"), float)
+        assert_type(await workflow.execute_local_activity(add, 1, 2), int)
+        assert_type(await workflow.execute_activity_method(Billing.bill, "o", 3), str)
+        assert_type(await workflow.execute_activity("by name", 1, result_type=int), Any)
+        handle = workflow.start_activity(fetch, "x")
+        assert_type(handle, workflow.ActivityHandle[bytes])
+        assert_type(await asyncio.wait_for(handle, 3), bytes)
+        assert_type(await asyncio.gather(handle, workflow.start_activity(add, 1, 2)), tuple[bytes, int])
+        assert_type(await workflow.execute_child_workflow(Cart.run, "ann", id="c"), int)
+        child = await workflow.start_child_workflow(Cart.run, args=["ann"])
+        assert_type(child, workflow.ChildWorkflowHandle[int])
+        await child.signal(Cart.put, "lamp")
+        assert_type(await child, int)
+        await workflow.get_external_workflow_handle("other").signal(Cart.put, "lamp")
+        done, _ = await workflow.wait([handle], return_when=asyncio.FIRST_COMPLETED)
+        assert_type(done, list[workflow.ActivityHandle[bytes]])
+        for each in workflow.as_completed([handle]):
+            assert_type(await each, bytes)
+        assert_type(workflow.info().is_continue_as_new_suggested(), bool)
+        await workflow.wait_condition(lambda: not self.items.empty(), timeout=timedelta(hours=1))
+        try:
+            await workflow.sleep(timedelta(days=1), summary="a day")
+        except (ActivityError, asyncio.CancelledError) as error:
+            if is_cancelled_exception(error):
+                raise
+        if owner:
+            workflow.continue_as_new(owner)
+        return 1
+
+    @workflow.signal
+    async def put(self, item: str) -> None:
+        await self.items.put(item)
+
+    @workflow.signal(name="stop")
+    def stop(self) -> None: ...
+
+    @workflow.update
+    async def take(self, item: str) -> bool:
+        return True
+
+    @take.validator
+    def check(self, item: str) -> None: ...
+
+    @workflow.query
+    def count(self) -> int:
+        return 0
+
+    async def helper(self) -> None:
+        pending: Coroutine[Any, Any, None] = self.put("x")
+        await pending
+        assert_type(await self.take("x"), bool)
+        assert_type(await self.run("x"), int)
+
+
+async def use_client(client: Client) -> None:
+    assert_type(await client.execute_workflow(Cart.run, "ann", id="c", task_queue="q"), int)
+    handle = await client.start_workflow(Cart.run, args=["ann"], id="c", task_queue="q")
+    assert_type(handle, WorkflowHandle[int])
+    await handle.signal(Cart.put, "lamp")
+    await handle.signal("stop")
+    assert_type(await handle.query(Cart.count), int)
+    assert_type(await handle.execute_update(Cart.take, "lamp"), bool)
+    update = await handle.start_update(Cart.take, "lamp", wait_for_stage=WorkflowUpdateStage.ACCEPTED)
+    assert_type(await update.result(), bool)
+    assert_type(client.get_workflow_handle_for(Cart.run, "c"), WorkflowHandle[int])
+    WithStartWorkflowOperation(Cart.run, "ann", id="c", task_queue="q")
+    async with Worker(client, task_queue="q", workflows=[Cart], activities=[fetch, add, Billing().bill]):
+        pass
+    assert_type(await fetch("direct"), bytes)
+
+
+@plain.defn
+async def awaits(order: str) -> float:
+    task = charge.start(order)
+    assert_type(await task, float)
+    assert_type(await plain.spawn(slow, 1), str)
+    return await charge.start(order)
+
+
+def slow(n: int) -> str:
+    plain.sleep(n)
+    return "slept"
+
+
+async def both(n: int) -> int:
+    return n
+
+
+@plain.defn
+def mixes(order: str) -> int:
+    assert_type(plain.run_async(both(1)), int)
+    assert_type(plain.spawn(both, 2).result(), int)
+    assert_type(awaits(order), float)
+    return 1
+
+
+@plain.defn
+class Mixed:
+    @plain.run
+    def run(self) -> int:
+        return 1
+
+    @plain.signal
+    async def poke(self, name: str) -> None: ...
+
+    @plain.update
+    async def change(self, name: str) -> int:
+        return 1
+
+
+def use_environment(env: Environment) -> None:
+    assert_type(env.execute_workflow(Cart.run, "ann"), int)
+    assert_type(env.execute_workflow(awaits, "o"), float)
+    env.start_workflow(Mixed.run).signal(Mixed.poke, "x")
+    assert_type(env.start_workflow(Mixed.run).execute_update(Mixed.change, "x"), int)
