@@ -43,10 +43,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "hourglass.replay",
     ): "the type of handle.history(), for type checkers only",
     (
-        "hourglass.client._faces",
-        "hourglass._story.watching",
-    ): "a notebook asks a handle to draw itself, loaded when it is asked",
-    (
         "hourglass.activity._context",
         "hourglass.client",
     ): "the type of activity.client(), for type checkers only",
