@@ -5,7 +5,9 @@
     live        a worker's CPU per activity step against a real dev server
     memory      a worker's memory per idle run in its cache
     embedded    workflows of five steps on one machine, nothing but this process and its disk
+    floor       what a step costs layer by layer: a bare pipeline of the same threads and commits, and what comes on top
     processes   from start to result on one file, asked by the owner's process and by another
+    cores       several processes that work on one file: steps per second, and the death of one
     sleeping    what workflows cost that are asleep: in memory, and on disk when a worker starts
     testing     tests on virtual time, with retries
     scale       one large run: thousands of fibers, signals and activities, and whether their cost stays the same

@@ -29,7 +29,7 @@ def without_keepers(query: str) -> str:
     if any(each in query for each in KEEPERS):
         return query
     suffix = _SUFFIX.search(query)
-    end = query[suffix.start() :] if suffix else ""
+    end = f" {suffix[0].strip()}" if suffix else ""
     asked = query[: suffix.start()].strip() if suffix else query.strip()
     others = " AND ".join(f"WorkflowType != '{each}'" for each in KEEPERS)
     return (f"({asked}) AND {others}" if asked else others) + end

@@ -152,15 +152,13 @@ def test_a_slot_that_was_given_back() -> None:
 
 
 def test_a_run_that_somebody_paused() -> None:
-    """That it is paused, by whom and why, and the command of Temporal's that lets it go on."""
+    """That it is paused, by whom and why, and the command that lets it go on, on either engine."""
     facts = told(event(5, "WORKFLOW_EXECUTION_PAUSED", identity="ann@desk", reason="audit first"))
     found = added(diagnose(facts), facts, "--address localhost:7233")
     assert (found.cause, found.wrong) == (Cause.PAUSED, True)
     assert len(found.findings) == 1
     assert found.findings[0].details == ("by ann@desk", "the reason given: audit first")
-    assert found.findings[0].actions[0].command == (
-        "temporal workflow unpause --workflow-id order-1 --address localhost:7233"
-    )
+    assert found.findings[0].actions[0].command == "hourglass resume order-1"
 
 
 def test_a_pause_that_is_over() -> None:

@@ -17,7 +17,7 @@ import pytest
 from hourglass import Client
 from hourglass.testing import DevServer
 
-from .command import SHOP, Command, is_gone, until
+from .command import SHOP, Command, is_gone, run, until
 
 pytestmark = pytest.mark.server
 
@@ -183,3 +183,29 @@ def test_without_a_parent(quick_server: DevServer, client: Client, folder: Path,
         command.signal(signal.SIGTERM)
         assert command.wait_end() == 0
         assert command.pids() == []
+
+
+def test_on_a_file_every_processor_has_a_process(folder: Path, tmp_path: Path) -> None:
+    """Without a number there are as many as processors, all of them work, and each status page shows all."""
+    target = f"local:{tmp_path / 'shop.db'}"
+    processors = len(os.sched_getaffinity(0))
+    with Command("worker", "shop.py", "--target", target, cwd=folder) as command:
+        command.wait_running(processors)
+        assert len(command.pids()) == processors
+        with Client.connect(target) as client:
+            assert client.execute_workflow("checkout", "1", id="one") == "charged 1"
+            found = client.describe_task_queue("default").workflow_pollers
+            assert {each.process_id for each in found} == set(command.pids())
+            assert sum(each.is_owner for each in found) == 1
+            owner = next(each.process_id for each in found if each.is_owner)
+            os.kill(owner, signal.SIGKILL)
+            assert client.execute_workflow("checkout", "2", id="two") == "charged 2"
+        command.signal(signal.SIGTERM)
+        assert command.wait_end() == 0, command.text
+
+
+def test_an_engine_in_memory_has_one_process(folder: Path) -> None:
+    """Several could not share it, and are refused with what to do; unasked there is one."""
+    told = run("worker", "shop.py", "--target", "local:", "--processes", "2", cwd=folder)
+    assert told.returncode == 2
+    assert "name a file, such as local:orders.db, or a server" in told.stderr

@@ -63,7 +63,7 @@ class FakeConnection:
             case sv.CompleteActivity():
                 return sv.Nothing()
             case sv.GetPollers():
-                return sv.Pollers()
+                return sv.Pollers((sv.Poller(identity="a worker"),))
             case sv.HeartbeatActivity():
                 return sv.HeartbeatAnswer(cancel_requested=request.activity_id == "stop")
         summary = self.find(request.workflow_id)

@@ -34,9 +34,12 @@ def unknown(words: list[str]) -> list[str]:
     commands = CLI.commands  # type: ignore[attr-defined]
     if words[0] not in commands:
         return words[:1]
-    options = {name for each in commands[words[0]].params for name in (*each.opts, *each.secondary_opts)} | {
-        "--help"
-    }
+    command = commands[words[0]]
+    if hasattr(command, "commands"):  # a group of commands: the next word is one of them
+        if words[1:2] and words[1] not in command.commands:
+            return words[:2]
+        command = command.commands[words[1]] if words[1:] else command
+    options = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
     given = [word.split("=")[0] for word in words[1:] if word.startswith("--")]
     return [option for option in given if option not in options]
 
@@ -61,3 +64,5 @@ def test_commands_are_found() -> None:
     assert sum(len(named_in(page)) for page in PAGES) > 10
     assert unknown(["shwo", "order-1"]) == ["shwo"]
     assert unknown(["show", "order-1", "--htlm", "x"]) == ["--htlm"]
+    assert unknown(["schedule", "crate", "x"]) == ["schedule", "crate"]
+    assert unknown(["schedule", "create", "--evry", "x"]) == ["--evry"]

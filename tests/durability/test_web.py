@@ -1,12 +1,19 @@
-"""Web processes that were forked after connecting, and workers that die under them."""
+"""Web processes that were forked after connecting, workers that die under them, and web processes that work themselves."""
 
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
 from pathlib import Path
 
 import pytest
 
+from . import work
+from .nursery import ROOT
 from .web import PROCESSES, ask_while_owners_die
 
 
@@ -17,3 +24,40 @@ def test_owners_die_under_web_processes(tmp_path: Path) -> None:
     assert not asked.errors, [*asked.errors[:5], (tmp_path / "log").read_text()[-3000:]]
     assert len(asked.takeovers) == 3
     assert 1 <= len(asked.served_by) <= PROCESSES
+
+
+def test_every_process_of_a_web_server_works(tmp_path: Path) -> None:
+    """`uvicorn --workers 3` with a worker in its lifespan, as it is: one workflow is done by all three."""
+    pytest.importorskip("uvicorn")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    log = tmp_path / "log"
+    with log.open("wb") as errors:
+        server = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "uvicorn",
+                "--workers",
+                "3",
+                "--port",
+                str(port),
+                "tests.durability.asgi_app:app",
+            ],
+            cwd=ROOT,
+            env={**os.environ, work.FILE: str(tmp_path / "web.db")},
+            stdout=errors,
+            stderr=errors,
+        )
+    try:
+        deadline = time.monotonic() + 60
+        while log.read_text().count("startup complete") < 3:
+            assert time.monotonic() < deadline, log.read_text()
+            assert server.poll() is None, log.read_text()
+            time.sleep(0.05)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/30", timeout=60) as answer:
+            done = answer.read().decode().split()
+        assert (len(done), len(set(done))) == (30, 3), log.read_text()
+    finally:
+        server.terminate()
+        server.wait(60)

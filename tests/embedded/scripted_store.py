@@ -115,6 +115,9 @@ class ScriptedStore:
     def without_wake(self) -> Sequence[str]:
         return ()
 
+    def open_runs(self) -> int:
+        return self._readable().open_runs()
+
     def next_due_ns(self, after_ns: int = 0) -> int:
         return self._readable().next_due_ns(after_ns)
 

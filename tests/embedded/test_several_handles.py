@@ -294,9 +294,17 @@ def test_a_worker_gets_what_it_knows() -> None:
         await settle()
         assert [task.activity_type for task in new.activities] == ["later", "later"]
         assert [task.activity_type for task in old.activities] == ["act"]
+        one = await world.start("w", workflow_type="W")
+        await settle()
+        old.complete(one.run_id, schedule(1, "later"))
+        await settle()
+        assert [task.activity_type for task in new.activities] == ["later"] * 3, (
+            "it asks for what it does not know"
+        )
+        old.handle.answer_activity(ActivityOk(old.activities[0].token, text("done")))
         await world.start("u", workflow_type="unknown")
         await settle()
-        assert len(old.activations) == 1, "it has less in hand, and says loudly what it lacks"
+        assert len(old.activations) == 2, "it has less in hand, and says loudly what it lacks"
 
     run_async(body)
 

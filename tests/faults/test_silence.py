@@ -17,6 +17,7 @@ import pytest
 from hourglass import RetryPolicy, activity, workflow
 from hourglass.client import Client, _wait_notice
 from hourglass.errors import ApplicationError, ApplicationErrorCategory, WorkflowFailedError
+from hourglass.testing import DevServer
 from hourglass.worker import Worker
 
 from .polling import eventually
@@ -189,6 +190,21 @@ def test_a_wait_says_once_what_fails(
             assert "activity fails_for_long, which fails and is tried again (attempt 2, next at " in told[0]
             assert "ZeroDivisionError: integer division or modulo by zero" in told[0]
             assert told[0].startswith(f"workflow {id} waits for ")
+
+
+@pytest.mark.server
+def test_a_wait_without_a_worker_says_so_on_a_server(
+    quick_server: DevServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that waits for a run whose task queue no worker polls says so once for the queue."""
+    monkeypatch.setattr(_wait_notice, "SILENCE", 0.05)
+    with Client.connect(quick_server.target) as client, ThreadPoolExecutor(1) as thread:
+        handle = client.start_workflow(order, "o", id="unserved-1", task_queue="silence-unserved")
+        waiting = thread.submit(handle.result)
+        (told,) = eventually(lambda: messages(caplog, "has no worker"))
+        handle.terminate("enough")
+        assert isinstance(waiting.exception(30), WorkflowFailedError)
+    assert told == "workflow unserved-1 has no worker: none polls its task queue 'silence-unserved'"
 
 
 def test_an_attempt_that_times_out_is_told(client: Client, caplog: pytest.LogCaptureFixture) -> None:

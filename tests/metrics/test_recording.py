@@ -6,10 +6,12 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from hourglass import RetryPolicy, activity, workflow
+from hourglass._embedded.engine import task_queues
 from hourglass.client import Client
 from hourglass.errors import NotInWorkflowError, UsageError, WorkflowFailedError
 from hourglass.metrics import Buckets, Registry, default_registry
@@ -238,6 +240,31 @@ def test_the_status_endpoint_has_metrics() -> None:
     assert 'hourglass_polls{namespace="default",task_queue="default"} 2\n' in text
     assert "hourglass_activity_execution_seconds_bucket{" in text
     assert all(line.startswith("#") or len(line.rsplit(" ", 1)) == 2 for line in text.splitlines())
+
+
+@pytest.mark.parametrize("on_a_file", [True, False])
+def test_how_much_there_is_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_a_file: bool) -> None:
+    """The owner of an engine tells how many runs are open, what waits on queues since when, and the size of the file."""
+    monkeypatch.setattr(task_queues, "_SAMPLE_EVERY", 0.0)
+    registry = Registry()
+    path = tmp_path / "orders.db"
+    with (
+        Client.connect(f"local:{path}" if on_a_file else "local:") as client,
+        Worker(client, workflows=[counts], activities=[counted], metrics=registry),
+    ):
+        for number in range(3):
+            client.start_workflow(counts, 1, id=f"lonely-{number}", task_queue="lonely")
+        client.execute_workflow(counts, 1, id="done")
+        while total(registry, "hourglass_open_workflows") != 3:
+            pass
+        lonely = {"task_queue": "lonely", "kind": "workflow"}
+        while total(registry, "hourglass_task_queue_backlog", **lonely) != 3:
+            pass
+        while total(registry, "hourglass_task_queue_oldest_seconds", **lonely) == 0:
+            pass
+        assert total(registry, "hourglass_task_queue_backlog", task_queue="lonely", kind="activity") == 0
+        size = total(registry, "hourglass_store_bytes")
+        assert (size >= path.stat().st_size) if on_a_file else size == 0
 
 
 def test_two_workers_of_a_client_are_told_once_each() -> None:

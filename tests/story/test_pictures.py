@@ -200,6 +200,20 @@ def test_ascii_is_ascii() -> None:
     assert "xX" in drawn
 
 
+def test_a_picture_is_right_without_a_style_sheet() -> None:
+    """Programs that are no browsers know no variables and no media: every shape and text has its colour as an attribute."""
+    drawn = svg.draw(tell(order().read))
+    assert "var(" not in drawn
+    outside = re.sub(
+        r"@media [^{]*\{(?:[^{}]*\{[^}]*\})*\}", "", re.findall(r"<style>(.*?)</style>", drawn)[0]
+    )
+    assert outside == ".hg .row:hover .hit{fill-opacity:.05}"
+    shapes = re.findall(r"<(?:rect|path|circle|line|text)\b[^>]*>", drawn)
+    assert len(shapes) > 20
+    for each in shapes:
+        assert re.search(r' (?:fill|stroke)="(?:#[0-9a-f]{6}|url\(#[\w-]+\))"', each), each
+
+
 def test_the_page_needs_nothing_from_elsewhere() -> None:
     """The page and the picture load nothing, run nothing, and carry light, dark and paper."""
     story = tell(order().read)

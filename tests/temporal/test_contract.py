@@ -15,13 +15,14 @@ import temporalio.bridge
 import temporalio.bridge.temporal_sdk_bridge as bridge  # type: ignore[import-not-found]
 
 from hourglass._contract.handle import HandleConfig
-from hourglass._temporal import configs, core, version
+from hourglass._temporal import configs, core, telemetry, version
 
 SIGNATURES: dict[tuple[str, ...], str] = {
     ("init_runtime",): "(options)",
     ("connect_client",): "(runtime_ref, config)",
     ("new_worker",): "(runtime_ref, client, config)",
     ("new_replay_worker",): "(runtime_ref, config)",
+    ("RuntimeRef", "retrieve_buffered_metrics"): "($self, durations_as_seconds)",
     ("ClientRef", "call_workflow_service"): "($self, call)",
     ("WorkerRef", "validate"): "($self)",
     ("WorkerRef", "poll_workflow_activation"): "($self)",
@@ -88,7 +89,7 @@ def test_the_settings_have_the_attributes_that_core_reads() -> None:
     connection: Any = configs.client_settings(
         "h:1", version="1", identity="me", tls=True, api_key=None, rpc_metadata={}, timeout=1.0
     )
-    logging: Any = configs.runtime_settings(
+    logging: Any = telemetry.runtime_settings(
         {"HOURGLASS_CORE_LOG": "WARN", "HOURGLASS_CORE_METRICS": "127.0.0.1:9464"}
     )
     for settings, source, struct in (

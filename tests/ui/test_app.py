@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 
 import httpx
@@ -111,6 +112,11 @@ def test_a_worker_of_this_process_is_shown_in_detail(site: Site, client: Client)
     assert "WorkflowPollLoop" in text
     assert "cached workflows" in text
     assert ">ready<" in text
+
+
+def test_the_processes_that_work_are_named(web: httpx.Client) -> None:
+    """Of each worker that polls a queue: its process, whether the engine runs there, and how much it has in hand."""
+    assert f"process {os.getpid()}, which runs the engine, 0 in hand" in web.get("/workers").text
 
 
 def test_what_waits_on_a_queue_is_counted(web: httpx.Client, client: Client) -> None:

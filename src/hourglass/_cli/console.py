@@ -72,6 +72,18 @@ def show(text: str | Text, *, whole: bool = False) -> None:
     _say(_console(stderr=False), text, whole=whole)
 
 
+def show_page(text: str) -> None:
+    """A page of Markdown: laid out, in a pager, in a terminal; as it is where a program reads."""
+    out = _console(stderr=False)
+    if not out.is_terminal:
+        _say(out, text, whole=True)
+        return
+    from rich.markdown import Markdown
+
+    with out.pager(styles=True):
+        out.print(Markdown(clean(text)))
+
+
 def _say(out: Console, text: str | Text, *, whole: bool = False) -> None:
     """In a terminal broken between words, under its own indentation; as it is where a program reads."""
     if isinstance(text, str):

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markdown import Markdown
 
 from hourglass._cli import connecting, console
 from hourglass._cli.connecting import Json
@@ -49,13 +48,7 @@ def docs(
         else:
             console.show(str(found), whole=True)
         return
-    text = found.read_text(encoding="utf-8")
-    screen = console.screen(stderr=False)
-    if screen.is_terminal:
-        with screen.pager(styles=True):
-            screen.print(Markdown(text))
-    else:
-        console.show(text.rstrip("\n"), whole=True)
+    console.show_page(found.read_text(encoding="utf-8").rstrip("\n"))
 
 
 def manual() -> Path:

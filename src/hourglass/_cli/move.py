@@ -8,13 +8,13 @@ left, and goes on with it: the import there is the same request again.
 
 from __future__ import annotations
 
-import json as documents
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from hourglass._cli import connecting, console
@@ -232,7 +232,7 @@ class _Mover:
 
         written = self._there.get_workflow_handle(held.id, run_id=held.run_id).history()
         result = self._replayer.try_replay(
-            History(held.id, documents.dumps({"events": _with_timers_of(source, written)}))
+            History(held.id, msgspec.json.encode({"events": _with_timers_of(source, written)}))
         )
         if result.ok:
             return

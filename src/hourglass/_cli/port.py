@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -49,11 +48,10 @@ def port(
             console.note(f"{path}:{line}: {note}")
         if after == before:
             continue
-        sys.stdout.writelines(
-            difflib.unified_diff(
-                before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{path}", f"b/{path}"
-            )
+        lines = difflib.unified_diff(
+            before.splitlines(), after.splitlines(), f"a/{path}", f"b/{path}", lineterm=""
         )
+        console.write("\n".join(lines))
         if write:
             path.write_text(after, encoding="utf-8")
     if left:

@@ -276,6 +276,8 @@ def worker(
       hourglass worker shop.orders shop.billing --task-queue orders --task-queue rush
     """
     logs.configure(log.value, log_level.value)
+    if status_address is not None:
+        os.environ.setdefault("HOURGLASS_CORE_METRICS", "status")  # before the first connection to a server
     options = WorkerOptions(
         sources=tuple(sources),
         target=target,

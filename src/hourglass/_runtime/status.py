@@ -17,7 +17,7 @@ from typing import Any
 
 from hourglass._bridge.handles import HandleRecord
 from hourglass._bridge.life import HandleState
-from hourglass._contract.service import WorkerProcess
+from hourglass._contract.service import QueueStats, WorkerProcess
 from hourglass._runtime.application import Application
 from hourglass._runtime.evaluation import Counts
 from hourglass._runtime.services import QueueServices
@@ -89,6 +89,7 @@ def store_report(app: Application) -> dict[str, Any] | None:
         "held": condition.held,
         "free_bytes": condition.free_bytes,
         "reserve_bytes": condition.reserve_bytes,
+        "file_bytes": condition.file_bytes,
     }
 
 
@@ -345,6 +346,16 @@ _FREE = Family(
 _HELD = Family(
     "hourglass_store_held", "gauge", "Whether the file cannot be written at present (1), as on a full disk."
 )
+_SIZE = Family("hourglass_store_bytes", "gauge", "Size of the file that this process owns, with its log.")
+_OPEN = Family(
+    "hourglass_open_workflows", "gauge", "Runs that are open, of an engine that this process owns."
+)
+_BACKLOG = Family(
+    "hourglass_task_queue_backlog",
+    "gauge",
+    "Tasks that wait on a queue for a worker, by kind (workflow, activity).",
+)
+_OLDEST = Family("hourglass_task_queue_oldest_seconds", "gauge", "How long the oldest of them has waited.")
 _REACHABLE = Family(
     "hourglass_engine_reachable", "gauge", "1 while the engine answers and serves our namespace, else 0."
 )
@@ -352,7 +363,7 @@ _REACHABLE = Family(
 
 def described() -> list[tuple[str, Kind, str]]:
     """Name, kind and text of all that `worker_metrics` gives."""
-    others = (_CLOSED, _RESTARTS, _FREE, _HELD, _REACHABLE)
+    others = (_CLOSED, _RESTARTS, _FREE, _HELD, _SIZE, _OPEN, _BACKLOG, _OLDEST, _REACHABLE)
     return [each[:3] for each in _OF_A_QUEUE] + [(each.name, each.kind, each.description) for each in others]
 
 
@@ -363,8 +374,11 @@ def worker_metrics(app: Application) -> list[Family]:
         (services, labels_of({**namespace, "task_queue": services.queue})) for services in app.configured()
     ]
     condition = getattr(app.raw, "condition", None)  # of the file that this process owns, where there is one
+    figures = getattr(app.raw, "figures", None)  # of an engine that this process owns
     of_the_process = (
         (_RESTARTS, app.restarts),
+        (_SIZE, None if condition is None else condition.file_bytes),
+        (_OPEN, None if figures is None else figures.open_runs),
         (_FREE, None if condition is None else condition.free_bytes),
         (_HELD, None if condition is None else bool(condition.held)),
         (_REACHABLE, app.reachability.outage is None),
@@ -377,11 +391,22 @@ def worker_metrics(app: Application) -> list[Family]:
             for name, kind, text, read in _OF_A_QUEUE
         ),
         replace(_CLOSED, samples=tuple(_closed(queues))),
+        replace(_BACKLOG, samples=tuple(_waiting(namespace, figures, lambda stats: stats.backlog))),
+        replace(_OLDEST, samples=tuple(_waiting(namespace, figures, lambda stats: stats.age))),
         *(
             replace(family, samples=() if value is None else (Sample(labels_of(namespace), float(value)),))
             for family, value in of_the_process
         ),
+        *getattr(app.raw, "families", tuple)(),  # what an engine below us counts itself: Temporal's Core
     ]
+
+
+def _waiting(
+    namespace: dict[str, str], figures: Any, read: Callable[[QueueStats], float]
+) -> Iterator[Sample]:
+    for queue, stats in () if figures is None else figures.queues.items():
+        for kind, one in zip(("workflow", "activity"), stats, strict=True):
+            yield Sample(labels_of({**namespace, "task_queue": queue, "kind": kind}), read(one))
 
 
 def _closed(queues: Iterable[tuple[QueueServices, Labels]]) -> Iterator[Sample]:

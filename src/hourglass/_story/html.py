@@ -58,7 +58,7 @@ def draw(story: Story, *, limit: int = svg.LIMIT) -> str:
         f"{_faults(story.faults)}{_list('Waits for', story.waiting_for)}{_waited(story)}"
         f"{_values(story)}{_table(fold(story, limit))}"
     )
-    style = f"{svg.variables()}{svg.picture()}{_STYLE}"
+    style = f"{svg.variables()}{svg.dark()}{_STYLE}"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'

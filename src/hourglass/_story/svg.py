@@ -6,13 +6,16 @@ in columns of one unit, text is cut to the width that is there: so nothing overl
 Everything that a history says is escaped in `shapes`, below, and nowhere else. Colours are Okabe and Ito's, which the
 colour-blind tell apart. Colour never stands alone: what failed is also hatched and crossed, what waits is thin,
 messages are diamonds.
+
+Each element carries its colours as attributes, plain ones for light paper: programs that draw SVG without being browsers know no
+variables and no media. What a browser shows on a dark screen is the one style sheet (`dark`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from html import escape
 from math import ceil
 
@@ -77,25 +80,59 @@ def variables() -> str:
     )
 
 
-def picture() -> str:
-    """The style of everything in a picture."""
-    kinds = "".join(
-        f".hg .{kind}{{--kind:var(--{kind})}}"
-        for kind in ("run", "activity", "local", "timer", "child", "message", "cancelled", "bad")
-    )
+KINDS = ("run", "activity", "local", "timer", "child", "message", "cancelled", "bad")
+
+_BY_ROLE = {
+    "bar": 'fill="{kind}"',
+    "mark": 'fill="{kind}"',
+    "line": 'fill="none" stroke="{kind}" stroke-width="1.6" stroke-linecap="round"',
+    "cross": 'fill="none" stroke="{paper}" stroke-width="1.8" stroke-linecap="round"',
+    "paper": 'fill="{paper}"',
+    "band": 'fill="{band}"',
+    "grid": 'stroke="{grid}" stroke-width="1"',
+    "tear": 'fill="none" stroke="{muted}" stroke-width="1" stroke-dasharray="2 3"',
+    "hit": 'fill="{ink}" fill-opacity="0"',
+}
+_OPACITY = {"queued": ".38", "backoff": ".55"}
+
+
+@cache
+def _look(classes: str) -> str:
+    """The attributes of a shape of these classes, on light paper."""
+    given = classes.split()
+    kind = next((LIGHT[each] for each in given if each in KINDS), LIGHT["run"])
+    found = [_BY_ROLE[each].format(kind=kind, **LIGHT) for each in given if each in _BY_ROLE][:1]
+    found += [f'fill-opacity="{_OPACITY[each]}"' for each in given if each in _OPACITY]
+    return "".join(f" {each}" for each in found)
+
+
+@cache
+def _letters(classes: str) -> str:
+    """The attributes of a text of these classes."""
+    given = classes.split()
+    colour = next((LIGHT[each] for each in ("bad", "good", "muted") if each in given), LIGHT["ink"])
+    family = f' font-family="{MONO}"' if "mono" in given else ""
+    weight = ' font-weight="600"' if "strong" in given else ""
+    return f' fill="{colour}"{family}{weight}'
+
+
+def dark() -> str:
+    """The style of a picture on a dark screen, and of what a pointer is at."""
+    rules = [
+        f".hg text{{fill:{DARK['ink']}}}.hg .muted{{fill:{DARK['muted']}}}",
+        f".hg text.bad{{fill:{DARK['bad']}}}.hg text.good{{fill:{DARK['good']}}}",
+        f".hg .paper{{fill:{DARK['paper']}}}.hg .band{{fill:{DARK['band']}}}.hg .hit{{fill:{DARK['ink']}}}",
+        f".hg .grid{{stroke:{DARK['grid']}}}.hg .tear{{stroke:{DARK['muted']}}}.hg .cross{{stroke:{DARK['paper']}}}",
+    ]
+    for kind in KINDS:
+        colour = DARK[kind]
+        rules.append(
+            f".hg .bar.{kind},.hg .mark.{kind},.hg .hatch.{kind}{{fill:{colour}}}.hg .line.{kind}{{stroke:{colour}}}"
+        )
     return (
-        kinds + f".hg text{{font-family:{SANS};fill:var(--ink)}}"
-        f".hg .mono{{font-family:{MONO}}}"
-        ".hg .muted{fill:var(--muted);font-weight:400}.hg text.strong{font-weight:600}"
-        ".hg text.bad{fill:var(--bad)}.hg text.good{fill:var(--good)}"
-        ".hg .paper{fill:var(--paper)}.hg .band{fill:var(--band)}"
-        ".hg .grid{stroke:var(--grid);stroke-width:1}"
-        ".hg .tear{stroke:var(--muted);stroke-width:1;stroke-dasharray:2 3;fill:none}"
-        ".hg .bar{fill:var(--kind)}.hg .bar.queued{fill-opacity:.38}.hg .bar.backoff{fill-opacity:.55}"
-        ".hg .mark{fill:var(--kind);stroke:none}"
-        ".hg .line{stroke:var(--kind);stroke-width:1.6;fill:none;stroke-linecap:round}"
-        ".hg .cross{stroke:var(--paper);stroke-width:1.8;stroke-linecap:round}"
-        ".hg .hit{fill:transparent}.hg .row:hover .hit{fill:var(--ink);fill-opacity:.05}"
+        f"@media screen and (prefers-color-scheme:dark){{{''.join(rules)}}}"
+        "@media print{.hg{-webkit-print-color-adjust:exact;print-color-adjust:exact}}"
+        ".hg .row:hover .hit{fill-opacity:.05}"
     )
 
 
@@ -111,10 +148,13 @@ def text(
     x: float, y: float, content: str, classes: str, size: float, anchor: str = "", more: str = ""
 ) -> str:
     """A text on a line at `y`; `more` follows it, fainter."""
-    fainter = f'<tspan class="muted" xml:space="preserve">{escape(more)}</tspan>' if more else ""
+    fainter = ""
+    if more:
+        faint = f'class="muted" fill="{LIGHT["muted"]}" font-weight="400"'
+        fainter = f'<tspan {faint} xml:space="preserve">{escape(more)}</tspan>'
     end = f' text-anchor="{anchor}"' if anchor else ""
     return (
-        f'<text x="{number(x)}" y="{number(y)}" class="{classes}" font-size="{number(size)}"{end}>'
+        f'<text x="{number(x)}" y="{number(y)}" class="{classes}"{_letters(classes)} font-size="{number(size)}"{end}>'
         f"{escape(content)}{fainter}</text>"
     )
 
@@ -123,20 +163,18 @@ def rect(x: float, y: float, width: float, height: float, classes: str, extra: s
     """A rectangle."""
     return (
         f'<rect x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}" '
-        f'class="{classes}"{extra}/>'
+        f'class="{classes}"{"" if " fill=" in extra else _look(classes)}{extra}/>'
     )
 
 
 def line(x1: float, y1: float, x2: float, y2: float, classes: str) -> str:
     """A straight line."""
-    return (
-        f'<line x1="{number(x1)}" y1="{number(y1)}" x2="{number(x2)}" y2="{number(y2)}" class="{classes}"/>'
-    )
+    return f'<line x1="{number(x1)}" y1="{number(y1)}" x2="{number(x2)}" y2="{number(y2)}" class="{classes}"{_look(classes)}/>'
 
 
 def path(d: str, classes: str) -> str:
     """A path."""
-    return f'<path d="{d}" class="{classes}"/>'
+    return f'<path d="{d}" class="{classes}"{_look(classes)}/>'
 
 
 def diamond(x: float, y: float, size: float, classes: str) -> str:
@@ -158,12 +196,12 @@ def hatches(prefix: str) -> str:
     for kind in ("run", "timer", "activity", "child", "message"):
         made.append(
             f'<pattern id="{prefix}{kind}" width="5" height="4" patternUnits="userSpaceOnUse">'
-            f'<rect width="3" height="4" fill="var(--{kind})" fill-opacity=".75"/></pattern>'
+            f'<rect width="3" height="4" class="hatch {kind}" fill="{LIGHT[kind]}" fill-opacity=".75"/></pattern>'
         )
     made.append(
         f'<pattern id="{prefix}bad" width="6" height="6" patternUnits="userSpaceOnUse" '
-        'patternTransform="rotate(45)"><rect width="6" height="6" fill="var(--bad)"/>'
-        '<rect width="2" height="6" fill="var(--paper)" fill-opacity=".45"/></pattern>'
+        f'patternTransform="rotate(45)"><rect width="6" height="6" class="hatch bad" fill="{LIGHT["bad"]}"/>'
+        f'<rect width="2" height="6" class="paper" fill="{LIGHT["paper"]}" fill-opacity=".45"/></pattern>'
     )
     return f"<defs>{''.join(made)}</defs>"
 
@@ -173,7 +211,7 @@ def end_mark(outcome: Outcome, x: float, y: float) -> str:
     n = number
     match outcome:
         case Outcome.FAILED | Outcome.TIMED_OUT | Outcome.TERMINATED:
-            disc = f'<circle cx="{n(x)}" cy="{n(y)}" r="6" class="mark bad"/>'
+            disc = f'<circle cx="{n(x)}" cy="{n(y)}" r="6" class="mark bad"{_look("mark bad")}/>'
             arms = f"M{n(x - 2.3)} {n(y - 2.3)}l4.6 4.6M{n(x + 2.3)} {n(y - 2.3)}l-4.6 4.6"
             return disc + path(arms, "cross")
         case Outcome.RETRYING:
@@ -181,7 +219,9 @@ def end_mark(outcome: Outcome, x: float, y: float) -> str:
                 f"M{n(x + 3.6)} {n(y - 2.4)}A4.4 4.4 0 1 0 {n(x + 4.4)} {n(y + 0.6)}", "line bad"
             ) + path(f"M{n(x + 5)} {n(y - 5)}v3.4h-3.4", "line bad")
         case Outcome.CANCELLED:
-            ring = f'<circle cx="{n(x)}" cy="{n(y)}" r="4.4" class="line cancelled"/>'
+            ring = (
+                f'<circle cx="{n(x)}" cy="{n(y)}" r="4.4" class="line cancelled"{_look("line cancelled")}/>'
+            )
             return ring + path(f"M{n(x - 3)} {n(y + 3)}l6 -6", "line cancelled")
         case Outcome.OPEN:
             return path(f"M{n(x - 3)} {n(y - 4.5)}L{n(x + 4)} {n(y)}L{n(x - 3)} {n(y + 4.5)}Z", "mark run")
@@ -248,7 +288,7 @@ def draw(story: Story, *, limit: int = LIMIT) -> str:
     legend, height = _legend(layout, bottom + 26)
     body = "".join((_heading(story), _axis(layout, y, bottom), rows, legend))
     background = rect(0, 0, WIDTH, height, "paper")
-    style = f"<style>{variables()}{picture()}</style>"
+    style = f"<style>{dark()}</style>"
     return _wrap(story, height, "hg", f"{style}{hatches('hg-')}{background}{body}", standalone=True)
 
 
@@ -280,7 +320,7 @@ def _wrap(story: Story, height: float, name: str, body: str, *, standalone: bool
     size = f' width="{WIDTH}" height="{number(height)}"' if standalone else ""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="hg" viewBox="0 0 {WIDTH} {number(height)}"{size} '
-        f'role="img" aria-labelledby="{name}-title {name}-desc">'
+        f'font-family="{SANS}" role="img" aria-labelledby="{name}-title {name}-desc">'
         f'<title id="{name}-title">{escape(heading)}</title>'
         f'<desc id="{name}-desc">{escape(told)}</desc>{body}</svg>'
     )

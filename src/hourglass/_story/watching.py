@@ -20,6 +20,7 @@ import msgspec
 
 from hourglass._history.codec import events_from_text
 from hourglass._history.events import HistoryEvent
+from hourglass._story import svg
 from hourglass._story.faults import authors_place
 from hourglass._story.spans import Fault, Kind, Story
 from hourglass._story.text import clean, harmless
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from hourglass.client import Client
     from hourglass.client._values import PendingActivityInfo, WorkflowDescription
     from hourglass.converter import Codec
+    from hourglass.replay import History
 
 
 # --- histories through a codec ----------------------------------------------------------------------------------------
@@ -133,13 +135,7 @@ class Watched:
 
     def tell(self, description: WorkflowDescription, events: tuple[HistoryEvent, ...]) -> Story:
         """Its story, from what a look has shown."""
-        story = tell(
-            events,
-            now=time.time_ns(),
-            pending=[_pending(each) for each in description.pending_activities],
-            task_attempt=description.task_attempt,
-            peek=self.peek,
-        )
+        story = told(description, events, self.peek)
         return nest(story, dict(self._children(story))) if self.children else story
 
     def _children(self, story: Story) -> Iterator[tuple[str, Story]]:
@@ -150,6 +146,28 @@ class Watched:
                 yield span.target, child.story()
             except WorkflowNotFoundError:
                 continue  # its history is gone already, or in another namespace
+
+
+def told(description: WorkflowDescription, events: tuple[HistoryEvent, ...], peek: Peek = hidden) -> Story:
+    """The story of a run, from its description and its events."""
+    return tell(
+        events,
+        now=time.time_ns(),
+        pending=[_pending(each) for each in description.pending_activities],
+        task_attempt=description.task_attempt,
+        peek=peek,
+    )
+
+
+def picture(description: WorkflowDescription, history: History, codec: Codec | None) -> str:
+    """A run as a picture that a notebook shows. Payloads are not in it."""
+    events = history._told
+    story = told(description, events if codec is None else unsealed(events, decoder(codec)))
+    return f'<div style="overflow-x:auto">{svg.draw(story, limit=_IN_A_NOTEBOOK)}</div>'
+
+
+_IN_A_NOTEBOOK = 60
+"""Rows; what is alike shares one beyond that."""
 
 
 def _pending(info: PendingActivityInfo) -> Pending:

@@ -31,40 +31,6 @@ class TemporalSettings:
         return f"Settings({', '.join(sorted(self.__dict__))})"
 
 
-def runtime_settings(environ: Mapping[str, str]) -> TemporalSettings:
-    """A runtime: logs only where asked (Core's logs can quote payloads), and metrics only where asked for."""
-    log_filter = environ.get("HOURGLASS_CORE_LOG")
-    logging = None if not log_filter else TemporalSettings(filter=log_filter, forward_to=None, format=None)
-    return TemporalSettings(
-        telemetry=TemporalSettings(logging=logging, metrics=_metrics(environ.get("HOURGLASS_CORE_METRICS"))),
-        worker_heartbeat_interval_millis=None,
-        disable_environment_info=True,
-    )
-
-
-def _metrics(address: str | None) -> TemporalSettings | None:
-    """Core's own metrics, as Prometheus reads them, at an address; names and units as Temporal documents them."""
-    if not address:
-        return None
-    host, colon, port = address.rpartition(":")
-    if not (colon and host and port.isascii() and port.isdigit() and int(port) < 65536):
-        raise TargetError(f"HOURGLASS_CORE_METRICS is host:port, such as 127.0.0.1:9464, not {address!r}")
-    return TemporalSettings(
-        opentelemetry=None,
-        prometheus=TemporalSettings(
-            bind_address=address,
-            counters_total_suffix=False,
-            unit_suffix=False,
-            durations_as_seconds=True,
-            histogram_bucket_overrides=None,
-        ),
-        buffered_with_size=0,
-        attach_service_name=True,
-        global_tags=None,
-        metric_prefix=None,
-    )
-
-
 def check_target(target: str) -> str:
     """`host:port`, or a `TargetError` that says what is wrong."""
     host, colon, port = target.rpartition(":")

@@ -29,6 +29,7 @@ from hourglass._temporal import calls, calls_schedules, calls_views, core, impor
 from hourglass._temporal.calls import CallScope, Rpc
 from hourglass._temporal.configs import check_target, client_settings, worker_settings
 from hourglass._temporal.handle import CoreHandle
+from hourglass._temporal.telemetry import FETCH_EVERY
 from hourglass.errors import (
     ConnectionFailedError,
     HourglassError,
@@ -43,6 +44,7 @@ from hourglass.errors import (
     WorkflowAlreadyStartedError,
     WorkflowNotFoundError,
 )
+from hourglass.metrics import Family
 
 # --- refusals --------------------------------------------------------------------------------------------------------
 
@@ -409,6 +411,18 @@ class TemporalConnection:
         self._target = target
         self._scope = CallScope(namespace, identity)
         self._disposals: set[asyncio.Task[None]] = set()
+        self._fetching: asyncio.TimerHandle | None = None
+        self._fetch_metrics()
+
+    def _fetch_metrics(self) -> None:
+        """Fetch what Core counts, now and every few seconds, if it does: its buffer is not large."""
+        if core.metrics() is not None and not self._client.gone:
+            self._fetching = asyncio.get_running_loop().call_later(FETCH_EVERY, self._fetch_metrics)
+
+    def families(self) -> list[Family]:
+        """What Core has counted in this process."""
+        found = core.metrics()
+        return [] if found is None else found.families()
 
     def __repr__(self) -> str:
         return f"TemporalConnection({self._target!r}, namespace={self.namespace!r})"
@@ -482,6 +496,8 @@ class TemporalConnection:
 
     async def close(self) -> None:
         """Let go of everything. Handles that were not finalized before live on for a while."""
+        if self._fetching is not None:
+            self._fetching.cancel()
         self._client.drop()
 
     def _check_open(self) -> None:

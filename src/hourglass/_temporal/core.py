@@ -26,7 +26,8 @@ import temporalio.bridge.temporal_sdk_bridge as _rust_module  # type: ignore[imp
 
 from hourglass._contract.handle import HandleBroken
 from hourglass._forks import ForkStage, at_fork
-from hourglass._temporal.configs import TemporalSettings, call_settings, runtime_settings
+from hourglass._temporal.configs import TemporalSettings, call_settings
+from hourglass._temporal.telemetry import CoreMetrics, runtime_settings
 
 _rust: Any = _rust_module  # compiled, without type information
 
@@ -74,17 +75,33 @@ class Ref:
 _live: weakref.WeakSet[Ref] = weakref.WeakSet()
 _lock = threading.Lock()
 _runtime: Ref | None = None
+_counts = False  # whether the runtime buffers metrics
 
 
 def runtime() -> Ref:
     """The Core runtime of this process, made when it is first needed."""
-    global _runtime
+    global _runtime, _counts
     with _lock:
         if _runtime is None or _runtime.gone:
-            # Core's own log goes to stderr and can quote payloads: only where HOURGLASS_CORE_LOG asks for it, in
-            # Rust's filter syntax.
-            _runtime = Ref(_RUNTIME, _rust.init_runtime(runtime_settings(os.environ)))
+            settings: Any = runtime_settings(os.environ)
+            _runtime = Ref(_RUNTIME, _rust.init_runtime(settings))
+            _counts = (
+                settings.telemetry.metrics is not None and settings.telemetry.metrics.buffered_with_size > 0
+            )
         return _runtime
+
+
+_metrics = CoreMetrics()
+
+
+def metrics() -> CoreMetrics | None:
+    """What Core has counted in this process, up to now; None where it was not told to."""
+    with _lock:
+        known = _runtime
+    if known is None or known.gone or not _counts:
+        return None
+    _metrics.add(known.get().retrieve_buffered_metrics(True))
+    return _metrics
 
 
 def drop_all() -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any, Generic, TypeVar
 
 from hourglass._contract.service import Connection
 from hourglass._runtime.portal import Portal
+from hourglass.client import _operations
 from hourglass.client._activities import ActivityReference
 from hourglass.client._operations import Reference
 from hourglass.client._session import ClientSession
 from hourglass.client._updates import UpdateReference
 from hourglass.converter import Codec, Converter
-from hourglass.errors import UsageError
+from hourglass.errors import HourglassError, UsageError
 
 R = TypeVar("R")
 
@@ -96,6 +98,18 @@ class HandleFacts(Generic[R]):
     def __repr__(self) -> str:
         run = f" run_id={self.run_id}" if self.run_id else ""
         return f"<{type(self).__name__} {self.id}{run}>"
+
+    def _repr_html_(self) -> str | None:
+        """For notebooks: its timeline up to now, without payloads. None, so the text above, where it cannot be told."""
+        try:
+            description = self._session.perform(_operations.look(self._session, self._reference))
+            history = self._session.perform(_operations.history(self._reference))
+        except HourglassError:
+            return None
+        # By name: pictures stand above the client, which must be usable without them.
+        watching = importlib.import_module("hourglass._story.watching")
+        drawn: str = watching.picture(description, history, self._session.codec)
+        return drawn
 
 
 class ActivityHandleFacts:

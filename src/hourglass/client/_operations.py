@@ -562,6 +562,17 @@ def describe(
     return through(session, DescribeWorkflowInput(**reference.addressed(), _proceed=build))
 
 
+def look(session: ClientSession, reference: Reference) -> ClientOperation[WorkflowDescription]:
+    """Look at a workflow, for a picture of it: no interceptor hears of it, and it does not take long."""
+    request = DescribeWorkflow(
+        workflow_id=reference.workflow_id, run_id=reference.addressed_run, rpc_timeout=_GLANCE
+    )
+    return asking(request, lambda answer: description_from(answer, session.converter))
+
+
+_GLANCE = 5.0
+
+
 def fetch_history_events(reference: Reference) -> ClientOperation[list[bytes]]:
     """Every event of a run's history, in Temporal's JSON form."""
 

@@ -131,14 +131,25 @@ class WaitNotice:
         )
 
     async def _say_unserved(self, description: Description) -> bool:
-        """That there is no worker for its queue, though there are some for others; once for each queue and connection."""
+        """That there is no worker for its queue; once for each queue and connection. That a file has none at all, its own
+        connection says.
+        """
         queue, link = description.summary.task_queue, self._session.link
         if queue in link.unserved:
             return False
         found = await self._session.call(GetPollers(task_queue=queue))
-        if found.pollers or not found.served or queue in link.unserved:
+        local = link.target.startswith("local:")
+        if found.pollers or queue in link.unserved or (local and not found.served):
             return False
         link.unserved.add(queue)
+        if not found.served:  # a server has no list of the queues that are served
+            logger.warning(
+                "%s has no worker: none polls its task queue %r",
+                self._named(description),
+                queue,
+                extra=_facts(description),
+            )
+            return True
         logger.warning(
             "%s waits in the task queue %r, which no worker serves: the worker on %s serves %s",
             self._named(description),

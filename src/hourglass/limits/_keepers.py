@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from hourglass import workflow
 from hourglass._engine.context import require_run
@@ -94,9 +94,24 @@ def granted(places: SlotTable) -> tuple[SlotTable, tuple[SlotClaim, ...]]:
 # --- what a run hears -----------------------------------------------------------------------------
 
 
+H = TypeVar("H", bound="Hand")
+
 ANSWER = "hourglass.limits.answer"
 ANSWERS = "hourglass.limits.answers"
 """The signals by which a keeper answers a task that asked for itself, and a run that asked for all its tasks."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a keeper says to a run: numbers of slots or moments of turns, and whether other runs want the key.
+
+    With `until` the run has the whole key on loan until that moment; `given` are the turns that count before it.
+    """
+
+    numbers: tuple[int | None, ...] = ()
+    others: bool = False
+    until: int = 0
+    given: tuple[int, ...] = ()
 
 
 class Replies:
@@ -120,11 +135,17 @@ class Replies:
         if ticket in self._wanted:
             self.answers.setdefault(ticket, value)
 
-    def hear_all(self, name: str, numbers: list[int | None], others: bool) -> None:
+    def hear_all(self, name: str, answers: Answers) -> None:
         """An answer for several tasks has come."""
         hand = self.hands.get(name)
         if hand is not None:
-            hand.hear(name, numbers, others)
+            hand.hear(name, answers)
+
+    def farewell(self) -> None:
+        """The run closes: what keepers must know first is told."""
+        with workflow.shield():
+            for hand in dict.fromkeys(self.hands.values()):
+                hand.farewell()
 
     def forget(self, ticket: str) -> None:
         """The run does not wait for this ticket any more: drop its answer."""
@@ -136,6 +157,18 @@ def in_one_hand(what: str) -> bool:
     """Whether the current run asks keepers for all its tasks together; one that began before that was so does not."""
     run = require_run(what)
     return run.holds(run.behaviour.limits_are_in_one_hand)
+
+
+def hand_of_run(kind: Callable[[str], H], keeper: str, replies: Replies) -> H:
+    """What speaks with this keeper for all tasks of the current run; made, with its name, when it is first asked for."""
+    known = replies.hands.get(keeper)
+    if known is not None:
+        return cast(H, known)
+    name = str(workflow.uuid4())
+    made = kind(name)
+    replies.hands[keeper] = replies.hands[name] = made
+    require_run("limits").closing = replies.farewell
+    return made
 
 
 def replies_of_run(what: str) -> Replies:
@@ -150,9 +183,9 @@ def replies_of_run(what: str) -> Replies:
         """Hear from a workflow that keeps a limit."""
         made.hear(ticket, value)
 
-    def hear_all(name: str, numbers: list[int | None], others: bool = False) -> None:
+    def hear_all(name: str, answers: Answers) -> None:
         """Hear from a workflow that keeps a limit, for several tasks at once."""
-        made.hear_all(name, numbers, others)
+        made.hear_all(name, answers)
 
     vars(hear)["replies"] = made
     workflow.signal(name=ANSWER)(hear)
@@ -181,8 +214,12 @@ class Hand:
             task: FiberTask[None] = FiberTask(fiber.run, fiber.next_child_path(), "limits", self._work)
             task.start_soon()
 
-    def hear(self, name: str, numbers: list[int | None], others: bool) -> None:
-        """The keeper has answered."""
+    def hear(self, name: str, answers: Answers) -> None:
+        """The keeper has answered, or says something."""
+        raise NotImplementedError
+
+    def farewell(self) -> None:
+        """The run closes."""
         raise NotImplementedError
 
     def is_due(self) -> bool:

@@ -12,10 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from hourglass import workflow
-from hourglass._engine.context import require_run
 from hourglass._engine.fibers import require_fiber
 from hourglass._engine.options import Duration, seconds
 from hourglass._engine.versions import VersioningBehavior
@@ -25,6 +23,7 @@ from hourglass.limits._keepers import (
     FIRST_REMINDER,
     LAST_REMINDER,
     Answer,
+    Answers,
     Hand,
     Replies,
     SlotClaim,
@@ -34,6 +33,7 @@ from hourglass.limits._keepers import (
     asked,
     given_back,
     granted,
+    hand_of_run,
     held_again,
     in_one_hand,
     is_long,
@@ -212,7 +212,7 @@ class SlotKeeper:
         others = self._others_wait(place)
         if others:
             self.told.add(place.pool)
-        return Answer(place, ANSWERS, (place.pool, numbers, others))
+        return Answer(place, ANSWERS, (place.pool, Answers(tuple(numbers), others)))
 
     def _others_wait(self, place: SlotClaim) -> bool:
         return any(each.run_id != place.run_id for each in self.places.waiting)
@@ -366,9 +366,9 @@ class SlotPool(Hand):
 
     # --- for the keeper ---------------------------------------------------------------------------
 
-    def hear(self, name: str, numbers: list[int | None], others: bool) -> None:
+    def hear(self, name: str, answers: Answers) -> None:
         """Slots were granted, or another run waits."""
-        for number in numbers:
+        for number in answers.numbers:
             if number is not None and number in self._asked:
                 self._asked.remove(number)
                 self._ahead = None
@@ -376,7 +376,7 @@ class SlotPool(Hand):
                     self._hand_over(number)
                 else:
                     self._keep(number)
-        if others and self._ahead is None:
+        if answers.others and self._ahead is None:
             self._ahead, self._stale = len(self._waiting), frozenset(self._asked)
         self.poke()
 
@@ -521,22 +521,12 @@ def _from_pool(
 ) -> Iterator[None]:
     """A slot that the run has, or asks for, for all its tasks together."""
     keeper = keeper_id("slots", key)
-    pool = replies.hands.get(keeper)
-    if not isinstance(pool, SlotPool):
-        name = str(workflow.uuid4())
-        pool = replies.hands[keeper] = replies.hands[name] = SlotPool(key, name, task_queue)
-        require_run("limits.slot").closing = partial(_farewell, replies)
+    pool = hand_of_run(lambda name: SlotPool(key, name, task_queue), keeper, replies)
     number = pool.enter(limit, notice, deadline)
     try:
         yield
     finally:
         pool.leave(number)
-
-
-def _farewell(replies: Replies) -> None:
-    with workflow.shield():
-        for pool in {each: None for each in replies.hands.values() if isinstance(each, SlotPool)}:
-            pool.farewell()
 
 
 @contextmanager

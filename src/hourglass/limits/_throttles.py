@@ -11,6 +11,7 @@ the period holds more turns than the limit; a ticket that asks again gets the tu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from hourglass import workflow
@@ -22,15 +23,18 @@ from hourglass.limits._keepers import (
     FIRST_REMINDER,
     LAST_REMINDER,
     Answer,
+    Answers,
     Hand,
     Replies,
     SlotClaim,
     answer,
     ask,
+    hand_of_run,
     in_one_hand,
     is_long,
     keeper_id,
     replies_of_run,
+    tell,
     unreachable,
     wait_for_answer,
 )
@@ -45,6 +49,15 @@ class Rate:
     limit: int
     period: int
     smooth: bool = False
+
+    @property
+    def kept(self) -> int:
+        """How many of the last turns have a bearing on the next."""
+        return 1 if self.smooth else self.limit
+
+    def all_at(self, moment: int) -> tuple[int, ...]:
+        """The most that can have been used up to a moment."""
+        return (moment,) * self.kept
 
 
 @dataclass(frozen=True)
@@ -72,8 +85,7 @@ def next_turn(
     at = max(now, _earliest(turns.given, rate))
     if latest is not None and at > latest:
         return turns, None
-    kept = 1 if rate.smooth else rate.limit
-    return replace(turns, given=(*turns.given, GivenTurn(ticket, at))[-kept:]), at
+    return replace(turns, given=(*turns.given, GivenTurn(ticket, at))[-rate.kept :]), at
 
 
 def _earliest(given: tuple[GivenTurn, ...], rate: Rate) -> int:
@@ -95,6 +107,7 @@ def is_forgettable(turns: Turns, period: int, now: int) -> bool:
 
 _LINGER = 60.0
 MICROSECONDS = 1_000_000
+_LATELY = 2 * MICROSECONDS
 
 
 @dataclass(frozen=True)
@@ -105,15 +118,43 @@ class TurnAsk:
     rate: Rate
     latest: int | None
     count: int = 0
+    used: tuple[int, ...] = ()
+    """The turns that the run has given its tasks while it had the key on loan, as far as they still count."""
+    loan: int = 0
+    """For how long the run would have the key on loan, in microseconds."""
+
+
+@dataclass(frozen=True)
+class Loan:
+    """A run that has the key to itself until a moment: it gives its tasks turns without asking, within the rate."""
+
+    place: SlotClaim
+    rate: Rate
+    until: int
+
+
+@dataclass(frozen=True)
+class Used:
+    """A run gives the key back: the turns that it has given its tasks."""
+
+    pool: str
+    moments: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Throttle:
-    """What a run of the keeper begins with: the turns given, and the questions that are open."""
+    """What a run of the keeper begins with: the turns given, the questions that are open, the loan."""
 
     turns: Turns = field(default_factory=Turns)
     open: tuple[TurnAsk, ...] = ()
     period: int = 0
+    loan: Loan | None = None
+
+
+def taken_into_account(turns: Turns, moments: Sequence[int], rate: Rate) -> Turns:
+    """The turns that matter, with these."""
+    given = sorted((*turns.given, *(GivenTurn("", at) for at in moments)), key=lambda each: each.at)
+    return Turns(tuple(given[-max(rate.kept, len(turns.given)) :]))
 
 
 @workflow.defn(name="hourglass.throttle", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
@@ -125,12 +166,23 @@ class TurnKeeper:
         self.turns = throttle.turns
         self.open = list(throttle.open)
         self.period = throttle.period
+        self.loan = throttle.loan
+        self.held: list[TurnAsk] = []
+        self.recalled = False
+        self.users: dict[str, int] = {}
         self.messages = 0
 
     @workflow.signal
     def ask(self, ask: TurnAsk) -> None:
         """A run wants a turn."""
         self.open.append(ask)
+        self.messages += 1
+
+    @workflow.signal
+    def hand_in(self, used: Used) -> None:
+        """A run gives the key back that it had on loan."""
+        if self.loan is not None and self.loan.place.pool == used.pool:
+            self._end_loan(used.moments)
         self.messages += 1
 
     @workflow.query
@@ -151,22 +203,72 @@ class TurnKeeper:
 
     def _serve(self) -> bool:
         questions, self.open = self.open, []
-        if questions:
-            unreachable([self._answer(each) for each in questions])
+        answers = [self._answer(each) for each in questions if self._may_have(each)]
+        if self.held and self.loan is not None and not self.recalled:
+            self.recalled = True
+            answers.append(Answer(self.loan.place, ANSWERS, (self.loan.place.pool, Answers(others=True))))
+        if answers:
+            gone = unreachable(answers)
+            if self.recalled and self.loan is not None and self.loan.place in gone:
+                # It has closed. How many turns it has used is not known, but none is after now.
+                self._end_loan(self.loan.rate.all_at(microseconds()))
         if is_long(self.messages):
-            workflow.continue_as_new(Throttle(self.turns, tuple(self.open), self.period))
+            workflow.continue_as_new(Throttle(self.turns, (*self.held, *self.open), self.period, self.loan))
         try:
-            workflow.wait_condition(lambda: self.open, timeout=max(_LINGER, self.period / MICROSECONDS))
+            workflow.wait_condition(lambda: self.open, timeout=self._patience())
         except TimeoutError:
+            if self.loan is not None and self.loan.until <= microseconds():
+                self._end_loan(self.loan.rate.all_at(self.loan.until))
+                return True
             return not is_forgettable(self.turns, self.period, microseconds())
         return True
+
+    def _patience(self) -> float:
+        if self.loan is not None:
+            return max(0.001, (self.loan.until - microseconds()) / MICROSECONDS)
+        return max(_LINGER, self.period / MICROSECONDS)
+
+    def _may_have(self, ask: TurnAsk) -> bool:
+        """Whether the run can be answered now; False while another has the key on loan: it is held until that has given
+        it back, or its time is over.
+        """
+        now = microseconds()
+        self.users[ask.place.run_id] = now
+        loan = self.loan
+        if loan is None:
+            return True
+        if ask.place.pool == loan.place.pool:
+            self._end_loan(ask.used)
+            return True
+        if loan.until <= now:
+            self._end_loan(loan.rate.all_at(loan.until))
+            return True
+        self.held.append(ask)
+        return False
+
+    def _end_loan(self, used: tuple[int, ...]) -> None:
+        assert self.loan is not None
+        self.turns = taken_into_account(self.turns, used, self.loan.rate)
+        self.loan, self.recalled = None, False
+        self.open, self.held = [*self.held, *self.open], []
+
+    def _lend(self, ask: TurnAsk) -> int:
+        """Until when the run may have the key to itself; 0 if another has wanted it lately."""
+        now = microseconds()
+        self.users = {run: at for run, at in self.users.items() if at > now - _LATELY}
+        if not ask.loan or self.loan is not None or self.held or self.users.keys() != {ask.place.run_id}:
+            return 0
+        self.loan = Loan(ask.place, ask.rate, now + ask.loan)
+        return self.loan.until
 
     def _answer(self, ask: TurnAsk) -> Answer:
         ticket = ask.place.ticket
         if not ask.count:
             return answer(ask.place, self._turn_for(ask, ticket))
         moments = [self._turn_for(ask, f"{ticket}#{number}") for number in range(ask.count)]
-        return Answer(ask.place, ANSWERS, (ticket, moments, False))
+        until = self._lend(ask)
+        given = tuple(turn.at for turn in self.turns.given) if until else ()
+        return Answer(ask.place, ANSWERS, (ticket, Answers(tuple(moments), until=until, given=given)))
 
     def _turn_for(self, ask: TurnAsk, ticket: str) -> int | None:
         self.period = max(self.period, ask.rate.period)
@@ -183,6 +285,8 @@ def microseconds() -> int:
 
 
 _MOST_AT_ONCE = 1000
+_FIRST_LOAN, _LAST_LOAN = 10 * MICROSECONDS, 60 * MICROSECONDS
+_OFTEN = 2
 
 
 class TurnWaiter:
@@ -197,11 +301,21 @@ class TurnWaiter:
 class TurnPool(Hand):
     """The tasks of one run that wait for turns of one key. Those that ask in the same moment ask together, and one timer
     at a time serves all that wait.
+
+    A run that asks again and again, while no other does, is lent the key for a while: it gives its tasks turns by the same
+    reckoning as the keeper, and says at the end which. When another run asks, the keeper wants the key back at once.
     """
 
-    def __init__(self, key: str, replies: Replies, task_queue: str) -> None:
+    def __init__(self, key: str, name: str, replies: Replies, task_queue: str) -> None:
         super().__init__()
         self._key = key
+        self._name = name
+        self._loan: Loan | None = None
+        self._turns = Turns()
+        self._used: list[int] = []
+        self._asks = self._numbers = 0
+        self._lending = _FIRST_LOAN
+        self._recalled = self._sending = False
         self._keeper = keeper_id("throttle", key)
         self._task_queue = task_queue
         self._replies = replies
@@ -213,7 +327,20 @@ class TurnPool(Hand):
     def enter(self, rate: Rate, latest: int | None) -> bool:
         """Wait for a turn; False, at once, if it would come too late. A task that is cancelled has used its turn up."""
         waiter = TurnWaiter(rate, latest)
-        self._new[waiter] = None
+        if self._is_lent(rate):
+            self._numbers += 1
+            turns, at = next_turn(self._turns, str(self._numbers), rate, microseconds(), latest)
+            if at is None:
+                return False
+            if self._loan is not None and at < self._loan.until:
+                self._turns = turns
+                self._used = [*self._used, at][-rate.kept :]
+                if at <= microseconds():
+                    return True
+                waiter.at = at
+                self._due[waiter] = None
+        if waiter.at is None:
+            self._new[waiter] = None
         self.poke()
         try:
             waiter.done.wait()
@@ -223,11 +350,22 @@ class TurnPool(Hand):
                 self.poke()
         return waiter.at is not None
 
-    def hear(self, name: str, numbers: list[int | None], others: bool) -> None:
-        """Turns were given out."""
-        _, waiters = self._asked.pop(name, (None, []))
+    def _is_lent(self, rate: Rate) -> bool:
+        loan = self._loan
+        return loan is not None and loan.rate == rate and not (self._new or self._asked or self._recalled)
+
+    def hear(self, name: str, answers: Answers) -> None:
+        """Turns were given out, the key was lent, or is wanted back."""
+        if name == self._name:
+            self._recalled = self._loan is not None
+            self.poke()
+            return
+        question, waiters = self._asked.pop(name, (None, []))
         self._replies.hands.pop(name, None)
-        for waiter, at in zip(waiters, numbers, strict=False):
+        if question is not None and answers.until:
+            self._loan = Loan(question.place, question.rate, answers.until)
+            self._turns = Turns(tuple(GivenTurn("", at) for at in answers.given))
+        for waiter, at in zip(waiters, answers.numbers, strict=False):
             waiter.at = at
             if at is None or at <= microseconds():
                 waiter.done.set()
@@ -237,11 +375,32 @@ class TurnPool(Hand):
 
     def is_due(self) -> bool:
         """Whether turns are to be asked for."""
-        return bool(self._new)
+        return bool(self._new) or self._recalled
 
     def act(self) -> None:
-        """Ask for turns."""
-        self._ask()
+        """Ask for turns, or give the key back."""
+        if self._new:
+            self._ask()
+            return
+        used = Used(self._name, self._end_loan())
+        self._sending = True
+        tell(self._keeper, TurnKeeper.hand_in, used)
+        self._sending = False
+
+    def _end_loan(self) -> tuple[int, ...]:
+        """The turns that were given to tasks during the loan, as far as they still count."""
+        if self._loan is None:
+            return ()
+        used = tuple(self._used)
+        self._loan, self._used, self._recalled = None, [], False
+        return used
+
+    def farewell(self) -> None:
+        """The run closes: a key that it has on loan goes back first."""
+        if self._loan is not None or self._sending:
+            self._recalled = self._loan is not None
+            self.poke()
+            workflow.wait_condition(lambda: self._loan is None and not self._sending)
 
     def next_moment(self) -> float | None:
         """When the next turn comes, or the keeper is to be reminded."""
@@ -258,8 +417,13 @@ class TurnPool(Hand):
         for each in waiters:
             del self._new[each]
         info, ticket = workflow.info(), str(workflow.uuid4())
-        place = SlotClaim(ticket, info.workflow_id, info.run_id)
-        question = TurnAsk(place, *terms, count=len(waiters))
+        place = SlotClaim(ticket, info.workflow_id, info.run_id, self._name)
+        rate, latest = terms
+        self._asks += 1
+        lending = 0
+        if self._asks > _OFTEN:
+            lending, self._lending = self._lending, min(2 * self._lending, _LAST_LOAN)
+        question = TurnAsk(place, rate, latest, len(waiters), self._end_loan(), lending)
         self._asked[ticket] = question, waiters
         self._replies.hands[ticket] = self
         self._reminder = FIRST_REMINDER
@@ -314,9 +478,7 @@ def throttle(
     replies = replies_of_run("limits.throttle")
     latest = None if timeout is None else microseconds() + _whole(timeout, "timeout")
     if in_one_hand("limits.throttle"):
-        pool = replies.hands.get(keeper)
-        if not isinstance(pool, TurnPool):
-            pool = replies.hands[keeper] = TurnPool(key, replies, task_queue)
+        pool = hand_of_run(lambda name: TurnPool(key, name, replies, task_queue), keeper, replies)
         if not pool.enter(rate, latest):
             raise _too_late(key, limit, per)
         return

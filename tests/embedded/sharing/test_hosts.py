@@ -129,15 +129,19 @@ def test_a_process_that_is_silent_loses_its_work(tmp_path: Path, monkeypatch: py
     """A process that was stopped keeps its connection and does nothing: after ten looks others get what it has, and it
     hears so when it runs again.
     """
-    monkeypatch.setattr(wire, "SIGN_OF_LIFE", 60.0)
+
+    def speak_every(seconds: float) -> None:
+        monkeypatch.setattr(wire, "SIGN_OF_LIFE", seconds)
+        monkeypatch.setattr(wire, "SIGN_WHEN_IDLE", seconds)
 
     async def body() -> None:
         async with hosts(tmp_path / "a.db", 3) as (one, two, three):
             await one.open_handle(config("the owner's"))
+            speak_every(60.0)
             silent = await two.open_handle(config())
             started = await one.call(start("w"))
             assert await poll(silent) == started.run_id
-            monkeypatch.setattr(wire, "SIGN_OF_LIFE", 0.001)
+            speak_every(0.001)
             other = await three.open_handle(config())
             monkeypatch.setattr(host_module, "LOOK", 0.02)
             one._changed.ring()

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
+from msgspec import inspect
+from msgspec.structs import replace
 from tests.specs import made
 
 from hourglass import errors
 from hourglass._contract import service as s
+from hourglass._contract.handle import (
+    ActivityCancel,
+    ActivityDeferred,
+    ActivityOk,
+    ActivityTask,
+    AttemptCancelled,
+    AttemptFailed,
+    HandleConfig,
+)
 from hourglass._contract.schedules import DeleteSchedule
 from hourglass._embedded.clients.requests import HANDLERS
 from hourglass._embedded.sharing import wire
+from hourglass._embedded.sharing.remote_handle import _Answers
+from hourglass._engine.commands import COMMANDS, Command, StartTimer, Succeeded, TaskFailed
+from hourglass._engine.events import EVENTS, Activation, Event
+from hourglass._engine.versions import VersioningBehavior
 from hourglass.converter import ApplicationFailure, Failure, Payload
+
+T = TypeVar("T")
 
 PAYLOAD = Payload(b"\x00\xff", "binary/plain", {"key": b"value"})
 START = made(
@@ -158,3 +175,92 @@ def test_a_request_of_wrong_types_is_refused() -> None:
     body = msgspec.Raw(wire.encode({"workflow_id": 1, "signal_name": "n", "request_id": "r"}))
     with pytest.raises(wire.Garbage):
         wire.request_of(wire.RequestMessage(1, "k", "SignalWorkflow", body))
+
+
+# --- work ---------------------------------------------------------------------------------------------------
+
+
+def filled(kind: Any, depth: int = 0) -> Any:
+    """A value of a type in which every field says something."""
+    match kind:
+        case inspect.StructType(cls=cls, fields=fields):
+            return cls(**{field.name: filled(field.type, depth + 1) for field in fields})
+        case inspect.UnionType(types=types):
+            there = [each for each in types if not isinstance(each, inspect.NoneType)]
+            none = len(there) < len(types)
+            return None if none and depth > 6 else filled(there[0], depth)
+        case inspect.VarTupleType(item_type=item):
+            return (filled(item, depth + 1),) if depth <= 6 else ()
+        case inspect.DictType(key_type=key, value_type=value):
+            return {filled(key): filled(value, depth + 1)}
+        case inspect.EnumType(cls=cls):
+            return list(cls)[-1]
+        case inspect.FrozenSetType(item_type=item):
+            return frozenset({filled(item)})
+        case inspect.BytesType():
+            return b"\x00\xff"
+        case inspect.StrType():
+            return "text\u2192"
+        case inspect.BoolType():
+            return True
+        case inspect.IntType():
+            return 2**62
+        case inspect.FloatType():
+            return 1.5
+    raise AssertionError(kind)
+
+
+def whole(kind: type[T]) -> T:
+    value: T = filled(inspect.type_info(kind))
+    return value
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_every_command_travels(kind: type[Command]) -> None:
+    """What a run asks for arrives as it was, every field of it, in a completion."""
+    sent = Succeeded("run", (whole(kind),), (1, 2), VersioningBehavior.PINNED)
+    answers = wire.WorkAnswers(handle=1, succeeded=(sent,))  # type: ignore[arg-type]
+    came = wire.decode_to_owner(wire.encode(answers))
+    assert isinstance(came, wire.WorkAnswers)
+    assert [each.completion() for each in came.succeeded] == [sent]
+
+
+@pytest.mark.parametrize("kind", EVENTS)
+def test_every_event_travels(kind: type[Event]) -> None:
+    """What happened to a run arrives as it was, every field of it, in an activation."""
+    sent = wire.Work(handle=1, activations=(replace(whole(Activation), events=(whole(kind),)),))
+    assert wire.decode_to_client(wire.encode(sent)) == sent
+
+
+def test_attempts_and_their_ends_travel() -> None:
+    """So do attempts, cancellations, heartbeats and all ends that an attempt can have; and the description of a worker."""
+    work = wire.Work(handle=1, tasks=(whole(ActivityTask),), cancels=(whole(ActivityCancel),))
+    assert wire.decode_to_client(wire.encode(work)) == work
+    answers = wire.WorkAnswers(
+        handle=1,
+        heartbeats=((b"token", (PAYLOAD,)),),
+        returned=(whole(ActivityOk), ActivityOk(b"token")),
+        failed=(whole(AttemptFailed),),
+        cancelled=(whole(AttemptCancelled),),
+        deferred=(whole(ActivityDeferred),),
+        failed_tasks=(whole(TaskFailed),),
+        evictions=("run",),
+    )
+    assert wire.decode_to_owner(wire.encode(answers)) == answers
+    opened = wire.OpenHandle(1, 2, whole(HandleConfig))
+    assert wire.decode_to_owner(wire.encode(opened)) == opened
+
+
+def test_what_cannot_be_sent_fails_alone() -> None:
+    """A number that has no form on the wire fails its own task; what was said beside it arrives."""
+    answers = _Answers()
+    answers.succeeded += [Succeeded("good"), Succeeded("bad", (StartTimer(1, 10**30),))]
+    answers.returned.append(ActivityOk(b"token"))
+    came = [wire.decode_to_owner(data) for data in answers.messages(1)]
+    assert all(isinstance(each, wire.WorkAnswers) for each in came)
+    said: list[Any] = came
+    assert [each.run_id for part in said for each in part.succeeded] == ["good"]
+    (failed,) = [each for part in said for each in part.failed_tasks]
+    assert failed.run_id == "bad"
+    assert "cannot be sent to the engine" in failed.failure.message
+    assert [each for part in said for each in part.returned] == [ActivityOk(b"token")]

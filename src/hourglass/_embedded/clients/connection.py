@@ -15,7 +15,7 @@ from hourglass._contract.service import Executed, Request, StartWorkflow
 from hourglass._embedded.clients.answering import too_late
 from hourglass._embedded.clients.requests import answer, execute
 from hourglass._embedded.clock import Clock
-from hourglass._embedded.engine.engine import Engine
+from hourglass._embedded.engine.engine import Engine, EngineFigures
 from hourglass._embedded.engine.task_queues import DispatchPolicy
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.workers.handle import EngineHandle
@@ -72,6 +72,11 @@ class EngineConnection:
     def identity(self) -> str:
         """Who we say we are."""
         return self._identity
+
+    @property
+    def figures(self) -> EngineFigures:
+        """How much there is to do."""
+        return self.engine.figures
 
     def call(self, request: Request[A]) -> Coroutine[Any, Any, A]:
         """Ask, and wait for the answer."""

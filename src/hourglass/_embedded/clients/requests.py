@@ -223,29 +223,10 @@ async def pollers(engine: Engine, request: s.GetPollers) -> PendingAnswer[s.Poll
         if (taker.takes_activities if request.activities else taker.takes_workflows)
     )
     current = engine.deployments.current(request.task_queue)
-    stats = _queue_stats(engine, request.task_queue, request.activities) if request.stats else None
+    stats = None
+    if request.stats and engine.is_recovered:
+        stats = engine.queue_stats(request.task_queue, activities=request.activities)
     return PendingAnswer(s.Pollers(found, engine.queues.served(), current, stats), engine.runs.newest)
-
-
-def _queue_stats(engine: Engine, queue: str, activities: bool) -> s.QueueStats | None:
-    if not engine.is_recovered:
-        return None
-    queues, runs, now = engine.queues, engine.runs, engine.clock.now_ns()
-    since = now
-    if activities:
-        backlog = len(queues.all_attempts(queue))
-        for run_id, scheduled in queues.oldest_attempts(queue):
-            record = runs.in_memory(run_id)
-            activity = None if record is None else record.run.activities.get(scheduled)
-            since = since if activity is None else min(since, activity.available_ns)
-    else:
-        backlog = len(queues.all_tasks(queue))
-        for run_id in queues.oldest_tasks(queue):
-            record = runs.in_memory(run_id)
-            task = None if record is None else record.run.task
-            since = since if task is None else min(since, task.available_ns)
-    add_rate, dispatch_rate = queues.rates(queue, activities)
-    return s.QueueStats(backlog, (now - since) / 1e9, add_rate, dispatch_rate)
 
 
 # --- workflows and activities ---------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import narrowest_timeout
 from hourglass._embedded.rules.draft import Draft, Eager, key_of
 from hourglass._embedded.rules.run import OpenActivity, Run, Transition
-from hourglass._embedded.rules.steps import ask_for_activities, complete_and_take_task
+from hourglass._embedded.rules.steps import ask_for_activities, complete_and_take_task, start_task
 from hourglass._embedded.rules.tasks import TaskAnswer
 from hourglass._embedded.rules.updates import Updates, Waiting, call_id, request_id
 from hourglass._engine import commands as c
@@ -345,11 +345,16 @@ class TaskDispatch:
 
     def _start(self, record: LoadedRun, taker: QueuePoller) -> None:
         self._stick(record, taker)
-        who, limits = taker.identity, self._runs.limits
-        target = self._deployments.elsewhere(record.run) if self._deployments.in_use else None
-        self._runs.change(
-            record, lambda run, now: tasks.start_task(run, who, limits, now, target), to_worker=True
-        )
+        runs, run, who = self._runs, record.run, taker.identity
+        task, limits = run.task, runs.limits
+        target = self._deployments.elsewhere(run) if self._deployments.in_use else None
+        if target is None and task is not None and not task.transient and runs.may_go_on(record):
+            now = runs.clock.now_ns()
+            runs.go_on(record, start_task(run, task, who, limits, now), now, to_worker=True)
+            runs.queues.offer(record.run, (), now, taker)  # it waits no more
+            runs.in_hand.add(run.run_id)
+            return
+        runs.change(record, lambda run, now: tasks.start_task(run, who, limits, now, target), to_worker=True)
 
     @property
     def has_questions(self) -> bool:

@@ -11,12 +11,16 @@ engine waits for the number of the change that it rests on. Several connections 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
+import msgspec
+
+from hourglass._contract.service import QueueStats
 from hourglass._embedded.clock import Clock, RealClock
 from hourglass._embedded.engine.deployments import Deployments
 from hourglass._embedded.engine.dispatch import ActivityDispatch, TaskDispatch, UpdateDispatch
 from hourglass._embedded.engine.progress import ProgressMemory
-from hourglass._embedded.engine.run import LoadedRun
+from hourglass._embedded.engine.run import AttemptToken, LoadedRun
 from hourglass._embedded.engine.runs import RunTable
 from hourglass._embedded.engine.schedules import Schedules
 from hourglass._embedded.engine.task_queues import DispatchPolicy, TaskQueues
@@ -26,6 +30,13 @@ from hourglass._embedded.store.store import Refusal, Store, Unwritable
 from hourglass.errors import ConnectionFailedError, HourglassError, StorageError
 
 logger = logging.getLogger("hourglass.embedded")
+
+
+class EngineFigures(msgspec.Struct, frozen=True):
+    """How much there is to do: `queues` has for each queue its workflow tasks and its attempts of activities."""
+
+    open_runs: int | None = None
+    queues: dict[str, tuple[QueueStats, QueueStats]] = {}
 
 
 class Engine:
@@ -72,19 +83,40 @@ class Engine:
         """Whether it has failed or was closed."""
         self.is_recovered = False
         """Whether the runs that were in flight are in memory: not where a process has opened the file for a moment."""
+        self.figures = EngineFigures()
+        """As they were at the last sample. To be read from any thread."""
 
-    async def open_existing(self, *, took_over: bool = False) -> None:
+    async def open_existing(self, *, took_over: bool = False, living: frozenset[str] = frozenset()) -> None:
         """Begin an epoch: recover the runs that the store knows and that were in flight or are due, and from
         now on look after those that are not in memory. Returns when all are offered. Raises `StorageError`. `took_over`:
-        another process has just ended, and what its workers had is tried again without a pause.
+        another process has just ended, and what its workers had is tried again without a pause; but those of these
+        identities live in other processes, and keep their attempts if they `claim` them soon.
         """
-        self.runs.took_over = took_over
+        self.runs.took_over, self.runs.living = took_over, living
         self.deployments.load()
         self.schedules.load()  # runs that are overdue may close on the way
         self.is_recovered = True
-        await self._upkeep.open(self.runs, durable=self.durable, die=self.die)
+        await self._upkeep.open(self.runs, durable=self.durable, die=self.die, sample=self._sample)
         if not self.is_over:
             self.schedules.begin()
+
+    def claim(self, tokens: Iterable[bytes]) -> None:
+        """A worker that outlived the owner before still has these attempts."""
+        for token in tokens:
+            self.runs.kept.discard(AttemptToken.decode(token))
+
+    def lose_attempts(self, tokens: Iterable[bytes]) -> None:
+        """The process that had claimed these attempts has ended."""
+        for token in () if self.is_over else tokens:
+            self.attempts.lose(AttemptToken.decode(token))
+        self.queues.dispatch()
+
+    def lose_unclaimed(self) -> None:
+        """Workers that live have had time to come: attempts that none has claimed are lost."""
+        kept, self.runs.kept, self.runs.living = self.runs.kept, set(), frozenset()
+        for token in () if self.is_over else kept:
+            self.attempts.lose(token)
+        self.queues.dispatch()
 
     def close(self) -> None:
         """Stop, and let the store write what is queued and let go: it may block for one commit. Queries that
@@ -141,6 +173,33 @@ class Engine:
         for schedule_id in refusal.schedule_ids:
             self.schedules.read_again(schedule_id)
             logger.error("schedule %r stays as it was: %s", schedule_id, refusal.error)
+
+    def queue_stats(self, queue: str, *, activities: bool) -> QueueStats:
+        """What waits on a queue, since when at most, and how much comes and goes."""
+        queues, now = self.queues, self.clock.now_ns()
+        since = now
+        if activities:
+            backlog = len(queues.all_attempts(queue))
+            for run_id, scheduled in queues.oldest_attempts(queue):
+                record = self.runs.in_memory(run_id)
+                activity = None if record is None else record.run.activities.get(scheduled)
+                since = since if activity is None else min(since, activity.available_ns)
+        else:
+            backlog = len(queues.all_tasks(queue))
+            for run_id in queues.oldest_tasks(queue):
+                record = self.runs.in_memory(run_id)
+                task = None if record is None else record.run.task
+                since = since if task is None else min(since, task.available_ns)
+        return QueueStats(backlog, (now - since) / 1e9, *queues.rates(queue, activities))
+
+    def _sample(self) -> None:
+        self.figures = EngineFigures(
+            open_runs=self.store.open_runs(),
+            queues={
+                queue: (self.queue_stats(queue, activities=False), self.queue_stats(queue, activities=True))
+                for queue in self.queues.busy()
+            },
+        )
 
     def doubt(self, error: StorageError) -> None:
         """A read failed: if it was not for one run that cannot be read, the engine is dead."""

@@ -318,6 +318,13 @@ class TaskQueues:
         policy, waiting = self.policy, self._attempts[task_queue]
         return (each for each in waiting if policy.may_take(*each)) if policy.is_selective else iter(waiting)
 
+    @property
+    def is_free(self) -> bool:
+        """Whether things may be taken at once, without having waited here: neither the policy nor versions decide what is
+        taken when, or by which handle.
+        """
+        return not self.versioned and not self.policy.is_selective
+
     def all_tasks(self, task_queue: str) -> PriorityQueue[str]:
         """The runs whose tasks wait on a queue, whatever the policy says, now and later."""
         return self._tasks[task_queue]
@@ -392,17 +399,20 @@ class TaskQueues:
         """The attempts that have waited longest: one of each priority."""
         return self._attempts[task_queue].heads()
 
-    def sample(self) -> None:
-        """Note now and then what was taken and what waits, for `rates`. Called every second."""
+    def busy(self) -> set[str]:
+        """The queues that a handle serves, or on which something waits."""
+        known = (self._takers, self._tasks, self._attempts)
+        return {queue for each in known for queue, waiting in each.items() if waiting}
+
+    def sample(self) -> bool:
+        """Note now and then what was taken and what waits, for `rates`. Called every second; whether it was time to."""
         now, samples = time.monotonic(), self._samples
         if samples and now - samples[-1][0] < _SAMPLE_EVERY:
-            return
-        busy = {
-            queue for each in (self._takers, self._tasks, self._attempts) for queue, it in each.items() if it
-        }
-        samples.append((now, {queue: self._counted(queue) for queue in busy}))
+            return False
+        samples.append((now, {queue: self._counted(queue) for queue in self.busy()}))
         while len(samples) > 1 and now - samples[1][0] >= RATE_WINDOW:
             samples.popleft()
+        return True
 
     def rates(self, task_queue: str, activities: bool) -> tuple[float, float]:
         """How many tasks a second came to a queue, and how many were taken, of late. What came is what was taken and what waits

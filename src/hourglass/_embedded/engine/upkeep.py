@@ -51,6 +51,7 @@ class Upkeep:
     _runs: RunTable
     _durable: Callable[[int], Awaitable[None]]
     _die: Callable[[StorageError], None]
+    _sample: Callable[[], None]
 
     def __init__(self, retention: float) -> None:
         self._retention_ns = to_ns(retention)
@@ -104,9 +105,12 @@ class Upkeep:
         *,
         durable: Callable[[int], Awaitable[None]],
         die: Callable[[StorageError], None],
+        sample: Callable[[], None],
     ) -> None:
-        """Bring in what was in flight or is due, and keep doing it. `durable` and `die` are the engine's."""
-        self._runs, self._durable, self._die = runs, durable, die
+        """Bring in what was in flight or is due, and keep doing it. `durable`, `die` and `sample` are the engine's; the last is
+        called every few seconds.
+        """
+        self._runs, self._durable, self._die, self._sample = runs, durable, die, sample
         waiting = [*runs.store.due(runs.clock.now_ns(), EVERYTHING), *runs.store.without_wake()]
         await self._in_slices(waiting, self._bring_in)
         if runs.stopped:
@@ -151,7 +155,8 @@ class Upkeep:
         self._ticker = asyncio.get_running_loop().call_later(TICK, self.tick)
         self._follow_jumps()
         self._keep_time()
-        self._runs.queues.sample()
+        if self._runs.queues.sample():
+            self._guarded(self._sample)
         self._runs.store_stands_still()
         self._watch_room()
         self._drop_idle()

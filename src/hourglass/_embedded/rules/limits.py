@@ -25,6 +25,9 @@ TOO_LARGE_BLOB = "Blob data size exceeds limit."
 TOO_LARGE_TRANSACTION = "Transaction size exceeds limit."
 
 MEGABYTE = 1024 * 1024
+FAR_TOO_LARGE = 1 << 60
+
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class Overgrown(Exception):
@@ -78,7 +81,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self, request: Request[Any]) -> None:
         """Raise `ServiceError` for a request with a value that is too large, or a name that is too long."""
-        self._check_fields(request, _NAMES.get(type(request), _NO_NAMES))
+        try:
+            whole = len(_encode(request))
+        except (TypeError, ValueError, OverflowError):  # it holds what cannot be encoded as it is
+            whole = FAR_TOO_LARGE
+        if whole > min(self.name_bytes, self.blob_bytes):  # else nothing in it is too large, nor too long
+            self._check_fields(request, _NAMES.get(type(request), _NO_NAMES))
 
     def _check_fields(self, said: msgspec.Struct, names: Mapping[str, str]) -> None:
         for name, value in zip(said.__struct_fields__, msgspec.structs.astuple(said), strict=True):

@@ -221,6 +221,8 @@ def ask_for_activities(
         scheduled = activities.plan(command, spec.task_queue, 0.0, completed)
         if scheduled.spec.task_queue != eager.task_queue:
             return None
+        if eager.types is not None and scheduled.activity_type not in eager.types:
+            return None  # another worker may know it
         number += 1
         events.append(h.HistoryEvent(number, time_ns, scheduled))
         pending[number] = OpenActivity(

@@ -17,6 +17,7 @@ import msgspec
 from hourglass._contract import service as s
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.clients.answering import too_late
+from hourglass._embedded.engine.engine import EngineFigures
 from hourglass._embedded.sharing.open_engine import Interruption
 from hourglass._embedded.sharing.shared_file import FileHandle, SharedFile
 from hourglass._embedded.store.sqlite import SQLITE
@@ -104,6 +105,11 @@ class FileConnection:
     def condition(self) -> DiskCondition | None:
         """How it stands with the file and its disk, if this process owns it."""
         return self._file.condition
+
+    @property
+    def figures(self) -> EngineFigures | None:
+        """How much there is to do, if this process owns the file."""
+        return self._file.figures
 
     def call(self, request: s.Request[A]) -> Coroutine[Any, Any, A]:
         """Ask, and wait for the answer."""

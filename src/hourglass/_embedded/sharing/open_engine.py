@@ -90,12 +90,13 @@ class OpenEngine:
         retention: float = DEFAULT_RETENTION,
         *,
         took_over: bool = False,
+        living: frozenset[str] = frozenset(),
     ) -> OpenEngine:
         """Open the file to work on all of it: what was in flight is taken up. Raises `StorageError`."""
         store = await _open_store(opener, path, namespace)
         engine = Engine(store=store, namespace=namespace, retention=retention)
         try:
-            await engine.open_existing(took_over=took_over)
+            await engine.open_existing(took_over=took_over, living=living)
         except BaseException:
             engine.close()
             raise
@@ -150,6 +151,7 @@ class OpenEngine:
         return tuple(
             WorkerProcess(
                 process_id=process_id,
+                identities=tuple(sorted({taker.identity for taker in takers})),
                 is_owner=process_id == ours,
                 task_queues=tuple(sorted({taker.task_queue for taker in takers})),
                 tasks=sum(taker.in_hand[0] for taker in takers),

@@ -27,6 +27,8 @@ from hourglass.errors import HourglassError, ServiceError
 A = TypeVar("A")
 
 _GREETING = 5.0
+_HARDLY_ANY = 0.05
+"""A process that uses less than this part of a processor has nothing to do."""
 
 
 class ConnectionLost(HourglassError):
@@ -54,9 +56,13 @@ class OwnerConnection:
         self._numbers = itertools.count(1)
         self._waiting: dict[int, _Exchange] = {}
         self._handles: dict[int, RemoteHandle] = {}
+        self.held: set[bytes] = set()
+        """The attempts that this process had of the owner when the connection ended."""
         self.processes: tuple[s.WorkerProcess, ...] = ()
         """The processes that work on the file, as the owner told last."""
         self._sign_of_life: asyncio.TimerHandle | None = None
+        self._used = 0.0
+        self._idle = False
 
     @property
     def is_open(self) -> bool:
@@ -124,8 +130,12 @@ class OwnerConnection:
             self._sign_of_life.cancel()
         self._sign_of_life = None
         if self._handles and self.is_open:
-            self.tell(wire.Alive(time.process_time()))
-            self._sign_of_life = asyncio.get_running_loop().call_later(wire.SIGN_OF_LIFE, self._live)
+            used = time.process_time()
+            self.tell(wire.Alive(used))
+            self._idle = used - self._used < _HARDLY_ANY * wire.SIGN_OF_LIFE
+            self._used = used
+            pause = wire.SIGN_WHEN_IDLE if self._idle else wire.SIGN_OF_LIFE
+            self._sign_of_life = asyncio.get_running_loop().call_later(pause, self._live)
 
     def close(self) -> None:
         """Hang up."""
@@ -158,6 +168,9 @@ class OwnerConnection:
                 case wire.Work() as work:
                     if (handle := self._handles.get(work.handle)) is not None:
                         handle.heard(work)
+                    if self._idle:
+                        self._live()  # from now on oftener
+                        self._idle = False
                 case wire.Processes(processes):
                     self.processes = processes
                 case wire.PollEnded() as end:
@@ -197,6 +210,7 @@ class OwnerConnection:
             self._sign_of_life.cancel()
         handles, self._handles = self._handles, {}
         for handle in handles.values():
+            self.held |= handle.attempts
             handle.fail("the connection to the process that owns the file has ended")
 
     async def greet(self, namespace: str) -> None:

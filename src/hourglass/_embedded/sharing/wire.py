@@ -40,8 +40,8 @@ from hourglass.errors import HourglassError, InternalError, ServiceError
 PROTOCOL = 3
 """Raised when a process that speaks the former number would misunderstand us. `Hello` keeps its form for ever."""
 
-SIGN_OF_LIFE = 0.25
-"""How often, in seconds, a process that works for the owner says that it runs."""
+SIGN_OF_LIFE, SIGN_WHEN_IDLE = 0.2, 1.0
+"""How often, in seconds, a process that works for the owner says that it runs, and while it has nothing to do."""
 
 A = TypeVar("A")
 
@@ -137,6 +137,12 @@ class CloseHandle(msgspec.Struct, frozen=True, tag=True):
     handle: int
 
 
+class Holding(msgspec.Struct, frozen=True, tag=True):
+    """The attempts that a process was given by the owner before and still has: said to the next one, before anything else."""
+
+    tokens: tuple[bytes, ...]
+
+
 class Alive(msgspec.Struct, frozen=True, tag=True):
     """A process with workers says that it runs, and how much time it has used of its processors so far: one that is
     stopped keeps its connection, and does nothing.
@@ -202,7 +208,15 @@ class Processes(msgspec.Struct, frozen=True, tag=True):
 
 
 ToOwner: TypeAlias = (
-    Hello | RequestMessage | GiveUpMessage | OpenHandle | WorkAnswers | ShutDownHandle | CloseHandle | Alive
+    Hello
+    | RequestMessage
+    | GiveUpMessage
+    | OpenHandle
+    | WorkAnswers
+    | ShutDownHandle
+    | CloseHandle
+    | Holding
+    | Alive
 )
 ToClient: TypeAlias = Welcome | RefusedMessage | AnswerMessage | Failed | Work | PollEnded | Processes
 

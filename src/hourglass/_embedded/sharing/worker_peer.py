@@ -57,7 +57,7 @@ class ProcessorUse:
         now = time.monotonic()
         if self._at and now > self._at:
             share = min(max(used - self._used, 0.0) / (now - self._at), 1.0)
-            self.share += (share - self.share) / 2
+            self.share += (share - self.share) * _WEIGHT_OF_NEW
         self._used, self._at = used, now
 
 
@@ -72,6 +72,7 @@ def next_handicap(before: float, ours: float, others: float) -> float:
     return min(max(1.0, before * (1.0 + 2.0 * (ours - others))), _HEAVIEST)
 
 
+_WEIGHT_OF_NEW = 0.7
 _AT_LEISURE = 0.5
 _HEAVIEST = 50.0
 
@@ -90,6 +91,8 @@ class WorkerPeer:
         self._send = send
         self._handles: dict[int, _SentHandle] = {}
         self._silent = 0
+        self.held: frozenset[bytes] = frozenset()
+        """The attempts that the process has of the owner before this one."""
         self.use = ProcessorUse()
 
     @property

@@ -75,6 +75,11 @@ class FileReads:
         with self._reading():
             return self._reads.without_wake()
 
+    def open_runs(self) -> int:
+        """How many runs are open."""
+        with self._reading():
+            return self._reads.open_runs()
+
     def next_due_ns(self, after_ns: int = 0) -> int:
         """The earliest wake time later than `after_ns`; 0 if there is none."""
         with self._reading():

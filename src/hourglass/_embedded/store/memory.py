@@ -245,6 +245,10 @@ class MemoryStore:
         """None: nothing is ever damaged."""
         return ()
 
+    def open_runs(self) -> int:
+        """How many runs are open."""
+        return sum(run.is_open for run in self._runs.values())
+
     def next_due_ns(self, after_ns: int = 0) -> int:
         """The earliest wake time later than this."""
         return min((wake for wake in self._wakes.values() if wake > after_ns), default=0)

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints
 import msgspec
 import msgspec.structs
 
+from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.rules.run import OpenActivity, OpenChild, PendingTimer, Run
 from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store.disk_faults import storage_errors
@@ -259,6 +260,11 @@ class StoredReads:
         """One text, also where a part of it is damaged and no text."""
         found = self._rows(f"SELECT CAST(({text}) AS BLOB)", *parameters)[0][0]
         return "" if found is None else bytes(found).decode(errors="replace")
+
+    def open_runs(self) -> int:
+        """How many runs are open, as lists have them."""
+        text = f"SELECT count(*) FROM visibility WHERE status = {WorkflowStatus.RUNNING.value}"
+        return int(self._rows(text)[0][0])
 
     def next_due_ns(self, after_ns: int) -> int:
         """The earliest wake time later than this; 0 if there is none."""

@@ -218,6 +218,15 @@ CHECKPOINT_PAGES = 4000
 """The log is moved into the file when it has grown by about this much."""
 
 
+def _file_bytes(path: str) -> int:
+    """The size of a file and of its log."""
+    size = 0
+    for each in (path, f"{path}-wal"):
+        with contextlib.suppress(OSError):
+            size += os.stat(each).st_size
+    return size
+
+
 class SqliteStore(FileReads):
     """A file that remembers runs. Open it with `open`; everything else is called on the control loop."""
 
@@ -365,7 +374,9 @@ class SqliteStore(FileReads):
 
     def condition(self) -> DiskCondition:
         """How it stands with the file and its disk."""
-        return DiskCondition(self.path, self.held, self._surroundings.free_bytes(), self._reserve_bytes)
+        return DiskCondition(
+            self.path, self.held, self._surroundings.free_bytes(), self._reserve_bytes, _file_bytes(self.path)
+        )
 
     @property
     def failure(self) -> StorageError | None:

@@ -99,13 +99,15 @@ _PERMANENT = frozenset({"DATA_LOSS", "FAILED_PRECONDITION", "PERMISSION_DENIED"}
 
 class DiskCondition(msgspec.Struct, frozen=True):
     """How it stands with a file and its disk. `held` is why it cannot be written now, "" if it can; `free_bytes` is
-    None where the system does not say; below `reserve_bytes` new workflows are refused.
+    None where the system does not say; below `reserve_bytes` new workflows are refused. `file_bytes` is the size of the file and
+    of its log.
     """
 
     path: str
     held: str
     free_bytes: int | None
     reserve_bytes: int
+    file_bytes: int = 0
 
     @property
     def is_full(self) -> bool:
@@ -206,6 +208,10 @@ class Store(Protocol):
 
     def without_wake(self) -> Sequence[str]:
         """Runs whose wake time is damaged: they must be looked at now, for they would never be due."""
+        ...
+
+    def open_runs(self) -> int:
+        """How many runs are open."""
         ...
 
     def next_due_ns(self, after_ns: int = 0) -> int:

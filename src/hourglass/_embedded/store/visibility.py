@@ -122,11 +122,15 @@ _UPSERT = f"INSERT INTO visibility ({', '.join(_COLUMNS)}) VALUES {{rows}} ON CO
 _SHOWN = ", ".join(
     _or_null(name, f"json_extract(NEW.shown, '$[{place}]')") for place, name in enumerate(_COLUMNS)
 )
+_ENDED = ("rank", "close_time", "status", "execution_duration", "history_length", "history_size")
+"""What changes of a run that is listed as open, when it closes."""
+_SET_ENDED = ", ".join(f"{name} = json_extract(NEW.shown, '$.{name}')" for name in _ENDED)
 TAKE_SHOWN = f"""
-    INSERT INTO visibility ({", ".join(_COLUMNS)}) SELECT {_SHOWN} WHERE NEW.shown <> ''
+    INSERT INTO visibility ({", ".join(_COLUMNS)}) SELECT {_SHOWN} WHERE substr(NEW.shown, 1, 1) = '['
         ON CONFLICT (run_id) DO UPDATE SET {_SET};
+    UPDATE visibility SET {_SET_ENDED} WHERE substr(NEW.shown, 1, 1) = '{{' AND run_id = NEW.run_id;
 """
-"""For a trigger whose rows have a column `shown`: enters what `shown` gave, if anything."""
+"""For a trigger whose rows have the columns `run_id` and `shown`: enters what `shown`, or `ended`, gave, if anything."""
 _ORDER = "ORDER BY rank DESC, start_time DESC, id DESC"
 _MOST_ROWS = 256
 _TOO_MUCH = frozenset(
@@ -176,6 +180,21 @@ def shown(run: Run) -> str:
         return ""
     row = _json.encode(_row(run)).decode()
     return "" if "\\u0000" in row else row
+
+
+def ended(run: Run) -> str:
+    """The same of a run that has closed, where lists show it as it is but for that it is open."""
+    close_time = run.close_ns // 1000
+    return _json.encode(
+        {
+            "rank": close_time,
+            "close_time": close_time,
+            "status": run.status.value,
+            "execution_duration": run.close_ns - first_task_ns(run),
+            "history_length": run.length,
+            "history_size": run.history_size,
+        }
+    ).decode()
 
 
 def remove(connection: sqlite3.Connection, run_ids: Iterable[str]) -> None:

@@ -96,6 +96,8 @@ class Written:
     memo: dict[str, Payload] | None = None
     search_attributes: dict[str, Payload] | None = None
     is_paused: bool = False
+    start_ns: int = 0
+    """When it was started, as lists show it; 0 where that is not known."""
     wake_ns: int | None = None
     """Its wake time as it stands in the file, or will with the batch that is being built; None where that is not known."""
 
@@ -133,7 +135,7 @@ class WrittenRuns:
     def show(self, run: Run, written: Written) -> None:
         """Lists show an open run as it is."""
         written.memo, written.search_attributes = run.memo, run.search_attributes
-        written.is_paused = run.paused is not None
+        written.is_paused, written.start_ns = run.paused is not None, run.start_ns
 
     def forget(self, run_id: str) -> None:
         """A run has closed, or is gone."""
@@ -500,6 +502,9 @@ class BatchWriter:
             self._known.show(run, written)
         else:
             self._known.forget(run.run_id)
+            is_listed = written.memo == {} == written.search_attributes and written.start_ns == run.start_ns
+            if is_listed and not run.memo and not run.search_attributes:
+                return visibility.ended(run)
         plain_run, is_stale = shown_form(run), not is_new and written.search_attributes != {}
         shown = "" if is_stale else visibility.shown(plain_run)
         if not shown:

@@ -135,7 +135,7 @@ class ActivitySlots:
         room, queues, types = self._most - len(self.out), self._queues, None
         if room <= 0 or not self.polls or self._offered or not self._taker.takes_activities:
             return None
-        if queues.versioned or queues.policy.is_selective:
+        if not queues.is_free:
             return None
         if queues.shared:
             room, types = queues.share(self._taker, room), self._config.activity_types

@@ -391,7 +391,7 @@ class EngineHandle:
             return None
         run, queues = record.run, self._queues
         task = run.task
-        if queues.versioned or queues.policy.is_selective or run.started.spec.task_queue != self.task_queue:
+        if not queues.is_free or run.started.spec.task_queue != self.task_queue:
             return None
         if task is not None and task.started_event_id:
             return None

@@ -1,0 +1,88 @@
+"""Two layers of the part `floor`: the rules of a step, and the workflow's code, without an engine around them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hourglass._embedded.rules import steps, transitions
+from hourglass._embedded.rules.draft import Eager
+from hourglass._embedded.rules.limits import Limits
+from hourglass._embedded.store import writer
+from hourglass._embedded.store.records import encode_pending, encode_state
+from hourglass._engine.commands import Command, ScheduleActivity
+from hourglass._engine.context import RunSettings
+from hourglass._engine.definition import workflow_definition
+from hourglass._engine.evaluator import Run
+from hourglass._engine.events import Activation, ActivityCompleted, RunStarted
+from hourglass._engine.specs import ActivitySpec, StartSpec
+from hourglass._history import events as h
+from hourglass._history.encoding import array
+from hourglass.converter import Payload
+
+from .subjects_hourglass import sequence
+
+NOW = 1_700_000_000_000_000_000
+_EAGER = Eager("floor", "default", Limits(history_events=1 << 40, history_bytes=1 << 60), 9)
+_SPEC = ActivitySpec(start_to_close_timeout=30.0)
+_ENDLESS = Payload(b"1000000000", "json/plain")
+_VALUE = Payload(b"1", "json/plain")
+
+
+class Rules:
+    """One run: what is asked for in its next step, and the rows of that."""
+
+    def __init__(self, key: int, *, evaluates: bool) -> None:
+        self.name = f"{key:036d}"
+        self._key, self._seq, self._is_new = key, 0, True
+        spec = StartSpec(task_queue="default", task_timeout=10.0)
+        started = h.WorkflowExecutionStarted(
+            workflow_id=self.name,
+            workflow_type="Sequence",
+            original_run_id=self.name,
+            first_run_id=self.name,
+            spec=spec,
+            arguments=(_ENDLESS,),
+        )
+        opened = transitions.open_run(self.name, started, NOW).run
+        assert opened.task is not None
+        self._run = steps.start_task(opened, opened.task, "floor", _EAGER.limits, NOW).run
+        self._length = self._run.length
+        definition = workflow_definition(sequence)
+        assert definition is not None
+        self._live = Run(definition, self.name, RunSettings()) if evaluates else None
+
+    def evaluate(self) -> tuple[Command, ...]:
+        """What the run asks for, on the lane."""
+        self._seq += 1
+        if self._live is None:
+            return (ScheduleActivity(self._seq, str(self._seq), "echo", _SPEC, (_VALUE,)),)
+        event: Any = ActivityCompleted(self._seq - 1, _VALUE)
+        if self._seq == 1:
+            event = RunStarted(workflow_type="Sequence", workflow_id=self.name, arguments=(_ENDLESS,), seed=1)
+        activation = Activation(run_id=self.name, events=(event,), timestamp_ns=NOW + self._seq)
+        completion: Any = self._live.activate(activation)
+        self._live.state.journal.clear()  # it would grow for as long as the measurement lasts
+        found: tuple[Command, ...] = completion.commands
+        return found
+
+    def rows(self, asked: tuple[Command, ...], result: bytes | None) -> list[Any]:
+        """The end of the activity before, the task that it leads to, its answer and the next activity, as rows."""
+        run, encoded, dropped = self._run, b"", ()
+        count = 0
+        if result is not None:
+            (activity,) = run.activities.values()
+            value = Payload(result, "json/plain")
+            ended = steps.complete_and_take_task(run, activity, value, "floor", NOW, _EAGER)
+            run, encoded, count = ended.run, ended.encoded, len(ended.events)
+            dropped = ((activity.scheduled_event_id, activity.scheduled_event_id),)
+        step = steps.ask_for_activities(run, asked, (), _EAGER, NOW)
+        assert step is not None
+        first, self._run = self._run.length + 1, step.run
+        encoded, count = encoded + step.encoded, count + len(step.events)
+        kept = [(key, bytearray(encode_pending(each))) for key, each in step.run.activities.items()]
+        state = bytearray(encode_state(step.run))
+        named = (self.name, self.name) if self._is_new else ("", "")
+        self._is_new = False
+        return writer.rows(
+            self._key, (*named, 1, 0, state), (first, array(count, encoded)), kept, dropped, ()
+        )

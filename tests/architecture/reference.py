@@ -1,0 +1,130 @@
+"""Writes the reference from the docstrings, as Markdown that is readable where it lies: `make reference`.
+
+A page of `docs/reference` has its own words first; what follows the mark is written here, for the module or the name in it:
+every public name with its signature, its docstring and, for a class, its fields and methods.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import importlib
+import inspect
+import re
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
+MARK = re.compile(r"^<!-- written by `make reference`: (?P<name>[\w.]+) -->\n", re.MULTILINE)
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Each page that has a mark, with what it should say."""
+    for page in sorted(FOLDER.glob("*.md")):
+        text = page.read_text()
+        found = MARK.search(text)
+        if found is not None:
+            yield page, text[: found.end()] + "\n" + "\n".join(_section(found["name"])).rstrip("\n") + "\n"
+
+
+def _section(name: str) -> Iterator[str]:
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError:
+        parent, _, last = name.rpartition(".")
+        yield from _entry(last, getattr(importlib.import_module(parent), last))
+        return
+    for each in sorted(module.__all__, key=str.casefold):
+        yield from _entry(each, getattr(module, each))
+
+
+def _entry(name: str, value: Any) -> Iterator[str]:
+    yield f"## {name}\n"
+    if inspect.isclass(value):
+        yield from _class(name, value)
+    elif callable(value) and not isinstance(value, type(typing.Any)) and _signatures(name, value):
+        yield _block(_signatures(name, value))
+        yield from _words(value)
+    elif inspect.ismodule(value):
+        yield from _words(value)
+    else:
+        yield f"`{_plain(repr(value))}`\n"
+
+
+def _class(name: str, value: type) -> Iterator[str]:
+    bases = [each.__name__ for each in value.__bases__ if each is not object and each.__name__ != "Generic"]
+    own = "" if issubclass(value, enum.Enum) or typing.is_typeddict(value) else _signature(name, value)
+    yield _block([f"class {own or name}" + (f"  # {', '.join(bases)}" if bases else "")])
+    yield from _words(value)
+    if issubclass(value, enum.Enum):
+        yield "".join(f"- `{each.name}`\n" for each in value)
+        return
+    members = list(_members(value))
+    if members:
+        yield "\n".join(members) + "\n"
+
+
+def _members(value: type) -> Iterator[str]:
+    if typing.is_typeddict(value):
+        for name, kind in value.__annotations__.items():
+            yield f"- `{name}: {_plain(getattr(kind, '__forward_arg__', str(kind)))}`"
+        return
+    fields = {each.name for each in dataclasses.fields(value)} if dataclasses.is_dataclass(value) else set()
+    for name in sorted(dir(value)):
+        if name.startswith("_") or name in fields:
+            continue
+        member = inspect.getattr_static(value, name)
+        if isinstance(member, property):
+            yield f"- `{name}`: {_first(member)}"
+            continue
+        found = getattr(member, "__func__", member)
+        if inspect.isfunction(found) and found.__module__.partition(".")[0] == "hourglass":
+            for each in _signatures(name, found):
+                yield f"- `{each}`"
+            yield f"  {_first(found)}"
+
+
+def _signatures(name: str, value: Any) -> list[str]:
+    found = getattr(value, "__func__", value)
+    try:
+        written = typing.get_overloads(found)
+    except AttributeError:  # no function
+        written = []
+    return [each for each in (_signature(name, one) for one in written or [value]) if each]
+
+
+def _signature(name: str, value: Any) -> str:
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):
+        return ""
+    kept = [each for each in signature.parameters.values() if each.name not in ("self", "cls")]
+    return name + _plain(str(signature.replace(parameters=kept)))
+
+
+def _plain(text: str) -> str:
+    """Without the quotes of annotations and without addresses."""
+    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)
+    text = re.sub(r"<([\w.]+)[^<>]* at 0x[0-9a-f]+>", r"\1", text)
+    return re.sub(r"<(\w+\.\w+): [^<>]+>", r"\1", text)
+
+
+def _words(value: Any) -> Iterator[str]:
+    said = inspect.getdoc(value)
+    if said and said != inspect.getdoc(object):
+        yield re.sub(r"^( {4,}.*)$", r"\1", said, flags=re.MULTILINE) + "\n"
+
+
+def _first(value: Any) -> str:
+    return " ".join((inspect.getdoc(value) or "").partition("\n\n")[0].split())
+
+
+def _block(lines: list[str]) -> str:
+    return "```text\n" + "\n".join(lines) + "\n```\n"
+
+
+if __name__ == "__main__":
+    for page, text in pages():
+        page.write_text(text)

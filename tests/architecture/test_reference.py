@@ -1,0 +1,26 @@
+"""The reference is what the docstrings say."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from tests.architecture import reference
+
+
+@pytest.mark.skipif(
+    sys.version_info[:2] != (3, 11), reason="other releases of Python spell signatures otherwise"
+)
+@pytest.mark.parametrize(
+    ("page", "text"), list(reference.pages()), ids=lambda each: getattr(each, "stem", "")
+)
+def test_the_reference_is_up_to_date(page: Path, text: str) -> None:
+    """Each page is as `make reference` writes it."""
+    assert page.read_text() == text, "make reference"
+
+
+def test_every_public_module_has_a_page() -> None:
+    """No page of the reference is left without its names."""
+    written = {page.name for page, _ in reference.pages()}
+    assert written == {page.name for page in reference.FOLDER.glob("*.md")}

@@ -1,0 +1,106 @@
+"""What is in `deploy`: its commands exist, the board asks for metrics that there are, the unit is one."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hourglass import Client, Worker, activity, workflow
+from hourglass._runtime.status import described
+from hourglass.metrics import Registry, prometheus_text
+
+from .test_commands import unknown
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+def _started() -> list[list[str]]:
+    """What containers and services start, after the name of our command."""
+    docker, compose, unit = (
+        (DEPLOY / name).read_text() for name in ("Dockerfile", "compose.yaml", "hourglass-worker.service")
+    )
+    found = [json.loads(each) for each in re.findall(r"^CMD (\[.*\])$", docker, re.MULTILINE)]
+    found += [json.loads(each) for each in re.findall(r"command: (\[.*\])$", compose, re.MULTILINE)]
+    found += [each.split() for each in re.findall(r"^ExecStart=\S+/hourglass (.*)$", unit, re.MULTILINE)]
+    found += [
+        each.split()
+        for each in re.findall(r"# +docker compose exec worker hourglass (.*)$", compose, re.MULTILINE)
+    ]
+    assert len(found) == 5
+    return found
+
+
+@pytest.mark.parametrize("words", _started(), ids=lambda words: str(words[0]))
+def test_what_is_started_exists(words: list[str]) -> None:
+    """The command and each of its options."""
+    assert unknown(words) == []
+
+
+@activity.defn
+def step() -> int:
+    return 1
+
+
+@workflow.defn
+def flow() -> int:
+    return step()
+
+
+def test_the_board_asks_for_metrics_that_there_are(tmp_path: Path) -> None:
+    """Every `hourglass_…` in its questions is in the text that a worker on a file gives to Prometheus."""
+    board = json.loads((DEPLOY / "grafana" / "board.json").read_text())
+    asked = {
+        name
+        for panel in board["panels"]
+        for target in panel.get("targets", ())
+        for name in re.findall(r"\bhourglass_\w+", target["expr"])
+    }
+    registry = Registry()
+    with (
+        Client.connect(f"local:{tmp_path / 'a.db'}") as client,
+        Worker(client, workflows=[flow], activities=[step], metrics=registry),
+    ):
+        client.execute_workflow(flow, id="one")
+        told = set(re.findall(r"^(hourglass_\w+)", prometheus_text(registry.collect()), re.MULTILINE))
+    named = told | {name for name, _, _ in described()}
+    assert len(asked) > 20
+    assert {each for each in asked if each not in told and each.removesuffix("_total") not in named} == set()
+    places = [each["gridPos"] for each in board["panels"]]
+    assert all(each["x"] + each["w"] <= 24 for each in places)
+    assert len({each["id"] for each in board["panels"]}) == len(board["panels"])
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
+def test_the_unit_is_one(tmp_path: Path) -> None:
+    """systemd understands every line of it."""
+    text = (DEPLOY / "hourglass-worker.service").read_text()
+    unit = tmp_path / "hourglass-worker.service"
+    unit.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", text, flags=re.MULTILINE))
+    found = subprocess.run(
+        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False
+    )
+    assert found.stdout + found.stderr == ""
+    assert found.returncode == 0
+
+
+def test_times_to_stop_are_longer_than_to_drain() -> None:
+    """A container or a service that is stopped has the time that its activities were promised."""
+    drain = max(
+        int(words[words.index("--drain-timeout") + 1]) for words in _started() if "--drain-timeout" in words
+    )
+    texts = [
+        (DEPLOY / name).read_text()
+        for name in ("compose.yaml", "compose.temporal.yaml", "hourglass-worker.service")
+    ]
+    given = [
+        int(each)
+        for text in texts
+        for each in re.findall(r"(?:stop_grace_period: |TimeoutStopSec=)(\d+)", text)
+    ]
+    assert len(given) == 3
+    assert min(given) >= drain + 15

@@ -1,0 +1,273 @@
+"""What limits leave in histories, how runs with many tasks share a key, and what becomes of runs that began before."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hourglass import activity, limits, workflow
+from hourglass._built_in import without_keepers
+from hourglass.client import WorkflowHandle, WorkflowStatus
+from hourglass.limits import _slots, _throttles
+from hourglass.limits._slots import SlotKeeper
+from hourglass.progress import Progress
+from hourglass.replay import Replayer
+from hourglass.testing import Environment
+
+Span = tuple[float, float]
+
+entered = Progress("entered", float)
+left = Progress("left", float)
+
+
+@activity.defn
+def work(number: int) -> int:
+    """One item."""
+    return number
+
+
+@workflow.defn
+def tasks(key: str, limit: int, count: int, seconds: float) -> list[Span]:
+    """So many tasks at once, each in a slot."""
+
+    def one(_: int) -> Span:
+        with limits.slot(key, limit):
+            begin = workflow.time()
+            entered.publish(begin)
+            workflow.sleep(seconds)
+            left.publish(workflow.time())
+            return begin, workflow.time()
+
+    return workflow.map(one, range(count))
+
+
+@workflow.defn
+def loop(key: str, limit: int, count: int, seconds: float) -> list[Span]:
+    """The same one after the other."""
+    spans = []
+    for _ in range(count):
+        with limits.slot(key, limit):
+            begin = workflow.time()
+            workflow.sleep(seconds)
+            spans.append((begin, workflow.time()))
+    return spans
+
+
+@workflow.defn
+def turns(key: str, limit: int, per: float, count: int, pause: float, smooth: bool = False) -> list[float]:
+    """So many turns, with pauses."""
+    moments = []
+    for _ in range(count):
+        limits.throttle(key, limit, per=per, smooth=smooth)
+        moments.append(workflow.time())
+        entered.publish(workflow.time())
+        if pause:
+            workflow.sleep(pause)
+    return moments
+
+
+@workflow.defn
+def items(kind: str, count: int) -> int:
+    """An activity for each item, limited or not; one after the other, or ten at a time."""
+
+    def one(number: int) -> int:
+        if "slot" in kind:
+            with limits.slot(kind, 5):
+                return work(number)
+        if "turn" in kind:
+            limits.throttle(kind, 1000, per=1)
+        return work(number)
+
+    if kind.startswith("loop"):
+        return len([one(number) for number in range(count)])
+    return len(workflow.map(one, range(count), limit=5 if "slot" not in kind else None))
+
+
+@workflow.defn
+def before(key: str) -> float:
+    """A slot and a turn."""
+    with limits.slot(key, 1):
+        workflow.sleep(1)
+    limits.throttle(key, 1, per=10)
+    return workflow.time()
+
+
+def most_at_once(spans: list[Span]) -> int:
+    """How many spans there were at the same time."""
+    return max(sum(begin <= moment < end - 1e-6 for begin, end in spans) for moment, _ in spans)
+
+
+def events_of(env: Environment, kind: str) -> int:
+    """How many events the run has, and what keeps its limit."""
+    run = env.start_workflow(items, kind, 200)
+    assert run.result() == 200
+    keeper = {"slot": "slots", "turn": "throttle"}.get(kind[-4:])
+    return len(run.history().events) + (
+        len(env.client.get_workflow_handle(f"hourglass.{keeper}:{kind}").history().events) if keeper else 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("plain", "limited"), [("map", "map slot"), ("loop", "loop slot"), ("loop", "loop turn")]
+)
+def test_limits_leave_next_to_nothing(plain: str, limited: str) -> None:
+    """The histories of a run with limits, and of what keeps them, are hardly longer than without."""
+    with Environment() as env:
+        env.fake(work, lambda number: number, takes=0.01)
+        assert events_of(env, limited) <= 1.1 * events_of(env, plain)
+
+
+def test_another_run_comes_when_those_who_asked_before_it_are_done() -> None:
+    """Tasks of one run that wait already come first; tasks that ask later come after the other run."""
+    with Environment() as env:
+        begin = env.now().timestamp()
+        many = env.start_workflow(tasks, "k", 1, 5, 10.0)
+        env.skip(1)
+        other = env.start_workflow(tasks, "k", 1, 1, 10.0)
+        assert other.result()[0][0] - begin == 50
+        assert most_at_once([*many.result(), *other.result()]) == 1
+
+
+def test_a_loop_lets_others_in_between() -> None:
+    """A run that enters again and again does not keep another one out."""
+    with Environment() as env:
+        begin = env.now().timestamp()
+        many = env.start_workflow(loop, "k", 1, 10, 10.0)
+        env.skip(1)
+        other = env.start_workflow(loop, "k", 1, 1, 10.0)
+        assert other.result()[0][0] - begin == 10
+        assert most_at_once([*many.result(), *other.result()]) == 1
+
+
+def test_what_a_run_keeps_for_a_moment_is_another_runs_at_once() -> None:
+    """A slot that no task is in goes to a run that asks, however lately it was used."""
+    with Environment() as env:
+        keeps = env.start_workflow(loop, "k", 2, 2, 1.0)
+        keeps.result()
+        assert env.client.get_workflow_handle("hourglass.slots:k").query(SlotKeeper.slots).is_idle
+        before_it = env.now().timestamp()
+        spans = env.execute_workflow(loop, "k", 2, 1, 1.0)
+        assert spans[0][0] == before_it
+
+
+RUNS = st.lists(
+    st.tuples(
+        st.floats(0, 8),
+        st.integers(1, 4),
+        st.floats(0.1, 6),
+        st.booleans(),
+        st.sampled_from(["stay", "stay", "stay", "cancel", "terminate", "crash"]),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(RUNS, st.integers(1, 3))
+def test_never_more_than_the_limit_with_tasks_and_loops(
+    runs: list[tuple[float, int, float, bool, str]], limit: int
+) -> None:
+    """Runs with many tasks, loops, ends of all kinds and crashes: never more than the limit, and all who stay are served."""
+    with Environment() as env:
+        handles: list[WorkflowHandle[list[Span]]] = []
+        ended: set[int] = set()
+        for number, (gap, count, seconds, at_once, fate) in enumerate(runs):
+            handles.append(env.start_workflow(tasks if at_once else loop, "p", limit, count, seconds))
+            env.skip(gap)
+            if fate == "crash":
+                env.crash()
+            elif fate != "stay" and handles[number].describe().status is WorkflowStatus.RUNNING:
+                getattr(handles[number], fate)()
+                ended.add(number)
+        spans = [
+            span for number, handle in enumerate(handles) if number not in ended for span in handle.result()
+        ]
+        assert not spans or most_at_once(spans) <= limit
+        env.skip(86_400 * 2)
+        keeper = env.client.get_workflow_handle("hourglass.slots:p")
+        assert keeper.describe().status is WorkflowStatus.COMPLETED
+
+
+TURNS = st.lists(
+    st.tuples(
+        st.floats(0, 6), st.integers(1, 8), st.floats(0, 2), st.sampled_from(["", "", "terminate", "crash"])
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(TURNS, st.integers(1, 3), st.floats(0.5, 4), st.booleans())
+def test_never_more_than_the_rate_with_keys_on_loan(
+    runs: list[tuple[float, int, float, str]], limit: int, per: float, smooth: bool
+) -> None:
+    """Runs that ask again and again are lent the key; with others, ends and crashes no span holds more than the limit."""
+    with Environment() as env:
+        handles = []
+        for gap, count, pause, fate in runs:
+            handles.append(env.start_workflow(turns, "p", limit, per, count, pause, smooth))
+            env.skip(gap)
+            if fate == "crash":
+                env.crash()
+            elif fate and handles[-1].describe().status is WorkflowStatus.RUNNING:
+                handles[-1].terminate()
+        for handle in handles:
+            if handle.describe().status is WorkflowStatus.RUNNING:
+                handle.result()
+        moments = sorted(moment for handle in handles for moment in entered.follow(handle))
+        spans = zip(moments, moments[limit:], strict=False)
+        assert all(later - sooner >= per - 2e-6 for sooner, later in spans)
+
+
+def test_a_key_on_loan_is_given_to_another_run_that_asks() -> None:
+    """Two runs that ask all the time share the rate, and the second does not wait for the end of the first."""
+    with Environment() as env:
+        first = env.start_workflow(turns, "k", 2, 1.0, 40, 0.0)
+        env.skip(5)
+        second = env.start_workflow(turns, "k", 2, 1.0, 4, 0.0)
+        done = second.result()
+        assert done[0] - env.now().timestamp() <= 0
+        assert first.describe().status is WorkflowStatus.RUNNING
+        moments = sorted([*first.result(), *done])
+        assert all(b - a >= 1 - 2e-6 for a, b in zip(moments, moments[2:], strict=False))
+
+
+def test_a_run_that_began_before_goes_on_as_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its history replays, and it shares its limits with runs that ask in the new way."""
+    with Environment() as env, monkeypatch.context() as old:
+        for module in (_slots, _throttles):
+            old.setattr(module, "in_one_hand", lambda what: False)
+        first = env.start_workflow(before, "k")
+        histories = [env.start_workflow(before, "other")]
+        histories[0].result()
+        old.undo()
+        second = env.start_workflow(before, "k")
+        assert second.result() - first.result() >= 10 - 1e-6
+        with Replayer(modules=[sys.modules[__name__]]) as replayer:
+            for run in (*histories, second, env.client.get_workflow_handle("hourglass.slots:k")):
+                assert replayer.replay(run.history()).ok
+
+
+@pytest.mark.parametrize(
+    ("query", "filtered"),
+    [
+        ("", "{0}"),
+        ("WorkflowType = 'a'", "(WorkflowType = 'a') AND {0}"),
+        (
+            "ExecutionStatus = 'Running' GROUP BY ExecutionStatus",
+            "(ExecutionStatus = 'Running') AND {0} GROUP BY ExecutionStatus",
+        ),
+        ("GROUP BY ExecutionStatus", "{0} GROUP BY ExecutionStatus"),
+        ("WorkflowType = 'hourglass.slots'", "WorkflowType = 'hourglass.slots'"),
+    ],
+)
+def test_lists_leave_keepers_out_unless_asked(query: str, filtered: str) -> None:
+    """By their types; a filter that names one is left as it is."""
+    kinds = ("hourglass.debounce", "hourglass.slots", "hourglass.throttle")
+    others = " AND ".join(f"WorkflowType != '{kind}'" for kind in kinds)
+    assert without_keepers(query) == filtered.format(others)
