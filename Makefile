@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo demo-temporal test thorough check faces reference house bench chaos docs format clean
+.PHONY: demo demo-temporal test thorough check faces names reference house bench chaos docs format clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -53,6 +53,9 @@ check: $(READY)  ## lint, format, types
 
 faces: $(READY)  ## write the blocking face of the client from the asynchronous one
 	$(BIN)/python -m tests.architecture.faces
+
+names: $(READY)  ## write the tables of temporalio's names in the manual
+	$(BIN)/python -m tests.parity.table
 
 reference: $(READY)  ## write docs/reference from the docstrings
 	$(BIN)/python -m tests.architecture.reference
