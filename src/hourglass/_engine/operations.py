@@ -288,6 +288,17 @@ class ActivityOperation(Operation[Any]):
         pause.add_callback(again)
 
 
+class StepOperation(ActivityOperation):
+    """A step: a local activity whose function is given with the call."""
+
+    __slots__ = ()
+
+    def settle(self, outcome: int, answer: Payload | Failure | None) -> None:
+        """As any; the function is wanted no more."""
+        drop_step(self.run, self.command.activity_id)
+        super().settle(outcome, answer)
+
+
 def activity_error(command: ScheduleActivity | ScheduleLocalActivity, error: BaseException) -> BaseException:
     """The failure of an activity as `ActivityError`, also where Core hands it over bare."""
     if isinstance(error, ActivityError):
@@ -368,6 +379,46 @@ def start_activity(
     if fiber.scope is not None:
         fiber.scope.add(operation)
     return operation
+
+
+def start_step(
+    definition: Any,
+    activity_type: str,
+    arguments: Payloads,
+    settings: CallSettings,
+    return_type: Any,
+    *,
+    local: bool = True,
+    headers: dict[str, Payload] | None = None,
+) -> Task[Any]:
+    """Schedule a local activity whose `definition` is kept for the worker that executes this run."""
+    fiber = require_fiber("starting step", activity_type)
+    run = fiber.run
+    activity_id = keep_step(run, definition, settings)
+    seq = run.accumulator.number(ACTIVITY)
+    note = run.converter.encode(settings.summary) if settings.summary else None
+    command = ScheduleLocalActivity(
+        seq, activity_id, activity_type, settings.spec, arguments, headers or {}, note
+    )
+    operation = StepOperation(fiber, command, return_type)
+    if fiber.scope is not None:
+        fiber.scope.add(operation)
+    return operation
+
+
+def keep_step(run: LiveRun, definition: Any, settings: CallSettings) -> str:
+    """Keep what the step that comes next calls, for the worker; returns the step's activity id."""
+    # Not its number alone: that would be another one after a long pause between two attempts (`back_off`).
+    activity_id = settings.activity_id or f"step-{run.state.next_seq.get(ACTIVITY, 0) + 1}"
+    if run.settings.steps is not None:
+        run.settings.steps.setdefault(run.state.run_id, {})[activity_id] = definition
+    return activity_id
+
+
+def drop_step(run: LiveRun, activity_id: str) -> None:
+    """The step has its result: what it calls is wanted no more."""
+    if run.settings.steps is not None:
+        run.settings.steps.get(run.state.run_id, {}).pop(activity_id, None)
 
 
 def sleep(duration: float, summary: str = "") -> None:

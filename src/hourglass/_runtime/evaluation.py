@@ -491,6 +491,8 @@ class Evaluations:
     def _forget(self, key: Key, failed: Activation | None = None) -> Entry | None:
         """Lose a run; what it did, the activation that failed included, is remembered for a while."""
         entry = self._cache.remove(key, self)
+        if self._settings.steps is not None:
+            self._settings.steps.pop(key.run_id, None)
         if entry is None:
             self._raise_if_retired()
             return None

@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from traceback import StackSummary
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from hourglass._contract.handle import (
     ActivityDeferred,
@@ -377,13 +377,18 @@ class ActivityExecutor:
             self._cancel(former, "SUPERSEDED")
         self._attempts[attempt.key] = self._latest[attempt.identity] = attempt
         try:
-            self._start(attempt, self._resolver.known_activity(task.activity_type))
+            self._start(attempt, self._known(task))
         except BaseException:
             self._leave(attempt)
             raise
         if self._beats.timer is None:
             self._beats.begin()
         return attempt
+
+    def _known(self, task: ActivityTask) -> ActivityDefinition | None:
+        if task.is_local and (found := self._resolver.steps.get(task.run_id, {}).get(task.activity_id)):
+            return cast(ActivityDefinition, found)
+        return self._resolver.known_activity(task.activity_type)
 
     def abandon(self, attempt: Attempt) -> None:
         """The caller does not wait for this attempt any more: it is told to stop, and given up where it stands."""
@@ -504,8 +509,7 @@ class ActivityExecutor:
         waiting = []
         for attempt, work in here:
             if loop is not self._loop.current and work.take():
-                definition = self._resolver.known_activity(attempt.task.activity_type)
-                self._start(attempt, definition)
+                self._start(attempt, self._known(attempt.task))
             else:
                 waiting.append(attempt)
         guilty = self._who_blocks(loop)

@@ -114,6 +114,8 @@ class Resolver:
         self._lock = threading.RLock()
         self._workflows = _Table[WorkflowDefinition]("workflow", workflow_definition)
         self._activities = _Table[ActivityDefinition]("activity", activity_definition)
+        self.steps: dict[str, dict[str, Any]] = {}
+        """The functions of steps that have no result yet, by run id and activity id: `RunSettings.steps`."""
         self._instances_wanted: dict[str, str] = {}
         self._walked = False
         self._unimportable: list[str] = []

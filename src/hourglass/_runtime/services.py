@@ -182,6 +182,7 @@ def _lane(
         failure_exceptions=plan.failure_exceptions,
         interceptors=plan.workflow_interceptors,
         metrics=plan.metrics,
+        steps=plan.resolver.steps,
         activity_stacks=stacks,
     )
     evaluations = Evaluations(

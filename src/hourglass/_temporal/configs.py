@@ -100,7 +100,7 @@ def call_settings(rpc: str, request: bytes, timeout: float | None, *, retry: boo
 
 
 def worker_settings(namespace: str, config: HandleConfig, identity: str) -> TemporalSettings:
-    """A worker on a task queue. Local activities need both polls, so both workflows and activities."""
+    """A worker on a task queue. Workflows have local activities, also where the worker knows none by name: their steps."""
     config.check()
     return TemporalSettings(
         namespace=namespace,
@@ -113,7 +113,7 @@ def worker_settings(namespace: str, config: HandleConfig, identity: str) -> Temp
             config.max_concurrent_local_activities,
         ),
         nonsticky_to_sticky_poll_ratio=0.2,
-        task_types=_kinds(config.workflows, config.activities, local=config.workflows and config.activities),
+        task_types=_kinds(config.workflows, config.activities, local=config.workflows),
         sticky_queue_schedule_to_start_timeout_millis=_millis(config.sticky_timeout),
         max_heartbeat_throttle_interval_millis=_millis(config.heartbeat_throttle),
         default_heartbeat_throttle_interval_millis=_millis(config.heartbeat_throttle),

@@ -258,7 +258,7 @@ class CoreHandle:
 
     async def poll_activity(self) -> ActivityItem:
         """Wait for the next activity task or cancellation; raise `Shutdown` at the end."""
-        if not self.config.activities:
+        if not (self.config.activities or self.config.workflows):
             await self._idle()
         while True:
             item = activity_item_from_proto(await self._activities.take(), self._own.task_queue)

@@ -427,6 +427,24 @@ def _define(
     return Activity(fn, title, settings, executor=where, dynamic=dynamic)
 
 
+def step_definition(fn: Any, name: str | None, options: dict[str, Any]) -> ActivityDefinition:
+    """What a worker needs to run a function that was given with the call: `workflow.step`."""
+    inner = fn
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    if not callable(fn) or isinstance(inner, type):
+        raise UsageError(f"a step is a function, not {fn!r:.80}")
+    title = getattr(inner, "__qualname__", type(inner).__qualname__).rpartition("<locals>.")[2]
+    if name is None and title == "<lambda>":
+        raise UsageError("a step that is a lambda needs a name, by which it is found in the history: name=…")
+    title = check_name(title if name is None else name, f"step {title}")
+    settings = settings_with(DEFAULTS, options, f"step {title}")
+    is_async = inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(
+        getattr(inner, "__call__", None)  # noqa: B004
+    )
+    return ActivityDefinition(title, fn, Signature.of(fn, what=f"step {title}"), is_async, settings)
+
+
 def check_function(fn: Any) -> None:
     if isinstance(fn, Activity):
         raise DefinitionError(f"activity {fn.name} is decorated twice")

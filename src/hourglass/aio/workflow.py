@@ -29,6 +29,8 @@ from typing import (
     overload,
 )
 
+import msgspec
+
 from hourglass._engine import awaited
 from hourglass._engine.awaited import ActivityHandle
 from hourglass._engine.commands import SignalExternalWorkflow
@@ -42,7 +44,7 @@ from hourglass._engine.interception import (
     StartChildWorkflowInput,
 )
 from hourglass._engine.messages import ContinueAsNewError
-from hourglass._engine.operations import start_intercepted
+from hourglass._engine.operations import drop_step, keep_step, start_intercepted
 from hourglass._engine.options import (
     Duration,
     RetryPolicy,
@@ -134,7 +136,7 @@ from hourglass.workflow import defn as _defn
 from hourglass.workflow import last_completion_result as get_last_completion_result
 from hourglass.workflow import last_failure as get_last_failure
 from hourglass.workflow import unsafe as _unsafe
-from hourglass.workflow._calls import check_options, child_command
+from hourglass.workflow._calls import StepOptions, begin_step, check_options, check_step, child_command
 from hourglass.workflow._facts import BasicInfo, facts_of
 from hourglass.workflow._references import given_message, given_workflow
 
@@ -225,6 +227,7 @@ __all__ = [
     "start_child_workflow",
     "start_local_activity",
     "start_local_activity_method",
+    "step",
     "time",
     "time_ns",
     "unsafe",
@@ -479,6 +482,38 @@ start_activity_method = cast(_StartMethod, _start_activity)
 execute_activity_method = cast(_ExecuteMethod, _execute_activity)
 start_local_activity_method = cast(_StartMethod, _start_local_activity)
 execute_local_activity_method = cast(_ExecuteMethod, _execute_local_activity)
+
+
+@overload
+async def step(
+    fn: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, name: str | None = None, **options: Unpack[StepOptions]
+) -> R: ...
+@overload
+async def step(
+    fn: Callable[[*Ts], R], /, *args: *Ts, name: str | None = None, **options: Unpack[StepOptions]
+) -> R: ...
+async def step(fn: Any, /, *args: Any, name: str | None = None, **options: Any) -> Any:  # type: ignore[misc]
+    """Run any function durably, without a declaration, as `hourglass.workflow.step` does. Not in temporalio."""
+    run = require_fiber("workflow.step").run
+    if isinstance(fn, Activity):
+        check_step(options, fn, name)
+        return await _begin(fn, args, options, local=True)
+    kept = ""
+
+    def start(definition: Any, type: str, arguments: Any, settings: Any, *rest: Any, **more: Any) -> Any:
+        nonlocal kept
+        kept = keep_step(run, definition, settings)
+        said = msgspec.structs.replace(settings, activity_id=kept)
+        return awaited.start_activity(type, arguments, said, *rest, **{**more, "local": True})
+
+    try:
+        result = await begin_step(run, fn, args, name, options, start)
+    except Exception:
+        drop_step(run, kept)
+        raise
+    # Not in a `finally`: a coroutine that is dropped from the cache still wants the step's result.
+    drop_step(run, kept)
+    return result
 
 
 # --- children ---------------------------------------------------------------------------------------------------------

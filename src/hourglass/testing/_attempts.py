@@ -290,7 +290,10 @@ class Attempts:
                 )
             )
         try:
-            fake = self._driver.registry.activity(task.activity_type)
+            registry = self._driver.registry
+            fake = registry.activity(
+                task.activity_type, registry.steps.get(task.run_id, {}).get(task.activity_id)
+            )
         except HourglassError as error:
             self._driver.troubles.add(error)
             queue.report(activity_calls.failed(task, type(error).__name__, str(error), non_retryable=True))

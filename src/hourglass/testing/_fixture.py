@@ -112,6 +112,7 @@ class FixtureSettings:
                 interceptors=workflow_interceptors(self.interceptors),
                 metrics=self.metrics,
                 on_activity=registry.meet_activity,
+                steps=registry.steps,
             ),
             limits=_LIMITS,
             verify=verify,

@@ -304,6 +304,8 @@ class EnvironmentRegistry:
     real_activities: bool = True
     fakes: dict[str, Fake] = field(default_factory=dict)
     mishaps: dict[str, Mishaps] = field(default_factory=dict)
+    steps: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The functions of steps that have no result yet: `RunSettings.steps`."""
     _resolver: Resolver | None = None
     _started: dict[str, WorkflowDefinition] = field(default_factory=dict)
     _called: dict[str, Activity[..., Any]] = field(default_factory=dict)
@@ -320,6 +322,7 @@ class EnvironmentRegistry:
             self,
             fakes=dict(self.fakes),
             mishaps=dict(self.mishaps),
+            steps={},
             _started=dict(self._started),
             _called=dict(self._called),
         )
@@ -376,12 +379,12 @@ class EnvironmentRegistry:
             f"an activity is given as a function decorated with @activity.defn or by its name, not {activity!r:.80}"
         )
 
-    def activity(self, name: str) -> Fake:
-        """What happens for an activity of this type."""
+    def activity(self, name: str, step: ActivityDefinition | None = None) -> Fake:
+        """What happens for an activity of this type, or for a step of this name."""
         fake = self.fakes.get(name)
         if fake is not None:
             return fake
-        definition = self._known(name)
+        definition = self._known(name) if step is None else step
         if definition is None:
             raise UnknownTypeError(
                 f"this environment knows no activity type {name!r}, which was called by name: give it, "

@@ -39,6 +39,7 @@ from hourglass.workflow._calls import (
     ChildOptions,
     ChildWorkflowHandle,
     ExternalWorkflowHandle,
+    StepOptions,
     continue_as_new,
     execute_activity,
     execute_child_workflow,
@@ -47,6 +48,8 @@ from hourglass.workflow._calls import (
     start_activity,
     start_child_workflow,
     start_local_activity,
+    start_step,
+    step,
 )
 from hourglass.workflow._cancellation import Scope, Timeout, scope, shield, timeout
 from hourglass.workflow._definitions import (
@@ -160,6 +163,7 @@ __all__ = [
     "Scope",
     "Semaphore",
     "Signal",
+    "StepOptions",
     "Task",
     "Timeout",
     "Update",
@@ -227,6 +231,8 @@ __all__ = [
     "start_activity",
     "start_child_workflow",
     "start_local_activity",
+    "start_step",
+    "step",
     "time",
     "time_ns",
     "timeout",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Generic, NoReturn, TypedDict, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from hourglass._engine.commands import ContinueAsNew, SignalExternalWorkflow, StartChildWorkflow
@@ -29,6 +29,7 @@ from hourglass._engine.operations import (
     start_intercepted,
 )
 from hourglass._engine.operations import start_activity as _start_activity
+from hourglass._engine.operations import start_step as _start_step
 from hourglass._engine.options import (
     Duration,
     RetryPolicy,
@@ -48,6 +49,7 @@ from hourglass._engine.specs import (
 )
 from hourglass._engine.versions import ContinueAsNewVersioningBehavior
 from hourglass.activity import Activity, ActivityOptions
+from hourglass.activity._definition import step_definition
 from hourglass.activity._options import FOREIGN_DEFAULTS, settings_with
 from hourglass.converter import Converter, Payload, SearchAttributes, Signature, encode_search_attributes
 from hourglass.errors import UsageError
@@ -135,6 +137,117 @@ def _begin_activity(
             run.outbound, activity, list(args), settings, result_type, run.converter.encode_all, local=local
         )
     return _start_activity(activity, run.converter.encode_all(args), settings, result_type, local=local)
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+class StepOptions(TypedDict, total=False):
+    """How a step is run. A duration is a `timedelta` or seconds."""
+
+    start_to_close_timeout: Duration | None
+    """The longest time for one attempt; ten minutes by default."""
+    schedule_to_close_timeout: Duration | None
+    """The longest time for all attempts together."""
+    retry_policy: RetryPolicy | None
+    """Whether and how it is tried again; Temporal's retries by default."""
+    local_retry_threshold: Duration | None
+    """From which pause between attempts on the workflow waits with a timer."""
+    activity_id: str
+    """Its id in the history; a number of its own by default."""
+    summary: str
+    """One line about it."""
+
+
+@overload
+def step(
+    fn: Callable[[*Ts], Coroutine[Any, Any, R]],
+    /,
+    *args: *Ts,
+    name: str | None = None,
+    **options: Unpack[StepOptions],
+) -> R: ...
+@overload
+def step(
+    fn: Callable[[*Ts], R], /, *args: *Ts, name: str | None = None, **options: Unpack[StepOptions]
+) -> R: ...
+def step(fn: Any, /, *args: Any, name: str | None = None, **options: Any) -> Any:  # type: ignore[misc]
+    """Run any function durably, without a declaration, and wait for its result: `workflow.step(fetch, url)`.
+
+    It is called by the worker that runs this workflow, as a local activity: what it returns is recorded, and never asked for
+    again; an attempt that fails, or dies with its worker, is made again. So it is for short work. Its name in the
+    history is the function's, or `name`, which a lambda needs; a step that gets another name does not fit the
+    histories of runs that have passed it. Arguments and result travel as those of activities do. What the function changes in
+    the workflow's own variables does not count: it may be called in another thread, again, or not at all.
+    """
+    return _begin_step(fn, args, name, options).result()
+
+
+@overload
+def start_step(
+    fn: Callable[[*Ts], Coroutine[Any, Any, R]],
+    /,
+    *args: *Ts,
+    name: str | None = None,
+    **options: Unpack[StepOptions],
+) -> Task[R]: ...
+@overload
+def start_step(
+    fn: Callable[[*Ts], R], /, *args: *Ts, name: str | None = None, **options: Unpack[StepOptions]
+) -> Task[R]: ...
+def start_step(  # type: ignore[misc]
+    fn: Any, /, *args: Any, name: str | None = None, **options: Any
+) -> Task[Any]:
+    """Begin a step without waiting for it."""
+    return _begin_step(fn, args, name, options)
+
+
+def _begin_step(fn: Any, args: tuple[Any, ...], name: str | None, options: dict[str, Any]) -> Task[Any]:
+    run = require_fiber("workflow.step").run
+    if isinstance(fn, Activity):
+        check_step(options, fn, name)
+        return _begin_activity(fn, args, options, local=True)
+    task: Task[Any] = begin_step(run, fn, args, name, options, _start_step)
+    return task
+
+
+def begin_step(
+    run: LiveRun,
+    fn: Any,
+    args: tuple[Any, ...],
+    name: str | None,
+    options: dict[str, Any],
+    start: Callable[..., Any],
+) -> Any:
+    """Begin a step; `start` takes its definition, and what starts an activity takes."""
+    check_step(options, fn, name)
+    definition = step_definition(fn, name, options)
+    signature, begin = definition.signature, functools.partial(start, definition)
+    if run.outbound is not None:
+        return start_intercepted(
+            run.outbound,
+            definition.name,
+            signature.bind(args, {}),
+            definition.settings,
+            signature.return_type,
+            functools.partial(signature.encode, run.converter),
+            local=True,
+            start=begin,
+        )
+    payloads = signature.encode(run.converter, args)
+    return begin(definition.name, payloads, definition.settings, signature.return_type)
+
+
+def check_step(options: Mapping[str, Any], fn: Any, name: str | None) -> None:
+    """Refuse what is no option of a step."""
+    for option in options:
+        if option not in StepOptions.__annotations__:
+            raise UsageError(
+                f"a step has no option {option!r} (there are: {', '.join(StepOptions.__annotations__)}); arguments of "
+                "the function are given by position"
+            )
+    if isinstance(fn, Activity) and name is not None:
+        raise UsageError(f"activity {fn.name} has a name already")
 
 
 # --- other workflows: signal them, ask them to cancel ---------------------------------------------

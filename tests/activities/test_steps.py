@@ -1,0 +1,216 @@
+"""`workflow.step`: any function, durably, without a declaration."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hourglass import Client, RetryPolicy, Worker, activity, workflow
+from hourglass.aio import workflow as aio
+from hourglass.errors import NotInWorkflowError, UsageError, WorkflowFailedError
+from hourglass.replay import Replayer
+from hourglass.testing import DevServer, Environment
+
+SEEN: list[Any] = []
+
+
+def add(left: int, right: int) -> int:
+    SEEN.append(("add", left, right))
+    return left + right
+
+
+async def double(number: int) -> int:
+    return 2 * number
+
+
+class Shop:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def greet(self, guest: str) -> str:
+        return f"{self.name} greets {guest}"
+
+
+@activity.defn
+def declared(number: int) -> int:
+    return number + 100
+
+
+@workflow.defn
+def errands(base: int) -> list[Any]:
+    tries = []
+
+    def stubborn(number: int) -> int:
+        tries.append(number)
+        if activity.info().attempt < 3:
+            raise ValueError("not yet")
+        return number + base
+
+    quick = RetryPolicy(initial_interval=0.001)
+    later = workflow.start_step(add, 10, base)
+    return [
+        workflow.step(add, 1, base),
+        workflow.step(double, base),
+        workflow.step(Shop("bakery").greet, "ann"),
+        workflow.step(lambda: base * 7, name="seven times"),
+        workflow.step(functools.partial(add, 5), 6),
+        workflow.step(stubborn, 1, retry_policy=quick),
+        workflow.step(declared, 1),
+        later.result(),
+    ]
+
+
+@aio.defn
+class AsyncErrands:
+    @aio.run
+    async def run(self, base: int) -> list[Any]:
+        return [
+            await aio.step(add, 1, base),
+            await aio.step(double, base),
+            await aio.step(lambda: base * 7, name="seven times"),
+        ]
+
+
+EXPECTED = [3, 4, "bakery greets ann", 14, 11, 3, 101, 12]
+
+
+def test_any_function_is_a_step() -> None:
+    """Functions, coroutines, methods, named lambdas, partials, closures and activities; the history replays."""
+    with (
+        Client.connect("local:") as client,
+        Worker(client, workflows=[errands, AsyncErrands], activities=[declared]) as worker,
+    ):
+        handle = client.start_workflow(errands, 2, id="e")
+        assert handle.result() == EXPECTED
+        assert client.execute_workflow(AsyncErrands.run, 2, id="a") == [3, 4, 14]
+        history = handle.history()
+        resolver = worker._plan.resolver
+    assert not any(resolver.steps.values())  # nothing is kept of steps that are over
+    Replayer(workflows=[errands]).replay(history)
+
+
+def test_a_worker_without_activities_runs_steps() -> None:
+    """Steps need no activities in the worker's lists."""
+
+    with Client.connect("local:") as client, Worker(client, workflows=[AsyncErrands]):
+        assert client.execute_workflow(AsyncErrands.run, 1, id="a") == [2, 2, 7]
+
+
+@pytest.mark.server
+def test_steps_on_a_server(quick_server: DevServer) -> None:
+    """A server records them as local activities."""
+    with (
+        Client.connect(quick_server.target) as client,
+        Worker(client, "steps", workflows=[AsyncErrands]),
+        Worker(client, "errands", workflows=[errands], activities=[declared]),
+    ):
+        assert client.execute_workflow(AsyncErrands.run, 2, id="steps-a", task_queue="steps") == [3, 4, 14]
+        assert client.execute_workflow(errands, 2, id="steps-e", task_queue="errands") == EXPECTED
+
+
+def test_steps_in_tests() -> None:
+    """On virtual time steps are called as they are, or faked by their name."""
+    with Environment() as env:
+        assert env.execute_workflow(errands, 2) == EXPECTED
+        env.fake("add", returns=1)
+        assert env.execute_workflow(errands, 2)[0] == 1
+
+
+@workflow.defn
+def mistaken(kind: str) -> Any:
+    match kind:
+        case "lambda":
+            return workflow.step(lambda: 1)
+        case "option":
+            return workflow.step(add, 1, 2, heartbeat_timeout=3)  # type: ignore[call-overload]
+        case "arguments":
+            return workflow.step(add, 1)  # type: ignore[call-overload]
+        case "function":
+            return workflow.step(3)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("lambda", "needs a name"),
+        ("option", "no option 'heartbeat_timeout'"),
+        ("arguments", "right"),
+        ("function", "a step is a function"),
+    ],
+)
+def test_mistakes_are_told(kind: str, words: str) -> None:
+    """A step that cannot be is refused where it is called."""
+    with Environment(failure_exceptions=[UsageError]) as env, pytest.raises(WorkflowFailedError) as failed:
+        env.execute_workflow(mistaken, kind)
+    assert words in str(failed.value.__cause__)
+
+
+def test_outside_a_workflow() -> None:
+    """There is nothing to record it in."""
+    with pytest.raises(NotInWorkflowError):
+        workflow.step(add, 1, 2)
+
+
+@workflow.defn
+def doomed(folder: str) -> str:
+    first = workflow.step(note, folder, "first")
+    return first + workflow.step(lambda: note(folder, "second", dies=True), name="second")
+
+
+def note(folder: str, word: str, dies: bool = False) -> str:
+    with open(Path(folder, "notes"), "a") as file:
+        file.write(f"{word}\n")
+    if dies and not Path(folder, "died").exists():
+        Path(folder, "died").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return word
+
+
+PROGRAM = """
+import sys
+sys.path[:0] = [sys.argv[1]]
+from test_steps import Client, Worker, doomed
+with Client.connect(f"local:{sys.argv[2]}/flow.db") as client, Worker(client, workflows=[doomed]):
+    print(client.start_workflow(doomed, sys.argv[2], id="d", request_id="d").result())
+"""
+
+
+def test_a_killed_process_calls_the_open_step_again(tmp_path: Path) -> None:
+    """After a kill -9 the step with a result is not called again, the open one is: by the function of the code as it is then."""
+    command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parent), str(tmp_path)]
+    killed = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    again = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert again.stdout == "firstsecond\n", again.stderr
+    words = Path(tmp_path, "notes").read_text().split()
+    assert words.count("second") == 2
+    # Its result may have been lost with the process, as that of any local activity whose task had not ended.
+    assert words.count("first") in (1, 2)
+
+
+@workflow.defn
+def patient(number: int) -> int:
+    return workflow.step(meet, number)
+
+
+MEETING = threading.Barrier(3)
+
+
+def meet(number: int) -> int:
+    MEETING.wait(60)
+    return number
+
+
+def test_steps_of_runs_that_the_cache_dropped() -> None:
+    """A run whose fibers were dropped while its step runs gets the step's result all the same."""
+    with Client.connect("local:") as client, Worker(client, workflows=[patient], max_live_workflows=1):
+        handles = [client.start_workflow(patient, number, id=f"p{number}") for number in range(3)]
+        assert [handle.result() for handle in handles] == [0, 1, 2]
