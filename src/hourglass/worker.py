@@ -41,7 +41,7 @@ from hourglass._runtime.services import QueueServices
 from hourglass._runtime.status import StatusServer, worker_metrics
 from hourglass._runtime.watcher import Action
 from hourglass._runtime.worker_view import StopSignals, WorkerFacts, WorkerLife, WorkerStatistics, WorkerTree
-from hourglass.activity._context import PAYLOAD_LIMIT
+from hourglass.activity._context import PAYLOAD_LIMIT, Resources
 from hourglass.activity._definition import ActivitySource, worker_started, worker_stopped
 from hourglass.client import AsyncClient, Client
 from hourglass.client._interception import Interceptor, activity_chain, workflow_interceptors
@@ -106,6 +106,7 @@ class Worker(WorkerFacts):
         deadlock_timeout: Duration | None = 2.0,
         status_address: str | None = None,
         interceptors: Sequence[Interceptor] = (),
+        resources: Sequence[Any] = (),
         metrics: Registry | None = None,
         identity: str | None = None,
         build_id: str | None = None,
@@ -157,6 +158,7 @@ class Worker(WorkerFacts):
             deadlock_timeout=optional_seconds(deadlock_timeout, "deadlock_timeout") or None,
             max_processes=max_process_activities,
             payload_limit=payload_limit,
+            resources=Resources(resources),
             activity_inbound=activity_chain(chain),
             workflow_interceptors=workflow_interceptors(chain),
             metrics=default_registry if metrics is None else metrics,
@@ -192,6 +194,7 @@ class Worker(WorkerFacts):
         self._life.begin()
         with StopSignals(self._life.over):
             try:
+                self._plan.resources.open()
                 beginning = self._portal.submit(self._begin())
                 while not (self._life.over.wait(_GLANCE) or beginning.done()):
                     pass
@@ -208,6 +211,7 @@ class Worker(WorkerFacts):
         """Begin to work, in the background. Waits until the engine is reached; raises what it refuses for good."""
         self._life.begin()
         try:
+            self._plan.resources.open()
             self._portal.call(self._begin())
         except BaseException:
             self._not_started()
@@ -258,6 +262,7 @@ class Worker(WorkerFacts):
     async def __aenter__(self) -> Worker:
         self._life.begin()
         try:
+            await asyncio.to_thread(self._plan.resources.open)
             await self._portal.acall(self._begin())
         except BaseException:
             self._not_started()
@@ -276,6 +281,7 @@ class Worker(WorkerFacts):
             services = await self._portal.acall(self._end_in_time())
             joined = [await asyncio.to_thread(each.lanes.join, _JOIN_LIMIT) for each in services or ()]
             ended = all(joined) and services is not None
+            await asyncio.to_thread(self._plan.resources.close)
         finally:
             self._stopped(ended)
 
@@ -347,6 +353,7 @@ class Worker(WorkerFacts):
     def _not_started(self) -> None:
         self._life.failed()
         self._services.clear()
+        self._plan.resources.close()
 
     def _started(self) -> bool:
         if not self._life.started():
@@ -371,6 +378,7 @@ class Worker(WorkerFacts):
         if not ended:
             logger.error("the worker on %r was left behind before it had ended", self.task_queue)
         self._services.clear()
+        self._plan.resources.close()
         self._life.stopped()
 
 

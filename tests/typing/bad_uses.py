@@ -260,3 +260,14 @@ def bad_facts() -> None:
     workflow.set_signal_handler("x")  # E
     workflow.set_query_handler(lambda: None)  # E
     workflow.continue_as_new(backoff_start_interval="soon")  # E
+
+
+def bad_steps() -> None:
+    def add(left: int, right: int) -> int:
+        return left + right
+
+    workflow.step(add, 1)  # E
+    workflow.step(add, 1, "2")  # E
+    workflow.step(add, 1, 2, heartbeat_timeout=3)  # E
+    text: str = workflow.step(add, 1, 2)  # E
+    other: int = activity.resource(str)  # E

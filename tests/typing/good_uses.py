@@ -454,3 +454,17 @@ async def use_async_updates(client: AsyncClient) -> None:
     assert_type(await update.result(), bool)
     planned = client.with_start(Cart.run, "ann", id="cart-1")
     assert_type(await planned.execute_update(Cart.take, "book"), bool)
+
+
+def use_steps() -> None:
+    def add(left: int, right: int) -> int:
+        return left + right
+
+    async def fetch(url: str) -> bytes:
+        return url.encode()
+
+    assert_type(workflow.step(add, 1, 2, start_to_close_timeout=3), int)
+    assert_type(workflow.step(fetch, "x", name="get"), bytes)
+    assert_type(workflow.start_step(add, 1, 2).result(), int)
+    assert_type(workflow.step(lambda: "x", name="letter"), str)
+    assert_type(activity.resource(UUID), UUID)

@@ -57,7 +57,13 @@ from hourglass._runtime.process_pool import ProcessPool
 from hourglass._runtime.process_wire import refuse_in_script
 from hourglass._runtime.resolver import Resolver
 from hourglass.activity import ActivityDefinition
-from hourglass.activity._context import PAYLOAD_LIMIT, ActivityInboundInterceptor, Equipment, current
+from hourglass.activity._context import (
+    PAYLOAD_LIMIT,
+    ActivityInboundInterceptor,
+    Equipment,
+    Resources,
+    current,
+)
 from hourglass.activity._options import LIVENESS_TIMEOUT
 from hourglass.converter import Converter
 from hourglass.metrics import Registry, default_registry
@@ -291,6 +297,7 @@ class ActivityExecutor:
         client: Any = None,
         inbound: ActivityInboundInterceptor | None = None,
         registry: Registry = default_registry,
+        resources: Resources = Resources(),
         metrics: ActivityMetrics | None = None,
         publisher: ItemPublisher | None = None,
     ) -> None:
@@ -305,6 +312,7 @@ class ActivityExecutor:
                 payload_limit=limits.payload_limit,
                 inbound=inbound,
                 registry=registry,
+                resources=resources,
             ),
             mailbox=Mailbox(),
             heartbeat=heartbeat,

@@ -5,7 +5,7 @@ fail later.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -21,7 +21,7 @@ from hourglass._engine.versions import (
 from hourglass._runtime.evaluation import Verify
 from hourglass._runtime.resolver import Resolver
 from hourglass._runtime.watcher import Action
-from hourglass.activity._context import PAYLOAD_LIMIT, ActivityInboundInterceptor
+from hourglass.activity._context import PAYLOAD_LIMIT, ActivityInboundInterceptor, Resources
 from hourglass.converter import Codec, Converter
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry, default_registry
@@ -98,6 +98,7 @@ class Plan:
     deadlock_timeout: float | None = 2.0
     max_processes: int = 0
     payload_limit: int | None = PAYLOAD_LIMIT
+    resources: Resources = field(default_factory=Resources)
     activity_inbound: ActivityInboundInterceptor | None = None
     workflow_interceptors: tuple[InterceptWorkflow, ...] = ()
     metrics: Registry = default_registry

@@ -71,6 +71,7 @@ class QueueServices:
             client=client,
             inbound=plan.activity_inbound,
             registry=plan.metrics,
+            resources=plan.resources,
             metrics=ActivityMetrics(plan.metrics, namespace, self.queue),
             publisher=ProgressSender(service, codec=plan.codec, converter=plan.converter),
         )

@@ -27,6 +27,7 @@ from hourglass.activity._context import (
     logger,
     metric_meter,
     publish,
+    resource,
     wait_cancelled,
 )
 from hourglass.activity._definition import (
@@ -58,5 +59,6 @@ __all__ = [
     "logger",
     "metric_meter",
     "publish",
+    "resource",
     "wait_cancelled",
 ]

@@ -19,9 +19,12 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -174,6 +177,71 @@ class Info:
         return bool(self.workflow_id)
 
 
+# --- resources ------------------------------------------------------------------------------------
+
+
+class Resources:
+    """What all activities of a worker share: objects, and what functions open when the worker starts. Found by their type.
+
+    A function (or a class) is called without arguments and returns a context manager, which is entered then and left
+    when the worker has ended; anything else is a resource as it is. Whoever opened something else closes it.
+    """
+
+    def __init__(self, given: Sequence[Any] = ()) -> None:
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            raise UsageError(f"resources must be a list, not {type(given).__name__}")
+        self._given = tuple(given)
+        self._stack: ExitStack | None = None
+        self._open: tuple[Any, ...] | None = None
+
+    def open(self) -> None:
+        """Open all, in order; if one fails, those before it are closed again."""
+        if self._open is None:
+            with ExitStack() as stack:
+                self._open = tuple([_opened(each, stack) for each in self._given])
+                self._stack = stack.pop_all()
+
+    def close(self) -> None:
+        """Close what was opened, the last first. What fails is logged: nothing waits for it any more."""
+        stack, self._stack, self._open = self._stack, None, None
+        if stack is not None:
+            try:
+                stack.close()
+            except Exception:
+                logging.getLogger("hourglass.worker").exception(
+                    "a resource of the worker could not be closed"
+                )
+
+    def find(self, kind: type[T]) -> T:
+        """The one of this type."""
+        there = self._open or ()
+        found = [each for each in there if isinstance(each, kind)]
+        if len(found) == 1:
+            return found[0]
+        name = getattr(kind, "__qualname__", kind)
+        names = ", ".join(sorted(type(each).__qualname__ for each in found or there)) or "none at all"
+        if found:
+            raise UsageError(
+                f"{len(found)} resources of the worker are a {name} ({names}): give each a type of its own"
+            )
+        raise UsageError(
+            f"the worker has no resource of type {name} (it has {names}): Worker(…, resources=[…])"
+        )
+
+
+def _opened(given: Any, stack: ExitStack) -> Any:
+    if not (isinstance(given, (type, functools.partial)) or inspect.isroutine(given)):
+        return given
+    made = given()
+    if not isinstance(made, AbstractContextManager):
+        name = getattr(given, "__qualname__", repr(given))
+        raise UsageError(
+            f"resource {name} returns {type(made).__qualname__}, which is no context manager: decorate a generator with "
+            "@contextmanager, or give the object itself; async context managers are entered by the program"
+        )
+    return stack.enter_context(made)
+
+
 _making = threading.Lock()
 
 
@@ -190,6 +258,7 @@ class Equipment:
     payload_limit: int | None = None
     inbound: ActivityInboundInterceptor | None = None
     registry: Registry | None = default_registry
+    resources: Resources = field(default_factory=Resources)
 
 
 class ActivityContext:
@@ -411,6 +480,14 @@ def client() -> Client:
         )
     found: Client = client()
     return found
+
+
+def resource(type: type[T], /) -> T:
+    """What the worker was given or opened of this type: `activity.resource(Engine)`, of `Worker(…, resources=[…])`.
+
+    All activities of the worker share it, in all their threads. A process activity has none.
+    """
+    return _require("resource()").equipment.resources.find(type)
 
 
 def complete_async() -> NoReturn:

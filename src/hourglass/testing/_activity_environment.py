@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from hourglass._engine.specs import Payloads
 from hourglass.activity import Activity, Info
-from hourglass.activity._context import ActivityContext, Equipment, GivenContext, current
+from hourglass.activity._context import ActivityContext, Equipment, GivenContext, Resources, current
 from hourglass.client import Client
 from hourglass.converter import Converter, Payload, default_converter
 from hourglass.errors import UsageError
@@ -54,6 +54,7 @@ class ActivityEnvironment:
         heartbeat_details: Sequence[Any] = (),
         on_heartbeat: Callable[..., object] | None = None,
         client: Client | None = None,
+        resources: Sequence[Any] = (),
         converter: Converter = default_converter,
     ) -> None:
         given = info or _INFO
@@ -70,6 +71,7 @@ class ActivityEnvironment:
         """What was published so far, with its name."""
         self._on_heartbeat = on_heartbeat
         self._client = client
+        self._resources = Resources(resources)
         self._converter = converter
         self._reason: str | None = None
         self._context: ActivityContext | None = None
@@ -85,6 +87,7 @@ class ActivityEnvironment:
             return cast(R, contextvars.copy_context().run(_call, context, fn, args, kwargs))
         finally:
             self._context = None
+            self._resources.close()
 
     async def arun(
         self,
@@ -121,7 +124,12 @@ class ActivityEnvironment:
         name = activity.name if isinstance(activity, Activity) else getattr(activity, "__name__", "activity")
         info = self.info if self.info.activity_type else replace(self.info, activity_type=name)
         client = self._client
-        equipment = Equipment(converter=info.converter, client=None if client is None else lambda: client)
+        self._resources.open()
+        equipment = Equipment(
+            converter=info.converter,
+            client=None if client is None else lambda: client,
+            resources=self._resources,
+        )
         context = self._context = GivenContext(
             info, self._beat, equipment, info.encoded_heartbeat_details, self._publish
         )
@@ -151,6 +159,7 @@ class ActivityEnvironment:
             return await task
         finally:
             self._task = self._context = None
+            self._resources.close()
 
     def _publish(self, name: str, value: Payload) -> None:
         self.published.append((name, self._converter.decode(value)))

@@ -38,6 +38,7 @@ from hourglass.activity._context import (
     ActivityInboundInterceptor,
     Equipment,
     GivenContext,
+    Resources,
 )
 from hourglass.activity._options import LIVENESS_TIMEOUT
 from hourglass.converter import Converter, Payload
@@ -230,6 +231,7 @@ class Attempts:
         *,
         inbound: ActivityInboundInterceptor | None = None,
         registry: Registry = default_registry,
+        resources: Resources = Resources(),
     ) -> None:
         self._driver = driver
         self._converter = converter
@@ -239,6 +241,7 @@ class Attempts:
             payload_limit=PAYLOAD_LIMIT,
             inbound=inbound,
             registry=registry,
+            resources=resources,
         )
         self._recorded: dict[str, list[RecordedAttempt]] = {}
         self._watched: dict[str, tuple[Fake, ActivityDefinition]] = {}

@@ -26,6 +26,7 @@ from hourglass._runtime.evaluation import Evaluations, Verify
 from hourglass._runtime.plan import checked_verify, checked_watch
 from hourglass._runtime.watcher import Action, Watcher
 from hourglass.activity import Activity
+from hourglass.activity._context import Resources
 from hourglass.activity._definition import ActivitySource
 from hourglass.client import Client, _operations
 from hourglass.client._faces import HandleFacts
@@ -84,6 +85,7 @@ class FixtureSettings:
     deadlock_timeout: float
     verify_on_demand: bool = False
     interceptors: tuple[Interceptor, ...] = ()
+    resources: Sequence[Any] = ()
     metrics: Registry = default_registry
 
     def registry(self) -> EnvironmentRegistry:
@@ -154,12 +156,15 @@ class Fixture:
             link, setting.converter, None, setting.interceptors, driver=self.driver, runner=runner
         )
         self.client = Client(self.session)
+        self.resources = Resources(setting.resources)
+        self.resources.open()
         self.attempts = Attempts(
             self.driver,
             setting.converter,
             lambda: self.client,
             inbound=activity_chain(setting.interceptors),
             registry=setting.metrics,
+            resources=self.resources,
         )
         self.driver.performer = self.attempts
 
@@ -171,6 +176,7 @@ class Fixture:
             self.driver.close()
         finally:
             self.session.link.closed = True
+            self.resources.close()
 
 
 # --- scheduled actions ----------------------------------------------------------------------------
@@ -256,6 +262,7 @@ class EnvironmentBase:
         watch: Action | Literal["off"] | None = None,
         failure_exceptions: Sequence[type[BaseException]] = (),
         interceptors: Sequence[Interceptor] = (),
+        resources: Sequence[Any] = (),
         metrics: Registry | None = None,
         converter: Converter = default_converter,
         start: datetime | None = None,
@@ -273,6 +280,7 @@ class EnvironmentBase:
             watch=watch,
             failure_exceptions=failure_exceptions,
             interceptors=checked(interceptors),
+            resources=resources,
             metrics=Registry() if metrics is None else metrics,
             start=start,
             horizon=horizon,

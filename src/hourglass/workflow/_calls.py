@@ -174,8 +174,9 @@ def step(
 def step(fn: Any, /, *args: Any, name: str | None = None, **options: Any) -> Any:  # type: ignore[misc]
     """Run any function durably, without a declaration, and wait for its result: `workflow.step(fetch, url)`.
 
-    It is called by the worker that runs this workflow, as a local activity: what it returns is recorded, and never asked for
-    again; an attempt that fails, or dies with its worker, is made again. So it is for short work. Its name in the
+    It is called by the worker that runs this workflow, as a local activity: once the workflow task has ended, what it returned
+    is recorded, and it is not called again; an attempt that fails, or dies with its worker, is made again. So it is
+    for short work that may be repeated. Its name in the
     history is the function's, or `name`, which a lambda needs; a step that gets another name does not fit the
     histories of runs that have passed it. Arguments and result travel as those of activities do. What the function changes in
     the workflow's own variables does not count: it may be called in another thread, again, or not at all.

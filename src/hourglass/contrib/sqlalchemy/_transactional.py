@@ -52,7 +52,7 @@ class _Decorator(Protocol):
     def __call__(self, fn: Callable[Concatenate[S, X, P], R], /) -> Callable[Concatenate[S, P], R]: ...
 
 
-def transactional(engine: EngineSource, /) -> _Decorator:
+def transactional(engine: EngineSource | None = None, /) -> _Decorator:
     """Run a function in one transaction of your database, exactly once for each activity:
 
         @activity.defn
@@ -64,17 +64,18 @@ def transactional(engine: EngineSource, /) -> _Decorator:
     is committed when the function returns and rolled back when it raises; do neither in it. With it commits a row that
     holds the result: an attempt that finds the row returns that, and the function is not called.
 
-    `engine` may be a function that returns it. Called outside an activity, as in a unit test, the function runs in a
+    `engine` may be a function that returns it; without one it is the worker's resource of that type (`Worker(…,
+    resources=[engine])`). Called outside an activity, as in a unit test, the function runs in a
     transaction and nothing is recorded.
     """
-    if not isinstance(engine, (Engine, AsyncEngine)) and not callable(engine):
+    if engine is not None and not isinstance(engine, (Engine, AsyncEngine)) and not callable(engine):
         raise DefinitionError(
             f"@transactional takes an Engine, or what returns one, not {type(engine).__name__}"
         )
     return cast(_Decorator, functools.partial(_decorate, engine))
 
 
-def _decorate(engine: EngineSource, fn: Callable[..., Any], /) -> Callable[..., Any]:
+def _decorate(engine: EngineSource | None, fn: Callable[..., Any], /) -> Callable[..., Any]:
     if isinstance(fn, activity.Activity):
         raise DefinitionError(f"put @transactional below @activity.defn on {fn.name}, next to the function")
     function = _Function.of(fn)
@@ -99,7 +100,9 @@ def _decorate(engine: EngineSource, fn: Callable[..., Any], /) -> Callable[..., 
 E = TypeVar("E", Engine, AsyncEngine)
 
 
-def _engine(source: EngineSource, kind: type[E], fn: Callable[..., Any]) -> E:
+def _engine(source: EngineSource | None, kind: type[E], fn: Callable[..., Any]) -> E:
+    if source is None:
+        source = activity.resource(kind)
     found = source if isinstance(source, (Engine, AsyncEngine)) else source()
     if not isinstance(found, kind):
         what = "an async def" if kind is AsyncEngine else "a def"
