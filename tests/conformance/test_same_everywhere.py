@@ -39,6 +39,7 @@ from . import (  # noqa: F401
     local_activities,
     messages,
     notes,
+    parity,
     questions,
     refusals,
     resets,
@@ -129,7 +130,10 @@ def test_scenario(name: str, clients: dict[str, Client], caplog: pytest.LogCaptu
             for history in each.histories:
                 assert replayer.replay(history).ok
                 assert_flagged(history)
-    errors = [each for each in caplog.records if each.levelno >= logging.ERROR]
+    # Activities that failed for good are told as errors, with the type of theirs: scenarios want them to.
+    errors = [
+        each for each in caplog.records if each.levelno >= logging.ERROR and not hasattr(each, "error_type")
+    ]
     assert scenario.loud or not errors
 
 
