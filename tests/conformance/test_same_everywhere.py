@@ -39,6 +39,7 @@ from . import (  # noqa: F401
     local_activities,
     messages,
     notes,
+    parity,
     questions,
     refusals,
     resets,

@@ -13,7 +13,7 @@ import pytest
 from hourglass import workflow
 from hourglass._engine.commands import SetPatchMarker
 from hourglass._engine.events import PatchNoticed, SeedChanged
-from hourglass.errors import NotInWorkflowError
+from hourglass.errors import NotInWorkflowError, ReadOnlyError
 
 from .acts import work
 from .conftest import Drive
@@ -77,6 +77,31 @@ def test_a_reset_changes_the_seed(drive: Drive) -> None:
     d.begin()
     d.send(SeedChanged(2), d.done("work"))
     assert d.result == [random.Random(1).random(), random.Random(2).random()]
+
+
+def test_a_callback_of_the_seed_must_only_look(drive: Drive) -> None:
+    """It is told of the new seed before the code goes on, and may neither wait nor draw."""
+
+    @workflow.defn
+    def run() -> list[Any]:
+        told: list[Any] = []
+
+        def on_seed(seed: int) -> None:
+            told.append(seed)
+            for forbidden in (workflow.random, lambda: workflow.sleep(1)):
+                try:
+                    forbidden()
+                except ReadOnlyError:
+                    told.append("only looking")
+
+        workflow.register_random_seed_callback(on_seed)
+        work("x")
+        return [*told, workflow.random_seed()]
+
+    d = drive(run, seed=1)
+    d.begin()
+    d.send(SeedChanged(2), d.done("work"))
+    assert d.result == [2, "only looking", "only looking", 2]
 
 
 def test_info_tells_who_and_where(drive: Drive) -> None:

@@ -252,3 +252,11 @@ def bad_updates(client: Client) -> None:
     cart.start_update(Cart.take, "book", stage=1)  # E
     client.with_start(Cart.run, 3, id="cart-1")  # E
     client.with_start(Cart.run, "ann", id="cart-1").signal(Cart.add, 3)  # E
+
+
+def bad_facts() -> None:
+    workflow.new_random(3)  # E
+    workflow.register_random_seed_callback(3)  # E
+    workflow.set_signal_handler("x")  # E
+    workflow.set_query_handler(lambda: None)  # E
+    workflow.continue_as_new(backoff_start_interval="soon")  # E

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, assert_type
+from uuid import UUID
 
 from hourglass import (
     AsyncClient,
@@ -431,6 +432,19 @@ def use_versions(client: Client) -> None:
     assert_type(client.describe_deployment("shop").current, WorkerDeploymentVersion | None)
     client.start_workflow("x", versioning_override=PinnedVersioningOverride(version))
     client.start_workflow("x", versioning_override=AutoUpgradeVersioningOverride())
+
+
+def use_facts(client: Client) -> None:
+    assert_type(workflow.uuid7(), UUID)
+    assert_type(workflow.new_random("x").random(), float)
+    assert_type(workflow.random_seed(), int)
+    assert_type(workflow.is_failure_exception(ValueError()), bool)
+    assert_type(workflow.cancellation_reason(), str | None)
+    workflow.register_random_seed_callback(lambda seed: None)
+    workflow.set_signal_handler("x", lambda: None)
+    workflow.set_update_handler("x", print, validator=print)
+    assert_type(workflow.get_query_handler("x"), Callable[..., Any] | None)
+    workflow.continue_as_new(backoff_start_interval=timedelta(minutes=1))
 
 
 async def use_async_updates(client: AsyncClient) -> None:

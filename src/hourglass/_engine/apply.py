@@ -39,7 +39,7 @@ from hourglass._engine.events import (
 from hourglass._engine.fibers import Dropped, FiberTask, current_fiber, error_of, is_cancellation, watched
 from hourglass._engine.interception import chain
 from hourglass._engine.messages import (
-    ContinueAsNewRequest,
+    ContinueAsNewError,
     HandlerFiber,
     executed,
     finished,
@@ -201,7 +201,7 @@ def run_top_level(live: LiveRun, call: Callable[[], None]) -> None:
     """Run the body or a signal's handler: what it lets out decides the run's fate."""
     try:
         call()
-    except (Exception, Cancelled, ContinueAsNewRequest) as error:
+    except (Exception, Cancelled, ContinueAsNewError) as error:
         if live.dead:
             raise
         fiber = current_fiber()
@@ -218,7 +218,7 @@ async def await_top_level(live: LiveRun, coroutine: Coroutine[Any, Any, None]) -
     """The same of a coroutine."""
     try:
         await live.loop.translated(coroutine)
-    except (Exception, Cancelled, ContinueAsNewRequest) as error:
+    except (Exception, Cancelled, ContinueAsNewError) as error:
         if live.dead:
             raise
         at = raised_at(error) if live.sites is not None else None
@@ -233,7 +233,7 @@ async def await_top_level(live: LiveRun, coroutine: Coroutine[Any, Any, None]) -
 
 def _last_command(live: LiveRun, error: BaseException) -> Command | None:
     """What an error means that the body, or a signal's handler, let out; None if it is a bug, which `live.error` is then."""
-    if isinstance(error, ContinueAsNewRequest):
+    if isinstance(error, ContinueAsNewError):
         command: Command = error.command
         return command
     if live.cancel_reason is not None and is_cancellation(error):

@@ -192,6 +192,8 @@ class ContinueAsNew(Command, frozen=True, kw_only=True):
     headers: dict[str, Payload] = {}
     spec: StartSpec = StartSpec()
     versioning: ContinueAsNewVersioningBehavior = ContinueAsNewVersioningBehavior.UNSPECIFIED
+    backoff: float = 0.0
+    """How long the new run waits before it begins, in seconds."""
 
 
 AnyCommand: TypeAlias = (

@@ -117,6 +117,7 @@ class LiveRun:
         "_notes",
         "_only",
         "_random",
+        "_seed",
         "accumulator",
         "begun_ns",
         "behaviour",
@@ -144,6 +145,7 @@ class LiveRun:
         "quiet",
         "read_only",
         "scheduler",
+        "seed_callbacks",
         "settings",
         "sites",
         "started",
@@ -169,6 +171,8 @@ class LiveRun:
         self.started: RunStarted | None = None
         self.main: FiberTask[Any] | MainTask | None = None
         self._random: random.Random | None = None
+        self._seed: int | None = None  # the latest; None: as the run started with
+        self.seed_callbacks: list[Callable[[int], object]] | None = None
         self.has_drawn = False  # whether the author's code has asked for randomness: default ids do not count
         self._notes: Notes | None = None
         self.patches: frozenset[str] = frozenset()
@@ -325,16 +329,26 @@ class LiveRun:
     def random(self) -> random.Random:
         """The run's own randomness. Made when it is first wanted: it takes 2.5 KiB, and most runs never ask."""
         if self._random is None:
-            assert self.started is not None
-            self._random = random.Random(self.started.seed)
+            self._random = random.Random(self.seed)
         return self._random
+
+    @property
+    def seed(self) -> int:
+        """What the run's randomness follows from: a reset gives it another one."""
+        if self._seed is not None:
+            return self._seed
+        assert self.started is not None
+        return self.started.seed
 
     def reseed(self, seed: int) -> None:
         """Randomness goes on from another seed; after a reset that may be said before the run has started."""
-        if self._random is None:
-            self._random = random.Random(seed)
-        else:
+        self._seed = seed
+        if self._random is not None:
             self._random.seed(seed)
+        if self.seed_callbacks:
+            with self.looking("a callback of the random seed"):
+                for callback in self.seed_callbacks:
+                    callback(seed)
 
     @property
     def notes(self) -> Notes:
@@ -386,6 +400,7 @@ class LiveRun:
         self.scheduler.close()
         self.scheduler.conditions.clear()
         self.pending.clear()
+        self.seed_callbacks = None
         # These lead back to the run. Without them it is no circle, and goes when it is let go, not when the collector comes.
         self.main = self.closing = self._loop = None
         self.handlers = cast(Any, None)

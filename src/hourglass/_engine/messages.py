@@ -145,8 +145,11 @@ TopLevel = Callable[[LiveRun, Callable[[], None]], None]
 AwaitTopLevel = Callable[[LiveRun, Coroutine[Any, Any, None]], Coroutine[Any, Any, None]]
 
 
-class ContinueAsNewRequest(BaseException):
-    """Raised by `workflow.continue_as_new`: ends the body; carries the command."""
+class ContinueAsNewError(BaseException):
+    """Raised by `workflow.continue_as_new`: ends the body or the handler, and the run. Let it through; it carries the command.
+
+    It is a `BaseException`, so that `except Exception` does not hold it.
+    """
 
     def __init__(self, command: Any) -> None:
         super().__init__("continue as new")
@@ -391,7 +394,7 @@ class Handlers:
             result = run.converter.encode(call())
             at = returned_at(fiber, handler[0].fn if handler else None) if run.sites is not None else None
             run.issue(CompleteUpdate(event.protocol_instance_id, result), fiber, at=at)
-        except (Exception, Cancelled, ContinueAsNewRequest) as error:
+        except (Exception, Cancelled, ContinueAsNewError) as error:
             self._update_raised(event, fiber, error)
         finally:
             self._ended(event.id)
@@ -408,7 +411,7 @@ class Handlers:
             value, at = await run.loop.translated(finished(run, call))
             result = run.converter.encode(value)
             run.issue(CompleteUpdate(event.protocol_instance_id, result), fiber, at=at)
-        except (Exception, Cancelled, ContinueAsNewRequest) as error:
+        except (Exception, Cancelled, ContinueAsNewError) as error:
             self._update_raised(event, fiber, error)
         except (GeneratorExit, Dropped):
             raise
@@ -440,7 +443,7 @@ class Handlers:
 
     def _update_raised(self, event: UpdateReceived, fiber: FiberTask[Any], error: BaseException) -> None:
         run = self.run
-        if isinstance(error, ContinueAsNewRequest):
+        if isinstance(error, ContinueAsNewError):
             run.error = UsageError(
                 "an update handler cannot continue as new; only the body of the workflow can"
             )

@@ -652,7 +652,7 @@ class WorkflowExecutionTimedOut(Attributes, frozen=True, kw_only=True):
 
 
 class WorkflowExecutionContinuedAsNew(Attributes, frozen=True, kw_only=True):
-    """The run ended and another took its place, which begins with this spec."""
+    """The run ended and another took its place, which begins with this spec, after the back-off."""
 
     new_run_id: str
     workflow_type: str
@@ -661,6 +661,7 @@ class WorkflowExecutionContinuedAsNew(Attributes, frozen=True, kw_only=True):
     headers: Fields = {}
     spec: StartSpec = StartSpec()
     versioning: ContinueAsNewVersioningBehavior = ContinueAsNewVersioningBehavior.UNSPECIFIED
+    backoff_start_interval: float = 0.0
     initiator: Initiator = Initiator.NONE
     failure: Failure | None = None
     last_completion_result: Payloads = ()

@@ -36,6 +36,7 @@ from hourglass._temporal.protos import (
     put_payload,
     put_payload_map,
     put_payloads,
+    put_seconds,
     remote_bytes,
     retry_rule_from,
     seconds_from,
@@ -486,6 +487,8 @@ def _continue_as_new(out: Any, command: cmd.ContinueAsNew, own: Own) -> None:
     protos.CONTINUED.put(again, command.spec)
     if command.versioning and own.versioned:
         again.initial_versioning_behavior = int(command.versioning)
+    if command.backoff:
+        put_seconds(again.backoff_start_interval, command.backoff)
 
 
 _COMMANDS: dict[type[Command], Callable[[Any, Any, Own], None]] = {

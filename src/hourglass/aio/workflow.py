@@ -33,7 +33,7 @@ from hourglass._engine import awaited
 from hourglass._engine.awaited import ActivityHandle
 from hourglass._engine.commands import SignalExternalWorkflow
 from hourglass._engine.context import LiveRun, require_run
-from hourglass._engine.definition import HandlerUnfinishedPolicy, MessageKind
+from hourglass._engine.definition import HandlerUnfinishedPolicy
 from hourglass._engine.fibers import Bridge, bridged_wait, require_fiber
 from hourglass._engine.interception import (
     SignalChildWorkflowInput,
@@ -41,8 +41,7 @@ from hourglass._engine.interception import (
     SleepInput,
     StartChildWorkflowInput,
 )
-from hourglass._engine.messages import ContinueAsNewRequest as ContinueAsNewError
-from hourglass._engine.messages import is_failure
+from hourglass._engine.messages import ContinueAsNewError
 from hourglass._engine.operations import start_intercepted
 from hourglass._engine.options import (
     Duration,
@@ -66,7 +65,7 @@ from hourglass.activity import Activity
 from hourglass.activity._options import FOREIGN_DEFAULTS, settings_with
 from hourglass.aio._values import given_options, given_values
 from hourglass.aio.common import Priority
-from hourglass.converter import Converter, SearchAttributes
+from hourglass.converter import SearchAttributes
 from hourglass.errors import NondeterminismError, UsageError
 from hourglass.errors import ReadOnlyError as ReadOnlyContextError
 from hourglass.workflow import (
@@ -83,24 +82,43 @@ from hourglass.workflow import (
     UpdateInfo,
     Workflow,
     all_handlers_finished,
+    cancellation_reason,
     current_update_info,
     deprecate_patch,
     get_current_details,
+    get_dynamic_query_handler,
+    get_dynamic_signal_handler,
+    get_dynamic_update_handler,
+    get_query_handler,
+    get_signal_handler,
+    get_update_handler,
     has_last_completion_result,
     in_workflow,
     init,
+    instance,
+    is_failure_exception,
     is_replaying,
     logger,
     memo,
     memo_value,
     metric_meter,
+    new_random,
     now,
     patched,
+    payload_converter,
     query,
     random,
+    random_seed,
+    register_random_seed_callback,
     run,
     search_attributes,
     set_current_details,
+    set_dynamic_query_handler,
+    set_dynamic_signal_handler,
+    set_dynamic_update_handler,
+    set_query_handler,
+    set_signal_handler,
+    set_update_handler,
     signal,
     spawn,
     time,
@@ -109,6 +127,7 @@ from hourglass.workflow import (
     upsert_memo,
     upsert_search_attributes,
     uuid4,
+    uuid7,
 )
 from hourglass.workflow import continue_as_new as _continue_as_new
 from hourglass.workflow import defn as _defn
@@ -181,11 +200,14 @@ __all__ = [
     "memo",
     "memo_value",
     "metric_meter",
+    "new_random",
     "now",
     "patched",
     "payload_converter",
     "query",
     "random",
+    "random_seed",
+    "register_random_seed_callback",
     "run",
     "search_attributes",
     "set_current_details",
@@ -210,6 +232,7 @@ __all__ = [
     "upsert_memo",
     "upsert_search_attributes",
     "uuid4",
+    "uuid7",
     "wait",
     "wait_condition",
 ]
@@ -669,7 +692,7 @@ async def _outward(run: LiveRun, send: Callable[[Any], Coroutine[Any, Any, T]], 
 def continue_as_new(
     *given: Any,
     args: Sequence[Any] = (),
-    workflow: Callable[..., Any] | str | None = None,
+    workflow: Any = None,
     task_queue: str | None = None,
     run_timeout: Duration | None = None,
     task_timeout: Duration | None = None,
@@ -677,6 +700,7 @@ def continue_as_new(
     memo: Mapping[str, Any] | None = None,
     search_attributes: SearchAttributes | None = None,
     initial_versioning_behavior: ContinueAsNewVersioningBehavior = ContinueAsNewVersioningBehavior.UNSPECIFIED,
+    backoff_start_interval: Duration | None = None,
 ) -> NoReturn:
     """End this run and begin a new one with these arguments and an empty history."""
     _continue_as_new(
@@ -689,6 +713,7 @@ def continue_as_new(
         memo=memo,
         search_attributes=search_attributes,
         initial_versioning_behavior=initial_versioning_behavior,
+        backoff_start_interval=backoff_start_interval,
     )
 
 
@@ -772,92 +797,6 @@ def as_completed(
         yield next_one()
 
 
-# --- handlers that the body sets --------------------------------------------------------------------------------------
-
-
-def _set(kind: MessageKind, name: str | None, handler: Callable[..., Any] | None) -> None:
-    live = require_fiber(f"setting a {kind} handler").run
-    if handler is None:
-        live.handlers.forget(kind, name)
-        return
-    decorate: Any = {"signal": signal, "query": query, "update": update}[kind]
-    decorate(name=name, dynamic=name is None)(handler)  # in a running workflow this registers it
-
-
-def _get(kind: MessageKind, name: str | None) -> Callable[..., Any] | None:
-    found = require_run(f"workflow.get_{kind}_handler").handlers.known.get((kind, name))
-    if found is None:
-        return None
-    message, obj = found
-    return message.fn if obj is None else functools.partial(message.fn, obj)
-
-
-def set_signal_handler(name: str, handler: Callable[..., Any] | None) -> None:
-    """Have a function take the signals of a name; those that waited for it are handled now. None takes it away."""
-    _set("signal", name, handler)
-
-
-def set_query_handler(name: str, handler: Callable[..., Any] | None) -> None:
-    """Have a function answer the queries of a name. None takes it away."""
-    _set("query", name, handler)
-
-
-def set_update_handler(
-    name: str, handler: Callable[..., Any] | None, *, validator: Callable[..., Any] | None = None
-) -> None:
-    """Have a function handle the updates of a name, and another one refuse them. None takes it away."""
-    if handler is not None and validator is not None:
-        require_fiber("setting an update handler")
-        update(name=name)(handler).validator(validator)
-    else:
-        _set("update", name, handler)
-
-
-def set_dynamic_signal_handler(handler: Callable[..., Any] | None) -> None:
-    """Have a function take the signals that no other handler is for."""
-    _set("signal", None, handler)
-
-
-def set_dynamic_query_handler(handler: Callable[..., Any] | None) -> None:
-    """Have a function answer the queries that no other handler is for."""
-    _set("query", None, handler)
-
-
-def set_dynamic_update_handler(handler: Callable[..., Any] | None) -> None:
-    """Have a function handle the updates that no other handler is for."""
-    _set("update", None, handler)
-
-
-def get_signal_handler(name: str) -> Callable[..., Any] | None:
-    """The handler of a signal; None if there is none of its own."""
-    return _get("signal", name)
-
-
-def get_query_handler(name: str) -> Callable[..., Any] | None:
-    """The handler of a query; None if there is none of its own."""
-    return _get("query", name)
-
-
-def get_update_handler(name: str) -> Callable[..., Any] | None:
-    """The handler of an update; None if there is none of its own."""
-    return _get("update", name)
-
-
-def get_dynamic_signal_handler() -> Callable[..., Any] | None:
-    """The handler of the signals that no other is for."""
-    return _get("signal", None)
-
-
-def get_dynamic_query_handler() -> Callable[..., Any] | None:
-    """The handler of the queries that no other is for."""
-    return _get("query", None)
-
-
-def get_dynamic_update_handler() -> Callable[..., Any] | None:
-    """The handler of the updates that no other is for."""
-    return _get("update", None)
-
-
 # --- facts ------------------------------------------------------------------------------------------------------------
 
 
@@ -894,26 +833,6 @@ class Info(BasicInfo):
 def info() -> Info:
     """Who this workflow is, and where it stands."""
     return Info(**facts_of(require_run("workflow.info")))
-
-
-def instance() -> Any:
-    """The object of the workflow's class; None of a workflow that is a function."""
-    return require_run("workflow.instance").handlers.obj
-
-
-def cancellation_reason() -> str | None:
-    """Why the workflow was asked to cancel; None if it was not."""
-    return require_run("workflow.cancellation_reason").cancel_reason
-
-
-def payload_converter() -> Converter:
-    """How values become payloads in this run, and back."""
-    return require_run("workflow.payload_converter").converter
-
-
-def is_failure_exception(err: BaseException) -> bool:
-    """Whether an exception that the workflow lets out fails it; any other parks it until the code is mended."""
-    return is_failure(require_run("workflow.is_failure_exception"), err)
 
 
 class unsafe:

@@ -19,7 +19,7 @@ from hourglass._engine.interception import (
     SignalExternalWorkflowInput,
     StartChildWorkflowInput,
 )
-from hourglass._engine.messages import ContinueAsNewRequest
+from hourglass._engine.messages import ContinueAsNewError
 from hourglass._engine.operations import (
     ChildOperation,
     Encode,
@@ -216,6 +216,8 @@ class ContinueOptions(TypedDict, total=False):
     memo: Mapping[str, Any] | None
     search_attributes: SearchAttributes | None
     initial_versioning_behavior: ContinueAsNewVersioningBehavior
+    backoff_start_interval: Duration | None
+    """How long the next run waits before it begins: it is there at once, and takes signals meanwhile."""
 
 
 @overload
@@ -236,8 +238,11 @@ def continue_as_new(  # type: ignore[misc]
     memo: Mapping[str, Any] | None = None,
     search_attributes: SearchAttributes | None = None,
     initial_versioning_behavior: ContinueAsNewVersioningBehavior = _AS_BEFORE,
+    backoff_start_interval: Duration | None = None,
 ) -> NoReturn:
     """End this run and begin a new one with these arguments and an empty history.
+
+    It raises `ContinueAsNewError`, which ends the body, or the handler, and with it the run.
 
     It is of the same workflow unless another is given, as its decorated object or its name; the arguments are checked
     against its signature before this run ends. What is not given stays as it is. A run that is pinned to a version of the
@@ -260,6 +265,7 @@ def continue_as_new(  # type: ignore[misc]
             "memo": memo,
             "search_attributes": search_attributes,
             "initial_versioning_behavior": initial_versioning_behavior,
+            "backoff_start_interval": backoff_start_interval,
         },
         _proceed=functools.partial(_continue, live.converter, given),
     )
@@ -274,7 +280,7 @@ def continue_as_new(  # type: ignore[misc]
 def _continue(converter: Converter, given: Given, call: ContinueAsNewInput) -> NoReturn:
     options = call.options
     memo = named_values(options["memo"] or {}, "memo")
-    raise ContinueAsNewRequest(
+    raise ContinueAsNewError(
         ContinueAsNew(
             workflow_type=call.workflow,
             arguments=given.encode(converter, call.args),
@@ -288,6 +294,7 @@ def _continue(converter: Converter, given: Given, call: ContinueAsNewInput) -> N
                 search_attributes=encode_search_attributes(options["search_attributes"] or {}),
             ),
             versioning=ContinueAsNewVersioningBehavior(options["initial_versioning_behavior"]),
+            backoff=optional_seconds(options["backoff_start_interval"], "backoff_start_interval") or 0.0,
         )
     )
 

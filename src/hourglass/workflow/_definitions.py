@@ -1,4 +1,6 @@
-"""The decorators: `defn`, `run`, `init`, `signal`, `query`, `update`, and what they leave in place of the function."""
+"""The decorators: `defn`, `run`, `init`, `signal`, `query`, `update`, and what they leave in place of the function;
+handlers as values, which a running body looks up, sets and takes away.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from typing import (
     overload,
 )
 
-from hourglass._engine.context import current_run
+from hourglass._engine.context import current_run, require_run
 from hourglass._engine.definition import (
     HandlerUnfinishedPolicy,
     MessageDefinition,
@@ -34,7 +36,7 @@ from hourglass._engine.definition import (
     define_function,
     is_coroutine_function,
 )
-from hourglass._engine.fibers import current_fiber
+from hourglass._engine.fibers import current_fiber, require_fiber
 from hourglass._engine.versions import VersioningBehavior
 from hourglass.converter import Signature
 from hourglass.errors import DefinitionError, UsageError
@@ -510,3 +512,98 @@ def update(
         return kind(fn, name, dynamic, description, unfinished_policy)
 
     return handler if fn is None else handler(fn)
+
+
+# --- handlers as values -----------------------------------------------------------------------------------------------
+
+
+def _set_handler(
+    kind: MessageKind,
+    name: str | None,
+    handler: Callable[..., Any] | None,
+    validator: Callable[..., Any] | None = None,
+) -> None:
+    live = require_fiber(f"setting a {kind} handler").run
+    if name is not None:
+        check_name(name, f"a {kind} handler")
+    if handler is None:
+        live.handlers.forget(kind, name)
+        return
+    if isinstance(handler, _Message):
+        handler = handler.__hourglass_message__.fn
+    decorate: Any = {"signal": signal, "query": query, "update": update}[kind]
+    decorated = decorate(name=name, dynamic=name is None)(handler)  # in a running workflow this registers it
+    if validator is not None:
+        decorated.validator(validator)
+
+
+def _get_handler(kind: MessageKind, name: str | None) -> Callable[..., Any] | None:
+    found = require_run(f"looking for a {kind} handler").handlers.known.get((kind, name))
+    if found is None:
+        return None
+    message, obj = found
+    return message.fn if obj is None else types.MethodType(message.fn, obj)
+
+
+def set_signal_handler(name: str, handler: Callable[..., Any] | None) -> None:
+    """Have a function take the signals of a name; those that waited for it are handled now. None takes it away."""
+    _set_handler("signal", name, handler)
+
+
+def set_query_handler(name: str, handler: Callable[..., Any] | None) -> None:
+    """Have a function answer the queries of a name. None takes it away."""
+    _set_handler("query", name, handler)
+
+
+def set_update_handler(
+    name: str, handler: Callable[..., Any] | None, *, validator: Callable[..., Any] | None = None
+) -> None:
+    """Have a function handle the updates of a name, and another one refuse them. None takes it away."""
+    _set_handler("update", name, handler, validator)
+
+
+def set_dynamic_signal_handler(handler: Callable[..., Any] | None) -> None:
+    """Have a function take the signals that no other handler is for."""
+    _set_handler("signal", None, handler)
+
+
+def set_dynamic_query_handler(handler: Callable[..., Any] | None) -> None:
+    """Have a function answer the queries that no other handler is for."""
+    _set_handler("query", None, handler)
+
+
+def set_dynamic_update_handler(
+    handler: Callable[..., Any] | None, *, validator: Callable[..., Any] | None = None
+) -> None:
+    """Have a function handle the updates that no other handler is for, and another one refuse them."""
+    _set_handler("update", None, handler, validator)
+
+
+def get_signal_handler(name: str) -> Callable[..., Any] | None:
+    """The handler of a signal; None if there is none of its own."""
+    return _get_handler("signal", name)
+
+
+def get_query_handler(name: str) -> Callable[..., Any] | None:
+    """The handler of a query; None if there is none of its own."""
+    return _get_handler("query", name)
+
+
+def get_update_handler(name: str) -> Callable[..., Any] | None:
+    """The handler of an update; None if there is none of its own."""
+    return _get_handler("update", name)
+
+
+def get_dynamic_signal_handler() -> Callable[..., Any] | None:
+    """The handler of the signals that no other is for."""
+    return _get_handler("signal", None)
+
+
+def get_dynamic_query_handler() -> Callable[..., Any] | None:
+    """The handler of the queries that no other is for."""
+    return _get_handler("query", None)
+
+
+def get_dynamic_update_handler() -> Callable[..., Any] | None:
+    """The handler of the updates that no other is for."""
+    return _get_handler("update", None)

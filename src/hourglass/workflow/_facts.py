@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random as _random
 import uuid as _uuid
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -19,10 +19,16 @@ from hourglass._engine.commands import SetPatchMarker, UpsertMemo, UpsertSearchA
 from hourglass._engine.context import LiveRun, current_run, merge, require_run
 from hourglass._engine.events import Activation
 from hourglass._engine.fibers import current_fiber, require_fiber
-from hourglass._engine.messages import current_update
+from hourglass._engine.messages import current_update, is_failure
 from hourglass._engine.options import RetryPolicy, named_values, policy_from
 from hourglass._engine.versions import WorkerDeploymentVersion
-from hourglass.converter import Payload, SearchAttributes, decode_search_attribute, encode_search_attributes
+from hourglass.converter import (
+    Converter,
+    Payload,
+    SearchAttributes,
+    decode_search_attribute,
+    encode_search_attributes,
+)
 from hourglass.errors import ReadOnlyError, UsageError
 from hourglass.metrics import MetricMeter, default_registry
 
@@ -291,6 +297,26 @@ def facts_of(live: LiveRun) -> dict[str, Any]:
     }
 
 
+def instance() -> Any:
+    """The object of the workflow's class; None of a workflow that is a function."""
+    return require_run("workflow.instance").handlers.obj
+
+
+def cancellation_reason() -> str | None:
+    """Why the workflow was asked to cancel; None if it was not."""
+    return require_run("workflow.cancellation_reason").cancel_reason
+
+
+def payload_converter() -> Converter:
+    """How values become payloads in this run, and back."""
+    return require_run("workflow.payload_converter").converter
+
+
+def is_failure_exception(error: BaseException) -> bool:
+    """Whether an exception that the workflow lets out fails it; any other parks it until the code is mended."""
+    return is_failure(require_run("workflow.is_failure_exception"), error)
+
+
 def current_update_info() -> UpdateInfo | None:
     """The update whose handler or validator this is, or that spawned this function; None elsewhere."""
     live = require_run("workflow.current_update_info")
@@ -375,6 +401,51 @@ def random() -> _random.Random:
 def uuid4() -> _uuid.UUID:
     """A new UUID, the same on every execution. Use it in the place of `uuid.uuid4`."""
     return _uuid.UUID(int=random().getrandbits(128), version=4)
+
+
+def uuid7() -> _uuid.UUID:
+    """A new UUID that begins with the time of the current workflow task, so that later ones sort later.
+
+    Those of one task have the same time, and no order among themselves.
+    """
+    # The standard library makes them from Python 3.14 on. The bits are drawn as temporalio draws them: its runs may move here.
+    drawn = random()
+    high, low = drawn.getrandbits(12), drawn.getrandbits(62)
+    milliseconds = time_ns() // 1_000_000 & 0xFFFF_FFFF_FFFF
+    return _uuid.UUID(int=milliseconds << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low)
+
+
+def random_seed() -> int:
+    """The seed that the run's randomness follows from, for a generator of your own. A reset changes it."""
+    live = _unlatched()
+    live.has_drawn = True
+    return live.seed
+
+
+def new_random(name: str | None = None) -> _random.Random:
+    """Another source of random numbers, the same on every execution, which goes on from a new seed where `random()` does.
+
+    A name makes its numbers differ from those of `random()` and of other names; without one they are the same.
+    """
+    if name is not None and not isinstance(name, str):
+        raise UsageError(f"the name of a random source is a text, not {type(name).__name__}")
+
+    def mixed(seed: int) -> int | str:
+        return seed if name is None else f"{seed}:{name}"
+
+    source = _random.Random(mixed(random_seed()))
+    register_random_seed_callback(lambda seed: source.seed(mixed(seed)))
+    return source
+
+
+def register_random_seed_callback(callback: Callable[[int], object]) -> None:
+    """Have a function called with each new seed, to keep a generator of your own in step. It must not wait for anything."""
+    if not callable(callback):
+        raise UsageError(f"a callback of the random seed is a function, not {type(callback).__name__}")
+    live = _unlatched()
+    if live.seed_callbacks is None:
+        live.seed_callbacks = []
+    live.seed_callbacks.append(callback)
 
 
 def default_id() -> str:

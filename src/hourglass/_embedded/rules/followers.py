@@ -116,7 +116,7 @@ def continue_follower(run: Run, command: ContinueAsNew, new_run_id: str) -> h.Wo
         initiator=h.Initiator.WORKFLOW,
         continued_failure=None,
         attempt=1,
-        first_task_backoff=0.0,
+        first_task_backoff=command.backoff,
         identity="",
         inherited_pinned_version=None if command.versioning else inherited(run, queue),
         declined_version=None if command.versioning or run.task is None else run.task.target_version,

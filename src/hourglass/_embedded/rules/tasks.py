@@ -563,6 +563,7 @@ def _close(
                     headers=follower.headers,
                     spec=follower.spec,
                     versioning=command.versioning,
+                    backoff_start_interval=command.backoff,
                 ),
                 WorkflowStatus.CONTINUED_AS_NEW,
             )

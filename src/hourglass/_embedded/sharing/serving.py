@@ -45,7 +45,7 @@ class OwnerInfo:
     pid: int
     since_ns: int
     answer: Callable[[s.Request[Any]], Coroutine[Any, Any, Any]]
-    open_handle: Callable[[int, HandleConfig], EngineHandle]
+    open_handle: Callable[[int, int, HandleConfig], EngineHandle]
     """Opens a handle on the engine, for a worker of another process."""
     claim: Callable[[Collection[bytes]], object] = lambda _: None
     """Is told which attempts another process has of the owner before."""
@@ -283,7 +283,7 @@ class _Peer:
             raise wire.Garbage("a token that names no attempt") from None
 
     def _opened(self, config: HandleConfig) -> EngineHandle:
-        return self._server.owner.open_handle(self.pid, config)
+        return self._server.owner.open_handle(self.pid, id(self), config)
 
     def _begin(self, number: int, call: Coroutine[Any, Any, None]) -> None:
         self._watch(number, asyncio.get_running_loop().create_task(call), True)

@@ -81,6 +81,7 @@ class SharedFile:
         self._not_before = 0.0
         self._former: OwnerConnection | None = None
         self._took_over = False
+        self._wanted_until = 0.0
         self._survivors: frozenset[str] = frozenset()
         self._held: set[bytes] = set()
         """The attempts that this process has of owners before the one that it works for, or before itself."""
@@ -144,10 +145,17 @@ class SharedFile:
         self._handles.discard(handle)
         self._changed.ring()
 
+    @property
+    def _is_wanted(self) -> bool:
+        """Whether this process has workers on the file, or will have them again in a moment: their handles broke with the
+        owner, and others are being opened.
+        """
+        return bool(self._handles) or time.monotonic() < self._wanted_until
+
     async def _own_while_wanted(self) -> None:
         """While this process has a handle: own the file if its lock is free, else work for its owner."""
         pause = SHORTEST
-        while self._handles:
+        while self._is_wanted:
             try:
                 left = self._not_before - time.monotonic()
                 if left > 0:
@@ -212,7 +220,7 @@ class SharedFile:
             claims = asyncio.get_running_loop().call_later(CLAIMS, engine.engine.lose_unclaimed)
             self._took_over, self._survivors = False, frozenset()
             _log.log(
-                logging.WARNING if took_over and self._handles else logging.INFO,
+                logging.WARNING if took_over else logging.INFO,
                 "this process %s %s (queues: %s)",
                 "took over" if took_over else "owns",
                 self.path,
@@ -238,7 +246,7 @@ class SharedFile:
     async def _serve(self, engine: OpenEngine, server: OwnerServer) -> None:
         """Let handles work as they come, and see every second that the lock and the socket are still ours."""
         began = looked = time.monotonic()
-        while self._handles and engine.failed is None:
+        while self._is_wanted and engine.failed is None:
             for handle in self._handles:
                 handle.attach(engine)
             await self._changed.wait(LOOK)
@@ -311,6 +319,7 @@ class SharedFile:
         former, self._former = self._former, None
         if former is not None:
             self._took_over = True
+            self._wanted_until = time.monotonic() + LOOK
             self._held |= former.held
             owners = {name for each in former.processes if each.is_owner for name in each.identities}
             living = [each for each in former.processes if not each.is_owner and is_running(each.process_id)]
@@ -350,6 +359,7 @@ class SharedFile:
         """Let go of everything, in order."""
         for handle in tuple(self._handles):
             await handle.finalize_shutdown()
+        self._wanted_until = 0.0
         self._changed.ring()
         if self._keeper is not None:
             await asyncio.wait({self._keeper})

@@ -57,7 +57,7 @@ from hourglass._engine.interception import (
     WorkflowInboundInterceptor,
     WorkflowOutboundInterceptor,
 )
-from hourglass._engine.messages import ContinueAsNewRequest
+from hourglass._engine.messages import ContinueAsNewError
 from hourglass.converter import default_converter
 from hourglass.errors import PayloadError, UsageError
 from hourglass.workflow import unsafe
@@ -261,7 +261,7 @@ class TracedWorkflow(WorkflowInboundInterceptor):
         try:
             return super().execute_workflow(input)
         except BaseException as raised:
-            error = None if isinstance(raised, ContinueAsNewRequest) else raised
+            error = None if isinstance(raised, ContinueAsNewError) else raised
             raise
         finally:
             if not require_run("tracing").dead:
