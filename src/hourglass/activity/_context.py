@@ -197,7 +197,15 @@ class ActivityContext:
     which says what its info is and where its heartbeats go; its methods may be called in any thread.
     """
 
-    __slots__ = ("_delivered", "_info", "_told", "cancel_reason", "equipment", "last_details")
+    __slots__ = (
+        "__weakref__",
+        "_delivered",
+        "_info",
+        "_told",
+        "cancel_reason",
+        "equipment",
+        "last_details",
+    )
 
     def __init__(self, equipment: Equipment, last_details: Payloads) -> None:
         self.equipment = equipment
