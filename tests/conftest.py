@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import logging
 import os
+import pkgutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from importlib.metadata import entry_points
@@ -14,6 +17,7 @@ from importlib.metadata import entry_points
 import pytest
 from hypothesis import settings
 
+import hourglass
 from effort import THOROUGH
 from hourglass._runtime import portal
 from hourglass.testing import DevServer, dev_server
@@ -40,6 +44,16 @@ def pytest_configure() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
+
+
+def pytest_sessionstart() -> None:
+    """Load all modules before there are threads: pytest compiles our package by way of syntax trees, and Python 3.11 cannot
+    make those in two threads at once (gh-106905: "AST constructor recursion depth mismatch").
+    """
+    if sys.version_info < (3, 12):
+        for module in pkgutil.walk_packages(hourglass.__path__, "hourglass."):
+            if not module.name.startswith("hourglass.contrib") and module.name != "hourglass.__main__":
+                importlib.import_module(module.name)
 
 
 def pytest_collection_finish() -> None:

@@ -68,6 +68,15 @@ async def wait_for_ever() -> str:
         await asyncio.sleep(0.1)
 
 
+tokens: dict[str, bytes] = {}
+
+
+@activity.defn
+async def ask_elsewhere(question: str) -> str:
+    tokens[question] = activity.info().task_token
+    activity.raise_complete_async()
+
+
 class Billing:
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -139,6 +148,13 @@ class ExceptionWorkflow:
             raise ApplicationError(
                 f"greeting failed: {error.cause.message}", type=error.cause.type
             ) from error
+
+
+@workflow.defn
+class CompletionWorkflow:
+    @workflow.run
+    async def run(self, question: str) -> str:
+        return await workflow.execute_activity(ask_elsewhere, question, start_to_close_timeout=SHORT)
 
 
 @workflow.defn
@@ -475,6 +491,16 @@ async def cancellation(client: Client) -> Any:
         return isinstance(error.cause, CancelledError)
 
 
+async def completion(client: Client) -> Any:
+    """hello: an activity that is completed from elsewhere."""
+    tokens.clear()  # those of other engines
+    handle = await client.start_workflow(CompletionWorkflow.run, "why", id="completion", task_queue=QUEUE)
+    while "why" not in tokens:  # noqa: ASYNC110 - set in another thread
+        await asyncio.sleep(0.02)
+    await client.get_async_activity_handle(task_token=tokens["why"]).complete("because")
+    return await handle.result()
+
+
 async def dynamic(client: Client) -> Any:
     """dynamic workflows and activities."""
     return await client.execute_workflow("Whatever", args=[1, "two"], id="dynamic", task_queue=QUEUE)
@@ -576,6 +602,7 @@ SCENARIOS: dict[str, Callable[[Client], Awaitable[Any]]] = {
         retry,
         exception,
         cancellation,
+        completion,
         dynamic,
         family,
         looping,
@@ -595,6 +622,7 @@ WORKFLOWS: list[Any] = [
     RetryWorkflow,
     ExceptionWorkflow,
     CancellationWorkflow,
+    CompletionWorkflow,
     AnyWorkflow,
     ChildWorkflow,
     ParentWorkflow,
@@ -613,6 +641,7 @@ ACTIVITIES: list[Any] = [
     fail_at_first,
     refuse,
     wait_for_ever,
+    ask_elsewhere,
     Billing("B").bill,
     anything,
 ]

@@ -20,6 +20,7 @@ EXPECTED: dict[str, Any] = {
     "retry": 3,
     "exception": ["greeting failed: no such name", "NoSuchName"],
     "cancellation": True,
+    "completion": "because",
     "dynamic": "Whatever with 2: something of 2",
     "family": ["child of me", "child of wait", "child of wait", "cancelled"],
     "looping": 3,

@@ -50,6 +50,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "hourglass.client._async_handles",
         "hourglass.replay",
     ): "the type of handle.history(), for type checkers only",
+    (
+        "hourglass.client._faces",
+        "hourglass._story.watching",
+    ): "a handle draws itself in notebooks, if it is asked to",
     ("hourglass.client._async", "hourglass.replay"): "the type of what is imported, for type checkers only",
     (
         "hourglass.client._blocking",
@@ -69,6 +73,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "typer": ("_cli/",),
     "rich": ("_cli/",),
     "opentelemetry": ("contrib/opentelemetry/",),
+    "sqlalchemy": ("contrib/sqlalchemy/",),
     "uvloop": ("_runtime/portal.py", "replay/_session.py"),
 }
 

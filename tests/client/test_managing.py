@@ -239,3 +239,37 @@ def test_a_fork_before_a_signal_waits_for_its_own(client: Client) -> None:
         handle.fork(id=forked.id, before="step")
     forked.signal(go, "second")
     assert forked.result(30)[1] == "second"
+
+
+def test_a_pause_is_kept_in_the_file(tmp_path: Path) -> None:
+    """A run that was paused rests when the file is opened anew, also with a worker there, until it goes on."""
+    calls.clear()
+    target = f"local:{tmp_path / 'kept.db'}"
+
+    def worker(client: Client) -> Worker:
+        return Worker(client, QUEUE, workflows=[order], activities=[step])
+
+    with Client.connect(target) as client:
+        handle = client.start_workflow(order, id="kept", task_queue=QUEUE)
+        handle.pause("overnight")
+    with Client.connect(target) as client, worker(client):
+        handle = client.get_workflow_handle("kept", workflow=order)
+        handle.signal(go, "morning")
+        assert handle.describe().status is WorkflowStatus.PAUSED
+        assert "WORKFLOW_TASK_STARTED" not in names(handle)
+    with Client.connect(target) as client, worker(client):
+        handle = client.get_workflow_handle("kept", workflow=order)
+        handle.unpause()
+        assert handle.result(30) == ["CHARGE", "morning", "PACK", "SHIP"]
+    assert calls == ["charge", "pack", "ship"]
+
+
+def test_a_fork_that_would_adopt_a_child_is_refused(client: Client) -> None:
+    """A child belongs to the run that started it: a point at which one is open is no point for a fork."""
+    handle = start(client, parent, "adopts")
+    until(lambda: "CHILD_WORKFLOW_EXECUTION_STARTED" in names(handle))
+    client.get_workflow_handle("child-of-parent").signal(go, "on")
+    handle.result(30)
+    ends = [place for place, name in enumerate(names(handle), 1) if name == "WORKFLOW_TASK_COMPLETED"]
+    with pytest.raises(ServiceError, match="child"):
+        handle.fork(id=handle.id + "-fork", event_id=ends[-3])

@@ -1,4 +1,4 @@
-"""Web processes that were forked with preload, a worker and one that stands by: the owner is killed again and again."""
+"""Web processes that were forked with preload, two workers: the owner is killed again and again."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _ask(port: int, number: int, asked: Asked) -> None:
 
 
 def _kill_owner(nursery: Nursery, path: Path, after: float, asked: Asked) -> None:
-    """Kill the owner beside one that stands by, some time after both are there, and wait for the next answer."""
+    """Kill the owner beside another worker, some time after both are there, and wait for the next answer."""
     nursery.fork()
     _until(lambda: FileLock(str(path)).note().pid in nursery.alive)
     time.sleep(0.2 + after)  # at a random instant, which is the point

@@ -136,6 +136,9 @@ class ScriptedStore:
     def note(self, name: str) -> bytes:
         return self._readable().note(name)
 
+    def forget(self, run_id: str) -> int:
+        return self._readable().forget(run_id)
+
     def forget_closed(self, before_ns: int, limit: int) -> int:
         return self._readable().forget_closed(before_ns, limit)
 

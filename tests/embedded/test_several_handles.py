@@ -28,7 +28,7 @@ class Receiver:
 
     def __init__(self, world: World, **config: Any) -> None:
         options = HandleConfig(task_queue="q", identity=config.pop("identity", "other"), **config)
-        self.handle = EngineHandle(world.engine, options, process_id=4711)
+        self.handle = EngineHandle(world.engine, options, process_id=4711, process_key=id(self))
         self.activations: list[Activation] = []
         self.activities: list[Any] = []
         self._polls = [asyncio.create_task(self._tasks()), asyncio.create_task(self._attempts())]

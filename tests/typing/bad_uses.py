@@ -246,6 +246,7 @@ def bad_versions(client: Client) -> None:
 def bad_updates(client: Client) -> None:
     cart = client.get_workflow_handle("cart-1", workflow=Cart.run)
     cart.execute_update(Cart.take, 3)  # E
+    cart.fork(before="charge")  # E
     cart.execute_update(Cart.take)  # E
     text: str = cart.execute_update(Cart.take, "book")  # E
     cart.start_update(Cart.take, "book", stage=1)  # E

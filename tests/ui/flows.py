@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hourglass import ApplicationError, RetryPolicy, activity, workflow
+from hourglass import ApplicationError, RetryPolicy, activity, limits, workflow
 from hourglass.errors import ActivityError
 
 
@@ -100,5 +100,16 @@ def saga(name: str) -> str:
         return refund(name)
 
 
-WORKFLOWS = [saga, Purchase, stuck, fails, family, quick, endless]
+@workflow.defn
+def printing() -> None:
+    with limits.slot("printer", limit=1):
+        workflow.sleep(3600)
+
+
+@workflow.defn
+def mailing() -> None:
+    limits.throttle("mail", 1, per=3600)
+
+
+WORKFLOWS = [printing, mailing, saga, Purchase, stuck, fails, family, quick, endless]
 ACTIVITIES = [charge, refuse, refund, ship_it]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+from pathlib import Path
 
 import httpx
 import pytest
@@ -111,6 +113,20 @@ def test_a_worker_of_this_process_is_shown_in_detail(site: Site, client: Client)
     assert "WorkflowPollLoop" in text
     assert "cached workflows" in text
     assert ">ready<" in text
+
+
+def test_a_file_without_a_worker_says_so(tmp_path: Path) -> None:
+    """What waits on its queues is not in memory: the page says that it is not known."""
+    target = f"local:{tmp_path / 'orders.db'}"
+    with Client.connect(target) as client:
+        client.start_workflow("quick", "x", id="waits")
+        with asked(Site(client, target=target)) as web:
+            assert "not known while no worker has the file open" in web.get("/workers").text
+
+
+def test_the_processes_that_work_are_named(web: httpx.Client) -> None:
+    """Of each worker that polls a queue: its process, whether the engine runs there, and how much it has in hand."""
+    assert f"process {os.getpid()}, which runs the engine, 0 in hand" in web.get("/workers").text
 
 
 def test_what_waits_on_a_queue_is_counted(web: httpx.Client, client: Client) -> None:
@@ -343,6 +359,20 @@ def test_many_schedules_at_once(web: httpx.Client, client: Client) -> None:
     assert int(client.count_workflows()) >= 2
     assert "no time" in web.post("/schedules", data={"action": "backfill", "run": ["s1"]}).text
     assert sorted(each.id for each in client.list_schedules()) == ["s0", "s1", "s2"]
+
+
+def test_limits_show_who_holds_and_who_waits(web: httpx.Client, client: Client) -> None:
+    """A slot with its holder and its queue; a throttle with the turns to come."""
+    for number in range(2):
+        client.start_workflow("printing", id=f"print-{number}")
+    client.execute_workflow("mailing", id="mail-0")
+    client.start_workflow("mailing", id="mail-1")
+    while not re.search(r"Held by.*print-\d.*Waiting.*print-\d", text := web.get("/limits").text, re.DOTALL):
+        pass
+    assert "hourglass.slots:printer" in text
+    while "1 turn is to come, the last at <time" not in web.get("/limits").text:
+        pass
+    assert "hourglass.slots" not in web.get("/workflows").text
 
 
 def test_a_closer_look_unfolds_the_timeline() -> None:

@@ -730,6 +730,7 @@ class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True):
     """A process that works on a file, and what it has in hand. `is_owner`: the engine runs there."""
 
     process_id: int
+    identities: tuple[str, ...] = ()
     is_owner: bool = False
     task_queues: tuple[str, ...] = ()
     tasks: int = 0

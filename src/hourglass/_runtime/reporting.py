@@ -41,7 +41,14 @@ from hourglass._contract.service import CompleteActivity, HeartbeatActivity, Ser
 from hourglass._engine.specs import Payloads
 from hourglass._runtime.attempts import Heartbeat
 from hourglass._runtime.work_log import facts_of
-from hourglass.converter import CanceledFailure, Codec, Converter, Payload, default_converter, seal
+from hourglass.converter import (
+    CanceledFailure,
+    Codec,
+    Converter,
+    Payload,
+    default_converter,
+    seal,
+)
 from hourglass.errors import ServiceError
 
 # --- heartbeats ------------------------------------------------------------------------------------------------------
@@ -137,7 +144,7 @@ _RECENT = 3.0
 
 _MOST_IN_TAIL = 64 * 1024
 _LAST_PATIENCE = 5.0
-_LAST_LOOK = 0.5
+_LAST_LOOK = 2.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
 
@@ -305,8 +312,8 @@ class ProgressSender:
             then(result)
 
     async def _last_look(self, found: _Publishing, result: ActivityResult) -> ActivityResult:
-        """Where nothing can be read of an attempt that is over: have its result carry the last items. One that failed
-        has no such place, and stays a moment longer.
+        """Where nothing can be read of an attempt that is over: have its result carry the last items. A failure has no
+        such place, and the next attempt would write over them: the attempt stays until a follower has looked.
         """
         tail = found.tail(asyncio.get_running_loop().time())
         if isinstance(result, ActivityOk) and tail is not None:

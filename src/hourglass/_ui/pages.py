@@ -254,9 +254,11 @@ def workers(view: View, queues: Sequence[Any], local: Sequence[Mapping[str, Any]
     return _page("workers", view, title="Workers", queues=queues, local=local, error=error)
 
 
-def limits(view: View, keepers: Sequence[Mapping[str, Any]], error: str = "") -> str:
-    """Slots: which workflows hold them, which wait."""
-    return _page("limits", view, title="Limits", keepers=keepers, error=error)
+def limits(
+    view: View, slots: Sequence[Mapping[str, Any]], throttles: Sequence[Mapping[str, Any]], error: str = ""
+) -> str:
+    """Slots: which workflows hold them, which wait. Throttles: the turns that are to come."""
+    return _page("limits", view, title="Limits", keepers=slots, throttles=throttles, error=error)
 
 
 def login(view: View, error: str = "") -> str:

@@ -5,6 +5,7 @@ They are plain functions and run on threads, as the client blocks (`app`).
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -270,20 +271,26 @@ class PageReads:
         return HTMLResponse(pages.workers(asked.view(self._site, request), queues, local, error))
 
     def limits(self, request: Request) -> Response:
-        """Slots: which workflows hold them, which wait."""
+        """Slots: which workflows hold them, which wait. Throttles: how many turns are to come."""
         client = self._site.client
-        found: list[dict[str, Any]] = []
+        slots: list[dict[str, Any]] = []
+        throttles: list[dict[str, Any]] = []
         error = ""
         try:
-            open_keepers = "WorkflowType = 'hourglass.slots' AND ExecutionStatus = 'Running'"
-            for each in client.list_workflows(open_keepers, limit=_MOST_KEEPERS):
-                answer = client.get_workflow_handle(each.id).query("slots", rpc_timeout=_PATIENCE)
-                found.append(
-                    {"id": each.id, "run_id": each.run_id, **(answer if isinstance(answer, dict) else {})}
-                )
+            for kind, query, found in (("slots", "slots", slots), ("throttle", "given", throttles)):
+                keepers = f"WorkflowType = 'hourglass.{kind}' AND ExecutionStatus = 'Running'"
+                for each in client.list_workflows(keepers, limit=_MOST_KEEPERS):
+                    answer = client.get_workflow_handle(each.id).query(query, rpc_timeout=_PATIENCE)
+                    told = answer if isinstance(answer, dict) else {}
+                    found.append({"id": each.id, "run_id": each.run_id, **told})
         except HourglassError as raised:
             error = str(raised)
-        return HTMLResponse(pages.limits(asked.view(self._site, request), found, error))
+        now = time.time_ns() // 1000  # turns are moments in microseconds
+        to_come = [
+            {**each, "given": [turn for turn in each.get("given", ()) if turn.get("at", 0) > now]}
+            for each in throttles
+        ]
+        return HTMLResponse(pages.limits(asked.view(self._site, request), slots, to_come, error))
 
     def login_page(self, request: Request) -> Response:
         """The form that asks for the token."""

@@ -231,6 +231,7 @@ class ActivityContext:
     """
 
     __slots__ = (
+        "__weakref__",
         "_delivered",
         "_info",
         "_told",

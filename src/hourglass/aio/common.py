@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from hourglass._contract.service import IdConflictPolicy as WorkflowIDConflictPolicy
 from hourglass._contract.service import QueryRejectCondition
@@ -17,8 +19,11 @@ from hourglass._engine.versions import (
 )
 from hourglass.converter import RawPayload as RawValue
 from hourglass.converter import SearchAttributeKey
+from hourglass.converter._search_attributes import SearchAttributeUpdate
 from hourglass.errors import UsageError
 from hourglass.metrics import MetricMeter
+
+T = TypeVar("T")
 
 __all__ = [
     "AutoUpgradeVersioningOverride",
@@ -29,12 +34,29 @@ __all__ = [
     "RawValue",
     "RetryPolicy",
     "SearchAttributeKey",
+    "SearchAttributePair",
+    "TypedSearchAttributes",
     "VersioningBehavior",
     "VersioningOverride",
     "WorkerDeploymentVersion",
     "WorkflowIDConflictPolicy",
     "WorkflowIDReusePolicy",
 ]
+
+
+@dataclass(frozen=True)
+class SearchAttributePair(Generic[T]):
+    """A search attribute and its value."""
+
+    key: SearchAttributeKey[T]
+    value: T
+
+
+class TypedSearchAttributes(list[SearchAttributeUpdate]):
+    """Search attributes with their values, to be given to a start: `TypedSearchAttributes([SearchAttributePair(KEY, value)])`."""
+
+    def __init__(self, pairs: Iterable[SearchAttributePair[Any]]) -> None:
+        super().__init__(pair.key.value_set(pair.value) for pair in pairs)
 
 
 @dataclass(frozen=True)

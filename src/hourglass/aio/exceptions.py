@@ -8,6 +8,7 @@ from hourglass._engine.fibers import is_cancellation
 from hourglass.errors import (
     ActivityError,
     ApplicationError,
+    ApplicationErrorCategory,
     CancelledError,
     ChildWorkflowError,
     FailureError,
@@ -23,6 +24,7 @@ from hourglass.errors import TimedOutError as TimeoutError
 __all__ = [
     "ActivityError",
     "ApplicationError",
+    "ApplicationErrorCategory",
     "CancelledError",
     "ChildWorkflowError",
     "FailureError",

@@ -692,7 +692,7 @@ async def _outward(run: LiveRun, send: Callable[[Any], Coroutine[Any, Any, T]], 
 def continue_as_new(
     *given: Any,
     args: Sequence[Any] = (),
-    workflow: Callable[..., Any] | str | None = None,
+    workflow: Any = None,
     task_queue: str | None = None,
     run_timeout: Duration | None = None,
     task_timeout: Duration | None = None,

@@ -38,14 +38,14 @@ def _container(name: str, volume: Path, role: str) -> Child:
 
 @pytest.mark.skipif(not _may_unshare(), reason="this process may make no namespaces")
 def test_two_containers_on_one_volume(tmp_path: Path) -> None:
-    """The second stands by for the first, and takes over when the first is killed; a client outside is served by both."""
+    """The second works for the first, and takes over when the first is killed; a client outside is served by both."""
     volume = tmp_path / "volume"
     volume.mkdir()
     with _container("one", volume, "worker") as first:
         assert first.line() == "ready"
         with _container("two", volume, "worker") as second:
             assert second.line() == "ready"
-            assert second.ask("standing").startswith("standing by for process")
+            assert second.ask("standing").startswith("working for process")
             with Client.connect(f"local:{next(volume.glob('*.db'))}") as client:
                 assert client.execute_workflow(work.twice, 5, id="by the first") == 7
                 first.kill()

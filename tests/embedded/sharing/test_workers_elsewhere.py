@@ -87,3 +87,43 @@ def test_a_process_with_older_code_gets_what_it_knows(path: Path, client: Client
             assert handle.result(timeout=60) == newer.pid
             kinds = {event["eventType"] for event in handle.history().events}
             assert "EVENT_TYPE_WORKFLOW_TASK_FAILED" not in kinds
+
+
+@pytest.mark.parametrize("politely", [True, False])
+def test_an_attempt_outlives_the_owner(path: Path, client: Client, tmp_path: Path, politely: bool) -> None:
+    """When the owner ends, killed or in order, an attempt in another process goes on: its result counts, and no second
+    attempt is made.
+    """
+    with ready(path, "the owner's") as owner, ready(path) as second, ready(path, "another") as third:
+        handle = client.start_workflow(work.holding, str(tmp_path), id="holding")
+        eventually((tmp_path / "attempt-1").exists, "the activity does not begin")
+        eventually(
+            lambda: second.ask("processes").count(" ") == third.ask("processes").count(" ") == 2,
+            "they do not know of each other",
+        )
+        if politely:
+            assert owner.ask("stop") == "stopped"
+        else:
+            owner.kill()
+        eventually(lambda: "owner" in (second.ask("standing"), third.ask("standing")), "nobody took over")
+        eventually(lambda: handle.describe().status.name == "RUNNING", "it is not known any more")
+        (tmp_path / "go").touch()
+        assert handle.result(timeout=60) == 0
+        assert not (tmp_path / "attempt-2").exists()
+        assert (tmp_path / "attempt-1").read_text() == str(second.pid)
+
+
+def test_an_attempt_that_outlived_the_owner_ends_with_its_process(
+    path: Path, client: Client, tmp_path: Path
+) -> None:
+    """The next owner knows which process has it, and gives it to another when that one dies."""
+    with ready(path, "the owner's") as owner, ready(path) as second, ready(path, "another") as third:
+        handle = client.start_workflow(work.holding, str(tmp_path), id="holding")
+        eventually((tmp_path / "attempt-1").exists, "the activity does not begin")
+        owner.kill()
+        eventually(lambda: "owner" in (second.ask("standing"), third.ask("standing")), "nobody took over")
+        with ready(path):
+            second.kill()
+            eventually((tmp_path / "attempt-2").exists, "it is not tried again")
+            (tmp_path / "go").touch()
+            assert handle.result(timeout=60) == second.pid

@@ -11,10 +11,13 @@ import pytest
 from tests.specs import made
 
 from hourglass._contract.service import WorkflowStatus
+from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.run import Run
-from hourglass._embedded.store import database, visibility, writer
+from hourglass._embedded.store import database, fork_safety, visibility, writer
 from hourglass._embedded.store.visibility import summary
 from hourglass._history.events import WorkflowExecutionStarted
+
+from ..store_conformance import Life, activity
 
 STATE = ("run", "workflow", 1, 0, b"state")
 
@@ -112,3 +115,36 @@ def test_what_lists_show_goes_along(connection: sqlite3.Connection) -> None:
         )
         (found,) = visibility.page(connection, "", b"", 10).workflows
         assert found == summary(each)
+
+
+def test_a_run_that_is_written_step_by_step_stands_as_one_that_is_written_at_once(tmp_path: Path) -> None:
+    """Steps that change nothing but the state leave the rest of the row alone, and an end changes no more of what lists
+    show than it must: the tables say the same as if all had been written together.
+    """
+    life = Life("r")
+    changes = [
+        life.change(wake_ns=1),
+        life.take_task(wake_ns=1),
+        life.answer(activity(1), wake_ns=1),
+        life.signal(wake_ns=1),
+        life.go(lambda run, now: transitions.heartbeat(run, run.activities[5], (), now), wake_ns=77),
+        life.terminate(),
+    ]
+    found = []
+    for name, batches in (("steps", [[each] for each in changes]), ("once", [changes])):
+        opened = database.open_database(str(tmp_path / name), "default", visibility.SCHEMA)
+        pen = writer.BatchWriter(opened.writer, name, opened.epoch)
+        seen = []
+        for batch in batches:
+            pen.write(pen.build(batch))
+            seen.append(opened.writer.execute("SELECT wake_ns, close_ns FROM runs").fetchall())
+        tables = [
+            opened.writer.execute(f"SELECT * FROM {table}").fetchall()
+            for table in ("runs", "visibility", "pending")
+        ]
+        found.append(tables)
+        if name == "steps":
+            assert [wake for ((wake, _),) in seen] == [1, 1, 1, 1, 77, 0]
+        fork_safety.close(opened.reader)
+        fork_safety.close(opened.writer)
+    assert found[0] == found[1]

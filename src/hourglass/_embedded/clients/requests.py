@@ -9,7 +9,6 @@ runs ends in one change of the store; the same request again is the same reset.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -209,14 +208,14 @@ async def pollers(engine: Engine, request: s.GetPollers) -> PendingAnswer[s.Poll
     """The workers that take workflow tasks, or attempts of activities, from a queue. A handle ends with its worker's
     process, so each was last seen now.
     """
-    now, ours = engine.clock.now_ns(), os.getpid()
+    now = engine.clock.now_ns()
     found = tuple(
         s.Poller(
             taker.identity,
             now,
             taker.version,
             taker.process_id,
-            taker.process_id == ours,
+            taker.process_key == 0,
             taker.in_hand[1 if request.activities else 0],
         )
         for taker in engine.queues.takers(request.task_queue)

@@ -11,6 +11,7 @@ engine waits for the number of the change that it rests on. Several connections 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 import msgspec
 
@@ -19,7 +20,7 @@ from hourglass._embedded.clock import Clock, RealClock
 from hourglass._embedded.engine.deployments import Deployments
 from hourglass._embedded.engine.dispatch import ActivityDispatch, TaskDispatch, UpdateDispatch
 from hourglass._embedded.engine.progress import ProgressMemory
-from hourglass._embedded.engine.run import LoadedRun
+from hourglass._embedded.engine.run import AttemptToken, LoadedRun
 from hourglass._embedded.engine.runs import RunTable
 from hourglass._embedded.engine.schedules import Schedules
 from hourglass._embedded.engine.task_queues import DispatchPolicy, TaskQueues
@@ -85,18 +86,37 @@ class Engine:
         self.figures = EngineFigures()
         """As they were at the last sample. To be read from any thread."""
 
-    async def open_existing(self, *, took_over: bool = False) -> None:
+    async def open_existing(self, *, took_over: bool = False, living: frozenset[str] = frozenset()) -> None:
         """Begin an epoch: recover the runs that the store knows and that were in flight or are due, and from
         now on look after those that are not in memory. Returns when all are offered. Raises `StorageError`. `took_over`:
-        another process has just ended, and what its workers had is tried again without a pause.
+        another process has just ended, and what its workers had is tried again without a pause; but those of these
+        identities live in other processes, and keep their attempts if they `claim` them soon.
         """
-        self.runs.took_over = took_over
+        self.runs.took_over, self.runs.living = took_over, living
         self.deployments.load()
         self.schedules.load()  # runs that are overdue may close on the way
         self.is_recovered = True
         await self._upkeep.open(self.runs, durable=self.durable, die=self.die, sample=self._sample)
         if not self.is_over:
             self.schedules.begin()
+
+    def claim(self, tokens: Iterable[bytes]) -> None:
+        """A worker that outlived the owner before still has these attempts."""
+        for token in tokens:
+            self.runs.kept.discard(AttemptToken.decode(token))
+
+    def lose_attempts(self, tokens: Iterable[bytes]) -> None:
+        """The process that had claimed these attempts has ended."""
+        for token in () if self.is_over else tokens:
+            self.attempts.lose(AttemptToken.decode(token))
+        self.queues.dispatch()
+
+    def lose_unclaimed(self) -> None:
+        """Workers that live have had time to come: attempts that none has claimed are lost."""
+        kept, self.runs.kept, self.runs.living = self.runs.kept, set(), frozenset()
+        for token in () if self.is_over else kept:
+            self.attempts.lose(token)
+        self.queues.dispatch()
 
     def close(self) -> None:
         """Stop, and let the store write what is queued and let go: it may block for one commit. Queries that

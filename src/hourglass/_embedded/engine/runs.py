@@ -25,7 +25,7 @@ import msgspec
 
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.clock import SECOND, Clock, to_ns
-from hourglass._embedded.engine.run import EndListener, LoadedRun, NoListener
+from hourglass._embedded.engine.run import AttemptToken, EndListener, LoadedRun, NoListener
 from hourglass._embedded.engine.task_queues import TaskQueues
 from hourglass._embedded.engine.transactions import EffectsOnOthers, Part, Transaction, joined
 from hourglass._embedded.rules import tasks as tasks
@@ -192,6 +192,10 @@ class RunTable:
         self._timer_runs = False
         self.took_over = False
         """Whether another process has just ended, and this one goes on with what it had."""
+        self.living: frozenset[str] = frozenset()
+        """The identities of workers that outlived the process which owned the file before, while they may come back."""
+        self.kept: set[AttemptToken] = set()
+        """The attempts that these had, and have not claimed yet."""
         self.parked: dict[str, StorageError] = {}
         """Runs of which something could not be written, and why: nothing of them is given out until the store is
         opened anew; they can be looked at, and ended.
@@ -588,9 +592,7 @@ class RunTable:
         if stored.run.run_id in self.parked:
             return record
         if needs_recovery(stored.run):
-            self._apply(
-                record, recover(record.run, self.new_run_id(), now, at_once=self.took_over), pending, now
-            )
+            self._apply(record, self._recovered(record.run, now), pending, now)
             say_lost(stored.run, record.run, stored.run.activities, LOST_WITH_PROCESS)
         else:
             self._announce(record, pending, earliest, now)
@@ -598,6 +600,17 @@ class RunTable:
         if record.alarm is not None and record.alarm_ns <= now:
             self._elapse(record)
         return record
+
+    def _recovered(self, run: Run, now: int) -> Transition:
+        """What follows from the end of the process that served a run. Attempts of workers that live are kept for them."""
+        living = self.living
+        if living:
+            self.kept.update(
+                AttemptToken(run.run_id, each.scheduled_event_id, each.attempt)
+                for each in run.activities.values()
+                if each.started_ns and not each.deferred and each.identity in living
+            )
+        return recover(run, self.new_run_id(), now, at_once=self.took_over, living=living)
 
     def _begin(
         self,

@@ -45,6 +45,11 @@ class QueuePoller(Protocol):
         ...
 
     @property
+    def process_key(self) -> int:
+        """Which process that is: 0 for this one, for others a number of their own."""
+        ...
+
+    @property
     def in_hand(self) -> tuple[int, int]:
         """How many workflow tasks and how many attempts its worker has in hand."""
         ...

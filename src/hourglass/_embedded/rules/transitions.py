@@ -10,7 +10,7 @@ for a client will complete it; a run that had nothing in flight does not change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -378,17 +378,20 @@ def needs_recovery(run: Run) -> bool:
     return run.task_is_started or _is_speculative(run) or any(map(_was_in_hand, run.activities.values()))
 
 
-def recover(run: Run, new_run_id: str, now_ns: int, *, at_once: bool = False) -> Transition:
+def recover(
+    run: Run, new_run_id: str, now_ns: int, *, at_once: bool = False, living: Collection[str] = ()
+) -> Transition:
     """The process that served the run has ended.
 
     Attempts are lost as a heartbeat timeout would lose them, and tried again as their policies say, or at once where
-    another process has taken over; the task times out, and is wanted again at once.
+    another process has taken over; those of workers that live, by their identities, go on. The task times out, and is
+    wanted again at once.
     """
     draft = Draft(run, now_ns)
     if run.deadline_ns and now_ns >= run.deadline_ns:
         return time_out_run(draft, new_run_id)
     for activity in run.activities.values():
-        if _was_in_hand(activity):
+        if _was_in_hand(activity) and activity.identity not in living:
             _lose_with_process(draft, activity, at_once)
     if _is_speculative(draft.run):
         forget_speculative_task(draft)

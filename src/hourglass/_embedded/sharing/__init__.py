@@ -23,7 +23,9 @@ attempts count as lost, and are tried again as their policies say.
 
 **What happens at a takeover.** When the owner ends, its connections end; that is the sign for those that worked for it to
 try for the lock, and one of them gets it, opens the file, takes up what was in flight, and listens. Their handles break,
-and their workers open others. Requests whose answer was lost are sent again: the id of each tells the next owner whether
+and their workers open others. Attempts of activities go on in the processes that have them: the next owner, which knows from
+the last one who else worked, keeps them for a while, and each process claims its own (`Holding`); results and heartbeats of
+them go by the calls of clients. Requests whose answer was lost are sent again: the id of each tells the next owner whether
 it was carried out. An owner that ends in order closes the file before it drops the lock, and drops the lock before it
 hangs up.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import os
 from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -90,12 +89,13 @@ class OpenEngine:
         retention: float = DEFAULT_RETENTION,
         *,
         took_over: bool = False,
+        living: frozenset[str] = frozenset(),
     ) -> OpenEngine:
         """Open the file to work on all of it: what was in flight is taken up. Raises `StorageError`."""
         store = await _open_store(opener, path, namespace)
         engine = Engine(store=store, namespace=namespace, retention=retention)
         try:
-            await engine.open_existing(took_over=took_over)
+            await engine.open_existing(took_over=took_over, living=living)
         except BaseException:
             engine.close()
             raise
@@ -137,25 +137,26 @@ class OpenEngine:
         """A handle on the engine, for a worker of this process."""
         return EngineHandle(self.engine, config)
 
-    def open_for_other(self, process_id: int, config: HandleConfig) -> EngineHandle:
+    def open_for_other(self, process_id: int, process_key: int, config: HandleConfig) -> EngineHandle:
         """A handle on the engine, for a worker of another process."""
-        return EngineHandle(self.engine, config, process_id=process_id)
+        return EngineHandle(self.engine, config, process_id=process_id, process_key=process_key)
 
     def processes(self) -> tuple[WorkerProcess, ...]:
         """The processes that work on the file, this one first."""
-        ours = os.getpid()
-        by_process: dict[int, list[QueuePoller]] = {}
+        by_process: dict[tuple[bool, int, int], list[QueuePoller]] = {}
         for taker in self.engine.queues.all_takers():
-            by_process.setdefault(taker.process_id, []).append(taker)
+            key = (taker.process_key != 0, taker.process_id, taker.process_key)
+            by_process.setdefault(key, []).append(taker)
         return tuple(
             WorkerProcess(
                 process_id=process_id,
-                is_owner=process_id == ours,
+                identities=tuple(sorted({taker.identity for taker in takers})),
+                is_owner=not is_other,
                 task_queues=tuple(sorted({taker.task_queue for taker in takers})),
                 tasks=sum(taker.in_hand[0] for taker in takers),
                 attempts=sum(taker.in_hand[1] for taker in takers),
             )
-            for process_id, takers in sorted(by_process.items(), key=lambda each: (each[0] != ours, each[0]))
+            for (is_other, process_id, _), takers in sorted(by_process.items(), key=lambda each: each[0])
         )
 
     def weigh(self, handicap: float) -> None:

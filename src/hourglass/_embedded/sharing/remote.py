@@ -56,6 +56,8 @@ class OwnerConnection:
         self._numbers = itertools.count(1)
         self._waiting: dict[int, _Exchange] = {}
         self._handles: dict[int, RemoteHandle] = {}
+        self.held: set[bytes] = set()
+        """The attempts that this process had of the owner when the connection ended."""
         self.processes: tuple[s.WorkerProcess, ...] = ()
         """The processes that work on the file, as the owner told last."""
         self._sign_of_life: asyncio.TimerHandle | None = None
@@ -208,6 +210,7 @@ class OwnerConnection:
             self._sign_of_life.cancel()
         handles, self._handles = self._handles, {}
         for handle in handles.values():
+            self.held |= handle.attempts
             handle.fail("the connection to the process that owns the file has ended")
 
     async def greet(self, namespace: str) -> None:

@@ -20,7 +20,6 @@ from typing import Any, Protocol
 import msgspec
 
 from hourglass._contract.handle import (
-    ActivityCancel,
     ActivityDeferred,
     ActivityItem,
     ActivityOk,
@@ -103,7 +102,8 @@ class RemoteHandle:
                 self._task_bell.ring()
         if work.tasks or work.cancels:
             for task in work.tasks:
-                self._heartbeat_timeouts[task.token] = task.spec.heartbeat_timeout
+                if not task.is_local:
+                    self._heartbeat_timeouts[task.token] = task.spec.heartbeat_timeout
             items: tuple[ActivityItem, ...] = (*work.tasks, *work.cancels)
             taker = self.on_activities
             if taker is not None and self._activity_polls and not self._activities:
@@ -126,21 +126,16 @@ class RemoteHandle:
         """The connection has ended, or the owner's engine has: nothing more comes, and nothing is heard."""
         if self._broken is None:
             self._heartbeats.close()
-            self._stop_attempts()
             self._broken = HandleBroken(why)
             self._activations.clear()
             self._activities.clear()
             self._ring()
 
-    def _stop_attempts(self) -> None:
-        """What the worker has is given to others: its attempts count for nothing any more, and need not go on."""
+    @property
+    def attempts(self) -> set[bytes]:
+        """The attempts that the worker has, but for local ones, by their tokens."""
         waiting = {item.token for item in self._activities}
-        cancels = [
-            ActivityCancel(token, "NOT_FOUND") for token in self._heartbeat_timeouts if token not in waiting
-        ]
-        taker = self.on_activities
-        if cancels and taker is not None and self._activity_polls:
-            taker(cancels)
+        return {token for token in self._heartbeat_timeouts if token not in waiting}
 
     def _ring(self) -> None:
         self._task_bell.ring()

@@ -14,7 +14,7 @@ import logging
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -45,8 +45,12 @@ class OwnerInfo:
     pid: int
     since_ns: int
     answer: Callable[[s.Request[Any]], Coroutine[Any, Any, Any]]
-    open_handle: Callable[[int, HandleConfig], EngineHandle]
+    open_handle: Callable[[int, int, HandleConfig], EngineHandle]
     """Opens a handle on the engine, for a worker of another process."""
+    claim: Callable[[Collection[bytes]], object] = lambda _: None
+    """Is told which attempts another process has of the owner before."""
+    lose_attempts: Callable[[Collection[bytes]], object] = lambda _: None
+    """Is told that these have ended with their process."""
     processes: Callable[[], tuple[s.WorkerProcess, ...]] = tuple
     """The processes that work on the file."""
     weigh: Callable[[float], object] = lambda _: None
@@ -195,6 +199,8 @@ class _Peer:
         if self.workers.works:
             self.workers.lose()
             self._server.tell_processes()
+        if self.workers.held:
+            self._server.owner.lose_attempts(self.workers.held)
         asks, self._asks = self._asks, {}
         for task, is_change in asks.values():
             if not is_change:  # what changes something goes on: its client will ask for the answer again
@@ -226,6 +232,8 @@ class _Peer:
                     self._begin(message.number, self.workers.close(message.handle))
                 case wire.GiveUpMessage():
                     self._give_up(message.number)
+                case wire.Holding():
+                    self._hold(message)
                 case wire.Alive():
                     self.workers.use.note(message.processor_time)
         except wire.Garbage as error:
@@ -267,8 +275,15 @@ class _Peer:
         self._server.measure()
         self._server.tell_processes()
 
+    def _hold(self, message: wire.Holding) -> None:
+        self.workers.held = frozenset(message.tokens)
+        try:
+            self._server.owner.claim(message.tokens)
+        except ValueError:
+            raise wire.Garbage("a token that names no attempt") from None
+
     def _opened(self, config: HandleConfig) -> EngineHandle:
-        return self._server.owner.open_handle(self.pid, config)
+        return self._server.owner.open_handle(self.pid, id(self), config)
 
     def _begin(self, number: int, call: Coroutine[Any, Any, None]) -> None:
         self._watch(number, asyncio.get_running_loop().create_task(call), True)

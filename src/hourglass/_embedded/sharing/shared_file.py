@@ -50,6 +50,10 @@ SETTLE = 5.0
 """How long opening a handle waits for the file; after that it waits in its polls."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """How long a file that has failed is left alone, in seconds: at first, and at most."""
+FOREIGN = 0.2
+"""How often, in seconds, an owner that speaks another version of the protocol is looked for."""
+CLAIMS = 2.0
+"""How long, in seconds, workers that outlived an owner have to find the next one and claim their attempts."""
 TRIES = 3
 """So often in a row a file fails for a reason that only a person can mend before clients that ask are told."""
 SOUND = 10.0
@@ -75,7 +79,12 @@ class SharedFile:
         self._keeper: asyncio.Task[None] | None = None
         self._failures = 0
         self._not_before = 0.0
-        self._worked_for_other = False
+        self._former: OwnerConnection | None = None
+        self._took_over = False
+        self._wanted_until = 0.0
+        self._survivors: frozenset[str] = frozenset()
+        self._held: set[bytes] = set()
+        """The attempts that this process has of owners before the one that it works for, or before itself."""
 
     @property
     def standing(self) -> str:
@@ -136,10 +145,17 @@ class SharedFile:
         self._handles.discard(handle)
         self._changed.ring()
 
+    @property
+    def _is_wanted(self) -> bool:
+        """Whether this process has workers on the file, or will have them again in a moment: their handles broke with the
+        owner, and others are being opened.
+        """
+        return bool(self._handles) or time.monotonic() < self._wanted_until
+
     async def _own_while_wanted(self) -> None:
         """While this process has a handle: own the file if its lock is free, else work for its owner."""
         pause = SHORTEST
-        while self._handles:
+        while self._is_wanted:
             try:
                 left = self._not_before - time.monotonic()
                 if left > 0:
@@ -166,10 +182,16 @@ class SharedFile:
         """Open the engine, serve this process's handles and other processes, until this process has no handle any
         more or it fails. The lock is ours.
         """
-        took_over, self._worked_for_other = self._worked_for_other, False
+        self._leave_owner()
+        took_over, survivors = self._took_over, self._survivors
         try:
             engine = await OpenEngine.open(
-                self._opener, self.path, self.namespace, self.retention, took_over=took_over
+                self._opener,
+                self.path,
+                self.namespace,
+                self.retention,
+                took_over=took_over,
+                living=survivors,
             )
         except StorageError as error:
             self._failed(error)
@@ -184,15 +206,21 @@ class SharedFile:
                 since_ns=since,
                 answer=answer,
                 open_handle=engine.open_for_other,
+                claim=engine.engine.claim,
+                lose_attempts=engine.engine.lose_attempts,
                 processes=engine.processes,
                 weigh=engine.weigh,
             )
         )
+        claims: asyncio.TimerHandle | None = None
         try:
             await server.start()
             self.calls.own(engine)
+            engine.engine.claim(self._held)
+            claims = asyncio.get_running_loop().call_later(CLAIMS, engine.engine.lose_unclaimed)
+            self._took_over, self._survivors = False, frozenset()
             _log.log(
-                logging.WARNING if took_over and self._handles else logging.INFO,
+                logging.WARNING if took_over else logging.INFO,
                 "this process %s %s (queues: %s)",
                 "took over" if took_over else "owns",
                 self.path,
@@ -201,6 +229,8 @@ class SharedFile:
             self._changed.ring()
             await self._serve(engine, server)
         finally:
+            if claims is not None:
+                claims.cancel()
             # In this order: a process that takes the lock must find the file closed, and all that was queued in it.
             self.calls.engine = None
             server.stop_listening()
@@ -216,7 +246,7 @@ class SharedFile:
     async def _serve(self, engine: OpenEngine, server: OwnerServer) -> None:
         """Let handles work as they come, and see every second that the lock and the socket are still ours."""
         began = looked = time.monotonic()
-        while self._handles and engine.failed is None:
+        while self._is_wanted and engine.failed is None:
             for handle in self._handles:
                 handle.attach(engine)
             await self._changed.wait(LOOK)
@@ -266,9 +296,14 @@ class SharedFile:
                 if handle.owner is None:
                     _log.warning("this worker waits for %s: %s", self.path, error)
                     handle.wait_for(error)
+            await self._changed.wait(FOREIGN)  # nothing tells of its end
             return False
         if owner is None:
             return False
+        if owner is not self._former:
+            self._leave_owner()
+            self._former = owner
+            owner.tell(wire.Holding(tuple(self._held)))
         try:
             for handle in tuple(self._handles):
                 await self._open_at(owner, handle)
@@ -278,6 +313,17 @@ class SharedFile:
         if owner.is_open and self._lock.is_abandoned():
             owner.close()
         return True
+
+    def _leave_owner(self) -> None:
+        """The owner that this process worked for has ended: what is known of it, and of the others that worked for it."""
+        former, self._former = self._former, None
+        if former is not None:
+            self._took_over = True
+            self._wanted_until = time.monotonic() + LOOK
+            self._held |= former.held
+            owners = {name for each in former.processes if each.is_owner for name in each.identities}
+            living = [each for each in former.processes if not each.is_owner and is_running(each.process_id)]
+            self._survivors = frozenset(name for each in living for name in each.identities) - owners
 
     def _owner_lives(self) -> bool:
         """Whether another process owns the file, as far as the connection to it tells."""
@@ -295,7 +341,6 @@ class SharedFile:
             handle.fail(refusal)
             self._handles.discard(handle)
             return
-        self._worked_for_other = True
         _log.info(
             "the worker of queue %r gets its work from process %d, which owns %s since %s",
             handle.queue,
@@ -314,6 +359,7 @@ class SharedFile:
         """Let go of everything, in order."""
         for handle in tuple(self._handles):
             await handle.finalize_shutdown()
+        self._wanted_until = 0.0
         self._changed.ring()
         if self._keeper is not None:
             await asyncio.wait({self._keeper})
@@ -327,6 +373,17 @@ async def _first(*waits: Any) -> None:
     finally:
         for task in tasks:
             task.cancel()
+
+
+def is_running(process_id: int) -> bool:
+    """Whether there is such a process."""
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # it is another user's
+    return True
 
 
 def _clock(since_ns: int) -> str:

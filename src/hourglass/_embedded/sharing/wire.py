@@ -137,6 +137,12 @@ class CloseHandle(msgspec.Struct, frozen=True, tag=True):
     handle: int
 
 
+class Holding(msgspec.Struct, frozen=True, tag=True):
+    """The attempts that a process was given by the owner before and still has: said to the next one, before anything else."""
+
+    tokens: tuple[bytes, ...]
+
+
 class Alive(msgspec.Struct, frozen=True, tag=True):
     """A process with workers says that it runs, and how much time it has used of its processors so far: one that is
     stopped keeps its connection, and does nothing.
@@ -202,7 +208,15 @@ class Processes(msgspec.Struct, frozen=True, tag=True):
 
 
 ToOwner: TypeAlias = (
-    Hello | RequestMessage | GiveUpMessage | OpenHandle | WorkAnswers | ShutDownHandle | CloseHandle | Alive
+    Hello
+    | RequestMessage
+    | GiveUpMessage
+    | OpenHandle
+    | WorkAnswers
+    | ShutDownHandle
+    | CloseHandle
+    | Holding
+    | Alive
 )
 ToClient: TypeAlias = Welcome | RefusedMessage | AnswerMessage | Failed | Work | PollEnded | Processes
 

@@ -91,6 +91,8 @@ class WorkerPeer:
         self._send = send
         self._handles: dict[int, _SentHandle] = {}
         self._silent = 0
+        self.held: frozenset[bytes] = frozenset()
+        """The attempts that the process has of the owner before this one."""
         self.use = ProcessorUse()
 
     @property

@@ -45,7 +45,9 @@ _log = logging.getLogger("hourglass.embedded")
 
 
 class EngineHandle:
-    """Implements `hourglass._contract.handle.Handle`. `process_id` is that of its worker, where it is another's than ours."""
+    """Implements `hourglass._contract.handle.Handle`. `process_id` is that of its worker, where it is
+    another's than ours, and `process_key` tells it from others: containers may have the same.
+    """
 
     def __init__(
         self,
@@ -54,6 +56,7 @@ class EngineHandle:
         ended: Callable[[EngineHandle], object] = lambda _: None,
         *,
         process_id: int = 0,
+        process_key: int = 0,
     ) -> None:
         config.check()
         self.task_queue = config.task_queue
@@ -72,6 +75,7 @@ class EngineHandle:
         self._most_tasks = config.max_concurrent_workflow_tasks
         self._ended = ended
         self.process_id = process_id or os.getpid()
+        self.process_key = process_key
         self._is_remote = process_id != 0
         self._hand = ActivitySlots(engine, self, config)
         self._cache = Cache(engine, self, config, self._hand, self._ring)
