@@ -14,7 +14,7 @@ import pytest
 
 from hourglass import ApplicationError, RetryPolicy, activity, workflow
 from hourglass.errors import QueryFailedError
-from hourglass.workflow import ActivityCancellationType
+from hourglass.workflow import ActivityCancellationType, RawPayload
 
 from .scenario import scenario
 from .world import World, successor
@@ -297,3 +297,33 @@ def a_failure_from_outside_with_a_cursor(world: World) -> None:
     attempt = world.client.get_activity_handle(workflow_id=handle.id, activity_id="it")
     attempt.fail(ApplicationError("not so"), last_heartbeat_details=[7])
     assert handle.result() == 7
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+@activity.defn
+def passes_on(value: RawPayload) -> RawPayload:
+    """Gives back what it was given, whatever it is."""
+    return value
+
+
+@workflow.defn
+class Given:
+    """Its constructor is given what its run method is given."""
+
+    @workflow.init
+    def __init__(self, first: list[int], second: RawPayload) -> None:
+        self.first = first
+        self.second = second
+
+    @workflow.run
+    def run(self, items: list[int], raw: RawPayload) -> list[Any]:
+        """Tells whether they are the same, and passes the raw one on."""
+        return [self.first is items, self.second is raw, raw.decode(str), passes_on(raw).decode()]
+
+
+@scenario()
+def arguments_by_other_names_and_not_decoded(world: World) -> None:
+    """`@workflow.init` gives `__init__` the very arguments of the run method, and a `RawPayload` may stand among others."""
+    assert world.run(Given.run, [1], "text") == [True, True, "text", "text"]
