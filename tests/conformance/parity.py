@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from temporalio.api.sdk.v1 import EnhancedStackTrace
 
 from hourglass import ApplicationError, RetryPolicy, activity, workflow
 from hourglass.errors import QueryFailedError
@@ -327,3 +328,32 @@ class Given:
 def arguments_by_other_names_and_not_decoded(world: World) -> None:
     """`@workflow.init` gives `__init__` the very arguments of the run method, and a `RawPayload` may stand among others."""
     assert world.run(Given.run, [1], "text") == [True, True, "text", "text"]
+
+
+# --- where it stands --------------------------------------------------------------------------------------------------
+
+
+@workflow.defn
+def waiting_here() -> str:
+    """Waits in a function of its own."""
+    go = workflow.Channel("go", str)
+
+    def in_here() -> str:
+        return go.receive()
+
+    return in_here()
+
+
+@scenario("loose")
+def the_stack_as_data(world: World) -> None:
+    """The query of Temporal's UI for stacks with sources: the author's frames, their lines and their file's text."""
+    handle = world.start(waiting_here)
+    world.until(handle, "WORKFLOW_TASK_COMPLETED")
+    told = handle.query("__enhanced_stack_trace", result_type=EnhancedStackTrace)
+    (stack,) = told.stacks
+    authored = [place for place in stack.locations if not place.internal_code]
+    assert [place.function_name for place in authored][:2] == ["in_here", "waiting_here"]
+    lines = told.sources[authored[0].file_path].content.splitlines()
+    assert lines[authored[0].line - 1].strip() == "return go.receive()"
+    handle.signal("go", "on")
+    assert handle.result() == "on"
