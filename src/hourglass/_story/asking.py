@@ -69,7 +69,7 @@ def _paused(pause: h.HistoryEvent, facts: Facts) -> Finding:
     words = f"hourglass resume {shlex.quote(facts.story.workflow_id)}"
     return Finding(
         cause=Cause.PAUSED,
-        what="is paused: its code is not run until it is unpaused",
+        what="is paused: its code is not run until it is resumed",
         since=pause.time_ns,
         details=tuple(
             told for told, known in ((f"by {who}", who), (f"the reason given: {reason}", reason)) if known
