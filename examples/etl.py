@@ -68,7 +68,7 @@ def etl(count: int) -> Report:
 
     def one(number: int) -> None:
         try:
-            limits.throttle("their-api", 200, per=A_SECOND)
+            limits.throttle("shop-api", 200, per=A_SECOND)
             id, cents = transform(extract(number))
             with limits.slot("warehouse", AT_A_TIME):
                 load(id, cents)

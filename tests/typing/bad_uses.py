@@ -271,3 +271,9 @@ def bad_steps() -> None:
     workflow.step(add, 1, 2, heartbeat_timeout=3)  # E
     text: str = workflow.step(add, 1, 2)  # E
     other: int = activity.resource(str)  # E
+
+
+def bad_activity_facts(client: Client) -> None:
+    activity.wait_for_worker_shutdown_sync("soon")  # E
+    Worker(client, activity_executor=4)  # E
+    client.get_activity_handle(token=b"x").fail(ValueError(), [1])  # E

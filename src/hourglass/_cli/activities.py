@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 activity = typer.Typer(
     name="activity",
-    help="Activities that a workflow waits for: list, complete, fail, reset.",
+    help="Activities of a workflow: list, complete, fail, reset.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -52,7 +52,7 @@ def debug(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Walk through a run step by step: where its code stood, and what it knew.
+    """Walk through a run step by step: its code, its variables.
 
     In a terminal it asks which step to show next; elsewhere it lists the steps.
 

@@ -26,9 +26,9 @@ def docs(
     path: Annotated[bool, typer.Option("--path", help="Show where the page's file is.")] = False,
     json: Json = False,
 ) -> None:
-    """Read the manual: it is in the package, for this version, without a network.
+    """Read the manual, which is in the package.
 
-    In a terminal a page is laid out; in a pipe it is Markdown.
+    It is that of this version, and needs no network. In a terminal a page is laid out; in a pipe it is Markdown.
 
     \b
     Examples:

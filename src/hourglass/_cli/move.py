@@ -68,10 +68,10 @@ def move(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Let the open workflows of a file go on on a Temporal server, where their history can; tells which cannot, and why.
+    """Let open workflows of a file go on on a Temporal server.
 
-    Stop the file's workers first, and start those of the server when it is done. Without --yes nothing is changed. It may be
-    interrupted and run again.
+    It tells which can, and why others cannot; without --yes nothing is changed. Stop the file's workers before, and start
+    those of the server when it is done. It may be interrupted and run again.
 
     \b
     Examples:

@@ -38,7 +38,15 @@ def port(
     files: Annotated[list[Path], typer.Argument(help="Python files, or directories of them.")],
     write: Annotated[bool, typer.Option("--write", help="Change the files in place.")] = False,
 ) -> None:
-    """Show how a temporalio program becomes one of Hourglass: a diff of its imports, and what is left to do by hand."""
+    """Show how a program of temporalio becomes one of Hourglass.
+
+    A diff of its imports, and what is left to do by hand.
+
+    \b
+    Examples:
+      hourglass port app.py
+      hourglass port --write src/
+    """
     left = 0
     for path in _python_files(files):
         before = _read(path)

@@ -13,7 +13,7 @@ import typer
 
 from hourglass._cli import connecting, console
 from hourglass._cli.connecting import Codec, Json, MaybeWorkflowId, Namespace, RunId, Target
-from hourglass.errors import HistoryError, UsageError
+from hourglass.errors import HistoryError, NondeterminismError, UsageError
 
 if TYPE_CHECKING:
     from hourglass.replay import History, ReplayResult
@@ -120,7 +120,7 @@ def _tell(name: str, result: ReplayResult, json: bool) -> None:
     else:
         console.show(f"{'BROKEN' if isinstance(error, HistoryError) else 'BREAKS'}  {name}")
         _indented(str(error))
-        if result.does_the_same:
+        if result.does_the_same and isinstance(error, NondeterminismError):
             _indented("the code does the same things as this history says, in another order")
         elif result.difference is not None and str(result.difference) != str(error):
             _indented(f"apart from their order, this differs:\n{result.difference}")
@@ -149,9 +149,9 @@ def export(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Write histories as JSON: what `replay` and `show` read, and Temporal's own tools, too.
+    """Write histories as JSON, which `replay` and `show` read.
 
-    They hold arguments and results as they are stored: what a codec has encrypted stays encrypted.
+    So do Temporal's own tools. They hold arguments and results as they are stored: what a codec has encrypted stays encrypted.
 
     \b
     Examples:

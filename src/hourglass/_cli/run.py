@@ -67,8 +67,14 @@ def run(
             id_conflict_policy=IdConflictPolicy.USE_EXISTING,
             **options,
         )
-        _follow(client, handle, quiet or json)
-        connecting.answer(_result(handle, connecting.options_of(target, namespace)), json)
+        try:
+            _follow(client, handle, quiet or json)
+            connecting.answer(_result(handle, connecting.options_of(target, namespace)), json)
+        except KeyboardInterrupt:
+            console.note(
+                f"{handle.id} stays where it is; the same command with --id {handle.id} goes on with it"
+            )
+            raise
 
 
 def _log_what_no_picture_shows(*, seen: bool) -> None:

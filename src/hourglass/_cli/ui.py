@@ -64,7 +64,9 @@ def ui(
     read_only: Annotated[bool, typer.Option("--read-only", help="Show everything, change nothing.")] = False,
     open_: Annotated[bool, typer.Option("--open/--no-open", help="Open it in a browser.")] = True,
 ) -> None:
-    """Look at workflows in a browser: what they do, why they wait, what they did; act on them; walk back in time.
+    """Look at workflows in a browser, and act on them.
+
+    What they do, why they wait, what they did; with their code also back in time.
 
     \b
     Examples:

@@ -146,9 +146,10 @@ def fork(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Begin another workflow with the history of this one up to before a step. This one is left as it is.
+    """Begin another workflow with what this one did before a step.
 
-    What was done before STEP is not done again. What came later, signals too, the new workflow does not get.
+    This one is left as it is. What was done before STEP is not done again. What came later, signals too, the new
+    workflow does not get.
 
     \b
     Example:
@@ -177,9 +178,10 @@ def pause(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Let a workflow rest: nothing of it is given to a worker until it is resumed.
+    """Let a workflow rest until it is resumed.
 
-    An attempt of an activity that is running may end. Signals, timers and results are kept, and time limits go on.
+    No worker gets its tasks. An attempt of an activity that is running may end. Signals, timers and results are kept, and
+    time limits go on.
 
     \b
     Example:
@@ -201,7 +203,7 @@ def resume(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Let a workflow that was paused go on, with what has happened meanwhile.
+    """Let a workflow that was paused go on.
 
     \b
     Example:
@@ -238,7 +240,9 @@ def delete(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Remove a workflow and its history for good, or all that a filter finds. What is open is terminated first.
+    """Remove a workflow, or all that a filter finds, for good.
+
+    The history goes with it. What is open is terminated first.
 
     \b
     Examples:

@@ -69,7 +69,7 @@ def _paused(pause: h.HistoryEvent, facts: Facts) -> Finding:
     words = f"hourglass resume {shlex.quote(facts.story.workflow_id)}"
     return Finding(
         cause=Cause.PAUSED,
-        what="is paused: its code is not run until it is unpaused",
+        what="is paused: its code is not run until it is resumed",
         since=pause.time_ns,
         details=tuple(
             told for told, known in ((f"by {who}", who), (f"the reason given: {reason}", reason)) if known
@@ -132,6 +132,7 @@ _LOCAL = frozenset({"local", "execute_local_activity"})
 
 
 _PREFIX = "hourglass.slots:"
+_TURNS = "hourglass.throttle:"
 _KEEPERS = frozenset({"hourglass.slots", "hourglass.throttle", "hourglass.debounce"})
 _OURS = re.compile(r"hourglass[/\\]limits[/\\]")
 _MOST = 3
@@ -164,26 +165,52 @@ def with_slots(diagnosis: Diagnosis, facts: Facts, ask: Ask) -> Diagnosis:
     """The diagnosis with the slots that are waited for, in place of the timers and conditions that they are made of."""
     found = diagnosis.findings
     for wanted in _wanted(facts):
-        found = _replaced(found, facts, wanted, ask(wanted.keeper))
+        answer = ask(wanted.keeper)
+        slot = Finding(
+            cause=Cause.LOCK,
+            what=f"waits for a slot of {wanted.key!r}, which others hold",
+            since=wanted.since,
+            details=tuple(_told(answer, facts.story.workflow_id)),
+            actions=_actions(answer, wanted.keeper, facts.options),
+        )
+        found = _replaced(found, wanted.timer, slot, _stands(facts, "__enter__"))
+    for timer, key in _turns(facts):
+        keeper = f"hourglass why {shlex.quote(_TURNS + key)} {facts.options}".rstrip()
+        turn = Finding(
+            cause=Cause.LOCK,
+            what=f"waits for a turn of {key!r}",
+            since=timer.start,
+            actions=(Action("Nothing, if it goes on in a moment. Else see what keeps its keeper:", keeper),),
+        )
+        found = _replaced(found, timer, turn, _stands(facts, "throttle"))
     return replace(diagnosis, findings=found)
 
 
+def _turns(facts: Facts) -> Iterator[tuple[Span, str]]:
+    """The turns of `limits.throttle` that the run waits for: their timers and keys."""
+    for key in _asked(facts.events, _TURNS):
+        for timer in facts.story.spans[1:]:
+            open_ = timer.kind is Kind.TIMER and timer.end is None
+            if open_ and timer.name.endswith(f" turn of {key!r}"):
+                yield timer, key
+
+
 def _wanted(facts: Facts) -> Iterator[Wanted]:
-    for key, since in _asked(facts.events).items():
+    for key, since in _asked(facts.events, _PREFIX).items():
         for timer in facts.story.spans[1:]:
             open_ = timer.kind is Kind.TIMER and timer.end is None
             if open_ and timer.name.endswith(f"waits for a slot of {key!r}"):
                 yield Wanted(key, since, timer)
 
 
-def _asked(events: tuple[h.HistoryEvent, ...]) -> dict[str, int]:
+def _asked(events: tuple[h.HistoryEvent, ...], prefix: str) -> dict[str, int]:
     """The keys that were asked for and not given back, and when that was; asking once more as a reminder does not count."""
     asked: dict[str, int] = {}
     for event in events:
         a = event.attributes
-        if not isinstance(a, _TO_OTHERS) or not a.workflow_id.startswith(_PREFIX):
+        if not isinstance(a, _TO_OTHERS) or not a.workflow_id.startswith(prefix):
             continue
-        key = a.workflow_id.removeprefix(_PREFIX)
+        key = a.workflow_id.removeprefix(prefix)
         if getattr(a, "signal_name", "") in ("give_back", "take_back"):
             asked.pop(key, None)
         else:
@@ -199,36 +226,29 @@ _TO_OTHERS = (
 
 
 def _replaced(
-    found: tuple[Finding, ...], facts: Facts, wanted: Wanted, answer: object
+    found: tuple[Finding, ...], timer: Span, whole: Finding, stands: Mapping[str, bool]
 ) -> tuple[Finding, ...]:
-    stands = _stands(facts)
-    mine = [each for each in found if _is_part(each, wanted, stands)]
+    """The findings, with the whole wait in the place of its parts, at the line of the author's where it stands."""
+    mine = [each for each in found if _is_part(each, timer, stands)]
     shown = next((each for each in mine if each.place and stands.get(each.place)), None)
-    slot = Finding(
-        cause=Cause.LOCK,
-        what=f"waits for a slot of {wanted.key!r}, which others hold",
-        since=wanted.since,
-        place="" if shown is None else shown.place,
-        code="" if shown is None else shown.code,
-        details=tuple(_told(answer, facts.story.workflow_id)),
-        actions=_actions(answer, facts.options),
-    )
+    if shown is not None:
+        whole = replace(whole, place=shown.place, code=shown.code)
     order = list(Cause)
     rest = [each for each in found if each not in mine]
-    return tuple(sorted([slot, *rest], key=lambda each: order.index(each.cause)))
+    return tuple(sorted([whole, *rest], key=lambda each: order.index(each.cause)))
 
 
-def _stands(facts: Facts) -> dict[str, bool]:
-    """Where fibers stand in `limits.slot`, and whether that is a line of the author's: in a checkout ours look like it."""
+def _stands(facts: Facts, call: str) -> dict[str, bool]:
+    """Where fibers stand in a call of `limits`, and whether that is a line of the author's: in a checkout ours look like it."""
     inside = [each for each in facts.stands if each.waits in (Waits.CONDITION, Waits.LOCK)]
     ours = {each.place: False for each in inside if _OURS.search(each.place)}
-    return {each.place: True for each in inside if each.call == "__enter__"} | ours
+    return {each.place: True for each in inside if each.call == call} | ours
 
 
-def _is_part(finding: Finding, wanted: Wanted, stands: Mapping[str, bool]) -> bool:
+def _is_part(finding: Finding, timer: Span, stands: Mapping[str, bool]) -> bool:
     """The timer that reminds the keeper, or the condition that waits for its answer."""
     if finding.cause is Cause.TIMER:
-        return finding.since == wanted.timer.start and wanted.timer.name.removeprefix("timer") in finding.what
+        return finding.since == timer.start and timer.name.removeprefix("timer") in finding.what
     return finding.cause in (Cause.CONDITION, Cause.LOCK) and finding.place in stands
 
 
@@ -248,7 +268,10 @@ def _told(answer: object, workflow_id: str) -> Iterator[str]:
         yield f"{before} wait{'s' * (before == 1)} before it"
 
 
-def _actions(answer: object, options: str) -> tuple[Action, ...]:
+def _actions(answer: object, keeper: str, options: str) -> tuple[Action, ...]:
+    if not isinstance(answer, Mapping):
+        command = f"hourglass why {shlex.quote(keeper)} {options}".rstrip()
+        return (Action("See why its keeper does not answer:", command),)
     holders = _ids(answer, "held")
     if not holders:
         return ()

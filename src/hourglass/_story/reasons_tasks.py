@@ -104,7 +104,7 @@ _CAUSES = {
 _SENTENCES = {
     Cause.NONDETERMINISM: "cannot go on, because its code no longer does what its history says",
     Cause.UNKNOWN_WORKFLOW: "cannot go on, because the worker does not know its type",
-    Cause.UNDECODABLE: "cannot go on, because a value that it was given cannot be decoded",
+    Cause.UNDECODABLE: "cannot go on, because its code cannot take what it was given",
     Cause.KILLS: "is held back, because the worker's process dies while it is executed",
     Cause.HUNG: "cannot go on, because its code does not answer in time",
     Cause.TASK_FAILS: "cannot go on for now: its workflow task fails and is tried again",
@@ -235,6 +235,10 @@ _MENDED = "is parked, but the code that was given would let it go on"
 def _cause(row: Span) -> Cause:
     if "non deterministic" in row.note:
         return Cause.NONDETERMINISM
+    if row.faults[0].type == "ArgumentError" and not place_of(
+        row.faults
+    ):  # before its first line: of its start
+        return Cause.UNDECODABLE
     known = (each.type for each in row.faults if each.type in _CAUSES)
     # Whatever else an engine gives as the cause, it has refused what the code asked for.
     other = Cause.BUG if row.note in ("", _UNHANDLED) and row.faults[0].type != "failed" else Cause.TASK_FAILS
