@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hourglass._engine.definition import WorkflowDefinition, workflow_definition
 from hourglass.errors import InternalError
+
+if TYPE_CHECKING:  # commands that only leave keepers out of a list need not load definitions
+    from hourglass._engine.definition import WorkflowDefinition
 
 KEEPERS: Final = ("hourglass.debounce", "hourglass.slots", "hourglass.throttle")
 """The types of the workflows that keep limits."""
@@ -54,6 +56,8 @@ def _throttle() -> WorkflowDefinition:
 
 
 def _definition(workflow: type) -> WorkflowDefinition:
+    from hourglass._engine.definition import workflow_definition
+
     found = workflow_definition(workflow)
     if found is None:
         raise InternalError(f"{workflow.__name__} is no workflow")

@@ -15,6 +15,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from types import ModuleType, TracebackType
 from typing import Any, Literal
 
@@ -31,6 +32,7 @@ from hourglass._runtime.evaluation import Verify
 from hourglass._runtime.plan import (
     Plan,
     WorkerDeploymentConfig,
+    checked_executor,
     checked_verify,
     checked_versioning,
     checked_watch,
@@ -101,6 +103,9 @@ class Worker(WorkerFacts):
         verify: Verify | None = None,
         watch: Action | Literal["off"] | None = None,
         max_process_activities: int = 0,
+        activity_executor: Executor | None = None,
+        max_heartbeat_throttle_interval: Duration = 5.0,
+        default_heartbeat_throttle_interval: Duration = 5.0,
         payload_limit: int | None = PAYLOAD_LIMIT,
         lanes: int = 1,
         deadlock_timeout: Duration | None = 2.0,
@@ -142,6 +147,10 @@ class Worker(WorkerFacts):
             sticky_timeout=seconds(sticky_timeout, "sticky_timeout"),
             max_activities_per_second=max_activities_per_second,
             graceful_shutdown=seconds(graceful_shutdown_timeout, "graceful_shutdown_timeout"),
+            heartbeat_throttle=seconds(max_heartbeat_throttle_interval, "max_heartbeat_throttle_interval"),
+            default_heartbeat_throttle=seconds(
+                default_heartbeat_throttle_interval, "default_heartbeat_throttle_interval"
+            ),
         )
         chain = (*client._session.interceptors, *checked_interceptors(interceptors))
         self._plan = Plan(
@@ -156,6 +165,7 @@ class Worker(WorkerFacts):
             max_live_workflows=max_cached_workflows if max_live_workflows is None else max_live_workflows,
             deadlock_timeout=optional_seconds(deadlock_timeout, "deadlock_timeout") or None,
             max_processes=max_process_activities,
+            activity_executor=checked_executor(activity_executor),
             payload_limit=payload_limit,
             activity_inbound=activity_chain(chain),
             workflow_interceptors=workflow_interceptors(chain),

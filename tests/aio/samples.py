@@ -493,6 +493,7 @@ async def cancellation(client: Client) -> Any:
 
 async def completion(client: Client) -> Any:
     """hello: an activity that is completed from elsewhere."""
+    tokens.clear()  # those of other engines
     handle = await client.start_workflow(CompletionWorkflow.run, "why", id="completion", task_queue=QUEUE)
     while "why" not in tokens:  # noqa: ASYNC110 - set in another thread
         await asyncio.sleep(0.02)

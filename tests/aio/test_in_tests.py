@@ -14,6 +14,7 @@ import pytest
 from hourglass import Client, Worker
 from hourglass.aio import activity, workflow
 from hourglass.errors import ExplorationFailed, NondeterminismError, WorkflowParked, WorkflowStuck
+from hourglass.replay import Replayer
 from hourglass.testing import Environment, sometime
 
 
@@ -76,6 +77,20 @@ class Order:
         self.changed.set()
 
 
+async def doubled(number: int) -> int:
+    await asyncio.sleep(number)
+    return 2 * number
+
+
+@workflow.defn
+class Sums:
+    """Has two coroutines at once."""
+
+    @workflow.run
+    async def run(self) -> int:
+        return sum(await asyncio.gather(doubled(1), doubled(2)))
+
+
 @workflow.defn
 class Holds:
     """Stops the thread that runs workflows."""
@@ -90,7 +105,8 @@ class Holds:
 
 def test_a_coroutine_that_waits_for_nothing_is_found() -> None:
     """The message names the line where it waits."""
-    with Environment() as env, pytest.raises(WorkflowStuck, match=r"test_in_tests\.py:31"):
+    line = Waits.run.__hourglass_run__.__code__.co_firstlineno + 2  # below the decorator and the `def`
+    with Environment() as env, pytest.raises(WorkflowStuck, match=rf"test_in_tests\.py:{line} "):
         env.execute_workflow(Waits.run)
 
 
@@ -152,3 +168,18 @@ def test_a_coroutine_that_holds_the_thread_is_named(caplog: pytest.LogCaptureFix
         finally:
             Holds.gate.set()
         assert held.result(timeout=30) == "went on"
+
+
+def test_where_coroutines_stood_is_seen_in_a_replay() -> None:
+    """At each moment of a history: the frames of every task, and their variables."""
+    with Environment() as env:
+        run = env.start_workflow(Sums.run)
+        assert run.result() == 6
+        history = run.history()
+    with Replayer(workflows=[Sums]) as replayer:
+        moments, result = replayer.moments(history)
+    assert result.ok
+    stood = [
+        frame for fiber in moments[0].fibers or () for frame in fiber.frames if frame.function == "doubled"
+    ]
+    assert [frame.values["number"] for frame in stood] == ["1", "2"]

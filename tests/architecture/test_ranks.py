@@ -73,6 +73,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "typer": ("_cli/",),
     "rich": ("_cli/",),
     "opentelemetry": ("contrib/opentelemetry/",),
+    "sqlalchemy": ("contrib/sqlalchemy/",),
     "uvloop": ("_runtime/portal.py", "replay/_session.py"),
 }
 

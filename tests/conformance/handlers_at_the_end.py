@@ -253,7 +253,7 @@ def the_first_failure_of_two_handlers_counts(world: World) -> None:
 @scenario("loose")
 def an_update_that_waits_for_the_return(world: World) -> None:
     """An update that can only complete when the body has returned, in the same task, is answered."""
-    world.stop_worker()
+    world.leave_queue()
     handle = world.start(Returning.run)
     asked = Asked(lambda: handle.execute_update(Returning.after, id="u"))
     until_admitted(world, handle, "u")

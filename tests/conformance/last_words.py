@@ -282,10 +282,21 @@ def speaks_and_cancels(name: str) -> str:
     return "said"
 
 
+@workflow.defn
+def listens_to_the_end() -> None:
+    """Ends when it is cancelled and has heard two words: a server may bring the request to cancel before them."""
+    try:
+        workflow.wait_condition(lambda: False)
+    finally:
+        with workflow.shield():
+            WORDS.receive()
+            WORDS.receive()
+
+
 @scenario("loose")
 def signals_and_a_cancellation_in_one_task(world: World) -> None:
     """All three arrive, and the other ends as cancelled."""
-    other = world.start(listens)
+    other = world.start(listens_to_the_end)
     world.until(other, "WORKFLOW_TASK_COMPLETED")
     assert world.run(speaks_and_cancels, other.id) == "said"
     world.failure(other)

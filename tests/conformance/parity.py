@@ -4,13 +4,18 @@ after a pause.
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from random import Random
 from typing import Any
 
 import pytest
+from temporalio.api.sdk.v1 import EnhancedStackTrace
 
-from hourglass import ApplicationError, workflow
+from hourglass import ApplicationError, RetryPolicy, activity, workflow
 from hourglass.errors import QueryFailedError
+from hourglass.workflow import ActivityCancellationType, RawPayload
 
 from .scenario import scenario
 from .world import World, successor
@@ -181,3 +186,174 @@ def the_next_run_waits_before_it_begins(world: World) -> None:
     begun = second.events[0]["workflowExecutionStartedEventAttributes"]
     assert told["backoffStartInterval"] == begun["firstWorkflowTaskBackoff"] == "1s"
     assert successor(first)
+
+
+# --- activities -------------------------------------------------------------------------------------------------------
+
+BEGUN = threading.Semaphore(0)
+OWN = ThreadPoolExecutor(2, thread_name_prefix="the-authors")
+
+
+@activity.defn
+def where() -> str:
+    """In which thread it runs."""
+    return threading.current_thread().name.partition("_")[0]
+
+
+@activity.defn(
+    start_to_close_timeout=60, cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
+)
+def until_told() -> list[Any]:
+    """Waits until it is cancelled, and tells why."""
+    before = activity.cancellation_details()
+    while not activity.wait_cancelled(1):
+        activity.heartbeat()
+    return [before, asdict(activity.cancellation_details() or activity.CancellationDetails())]
+
+
+@workflow.defn
+def told_why() -> list[Any]:
+    """An activity in the author's own thread, and one that is cancelled."""
+    task = until_told.start()
+    workflow.sleep(0.1)
+    task.cancel()
+    return [where(), task.result()]
+
+
+@scenario(
+    "loose",
+    activity_executor=OWN,
+    max_heartbeat_throttle_interval=0.05,
+    default_heartbeat_throttle_interval=0.05,
+)
+def an_activity_knows_why_it_stops(world: World) -> None:
+    """`cancellation_details` tells it, and a worker runs activities in the executor that it was given."""
+    thread, (before, details) = world.run(told_why)
+    assert thread == "the-authors"
+    assert before is None
+    assert [name for name, is_so in details.items() if is_so] == ["cancel_requested"]
+
+
+@activity.defn(start_to_close_timeout=60, retry_policy=RetryPolicy(maximum_attempts=1))
+def until_the_worker_ends() -> list[bool]:
+    """Ends with its worker, and before it is asked to."""
+    before = activity.is_worker_shutdown()
+    BEGUN.release()
+    heard = activity.wait_for_worker_shutdown_sync(30)
+    return [before, heard, activity.is_worker_shutdown(), activity.cancelled()]
+
+
+@activity.defn(start_to_close_timeout=60, retry_policy=RetryPolicy(maximum_attempts=1))
+async def awaiting_the_worker() -> list[bool]:
+    """The same, awaited."""
+    BEGUN.release()
+    await activity.wait_for_worker_shutdown()
+    return [activity.is_worker_shutdown(), activity.cancelled()]
+
+
+@workflow.defn
+def outlives_a_worker() -> list[Any]:
+    """Two activities that wait for the end of their worker."""
+    tasks = [until_the_worker_ends.start(), awaiting_the_worker.start()]
+    return workflow.gather(*tasks)
+
+
+@scenario("loose", graceful_shutdown_timeout=20)
+def an_activity_hears_that_its_worker_ends(world: World) -> None:
+    """When a worker begins to shut down its activities are told, and have the graceful time to end well."""
+    handle = world.start(outlives_a_worker)
+    assert BEGUN.acquire(timeout=30)
+    assert BEGUN.acquire(timeout=30)
+    world.stop_worker()
+    world.start_worker()
+    assert handle.result() == [[False, True, True, False], [True, False]]
+
+
+@activity.defn(
+    start_to_close_timeout=60,
+    heartbeat_timeout=None,
+    retry_policy=RetryPolicy(initial_interval=0.01, maximum_attempts=2),
+)
+def failed_from_outside() -> Any:
+    """Its first attempt is failed by a client; the second tells what it found."""
+    if activity.info().attempt == 1:
+        activity.complete_async()
+    return activity.heartbeat_details(int)
+
+
+@workflow.defn
+def picks_up() -> Any:
+    """An activity that goes on where a client says."""
+    return failed_from_outside.options(activity_id="it")()
+
+
+@scenario("loose")
+def a_failure_from_outside_with_a_cursor(world: World) -> None:
+    """A client fails an attempt, and says where the next one goes on."""
+    handle = world.start(picks_up)
+    world.until_true(
+        lambda: [each for each in handle.describe().pending_activities if each.state == "STARTED"],
+        "the attempt",
+    )
+    attempt = world.client.get_activity_handle(workflow_id=handle.id, activity_id="it")
+    attempt.fail(ApplicationError("not so"), last_heartbeat_details=[7])
+    assert handle.result() == 7
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+@activity.defn
+def passes_on(value: RawPayload) -> RawPayload:
+    """Gives back what it was given, whatever it is."""
+    return value
+
+
+@workflow.defn
+class Given:
+    """Its constructor is given what its run method is given."""
+
+    @workflow.init
+    def __init__(self, first: list[int], second: RawPayload) -> None:
+        self.first = first
+        self.second = second
+
+    @workflow.run
+    def run(self, items: list[int], raw: RawPayload) -> list[Any]:
+        """Tells whether they are the same, and passes the raw one on."""
+        return [self.first is items, self.second is raw, raw.decode(str), passes_on(raw).decode()]
+
+
+@scenario()
+def arguments_by_other_names_and_not_decoded(world: World) -> None:
+    """`@workflow.init` gives `__init__` the very arguments of the run method, and a `RawPayload` may stand among others."""
+    assert world.run(Given.run, [1], "text") == [True, True, "text", "text"]
+
+
+# --- where it stands --------------------------------------------------------------------------------------------------
+
+
+@workflow.defn
+def waiting_here() -> str:
+    """Waits in a function of its own."""
+    go = workflow.Channel("go", str)
+
+    def in_here() -> str:
+        return go.receive()
+
+    return in_here()
+
+
+@scenario("loose")
+def the_stack_as_data(world: World) -> None:
+    """The query of Temporal's UI for stacks with sources: the author's frames, their lines and their file's text."""
+    handle = world.start(waiting_here)
+    world.until(handle, "WORKFLOW_TASK_COMPLETED")
+    told = handle.query("__enhanced_stack_trace", result_type=EnhancedStackTrace)
+    (stack,) = told.stacks
+    authored = [place for place in stack.locations if not place.internal_code]
+    assert [place.function_name for place in authored][:2] == ["in_here", "waiting_here"]
+    lines = told.sources[authored[0].file_path].content.splitlines()
+    assert lines[authored[0].line - 1].strip() == "return go.receive()"
+    handle.signal("go", "on")
+    assert handle.result() == "on"

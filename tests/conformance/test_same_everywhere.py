@@ -130,9 +130,11 @@ def test_scenario(name: str, clients: dict[str, Client], caplog: pytest.LogCaptu
             for history in each.histories:
                 assert replayer.replay(history).ok
                 assert_flagged(history)
-    # Activities that failed for good are told as errors, with the type of theirs: scenarios want them to.
+    # Activities that failed for good are told as errors, with their type: scenarios want them to.
     errors = [
-        each for each in caplog.records if each.levelno >= logging.ERROR and not hasattr(each, "error_type")
+        each
+        for each in caplog.records
+        if each.levelno >= logging.ERROR and not hasattr(each, "activity_type")
     ]
     assert scenario.loud or not errors
 

@@ -236,7 +236,7 @@ def an_update_without_a_worker(world: World) -> None:
     """It waits until one comes; signals that came before it is handled are handled first."""
     handle = world.start(Desk.run)
     world.until(handle, "WORKFLOW_TASK_COMPLETED")
-    world.stop_worker()
+    world.leave_queue()
     asked = Asked(lambda: handle.execute_update(Desk.add, "update", id="u"))
     until_admitted(world, handle, "u")
     handle.signal(Desk.note, "signal")
@@ -251,7 +251,7 @@ def an_update_that_nobody_ever_takes(world: World) -> None:
     """There is no worker, and the workflow is terminated: the asker hears of it."""
     handle = world.start(Desk.run)
     world.until(handle, "WORKFLOW_TASK_COMPLETED")
-    world.stop_worker()
+    world.leave_queue()
     asked = Asked(lambda: handle.execute_update(Desk.add, "update", id="u"))
     until_admitted(world, handle, "u")
     handle.terminate("enough")

@@ -27,6 +27,7 @@ class World:
         self._modules = modules
         self._options: dict[str, Any] = {"verify": "always", **worker}
         self._workers: list[Worker] = []
+        self._elsewhere: list[Worker] = []
 
     # --- workers -----------------------------------------------------------------------------------------------------
 
@@ -37,7 +38,7 @@ class World:
 
     def start_worker(self, **changed: Any) -> Worker:
         """Start a worker on the scenario's queue, ending the one before."""
-        self.stop_worker()
+        self._end(self._workers)
         options = {"modules": self._modules, **self._options, **changed}
         worker = Worker(self.client, self.queue, **options)
         worker.start()
@@ -46,7 +47,19 @@ class World:
 
     def stop_worker(self) -> None:
         """End the worker that runs."""
-        for worker in self._workers:
+        self._end([*self._workers, *self._elsewhere])
+
+    def leave_queue(self) -> None:
+        """End the worker that runs, while another, on another queue, keeps a file's engine: only an engine can hold what is
+        not recorded yet, such as an update that no worker has accepted.
+        """
+        elsewhere = Worker(self.client, f"{self.queue}-elsewhere", modules=self._modules, **self._options)
+        elsewhere.start()
+        self._elsewhere.append(elsewhere)
+        self._end(self._workers)
+
+    def _end(self, workers: Sequence[Worker]) -> None:
+        for worker in workers:
             worker.shutdown()
 
     # --- runs --------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from .official import Official, brief_of_ours
 from .test_order_differential import FOUND
 
 relaxed = settings(
-    max_examples=cases(60, 1000),
+    max_examples=cases(50, 1000),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

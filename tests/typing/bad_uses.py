@@ -260,3 +260,9 @@ def bad_facts() -> None:
     workflow.set_signal_handler("x")  # E
     workflow.set_query_handler(lambda: None)  # E
     workflow.continue_as_new(backoff_start_interval="soon")  # E
+
+
+def bad_activity_facts(client: Client) -> None:
+    activity.wait_for_worker_shutdown_sync("soon")  # E
+    Worker(client, activity_executor=4)  # E
+    client.get_activity_handle(token=b"x").fail(ValueError(), [1])  # E

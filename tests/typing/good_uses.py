@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, assert_type
@@ -445,6 +446,15 @@ def use_facts(client: Client) -> None:
     workflow.set_update_handler("x", print, validator=print)
     assert_type(workflow.get_query_handler("x"), Callable[..., Any] | None)
     workflow.continue_as_new(backoff_start_interval=timedelta(minutes=1))
+
+
+async def use_activity_facts(client: Client) -> None:
+    assert_type(activity.cancellation_details(), activity.CancellationDetails | None)
+    assert_type(activity.is_worker_shutdown(), bool)
+    assert_type(activity.wait_for_worker_shutdown_sync(timedelta(seconds=1)), bool)
+    await activity.wait_for_worker_shutdown()
+    Worker(client, activity_executor=ThreadPoolExecutor(2), max_heartbeat_throttle_interval=1)
+    client.get_activity_handle(token=b"x").fail(ValueError(), last_heartbeat_details=[1])
 
 
 async def use_async_updates(client: AsyncClient) -> None:

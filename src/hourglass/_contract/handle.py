@@ -119,6 +119,9 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
     activity_pollers: int = 5
     sticky_timeout: float = 5.0
     heartbeat_throttle: float = 5.0
+    """The longest pause between two heartbeats of an attempt that reach the engine."""
+    default_heartbeat_throttle: float = 5.0
+    """The same where the activity has no heartbeat timeout."""
     max_activities_per_second: float | None = None
     graceful_shutdown: float = 0.0
     version: WorkerDeploymentVersion | None = None

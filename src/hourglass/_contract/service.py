@@ -435,6 +435,8 @@ class CompleteActivity(Request[Nothing], frozen=True, kw_only=True):
     activity_id: str = ""
     result: Payload | None = None
     failure: Failure | None = None
+    last_heartbeat_details: Payloads = ()
+    """With a failure: what the next attempt finds as the details of the last heartbeat; without, they stay as they are."""
     cancelled: bool = False
     cancelled_details: Payloads = ()
     identity: str = ""

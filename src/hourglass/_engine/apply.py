@@ -87,8 +87,7 @@ def start(live: LiveRun, rest: list[AnyEvent]) -> None:
     if definition.is_class:
         obj = _build_object(live, arguments if definition.init_takes_arguments else [])
         live.handlers.bind_object(obj)
-        # Decoded again: what the constructor did to its arguments must not reach the body (I6).
-        arguments = [obj, *definition.arguments(live.converter, started.arguments)]
+        arguments = [obj, *arguments]
 
     live.main = MainTask(live, arguments) if definition.is_async else MainFiber(live, arguments)
 

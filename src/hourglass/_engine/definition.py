@@ -238,10 +238,13 @@ def _init_takes_arguments(cls: type, run: Callable[..., Any]) -> bool:
     wanted = list(inspect.signature(run).parameters.values())[1:]
     parameters = [] if init is object.__init__ else list(inspect.signature(init).parameters.values())[1:]
     if getattr(init, "__hourglass_init__", False):
-        if [p.name for p in parameters] != [p.name for p in wanted]:
+        # They are given by position, so their names may differ; where they do, the types tell a wrong order.
+        said = [[(p.kind, p.name) for p in each] for each in (parameters, wanted)]
+        typed = [[(p.kind, p.annotation) for p in each] for each in (parameters, wanted)]
+        if said[0] != said[1] and typed[0] != typed[1]:
             raise DefinitionError(
                 f"workflow class {cls.__name__}: @workflow.init gives __init__ the arguments of the run method, "
-                f"so both must have the same parameters"
+                f"so both must have the same parameters; only their names may differ"
             )
         return True
     required = [

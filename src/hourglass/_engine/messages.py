@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import linecache
 import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine
@@ -19,7 +20,7 @@ from contextvars import ContextVar
 from typing import Any, Final, TypeAlias
 
 from hourglass._engine.commands import AcceptUpdate, AnswerQuery, CompleteUpdate, RejectUpdate
-from hourglass._engine.context import LiveRun, Site, raised_at, returned_at
+from hourglass._engine.context import LiveRun, Site, is_library, raised_at, returned_at
 from hourglass._engine.definition import HandlerUnfinishedPolicy, MessageDefinition, MessageKind
 from hourglass._engine.events import QueryReceived, SignalReceived, UpdateReceived
 from hourglass._engine.fibers import (
@@ -483,6 +484,8 @@ class Handlers:
         try:
             if event.name == "__stack_trace":
                 return AnswerQuery(event.id, run.converter.encode(self.stack_trace()))
+            if event.name == "__enhanced_stack_trace":
+                return AnswerQuery(event.id, self.enhanced_stack_trace())
             if event.name == "__temporal_workflow_metadata":
                 return AnswerQuery(event.id, self.metadata())
             if event.name == UNREAD_SIGNALS:
@@ -519,6 +522,28 @@ class Handlers:
                 lines = traceback.StackSummary.extract(iter(frames)).format()
                 parts.append(f"{line.label}\n{''.join(lines)}")
         return "\n".join(parts)
+
+    def enhanced_stack_trace(self) -> Payload:
+        """The same as data, with the author's source, the innermost frame first: Temporal's `EnhancedStackTrace`."""
+        stacks: list[dict[str, Any]] = []
+        sources: dict[str, dict[str, Any]] = {}
+        for line in self.run.lines:
+            locations = []
+            for frame in line.frames():
+                path, name = frame.f_code.co_filename, frame.f_code.co_name
+                internal = is_library(path)
+                if not internal:
+                    sources[path] = {"lineOffset": 0, "content": "".join(linecache.getlines(path))}
+                place = {"filePath": path, "line": frame.f_lineno, "column": -1, "functionName": name}
+                locations.append({**place, "internalCode": internal})
+            if locations:
+                stacks.append({"locations": locations})
+        document = {"sdk": {"name": "hourglass"}, "sources": sources, "stacks": stacks}
+        return Payload(
+            json.dumps(document).encode(),
+            "json/protobuf",
+            {"messageType": b"temporal.api.sdk.v1.EnhancedStackTrace"},
+        )
 
     def metadata(self) -> Payload:
         """What Temporal's UI shows of a workflow's definition."""

@@ -256,6 +256,7 @@ class Application:
         from hourglass._runtime.processes import end_worker, hide_lanes
 
         queue = services.queue
+        services.executor.worker_stops()
         # In this order: no new work, then the handles drain, then what still works for them ends, then its threads.
         await end_worker(self, queue)
         if self._holder is not None:

@@ -26,6 +26,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from functools import partial
 from traceback import StackSummary
@@ -259,8 +260,43 @@ class _LoopWork:
         return True  # it holds nothing but its memory
 
 
+class _OwnWork:
+    """An attempt in a thread of the executor that the worker was given: as with our threads, nothing reaches it."""
+
+    def __init__(self) -> None:
+        self.thread: int | None = None
+        self._future: Future[None] | None = None
+
+    def begin(self, executor: Executor, attempt: Attempt, definition: ActivityDefinition) -> None:
+        """Have it run when the executor comes to it."""
+
+        def run() -> None:
+            self.thread = threading.get_ident()
+            try:
+                _run_in_thread(attempt, definition)
+            finally:
+                self.thread = None
+
+        def ended(future: Future[None]) -> None:
+            if future.cancelled():  # the executor was shut down, or the attempt given up, before it began
+                attempt.finish_threadsafe(activity_calls.died_thread(attempt.task))
+
+        self._future = executor.submit(run)
+        self._future.add_done_callback(ended)
+
+    def cancel(self, reason: str) -> None:
+        pass
+
+    def give_up(self) -> bool:
+        if self._future is not None:
+            self._future.cancel()
+        return True  # the thread is the author's
+
+
 def _stack_of(work: object) -> str:
     """Where an attempt stands; empty where that cannot be seen from here, as in another process."""
+    if isinstance(work, _OwnWork):
+        return "" if work.thread is None else take_stack(frame_of(work.thread)).text
     if isinstance(work, Seat):
         hand = work.hand
         return "" if hand is None else take_stack(frame_of(hand.thread.ident)).text
@@ -288,6 +324,7 @@ class ActivityExecutor:
         max_threads: int,
         beat_interval: float = BEAT_INTERVAL,
         limits: ExecutorLimits = ExecutorLimits(),
+        own: Executor | None = None,
         client: Any = None,
         inbound: ActivityInboundInterceptor | None = None,
         registry: Registry = default_registry,
@@ -296,6 +333,7 @@ class ActivityExecutor:
     ) -> None:
         refuse_in_script()
         self._resolver = resolver
+        self._own = own
         self._limits = limits
         self._metrics = metrics
         self._around = AttemptSurroundings(
@@ -400,6 +438,11 @@ class ActivityExecutor:
         if attempt is not None and generation in (None, attempt.generation):
             self._cancel(attempt, reason)
 
+    def worker_stops(self) -> None:
+        """The worker begins to shut down: every attempt is told, and goes on."""
+        for attempt in list(self._attempts.values()):
+            attempt.context.worker_stops()
+
     def cancel_all(self, reason: str) -> None:
         """Ask every attempt to stop."""
         for attempt in list(self._attempts.values()):
@@ -456,7 +499,7 @@ class ActivityExecutor:
             attempt.work.cancel(reason)
         if reason in _UNWANTED:
             attempt.after(self._limits.hang_grace, partial(self._overdue, attempt, reason))
-        elif not isinstance(attempt.work, (Seat, _LoopWork)):
+        elif not isinstance(attempt.work, (Seat, _LoopWork, _OwnWork)):
             attempt.after(self._limits.cancel_grace, partial(self._overdue, attempt, reason))
 
     def _overdue(self, attempt: Attempt, reason: str) -> None:
@@ -568,7 +611,17 @@ class ActivityExecutor:
         elif definition.is_async:
             self._start_coroutine(attempt, definition)
         else:
+            self._start_in_thread(attempt, definition)
+
+    def _start_in_thread(self, attempt: Attempt, definition: ActivityDefinition) -> None:
+        if self._own is None:
             attempt.work = self._pool.submit(_run_in_thread, attempt, definition)
+            return
+        attempt.work = work = _OwnWork()
+        try:
+            work.begin(self._own, attempt, definition)
+        except Exception as error:  # it was shut down, or cannot take it
+            attempt.finish_threadsafe(activity_calls.refused(attempt.task, error))
 
     def _start_process(self, attempt: Attempt, definition: ActivityDefinition) -> None:
         attempt.work = self._processes.submit(attempt, definition)
@@ -597,7 +650,9 @@ class ActivityExecutor:
         except BaseException as error:
             attempt.finish_threadsafe(activity_calls.refused(attempt.task, error))
             return
-        if definition.is_async or definition.executor == "process":  # it belongs elsewhere
+        if (
+            definition.is_async or definition.executor == "process" or self._own is not None
+        ):  # it belongs elsewhere
             attempt.threadsafe(lambda found: self._start(attempt, found), definition)
         else:
             _run_in_thread(attempt, definition)

@@ -5,6 +5,7 @@ fail later.
 from __future__ import annotations
 
 import os
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -97,6 +98,8 @@ class Plan:
     max_live_workflows: int = 1000
     deadlock_timeout: float | None = 2.0
     max_processes: int = 0
+    activity_executor: Executor | None = None
+    """Where `def` activities run, if not in threads of ours."""
     payload_limit: int | None = PAYLOAD_LIMIT
     activity_inbound: ActivityInboundInterceptor | None = None
     workflow_interceptors: tuple[InterceptWorkflow, ...] = ()
@@ -120,6 +123,19 @@ class Plan:
 
 VERIFY_VARIABLE = "HOURGLASS_VERIFY"
 """Stands in where a worker is not told what to verify: so that a test suite can verify everything."""
+
+
+def checked_executor(executor: Any) -> Executor | None:
+    """The author's executor for `def` activities. Raises `UsageError`."""
+    if isinstance(executor, ProcessPoolExecutor):
+        raise UsageError(
+            "activity_executor runs activities in threads: for processes there is @activity.defn(executor='process')"
+        )
+    if executor is not None and not isinstance(executor, Executor):
+        raise UsageError(
+            f"activity_executor must be an executor of concurrent.futures, not {type(executor).__name__}"
+        )
+    return executor
 
 
 def checked_verify(verify: Any) -> Verify:

@@ -67,6 +67,7 @@ class QueueServices:
                 self._heartbeat, service, self._cancel, codec=plan.codec, converter=plan.converter
             ),
             max_threads=config.max_concurrent_activities + config.max_concurrent_local_activities,
+            own=plan.activity_executor,
             limits=ExecutorLimits(max_processes=plan.max_processes, payload_limit=plan.payload_limit),
             client=client,
             inbound=plan.activity_inbound,

@@ -450,6 +450,7 @@ def complete(request: sv.CompleteActivity, scope: CallScope) -> Rpc:
     if request.failure is not None:
         rpc, message = _address("failed", request, scope)
         put_failure(message.failure, request.failure)
+        put_payloads(message.last_heartbeat_details.payloads, request.last_heartbeat_details)
     elif request.cancelled:
         rpc, message = _address("canceled", request, scope)
         put_payloads(message.details.payloads, request.cancelled_details)

@@ -116,7 +116,7 @@ def worker_settings(namespace: str, config: HandleConfig, identity: str) -> Temp
         task_types=_kinds(config.workflows, config.activities, local=config.workflows and config.activities),
         sticky_queue_schedule_to_start_timeout_millis=_millis(config.sticky_timeout),
         max_heartbeat_throttle_interval_millis=_millis(config.heartbeat_throttle),
-        default_heartbeat_throttle_interval_millis=_millis(config.heartbeat_throttle),
+        default_heartbeat_throttle_interval_millis=_millis(config.default_heartbeat_throttle),
         max_activities_per_second=config.max_activities_per_second,
         max_eager_activity_reservations_per_workflow_task=3 if config.activities else 0,
         graceful_shutdown_period_millis=_millis(config.graceful_shutdown),

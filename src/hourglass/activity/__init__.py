@@ -16,7 +16,9 @@ Activities run at least once. An attempt whose end the engine never hears of is 
 from __future__ import annotations
 
 from hourglass.activity._context import (
+    CancellationDetails,
     Info,
+    cancellation_details,
     cancelled,
     client,
     complete_async,
@@ -24,10 +26,13 @@ from hourglass.activity._context import (
     heartbeat_details,
     in_activity,
     info,
+    is_worker_shutdown,
     logger,
     metric_meter,
     publish,
     wait_cancelled,
+    wait_for_worker_shutdown,
+    wait_for_worker_shutdown_sync,
 )
 from hourglass.activity._definition import (
     Activity,
@@ -43,10 +48,12 @@ __all__ = [
     "Activity",
     "ActivityDefinition",
     "ActivityOptions",
+    "CancellationDetails",
     "Info",
     "PlainCallWarning",
     "RawPayload",
     "activity_definition",
+    "cancellation_details",
     "cancelled",
     "client",
     "complete_async",
@@ -55,8 +62,11 @@ __all__ = [
     "heartbeat_details",
     "in_activity",
     "info",
+    "is_worker_shutdown",
     "logger",
     "metric_meter",
     "publish",
     "wait_cancelled",
+    "wait_for_worker_shutdown",
+    "wait_for_worker_shutdown_sync",
 ]

@@ -21,7 +21,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -174,6 +175,38 @@ class Info:
         return bool(self.workflow_id)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CancellationDetails:
+    """Why an attempt was asked to stop."""
+
+    not_found: bool = False
+    """The engine does not know it any more: its run has ended, or a later attempt has begun."""
+    cancel_requested: bool = False
+    """The workflow, or a client, cancelled it."""
+    paused: bool = False
+    """An operator paused it."""
+    timed_out: bool = False
+    """It took longer than a timeout of its own allows."""
+    worker_shutdown: bool = False
+    """The worker shuts down, and the graceful time has passed."""
+    reset: bool = False
+    """An operator reset it."""
+
+    @staticmethod
+    def of(reason: str) -> CancellationDetails:
+        """From an engine's word for it, or the worker's own."""
+        return CancellationDetails(**{_CANCELLATIONS.get(reason, "not_found"): True})
+
+
+_CANCELLATIONS = {
+    "CANCELLED": "cancel_requested",
+    "NOT_FOUND": "not_found",
+    "PAUSED": "paused",
+    "RESET": "reset",
+    "TIMED_OUT": "timed_out",
+    "WORKER_SHUTDOWN": "worker_shutdown",
+}
+
 _making = threading.Lock()
 
 
@@ -197,12 +230,24 @@ class ActivityContext:
     which says what its info is and where its heartbeats go; its methods may be called in any thread.
     """
 
-    __slots__ = ("_delivered", "_info", "_told", "cancel_reason", "equipment", "last_details")
+    __slots__ = (
+        "__weakref__",
+        "_delivered",
+        "_info",
+        "_told",
+        "_waiters",
+        "cancel_reason",
+        "equipment",
+        "is_worker_shutdown",
+        "last_details",
+    )
 
     def __init__(self, equipment: Equipment, last_details: Payloads) -> None:
         self.equipment = equipment
         self.last_details = last_details
         self.cancel_reason: str | None = None
+        self.is_worker_shutdown = False
+        self._waiters: list[Callable[[], object]] | None = None  # for the worker's shutdown
         self._info: Info | None = None
         self._told: threading.Event | None = None
         self._delivered = False
@@ -229,6 +274,31 @@ class ActivityContext:
             self.cancel_reason = reason
         if self._told is not None:
             self._told.set()
+        if reason == "WORKER_SHUTDOWN":
+            self.worker_stops()
+
+    def worker_stops(self) -> None:
+        """The worker takes no new work; the attempt goes on for the graceful time."""
+        with _making:
+            self.is_worker_shutdown = True
+            waiters, self._waiters = self._waiters, None
+        for wake in waiters or ():
+            wake()
+
+    @contextmanager
+    def when_worker_stops(self, wake: Callable[[], object]) -> Iterator[None]:
+        """Within the block: `wake` is called, in any thread, when the worker begins to shut down, or now if it has."""
+        with _making:
+            if not (at_once := self.is_worker_shutdown):
+                self._waiters = [*(self._waiters or ()), wake]
+        if at_once:
+            wake()
+        try:
+            yield
+        finally:
+            with _making:
+                if self._waiters and wake in self._waiters:
+                    self._waiters.remove(wake)
 
     @property
     def cancelled(self) -> bool:
@@ -387,6 +457,41 @@ def wait_cancelled(timeout: timedelta | float | None = None) -> bool:
             "by asyncio.CancelledError at its next await"
         )
     return context.wait_cancelled(limit)
+
+
+def cancellation_details() -> CancellationDetails | None:
+    """Why this activity was asked to stop; None if it was not."""
+    reason = _require("cancellation_details()").cancel_reason
+    return None if reason is None else CancellationDetails.of(reason)
+
+
+def is_worker_shutdown() -> bool:
+    """Whether the worker has begun to shut down: it takes no new work, and this attempt is asked to stop when the graceful
+    time has passed. A process activity hears of it only then.
+    """
+    return _require("is_worker_shutdown()").is_worker_shutdown
+
+
+def wait_for_worker_shutdown_sync(timeout: timedelta | float | None = None) -> bool:
+    """Block this thread until the worker begins to shut down: True then, False if the time passes first."""
+    limit = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    context = _require("wait_for_worker_shutdown_sync()")
+    if asyncio._get_running_loop() is not None:
+        raise UsageError(
+            "activity.wait_for_worker_shutdown_sync() would block the loop that runs all async activities: await "
+            "activity.wait_for_worker_shutdown()"
+        )
+    begun = threading.Event()
+    with context.when_worker_stops(begun.set):
+        return begun.wait(limit)
+
+
+async def wait_for_worker_shutdown() -> None:
+    """In an `async def` activity: wait until the worker begins to shut down."""
+    context = _require("wait_for_worker_shutdown()")
+    loop, begun = asyncio.get_running_loop(), asyncio.Event()
+    with context.when_worker_stops(lambda: loop.call_soon_threadsafe(begun.set)):
+        await begun.wait()
 
 
 def client() -> Client:

@@ -16,15 +16,20 @@ from hourglass._engine.definition import check_name
 from hourglass.activity import (
     Activity,
     Info,
+    cancellation_details,
     cancelled,
     complete_async,
     heartbeat,
     in_activity,
     info,
+    is_worker_shutdown,
     logger,
     metric_meter,
     wait_cancelled,
+    wait_for_worker_shutdown,
+    wait_for_worker_shutdown_sync,
 )
+from hourglass.activity import CancellationDetails as ActivityCancellationDetails
 from hourglass.activity import client as _client
 from hourglass.activity._definition import check_executor, check_function
 from hourglass.activity._options import FOREIGN_DEFAULTS
@@ -34,13 +39,16 @@ if TYPE_CHECKING:
     from hourglass.aio.client import Client
 
 __all__ = [
+    "ActivityCancellationDetails",
     "Info",
+    "cancellation_details",
     "client",
     "defn",
     "heartbeat",
     "in_activity",
     "info",
     "is_cancelled",
+    "is_worker_shutdown",
     "logger",
     "metric_meter",
     "payload_converter",
@@ -48,6 +56,8 @@ __all__ = [
     "shield_thread_cancel_exception",
     "wait_for_cancelled",
     "wait_for_cancelled_sync",
+    "wait_for_worker_shutdown",
+    "wait_for_worker_shutdown_sync",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])

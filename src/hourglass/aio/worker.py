@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from datetime import timedelta
 from types import TracebackType
 from typing import Any
@@ -36,7 +37,6 @@ class UnsandboxedWorkflowRunner:
 
 _IGNORED = frozenset(
     (
-        "activity_executor",
         "debug_mode",
         "disable_eager_activity_execution",
         "disable_safe_workflow_eviction",
@@ -81,6 +81,8 @@ class Worker:
         }
         if said.pop("nexus_service_handlers", None):
             raise UsageError("a Worker has no nexus_service_handlers here: Nexus is not supported")
+        if isinstance(said.get("activity_executor"), ProcessPoolExecutor):
+            del said["activity_executor"]  # threads do as well
         self.wrapped = _worker.Worker(
             client.wrapped,
             task_queue,

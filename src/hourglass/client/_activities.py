@@ -62,14 +62,17 @@ def complete(session: ClientSession, reference: ActivityReference, result: Any) 
     )
 
 
-def fail(session: ClientSession, reference: ActivityReference, error: BaseException) -> ClientOperation[None]:
-    """The activity failed."""
+def fail(
+    session: ClientSession, reference: ActivityReference, error: BaseException, details: Sequence[Any] = ()
+) -> ClientOperation[None]:
+    """The activity failed; the next attempt finds these details of a last heartbeat."""
     if not isinstance(error, BaseException):
         raise UsageError(f"an activity fails with an exception, not {type(error).__name__}")
     return asking(
         CompleteActivity(
             **reference.address(),
             failure=session.converter.to_failure(error),
+            last_heartbeat_details=tuple(session.converter.encode_all(details)),
             identity=session.identity,
         ),
         nothing,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
@@ -288,9 +288,11 @@ class AsyncActivityHandle(ActivityHandleFacts):
         """The activity returned `result`."""
         await self._session.arun(_activities.complete(self._session, self._reference, result))
 
-    async def fail(self, error: BaseException) -> None:
-        """The activity failed with `error`; it is retried as its policy says."""
-        await self._session.arun(_activities.fail(self._session, self._reference, error))
+    async def fail(self, error: BaseException, *, last_heartbeat_details: Sequence[Any] = ()) -> None:
+        """The activity failed with `error`; it is retried as its policy says, and the next attempt finds these details."""
+        await self._session.arun(
+            _activities.fail(self._session, self._reference, error, last_heartbeat_details)
+        )
 
     async def cancel(self, *details: Any) -> None:
         """The activity ended because its cancellation was requested."""

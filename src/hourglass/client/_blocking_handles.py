@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
@@ -281,9 +281,9 @@ class ActivityHandle(ActivityHandleFacts):
         """The activity returned `result`."""
         self._session.run(_activities.complete(self._session, self._reference, result))
 
-    def fail(self, error: BaseException) -> None:
-        """The activity failed with `error`; it is retried as its policy says."""
-        self._session.run(_activities.fail(self._session, self._reference, error))
+    def fail(self, error: BaseException, *, last_heartbeat_details: Sequence[Any] = ()) -> None:
+        """The activity failed with `error`; it is retried as its policy says, and the next attempt finds these details."""
+        self._session.run(_activities.fail(self._session, self._reference, error, last_heartbeat_details))
 
     def cancel(self, *details: Any) -> None:
         """The activity ended because its cancellation was requested."""

@@ -98,6 +98,8 @@ class Converter:
                 pass  # once more and thoroughly, where each reason has its message
         if type is Payload:
             return payload
+        if type is RawPayload:
+            return RawPayload(payload, self)
         try:
             return _decode(payload, type)
         except Mismatch as mismatch:
@@ -114,7 +116,9 @@ class Converter:
 
 
 class RawPayload:
-    """An argument of something dynamic, not yet decoded. Given as an argument it travels on as it is."""
+    """A value that is not yet decoded: an argument of something dynamic, or a parameter or result of this type. Given as an
+    argument, or returned, it travels on as it is.
+    """
 
     __slots__ = ("_converter", "payload")
 

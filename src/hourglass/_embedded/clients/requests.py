@@ -479,7 +479,9 @@ async def complete_activity(engine: Engine, request: s.CompleteActivity) -> Pend
 
     def end(run: Run, now: int) -> Transition:
         if failure is not None:
-            return transitions.fail_activity(run, activity, failure, who, now)
+            return transitions.fail_activity(
+                run, activity, failure, who, now, details=request.last_heartbeat_details
+            )
         if request.cancelled:
             return transitions.cancel_activity(run, activity, request.cancelled_details, who, now)
         return transitions.complete_activity(run, activity, request.result, who, now)

@@ -281,10 +281,12 @@ def complete_activity(
 
 
 def fail_activity(
-    run: Run, activity: OpenActivity, failure: Failure, identity: str, now_ns: int
+    run: Run, activity: OpenActivity, failure: Failure, identity: str, now_ns: int, *, details: Payloads = ()
 ) -> Transition:
-    """An attempt failed: try again, or give up."""
+    """An attempt failed: try again, or give up. Details take the place of those of its last heartbeat."""
     draft = Draft(run, now_ns)
+    if details:
+        activity = msgspec.structs.replace(activity, heartbeat_details=details)
     match activities.next_attempt(activity, failure, now_ns):
         case OpenActivity() as again:
             draft.put_activity(again)

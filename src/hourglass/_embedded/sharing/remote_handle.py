@@ -85,7 +85,7 @@ class RemoteHandle:
         self._tasks_ended = self._activities_ended = False
         self._broken: HandleBroken | None = None
         self._heartbeat_timeouts: dict[bytes, float] = {}
-        self._heartbeats = Heartbeats(RealClock(), config.heartbeat_throttle, self._beat)
+        self._heartbeats = Heartbeats(RealClock(), config, self._beat)
         self._answers = _Answers()
         self._will_send = False
 

@@ -39,9 +39,10 @@ class _Pause:
 class Heartbeats:
     """Lets heartbeats pass to `send`, at most one per attempt and interval."""
 
-    def __init__(self, clock: Clock, longest: float, send: Callable[[bytes, Payloads], None]) -> None:
+    def __init__(self, clock: Clock, config: HandleConfig, send: Callable[[bytes, Payloads], None]) -> None:
         self._clock = clock
-        self._longest = longest
+        self._longest = config.heartbeat_throttle
+        self._without_timeout = min(config.default_heartbeat_throttle, self._longest)
         self._send = send
         self.pauses: dict[bytes, _Pause] = {}
         """The attempts whose next heartbeat waits."""
@@ -52,7 +53,7 @@ class Heartbeats:
         if pause is not None:
             pause.newest = details
             return
-        interval = min(self._longest, timeout * _PART_OF_TIMEOUT) if timeout else self._longest
+        interval = min(self._longest, timeout * _PART_OF_TIMEOUT) if timeout else self._without_timeout
         if interval > 0:
             end = self._clock.call_after(to_ns(interval), lambda: self._resume(token, timeout))
             self.pauses[token] = _Pause(end)

@@ -92,9 +92,7 @@ class EngineHandle:
         self._will_give = False
         self._closing = False
         self._grace: Cancel | None = None
-        self._heartbeats = Heartbeats(
-            engine.clock, config.heartbeat_throttle, engine.attempts.record_heartbeat
-        )
+        self._heartbeats = Heartbeats(engine.clock, config, engine.attempts.record_heartbeat)
         engine.queues.join(self)
         engine.deployments.joined(self)
 

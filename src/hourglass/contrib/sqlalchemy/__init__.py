@@ -1,0 +1,16 @@
+"""SQLAlchemy: steps that happen exactly once in your database, and workflows that start with its transactions. `pip install
+hourglass-temporal[sqlalchemy]`, for PostgreSQL and SQLite.
+
+    _tables         the tables in your database: `metadata`, `create_tables`, `purge`
+    outbox          workflows that start, and signals that are sent, with your transaction
+    _transactional  `@transactional`: an activity whose effect and record commit together
+"""
+
+from __future__ import annotations
+
+from hourglass.contrib.sqlalchemy import outbox
+from hourglass.contrib.sqlalchemy._tables import create_tables, metadata, purge
+from hourglass.contrib.sqlalchemy._transactional import transactional
+from hourglass.contrib.sqlalchemy.outbox import Outbox
+
+__all__ = ["Outbox", "create_tables", "metadata", "outbox", "purge", "transactional"]

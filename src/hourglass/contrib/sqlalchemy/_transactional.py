@@ -1,0 +1,327 @@
+"""`@transactional`: an activity whose effect in your database, and the record that it was done, commit together.
+
+An attempt begins with the insertion of its record, which is also its lock: PostgreSQL makes another attempt of the same
+activity wait for the row, SQLite has one writer. An attempt that finds the row returns the result in it, and does nothing.
+One that inserted it does the work, enters the result and commits: a process that dies before the commit leaves neither effect nor
+record, one that dies after it leaves both.
+
+Invariants:
+
+- A record without a result is never committed: a commit of the author's own is refused before it reaches the database.
+- The first statement of the transaction writes. So SQLite's lock is taken at once and waited for, in all of its drivers'
+  modes; a read that comes first could not be followed by a write once another connection has written.
+- All attempts of an activity have the same key, and an attempt has one transaction.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
+
+import msgspec
+from sqlalchemy import Connection, Engine, event, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+
+from hourglass import activity
+from hourglass.activity._context import ActivityContext, DeferredCompletion, Equipment, check_size, current
+from hourglass.contrib.sqlalchemy._tables import check_database, now, steps
+from hourglass.converter import Payload, Signature
+from hourglass.errors import ApplicationError, DefinitionError, UsageError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+X = TypeVar("X", Session, Connection, AsyncSession, AsyncConnection)
+
+EngineSource: TypeAlias = Engine | AsyncEngine | Callable[[], Engine | AsyncEngine]
+
+_KINDS: tuple[type, ...] = (Session, Connection, AsyncSession, AsyncConnection)
+_INSERTS: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
+
+
+class _Decorator(Protocol):
+    @overload
+    def __call__(self, fn: Callable[Concatenate[X, P], R], /) -> Callable[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[S, X, P], R], /) -> Callable[Concatenate[S, P], R]: ...
+
+
+def transactional(engine: EngineSource, /) -> _Decorator:
+    """Run a function in one transaction of your database, exactly once for each activity:
+
+        @activity.defn
+        @transactional(engine)
+        def charge(session: Session, order: str, cents: int) -> str: ...
+
+    Its first parameter (of a method the second) is given here, the others by the caller. By the parameter's type it is a
+    `Session` or a `Connection`; in an `async def`, with an `AsyncEngine`, an `AsyncSession` or `AsyncConnection`. The transaction
+    is committed when the function returns and rolled back when it raises; do neither in it. With it commits a row that
+    holds the result: an attempt that finds the row returns that, and the function is not called.
+
+    `engine` may be a function that returns it. Called outside an activity, as in a unit test, the function runs in a
+    transaction and nothing is recorded.
+    """
+    if not isinstance(engine, (Engine, AsyncEngine)) and not callable(engine):
+        raise DefinitionError(
+            f"@transactional takes an Engine, or what returns one, not {type(engine).__name__}"
+        )
+    return cast(_Decorator, functools.partial(_decorate, engine))
+
+
+def _decorate(engine: EngineSource, fn: Callable[..., Any], /) -> Callable[..., Any]:
+    if isinstance(fn, activity.Activity):
+        raise DefinitionError(f"put @transactional below @activity.defn on {fn.name}, next to the function")
+    function = _Function.of(fn)
+
+    if function.is_async:
+
+        @functools.wraps(fn)
+        async def run_async(*args: Any, **kwargs: Any) -> Any:
+            return await _run_async(_engine(engine, AsyncEngine, fn), function, args, kwargs)
+
+        vars(run_async)["__signature__"] = function.outer
+        return run_async
+
+    @functools.wraps(fn)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return _run(_engine(engine, Engine, fn), function, args, kwargs)
+
+    vars(run)["__signature__"] = function.outer
+    return run
+
+
+E = TypeVar("E", Engine, AsyncEngine)
+
+
+def _engine(source: EngineSource, kind: type[E], fn: Callable[..., Any]) -> E:
+    found = source if isinstance(source, (Engine, AsyncEngine)) else source()
+    if not isinstance(found, kind):
+        what = "an async def" if kind is AsyncEngine else "a def"
+        raise UsageError(
+            f"{fn.__qualname__} is {what}: @transactional needs an {kind.__name__} for it, not {type(found).__name__}"
+        )
+    check_database(found.dialect.name)
+    return found
+
+
+# --- the function ---------------------------------------------------------------------------------
+
+
+class _Function(NamedTuple):
+    """A function with a parameter for the session or connection."""
+
+    fn: Callable[..., Any]
+    at: int
+    """Which of its parameters that is."""
+    kind: type[Any]
+    outer: inspect.Signature
+    """The signature without it."""
+    is_async: bool
+    signature: Signature
+
+    @classmethod
+    def of(cls, fn: Callable[..., Any]) -> _Function:
+        inner = inspect.signature(fn)
+        parameters = list(inner.parameters.values())
+        kinds = [_kind(fn, parameter) for parameter in parameters[:2]]
+        at, kind = next(((at, kind) for at, kind in enumerate(kinds) if kind is not None), (0, None))
+        if kind is None:
+            raise DefinitionError(
+                f"{fn.__qualname__}: the first parameter of a function under @transactional is a Session or a Connection of "
+                "SQLAlchemy, and its annotation says which"
+            )
+        is_async = inspect.iscoroutinefunction(fn)
+        if is_async != issubclass(kind, (AsyncSession, AsyncConnection)):
+            raise DefinitionError(
+                f"{fn.__qualname__}: an async def takes an AsyncSession or AsyncConnection, a def a Session or Connection"
+            )
+        outer = inner.replace(parameters=[*parameters[:at], *parameters[at + 1 :]])
+        return cls(fn, at, kind, outer, is_async, Signature.of(fn, what=fn.__qualname__))
+
+    def call(self, given: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.fn(*args[: self.at], given, *args[self.at :], **kwargs)
+
+
+def _kind(fn: Callable[..., Any], parameter: inspect.Parameter) -> type[Any] | None:
+    annotation = parameter.annotation
+    if isinstance(annotation, str):
+        found = getattr(fn, "__globals__", {}).get(annotation)
+        if found is None:  # imported for type checkers only, or as a module's attribute
+            last = annotation.rpartition(".")[2]
+            found = next((kind for kind in _KINDS if kind.__name__ == last), None)
+        annotation = found
+    return annotation if isinstance(annotation, type) and issubclass(annotation, _KINDS) else None
+
+
+# --- the transaction ------------------------------------------------------------------------------
+
+
+def _run(engine: Engine, function: _Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    record = _Record.of_this_attempt(function)
+    with engine.connect() as connection:
+        _refuse_autocommit(connection)
+        with connection.begin() as transaction:
+            if record is not None and not record.insert(connection):
+                return record.result(connection)
+            with _uncommitted(connection, function):
+                if issubclass(function.kind, Connection):
+                    value = function.call(connection, args, kwargs)
+                else:
+                    with function.kind(bind=connection) as session:
+                        value = function.call(session, args, kwargs)
+                        session.flush()
+            _check_open(transaction.is_active, function)
+            if record is not None:
+                record.enter(connection, value)
+    return value
+
+
+async def _run_async(
+    engine: AsyncEngine, function: _Function, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    record = _Record.of_this_attempt(function)
+    async with engine.connect() as connection:
+        await connection.run_sync(_refuse_autocommit)
+        async with connection.begin() as transaction:
+            if record is not None and not await connection.run_sync(record.insert):
+                return await connection.run_sync(record.result)
+            assert connection.sync_connection is not None
+            with _uncommitted(connection.sync_connection, function):
+                if issubclass(function.kind, AsyncConnection):
+                    value = await _awaited(function.call(connection, args, kwargs))
+                else:
+                    async with function.kind(bind=connection) as session:
+                        value = await _awaited(function.call(session, args, kwargs))
+                        await session.flush()
+            _check_open(transaction.is_active, function)
+            if record is not None:
+                await connection.run_sync(record.enter, value)
+    return value
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result
+
+
+@contextmanager
+def _uncommitted(connection: Connection, function: _Function) -> Iterator[None]:
+    """While the function runs, nothing commits: the record has no result yet."""
+
+    def refuse(connection: Connection) -> None:
+        # SQLAlchemy takes a commit that raises for the end of the transaction, and would give the connection back with
+        # the transaction still open in the database, for the next user to commit.
+        connection.connection.rollback()
+        raise _never_again(
+            f"{function.fn.__qualname__} commits its transaction itself: @transactional commits it, together with the "
+            "record, when the function returns. Leave the commit out"
+        )
+
+    event.listen(connection, "commit", refuse)
+    try:
+        yield
+    except DeferredCompletion:
+        raise _never_again(
+            f"{function.fn.__qualname__} calls activity.complete_async(): what is completed from outside has no result to "
+            "record in its transaction"
+        ) from None
+    finally:
+        event.remove(connection, "commit", refuse)
+
+
+def _check_open(is_active: bool, function: _Function) -> None:
+    if not is_active:
+        raise _never_again(
+            f"{function.fn.__qualname__} rolls its transaction back itself, and the record with it: raise an error instead, "
+            "or use begin_nested()"
+        )
+
+
+def _refuse_autocommit(connection: Connection) -> None:
+    said = connection.get_execution_options().get("isolation_level")
+    if (said or getattr(connection.dialect, "_on_connect_isolation_level", None)) == "AUTOCOMMIT":
+        raise _never_again(
+            "@transactional needs transactions, and the engine's isolation level is AUTOCOMMIT: give it "
+            'engine.execution_options(isolation_level="READ COMMITTED")'
+        )
+
+
+def _never_again(message: str) -> ApplicationError:
+    """An error of the program: the next attempt would end the same way."""
+    return ApplicationError(message, type="UsageError", non_retryable=True)
+
+
+# --- the record -----------------------------------------------------------------------------------
+
+
+_begun: weakref.WeakSet[ActivityContext] = weakref.WeakSet()
+"""The attempts that have had their transaction."""
+
+
+class _Record(NamedTuple):
+    """The row of one activity. All attempts have the same key."""
+
+    key: dict[str, str]
+    activity_type: str
+    return_type: Any
+    equipment: Equipment
+
+    @classmethod
+    def of_this_attempt(cls, function: _Function) -> _Record | None:
+        """The record of the attempt that runs here; None outside activities."""
+        context = current.get()
+        if context is None:
+            return None
+        info = context.info
+        if info.is_local and info.activity_id.isdecimal():
+            # A local activity gets another number after a long pause between two attempts, as Temporal's SDKs do it.
+            raise _never_again(
+                f"activity {info.activity_type} is @transactional and was called as a local activity, whose id is not the "
+                "same in all attempts: call it without .local, with .options(activity_id=…), or by workflow.step"
+            )
+        if context in _begun:
+            raise _never_again(
+                f"activity {info.activity_type} calls a second @transactional function: the record of an activity holds the "
+                "result of one. Do both in one function, or make each an activity"
+            )
+        _begun.add(context)
+        key = {
+            "namespace": info.namespace,
+            "workflow_id": info.workflow_id,
+            "run_id": info.workflow_run_id,
+            "activity_id": info.activity_id,
+        }
+        return cls(key, info.activity_type, function.signature.return_type, context.equipment)
+
+    def insert(self, connection: Connection) -> bool:
+        """Insert it, and wait for another attempt that has; False if that has committed."""
+        insertion = _INSERTS[connection.dialect.name](steps).values(
+            **self.key, activity_type=self.activity_type, recorded_at=now()
+        )
+        # Not by `rowcount`, which some drivers do not tell of an insertion.
+        inserted = insertion.on_conflict_do_nothing().returning(steps.c.activity_id)
+        return connection.execute(inserted).first() is not None
+
+    def enter(self, connection: Connection, value: Any) -> None:
+        """Enter the result."""
+        payload = self.equipment.converter.encode(value)
+        # Measured here as the worker will: refused after the commit, the step could never end.
+        check_size((payload,), self.equipment.payload_limit, f"the result of activity {self.activity_type}")
+        connection.execute(update(steps).where(*self._mine()).values(result=msgspec.json.encode(payload)))
+
+    def result(self, connection: Connection) -> Any:
+        """What an earlier attempt entered."""
+        found = connection.execute(select(steps.c.result).where(*self._mine())).scalar_one_or_none()
+        if found is None:
+            raise ApplicationError(
+                f"the record of activity {self.activity_type} has just been removed", type="RecordRemoved"
+            )
+        return self.equipment.converter.decode(msgspec.json.decode(found, type=Payload), self.return_type)
+
+    def _mine(self) -> list[Any]:
+        return [steps.c[name] == value for name, value in self.key.items()]

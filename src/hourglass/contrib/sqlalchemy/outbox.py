@@ -1,0 +1,324 @@
+"""The outbox: workflows that are started, and signals that are sent, if and only if your transaction commits.
+
+    with Session(engine) as session, session.begin():
+        session.add(order)
+        outbox.start_workflow(session, checkout, order.id, id=f"order-{order.id}")
+
+A row is a request with its request id, kept until an engine has taken it. An `Outbox` brings rows there, at least once; engines
+know a request id that they have seen, so the workflow starts once, and the signal arrives once. The rows of one workflow id are
+sent in the order in which they were written: a signal never overtakes the start before it.
+
+Several may run at once, in any processes. Each takes rows for half a minute in a short transaction, sends them, and
+deletes them: no transaction is open while an engine is asked, and the rows of an `Outbox` that was killed are taken by
+another one after that.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
+
+import msgspec
+from sqlalchemy import Connection, Engine, delete, exists, insert, select, update
+from sqlalchemy.orm import Session
+
+from hourglass._contract.ids import new_id
+from hourglass._contract.service import Request, SignalWorkflow, StartWorkflow
+from hourglass._engine.options import Duration, check_text, seconds
+from hourglass.client import AsyncClient, Client
+from hourglass.client._options import StartOptions, start_request
+from hourglass.client._session import asking, nothing
+from hourglass.contrib.sqlalchemy._tables import check_database, now
+from hourglass.contrib.sqlalchemy._tables import outbox as rows
+from hourglass.converter import Converter, default_converter
+from hourglass.errors import (
+    HourglassError,
+    NamespaceNotFoundError,
+    ServiceError,
+    UsageError,
+    WorkflowAlreadyStartedError,
+    WorkflowNotFoundError,
+)
+from hourglass.workflow import Channel
+from hourglass.workflow._references import given_message, given_workflow
+
+__all__ = ["Outbox", "signal", "start_workflow"]
+
+logger = logging.getLogger("hourglass.outbox")
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+_KINDS: dict[str, type[Request[Any]]] = {"start": StartWorkflow, "signal": SignalWorkflow}
+_LEASE = timedelta(seconds=30)
+_LONGEST_PAUSE = 60.0
+_AT_ONCE = 20
+_REFUSALS = frozenset({"INVALID_ARGUMENT", "PERMISSION_DENIED", "UNIMPLEMENTED", "FAILED_PRECONDITION"})
+"""Answers that the next try would get again."""
+
+
+# --- writing, in your transaction -----------------------------------------------------------------
+
+
+@overload
+def start_workflow(
+    session: Session | Connection,
+    workflow: str,
+    /,
+    *args: Any,
+    converter: Converter = default_converter,
+    **options: Unpack[StartOptions],
+) -> str: ...
+@overload
+def start_workflow(
+    session: Session | Connection,
+    workflow: Callable[[*Ts], Any],
+    /,
+    *args: *Ts,
+    converter: Converter = default_converter,
+    **options: Unpack[StartOptions],
+) -> str: ...
+def start_workflow(  # type: ignore[misc]
+    session: Session | Connection,
+    workflow: Any,
+    /,
+    *args: Any,
+    converter: Converter = default_converter,
+    **options: Any,
+) -> str:
+    """Start a workflow when the transaction of this session or connection has committed; returns the workflow's id.
+
+    Takes what `client.start_workflow` takes; all is checked and encoded now. `converter` is for a client that has one of its
+    own. If a workflow of this id runs already when the row is sent, that is taken for the one that was asked for.
+    """
+    request = start_request(given_workflow(workflow), args, options, converter, identity="")
+    _write(session, "start", request.workflow_id, request)
+    return request.workflow_id
+
+
+@overload
+def signal(
+    session: Session | Connection,
+    workflow_id: str,
+    signal: str,
+    /,
+    *args: Any,
+    run_id: str | None = None,
+    converter: Converter = default_converter,
+) -> None: ...
+@overload
+def signal(
+    session: Session | Connection,
+    workflow_id: str,
+    signal: Channel[T],
+    value: T,
+    /,
+    *,
+    run_id: str | None = None,
+    converter: Converter = default_converter,
+) -> None: ...
+@overload
+def signal(
+    session: Session | Connection,
+    workflow_id: str,
+    signal: Callable[[*Ts], None],
+    /,
+    *args: *Ts,
+    run_id: str | None = None,
+    converter: Converter = default_converter,
+) -> None: ...
+def signal(  # type: ignore[misc]
+    session: Session | Connection,
+    workflow_id: str,
+    signal: Any,
+    /,
+    *args: Any,
+    run_id: str | None = None,
+    converter: Converter = default_converter,
+) -> None:
+    """Send a signal, given as its name, a channel or a decorated method, when the transaction has committed."""
+    if not isinstance(workflow_id, str) or not workflow_id:
+        raise UsageError("the id of a workflow must be a text that is not empty")
+    given = given_message("signal", signal)
+    request = SignalWorkflow(
+        workflow_id=check_text(workflow_id, "the id of a workflow"),
+        run_id=check_text(run_id or "", "run_id"),
+        signal_name=given.name,
+        arguments=given.encode(converter, args),
+        request_id=new_id(),
+    )
+    _write(session, "signal", workflow_id, request)
+
+
+def _write(session: Session | Connection, kind: str, workflow_id: str, request: Request[Any]) -> None:
+    if not isinstance(session, (Session, Connection)):
+        raise UsageError(
+            f"the outbox is written with a Session or a Connection, not {type(session).__name__}; of an async one: "
+            "await session.run_sync(outbox.start_workflow, …)"
+        )
+    session.execute(
+        insert(rows).values(
+            kind=kind,
+            workflow_id=workflow_id,
+            request=msgspec.json.encode(request),
+            written_at=now(),
+            due_at=now(),
+        )
+    )
+
+
+# --- sending --------------------------------------------------------------------------------------
+
+
+class _Row(msgspec.Struct, frozen=True):
+    """A row that this relay has taken until `until`."""
+
+    id: int
+    kind: str
+    request: bytes
+    attempts: int
+    until: datetime
+
+
+class Outbox:
+    """Sends what stands in the outbox of a database to a client's engine.
+
+    `with Outbox(engine, client): …` sends in the background; `run()` sends in this thread until `stop()`; `deliver()` sends what
+    is there now. Any number may work at once. What an engine refuses for good (a signal to a workflow that is not there, an
+    invalid request) is logged and kept with its error (`refused_at`, `last_error`), and does not hold up what comes
+    after it; anything else is tried again, after a pause that grows to a minute.
+    """
+
+    def __init__(
+        self, engine: Engine, client: Client | AsyncClient, *, poll_interval: Duration = 0.5
+    ) -> None:
+        if not isinstance(engine, Engine):
+            raise UsageError(f"an Outbox needs an Engine, not {type(engine).__name__}")
+        if not isinstance(client, (Client, AsyncClient)):
+            raise UsageError(f"an Outbox needs a Client or an AsyncClient, not {type(client).__name__}")
+        check_database(engine.dialect.name)
+        self._engine = engine
+        self._session = client._session
+        self._pause = seconds(poll_interval, "poll_interval")
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def run(self) -> None:
+        """Send what comes, until `stop` is called. A database that does not answer is asked again."""
+        failing = False
+        while not self._over.is_set():
+            try:
+                busy = self.deliver() > 0
+                failing = False
+            except Exception as error:
+                busy = False
+                if not failing:  # once, not twice a second
+                    logger.warning("the outbox cannot be read: %s: %s", type(error).__name__, error)
+                failing = True
+            if not busy:
+                self._over.wait(self._pause)
+
+    def stop(self) -> None:
+        """Let `run` return when it has sent what it has taken."""
+        self._over.set()
+
+    def __enter__(self) -> Outbox:
+        if self._thread is not None:
+            raise UsageError("this Outbox runs already")
+        self._over.clear()
+        self._thread = threading.Thread(target=self.run, name="hourglass-outbox", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def deliver(self) -> int:
+        """Send what is due now, and return how many rows have gone."""
+        gone = 0
+        while taken := self._take():
+            gone += sum([self._send(row) for row in taken])
+            if self._over.is_set() and self._thread is not None:
+                break
+        return gone
+
+    def retry_refused(self) -> int:
+        """Try again what was refused, once you have mended the reason; returns how many rows."""
+        again = update(rows).where(rows.c.refused_at.is_not(None)).values(refused_at=None, due_at=now())
+        with self._engine.begin() as connection:
+            return connection.execute(again).rowcount
+
+    def _take(self) -> Sequence[_Row]:
+        """Rows that are due, each the first of its workflow id, for `_LEASE`."""
+        earlier = rows.alias()
+        is_first = ~exists().where(
+            earlier.c.workflow_id == rows.c.workflow_id,
+            earlier.c.id < rows.c.id,
+            earlier.c.refused_at.is_(None),
+        )
+        due = (
+            select(rows.c.id)
+            .where(rows.c.due_at <= now(), rows.c.refused_at.is_(None), is_first)
+            .order_by(rows.c.id)
+            .limit(_AT_ONCE)
+            .with_for_update(skip_locked=True)  # of PostgreSQL; SQLite has one writer, and no such words
+        )
+        until = now() + _LEASE
+        taking = (
+            update(rows)
+            .where(rows.c.id.in_(due.scalar_subquery()))
+            .values(due_at=until)
+            .returning(rows.c.id, rows.c.kind, rows.c.request, rows.c.attempts)
+        )
+        with self._engine.begin() as connection:
+            found = connection.execute(taking).all()
+        return [
+            _Row(row.id, row.kind, row.request, row.attempts, until)
+            for row in sorted(found, key=lambda row: row.id)
+        ]
+
+    def _send(self, row: _Row) -> bool:
+        try:
+            request = msgspec.json.decode(row.request, type=_KINDS[row.kind])
+            self._session.run(asking(request, nothing))
+        except WorkflowAlreadyStartedError:
+            logger.info("outbox row %d: a workflow of this id is there already", row.id)
+        except (HourglassError, msgspec.MsgspecError, KeyError) as error:
+            self._failed(row, error)
+            return False
+        # Only while it is ours: after the lease another relay may have it.
+        self._change(row, delete(rows))
+        return True
+
+    def _failed(self, row: _Row, error: Exception) -> None:
+        said = f"{type(error).__name__}: {error}"[:1000]
+        values: dict[str, Any] = {"attempts": row.attempts + 1, "last_error": said}
+        if _is_refusal(error):
+            values["refused_at"] = now()
+            logger.error("outbox row %d is refused, and not sent again: %s", row.id, said)
+        else:
+            pause = min(0.5 * 2.0 ** min(row.attempts, 10), _LONGEST_PAUSE)
+            values["due_at"] = now() + timedelta(seconds=pause)
+            logger.warning("outbox row %d could not be sent, and is in %g s: %s", row.id, pause, said)
+        self._change(row, update(rows).values(**values))
+
+    def _change(self, row: _Row, statement: Any) -> None:
+        with self._engine.begin() as connection:
+            connection.execute(statement.where(rows.c.id == row.id, rows.c.due_at == row.until))
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether the next try would end the same way: the engine said so, or the row cannot be read."""
+    if isinstance(error, ServiceError):
+        refused = isinstance(error, (WorkflowNotFoundError, NamespaceNotFoundError))
+        return refused or error.status in _REFUSALS
+    return isinstance(error, (msgspec.MsgspecError, KeyError))

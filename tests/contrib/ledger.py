@@ -1,0 +1,82 @@
+"""A program that pays invoices in a database of its own, and dies where it is told to; run by `test_transactional`.
+
+    python -m ledger FILE DATABASE MARKS
+
+For each place it dies once: the file MARKS/<place> says that it has. It prints the results when all have been paid.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from sqlalchemy import Column, Engine, Integer, MetaData, Table, Text, create_engine, insert
+from sqlalchemy.orm import Session
+
+from hourglass import Client, RetryPolicy, Worker, activity, workflow
+from hourglass.contrib.sqlalchemy import create_tables, transactional
+
+PLACES = ("before the transaction", "before the effect", "before the commit", "after the commit")
+
+payments = Table(
+    "payments",
+    MetaData(),
+    Column("id", Integer, primary_key=True),
+    Column("invoice", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+)
+
+
+def die_at(place: str, invoice: str) -> None:
+    mark = Path(sys.argv[3], place)
+    if place == invoice and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def database() -> Engine:
+    return engine
+
+
+@transactional(database)
+def pay(session: Session, invoice: str) -> int:
+    attempt = activity.info().attempt
+    die_at("before the effect", invoice)
+    session.execute(insert(payments).values(invoice=invoice, attempt=attempt))
+    die_at("before the commit", invoice)
+    return attempt
+
+
+@activity.defn(
+    start_to_close_timeout=3,
+    heartbeat_timeout=None,
+    retry_policy=RetryPolicy(initial_interval=0.01, maximum_interval=0.1),
+)
+def settle(invoice: str) -> int:
+    die_at("before the transaction", invoice)
+    attempt = pay(invoice)
+    die_at("after the commit", invoice)
+    return attempt
+
+
+@workflow.defn
+def settlement(invoice: str) -> int:
+    return settle(invoice)
+
+
+if __name__ == "__main__":
+    engine = create_engine(sys.argv[2])
+    create_tables(engine)
+    payments.metadata.create_all(engine)
+    with (
+        Client.connect(f"local:{sys.argv[1]}") as client,
+        Worker(client, workflows=[settlement], activities=[settle]),
+    ):
+        handles = [
+            client.start_workflow(settlement, place, id=place, request_id=place.replace(" ", "-"))
+            for place in PLACES
+        ]
+        for handle in handles:
+            print(handle.id, handle.result(), sep=": ")

@@ -1,0 +1,159 @@
+"""The outbox: what is asked for in a transaction is sent if it commits, in order and once, by any number of relays."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Engine, create_engine, func, select, update
+from sqlalchemy.orm import Session
+
+from hourglass import Client, Worker, workflow
+from hourglass.contrib.sqlalchemy import Outbox, create_tables, outbox
+from hourglass.contrib.sqlalchemy._tables import now
+from hourglass.contrib.sqlalchemy._tables import outbox as rows
+from hourglass.errors import ArgumentError, UsageError
+
+
+@workflow.defn
+class Tally:
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    @workflow.run
+    def run(self, wanted: int) -> list[int]:
+        workflow.wait_condition(lambda: len(self.numbers) >= wanted)
+        return self.numbers
+
+    @workflow.signal
+    def add(self, number: int) -> None:
+        self.numbers.append(number)
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    made = create_engine(database_url)
+    create_tables(made)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with Client.connect("local:") as connected, Worker(connected, workflows=[Tally]):
+        yield connected
+
+
+def waiting(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return connection.execute(select(func.count()).select_from(rows)).scalar_one()
+
+
+def test_what_commits_is_sent_and_what_is_rolled_back_is_not(engine: Engine, client: Client) -> None:
+    """A start and its signals arrive in order after the commit; those of a transaction that was rolled back never do."""
+    with Session(engine) as session, session.begin():
+        assert outbox.start_workflow(session, Tally.run, 3, id="kept") == "kept"
+        for number in (1, 2, 3):
+            outbox.signal(session, "kept", Tally.add, number)
+    with Session(engine) as session:
+        outbox.start_workflow(session, Tally.run, 0, id="dropped")
+        session.rollback()
+    assert Outbox(engine, client).deliver() == 4
+    assert client.get_workflow_handle("kept").result() == [1, 2, 3]
+    assert [each.id for each in client.list_workflows()] == ["kept"]
+    assert waiting(engine) == 0
+
+
+def test_a_row_that_is_sent_twice_counts_once(engine: Engine, client: Client) -> None:
+    """A relay that dies between the engine's answer and the deletion of the row makes no second start and no second signal."""
+    with Session(engine) as session, session.begin():
+        outbox.start_workflow(session, Tally.run, 2, id="once")
+        outbox.signal(session, "once", Tally.add, 1)
+    relay = Outbox(engine, client)
+    keep = relay._change
+    for _ in range(2):
+        relay._change = lambda row, statement: None  # type: ignore[method-assign]
+        assert relay.deliver() == 1  # sent, and not deleted: the relay is as good as dead
+        with engine.begin() as connection:  # its lease passes
+            connection.execute(update(rows).values(due_at=now() - timedelta(seconds=1)))
+        relay._change = keep  # type: ignore[method-assign]
+        with engine.begin() as connection:
+            first = connection.execute(select(func.min(rows.c.id))).scalar_one()
+            connection.execute(
+                update(rows).where(rows.c.id != first).values(due_at=now() + timedelta(hours=1))
+            )
+        assert relay.deliver() == 1
+        with engine.begin() as connection:
+            connection.execute(update(rows).values(due_at=now()))
+    client.get_workflow_handle("once").signal(Tally.add, 2)
+    assert client.get_workflow_handle("once").result() == [1, 2]
+    assert len(list(client.list_workflows())) == 1
+
+
+def test_several_relays_share_the_work(engine: Engine, client: Client) -> None:
+    """Three relays at once send every row once, those of each workflow in order."""
+    with Session(engine) as session, session.begin():
+        for each in range(5):
+            outbox.start_workflow(session, Tally.run, 4, id=f"tally-{each}")
+        for number in range(4):
+            for each in range(5):
+                outbox.signal(session, f"tally-{each}", Tally.add, number)
+    with Outbox(engine, client), Outbox(engine, client), Outbox(engine, client):
+        while waiting(engine):
+            threading.Event().wait(0.02)
+    for each in range(5):
+        assert client.get_workflow_handle(f"tally-{each}").result() == [0, 1, 2, 3]
+
+
+def test_what_is_refused_is_kept_and_holds_up_nothing(
+    engine: Engine, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A signal to a workflow that is not there is logged, kept with its error, and can be tried again when it is."""
+    with Session(engine) as session, session.begin():
+        outbox.signal(session, "late", Tally.add, 7)
+        outbox.start_workflow(session, Tally.run, 1, id="late")
+    relay = Outbox(engine, client)
+    with caplog.at_level(logging.ERROR, "hourglass.outbox"):
+        assert relay.deliver() == 1
+    assert "is refused" in caplog.text
+    with engine.connect() as connection:
+        assert "WorkflowNotFoundError" in connection.execute(select(rows.c.last_error)).scalar_one()
+    assert relay.retry_refused() == 1
+    assert relay.deliver() == 1
+    assert client.get_workflow_handle("late").result() == [7]
+
+
+def test_an_engine_that_is_not_there_is_tried_again(engine: Engine, client: Client) -> None:
+    """What cannot be sent now stays, in order, until it can: nothing is refused and nothing overtakes it."""
+    with Session(engine) as session, session.begin():
+        outbox.start_workflow(session, Tally.run, 1, id="patient")
+        outbox.signal(session, "patient", Tally.add, 1)
+    with Client.connect("local:") as gone:
+        closed = Outbox(engine, gone)
+    assert closed.deliver() == 0
+    with engine.begin() as connection:
+        assert connection.execute(select(rows.c.attempts).order_by(rows.c.id)).scalars().all() == [1, 0]
+        connection.execute(update(rows).values(due_at=now()))
+    assert Outbox(engine, client).deliver() == 2
+    assert client.get_workflow_handle("patient").result() == [1]
+
+
+def test_mistakes_are_told_where_they_are_made() -> None:
+    """Arguments are checked when the row is written, in the author's transaction."""
+    engine = create_engine("sqlite://")
+    create_tables(engine)
+    with Session(engine) as session:
+        with pytest.raises(ArgumentError):
+            outbox.start_workflow(session, Tally.run, id="no argument")  # type: ignore[call-arg]
+        with pytest.raises(UsageError, match="no option"):
+            outbox.start_workflow(session, Tally.run, 1, ident="x")  # type: ignore[call-arg]
+        with pytest.raises(UsageError, match="not empty"):
+            outbox.signal(session, "", "add", 1)
+    with pytest.raises(UsageError, match="Session or a Connection"):
+        outbox.signal(engine, "x", "add", 1)  # type: ignore[call-overload]
+    with pytest.raises(UsageError, match="needs an Engine"):
+        Outbox("sqlite://", None)  # type: ignore[arg-type]
+    engine.dispose()

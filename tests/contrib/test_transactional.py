@@ -1,0 +1,295 @@
+"""`@transactional`: the effect in the user's database and the record of it commit together, whatever dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, create_engine, func, insert, select, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from hourglass import Client, RetryPolicy, Worker, activity, workflow
+from hourglass.activity import Info
+from hourglass.contrib.sqlalchemy import create_tables, purge, transactional
+from hourglass.errors import ApplicationError, DefinitionError, EncodeError, UsageError, WorkflowFailedError
+from hourglass.testing import ActivityEnvironment
+
+from .ledger import PLACES, payments
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    made = create_engine(database_url)
+    create_tables(made)
+    payments.metadata.create_all(made)
+    yield made
+    made.dispose()
+
+
+def paid(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return connection.execute(select(func.count()).select_from(payments)).scalar_one()
+
+
+def pay(session: Session | Connection, invoice: str = "a") -> None:
+    session.execute(insert(payments).values(invoice=invoice, attempt=1))
+
+
+ATTEMPT = Info(
+    activity_id="1", activity_type="pay", attempt=1, namespace="default", workflow_id="w", workflow_run_id="r"
+)
+
+
+def run(fn: Any, *args: Any, **changes: Any) -> Any:
+    """Run a function as an attempt of the same activity each time, unless something is changed."""
+    return ActivityEnvironment(info=replace(ATTEMPT, **changes)).run(fn, *args)
+
+
+@dataclass
+class Receipt:
+    invoice: str
+    cents: int
+
+
+def test_the_second_attempt_gets_the_result_of_the_first(engine: Engine) -> None:
+    """It is of the declared type, the function is not called, and another activity, run or workflow has a record of its own."""
+    calls: list[str] = []
+
+    @transactional(engine)
+    def bill(session: Session, invoice: str) -> Receipt:
+        calls.append(invoice)
+        pay(session, invoice)
+        return Receipt(invoice, 5)
+
+    assert run(bill, "a") == run(bill, "a", attempt=2) == Receipt("a", 5)
+    assert calls == ["a"]
+    run(bill, "b", activity_id="2")
+    run(bill, "c", workflow_run_id="r2")
+    run(bill, "d", workflow_id="w2")
+    run(bill, "e", namespace="other")
+    assert paid(engine) == 5
+
+
+def test_attempts_at_the_same_time_do_it_once(engine: Engine) -> None:
+    """A second attempt that begins while the first is in its transaction waits for it, and gets its result."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    @transactional(engine)
+    def bill(connection: Connection, number: int) -> int:
+        pay(connection)
+        entered.set()
+        assert go_on.wait(60)
+        return number
+
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(run, bill, 1)
+        assert entered.wait(60)
+        second = pool.submit(run, bill, 2)
+        go_on.set()
+        assert (first.result(60), second.result(60)) == (1, 1)
+    assert paid(engine) == 1
+
+
+def test_a_failure_leaves_nothing(engine: Engine) -> None:
+    """A function that raises leaves neither effect nor record: the next attempt does it. So does a result that cannot be sent."""
+
+    @transactional(engine)
+    def bill(session: Session, result: Any) -> Any:
+        pay(session)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    with pytest.raises(ValueError, match="no money"):
+        run(bill, ValueError("no money"))
+    with pytest.raises(EncodeError):
+        run(bill, object())
+    assert paid(engine) == 0
+    assert run(bill, 7) == 7
+    assert paid(engine) == 1
+
+
+def test_commits_and_rollbacks_of_the_author_are_refused(engine: Engine) -> None:
+    """A record without a result is never committed; a session's own commit ends nothing."""
+
+    @transactional(engine)
+    def commits(connection: Connection) -> None:
+        pay(connection)
+        connection.commit()
+
+    @transactional(engine)
+    def rolls_back(session: Session) -> None:
+        pay(session)
+        session.rollback()
+
+    @transactional(engine)
+    def flushes(session: Session) -> int:
+        pay(session)
+        session.commit()
+        return 3
+
+    with pytest.raises(ApplicationError, match="commits its transaction itself") as refused:
+        run(commits)
+    assert refused.value.non_retryable
+    with pytest.raises(ApplicationError, match="rolls its transaction back"):
+        run(rolls_back)
+    assert paid(engine) == 0
+    assert run(flushes) == run(flushes) == 3
+    assert paid(engine) == 1
+
+
+def test_one_transaction_for_each_activity(engine: Engine) -> None:
+    """A second one in the same attempt would find the record of the first: it is refused."""
+
+    @transactional(engine)
+    def bill(session: Session) -> int:
+        pay(session)
+        return 1
+
+    def both() -> int:
+        return bill() + bill()
+
+    with pytest.raises(ApplicationError, match="second @transactional"):
+        run(both)
+    assert paid(engine) == 1
+
+
+def test_engines_without_transactions_are_refused(engine: Engine) -> None:
+    """AUTOCOMMIT, said of the engine or later, would commit the effect without its record."""
+    for bad in (
+        engine.execution_options(isolation_level="AUTOCOMMIT"),
+        create_engine(engine.url, isolation_level="AUTOCOMMIT"),
+    ):
+        bill = transactional(bad)(lambda_of(Session))
+        with pytest.raises(ApplicationError, match="AUTOCOMMIT"):
+            run(bill)
+        bad.dispose()
+
+
+def lambda_of(kind: type[Any]) -> Any:
+    def bill(session: Any) -> None:
+        pay(session)
+
+    bill.__annotations__["session"] = kind
+    return bill
+
+
+def test_async_engines(database_url: str, engine: Engine) -> None:
+    """An `async def` with an AsyncSession has the same promises."""
+    url = database_url.replace("sqlite:", "sqlite+aiosqlite:")
+
+    async def go(number: int) -> int:
+        made = create_async_engine(url)
+
+        @transactional(made)
+        async def bill(session: AsyncSession, number: int) -> int:
+            await session.execute(insert(payments).values(invoice="a", attempt=1))
+            return number
+
+        try:
+            return await bill(number)
+        finally:
+            await made.dispose()
+
+    assert run(go, 1) == run(go, 2) == 1
+    assert paid(engine) == 1
+
+
+class Till:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @activity.defn(retry_policy=RetryPolicy(maximum_attempts=1))
+    @transactional(lambda: Till.engine)
+    def take(self, session: Session, invoice: str, *, times: int = 1) -> str:
+        for _ in range(times):
+            pay(session, invoice)
+        return f"{self.name} {invoice}"
+
+    engine: Engine
+
+
+@workflow.defn
+def takings(local: bool) -> str:
+    if local:
+        return Till.take.local("a")
+    one = Till.take("a")
+    return f"{one}, {Till.take.options(activity_id='mine').local('b')}"
+
+
+def test_methods_in_workflows(engine: Engine) -> None:
+    """A method is an activity with its own parameters only; as a local activity it needs an id that stays."""
+    Till.engine = engine
+    with (
+        Client.connect("local:") as client,
+        Worker(client, workflows=[takings], activities=[Till("left")]),
+    ):
+        assert client.execute_workflow(takings, False, id="t") == "left a, left b"
+        with pytest.raises(WorkflowFailedError) as failed:
+            client.execute_workflow(takings, True, id="u")
+    assert "whose id is not the same in all attempts" in str(failed.value.__cause__)
+    assert paid(engine) == 2
+
+
+def test_outside_an_activity_it_is_a_transaction(engine: Engine) -> None:
+    """A plain call, as in a unit test, commits and records nothing."""
+    bill = transactional(engine)(lambda_of(Session))
+    bill()
+    bill()
+    assert paid(engine) == 2
+
+
+def test_mistakes_are_told_where_they_are_made() -> None:
+    """What is decorated wrongly is refused at its definition; what has no transactions of ours, at its first call."""
+    engine = create_engine("sqlite://")
+    with pytest.raises(DefinitionError, match="takes an Engine"):
+        transactional("sqlite://")  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match="a Session or a Connection"):
+        transactional(engine)(lambda_of(int))
+    with pytest.raises(DefinitionError, match="an async def takes"):
+        transactional(engine)(lambda_of(AsyncSession))
+    with pytest.raises(DefinitionError, match="below @activity"):
+        transactional(engine)(activity.defn(lambda_of(int)))
+    bill = transactional(lambda: "engine")(lambda_of(Session))  # type: ignore[arg-type,return-value]
+    with pytest.raises(UsageError, match="needs an Engine"):
+        run(bill)
+
+
+def test_one_effect_wherever_the_process_is_killed(database_url: str, tmp_path: Path) -> None:
+    """A process killed before its transaction, in it, before the commit, or between commit and answer leaves one payment."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    command = [
+        sys.executable,
+        Path(__file__).with_name("ledger.py"),
+        tmp_path / "flow.db",
+        database_url,
+        marks,
+    ]
+    deaths = 0
+    while (ended := subprocess.run(command, capture_output=True, text=True, timeout=120)).returncode:
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        deaths += 1
+    assert deaths == len(PLACES) == len(os.listdir(marks))
+    engine = create_engine(database_url)
+    with engine.connect() as connection:
+        rows = connection.execute(select(payments.c.invoice, payments.c.attempt)).all()
+        steps = connection.execute(text("SELECT count(*) FROM hourglass_steps")).scalar_one()
+    assert Counter(invoice for invoice, _ in rows) == Counter(PLACES)
+    assert steps == len(PLACES)
+    # The answer is that of the attempt that paid, also where a later one told it.
+    assert ended.stdout.splitlines() == [f"{place}: {dict(iter(rows))[place]}" for place in PLACES]
+    assert purge(engine, 3600) == 0
+    assert purge(engine, 0) == len(PLACES)
+    engine.dispose()
