@@ -45,6 +45,12 @@ def crane() -> None:
 
 
 @workflow.defn
+def hourly() -> None:
+    """One an hour."""
+    limits.throttle("hourly", 1, per=3600)
+
+
+@workflow.defn
 def at_once() -> None:
     """Waits for a slot and for a timer."""
     workflow.spawn(lambda: workflow.sleep(7200))
@@ -74,7 +80,7 @@ def target(tmp_path: Path) -> str:
 def client(target: str) -> Iterator[Client]:
     """A client of it, with a worker."""
     released.clear()
-    options: dict[str, Any] = {"workflows": [crane, at_once, counts, locally], "activities": [stands]}
+    options: dict[str, Any] = {"workflows": [crane, hourly, at_once, counts, locally], "activities": [stands]}
     with Client.connect(target) as client, Worker(client, **options):
         yield client
         released.set()
@@ -128,14 +134,33 @@ def test_a_slot_and_something_else(client: Client, ask: Callable[..., dict[str, 
 
 
 def test_a_keeper_that_does_not_answer() -> None:
-    """Without its answer the key is told all the same, and nobody is accused."""
+    """Without its answer the key is told all the same, nobody is accused, and the keeper is the next to ask about."""
     facts = told(
         event(5, "SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED", **to_keeper("ask")),
         event(6, "TIMER_STARTED", {"summary": text("waits for a slot of 'crane'")}, **ONE_MINUTE),
     )
     found = with_slots(diagnose(facts), facts, lambda keeper: None).findings[0]
-    assert (found.cause, found.actions) == (Cause.LOCK, ())
+    assert found.cause is Cause.LOCK
+    assert [each.command for each in found.actions] == ["hourglass why hourglass.slots:crane"]
     assert found.details == ("who holds it is not known: its keeper does not answer",)
+
+
+def test_a_turn(client: Client, ask: Callable[..., dict[str, Any]], target: str) -> None:
+    """One wait, at the author's line, not the lock and the timer that it is made of, and no signal of ours to be sent by hand."""
+    client.start_workflow(hourly, id="first").result()
+    client.start_workflow(hourly, id="second")
+    found = ask("second", "lock")["findings"]
+    assert [each["what"] for each in found] == ["waits for a turn of 'hourly'"]
+    assert [each["command"] for each in found[0]["do"]] == [
+        f"hourglass why hourglass.throttle:hourly --target {target}"
+    ]
+
+
+def test_a_start_with_wrong_arguments(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
+    """The code is not blamed for what the run was given."""
+    client.start_workflow("crane", 1, 2, 3, id="wrong")
+    found = ask("wrong", "undecodable")["findings"][0]
+    assert found["what"] == "cannot go on, because its code cannot take what it was given"
 
 
 def test_a_slot_that_was_given_back() -> None:

@@ -205,7 +205,7 @@ def _failing(facts: Facts) -> Span | None:
 
 
 def _parked(facts: Facts, row: Span) -> Finding:
-    cause = _cause(row)
+    cause = _cause(row, facts.story.workflow_type)
     faults = tuple(Fault(each.type, _SAYS.sub("", each.message), each.place) for each in row.faults)
     place = place_of(faults) or next(
         (found[1] for each in faults if (found := _PLACE.search(each.message))), ""
@@ -232,12 +232,13 @@ def _parked(facts: Facts, row: Span) -> Finding:
 _MENDED = "is parked, but the code that was given would let it go on"
 
 
-def _cause(row: Span) -> Cause:
+def _cause(row: Span, workflow_type: str) -> Cause:
     if "non deterministic" in row.note:
         return Cause.NONDETERMINISM
-    if row.faults[0].type == "ArgumentError" and not place_of(
-        row.faults
-    ):  # before its first line: of its start
+    first = row.faults[0]
+    if first.type == "ArgumentError" and first.message.startswith(
+        f"workflow {workflow_type} "
+    ):  # of its start
         return Cause.UNDECODABLE
     known = (each.type for each in row.faults if each.type in _CAUSES)
     # Whatever else an engine gives as the cause, it has refused what the code asked for.
