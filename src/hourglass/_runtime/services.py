@@ -7,6 +7,7 @@ the control loop.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -47,9 +48,10 @@ class QueueServices:
         process = guarded.current()
         self._deaths = _deaths(service, namespace, process)
         self.notes = _notes(process, self._deaths)
+        stacks = _stacks_of(weakref.ref(self))
         self.lanes = LaneSet(
             [
-                _lane(plan, number, namespace, self.cache, self.notes, self._stacks)
+                _lane(plan, number, namespace, self.cache, self.notes, stacks)
                 for number in range(1, plan.lanes + 1)
             ],
             deadlock_timeout=plan.deadlock_timeout,
@@ -102,9 +104,6 @@ class QueueServices:
         if generation is None:
             raise WorkerNotRegistered("this attempt has ended")
         self._holder().heartbeat(self.queue, generation, token, details)
-
-    def _stacks(self, run_id: str) -> str:
-        return self.executor.stacks(run_id)
 
     def _cancel(self, token: bytes, reason: str) -> None:
         self.executor.cancel(token, reason)
@@ -167,6 +166,16 @@ def _quarantine(process: Guarded | None, deaths: Deaths | None) -> Quarantine:
         tell = [process.went_on, *([deaths.forget] if deaths is not None else [])]
         quarantine.on_went_on = lambda run_id: [each(run_id) for each in tell]
     return quarantine
+
+
+def _stacks_of(services: weakref.ref[QueueServices]) -> Callable[[str], str]:
+    """Tells where a run's activities stand. A lane's thread may outlive its queue's services, and must not keep them."""
+
+    def stacks(run_id: str) -> str:
+        found = services()
+        return "" if found is None else found.executor.stacks(run_id)
+
+    return stacks
 
 
 def _lane(
