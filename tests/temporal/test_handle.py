@@ -15,7 +15,7 @@ from hourglass._contract.handle import ActivityDeferred, HandleBroken, HandleCon
 from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
 from hourglass._temporal import core
-from hourglass._temporal.handle import CoreHandle
+from hourglass._temporal.handle import CoreHandle, Poll
 
 from . import examples as ex
 from . import live
@@ -228,6 +228,37 @@ def test_a_receiver_hears_of_activities_too() -> None:
         assert [each.token for each in got] == [b"t"]
         assert not asker.done()
         asker.cancel()
+
+    live.run(test)
+
+
+def test_a_result_that_a_caller_has_taken_is_not_given_again() -> None:
+    """A caller may come by between a call's end and the news of it: the item is its own, and no call is lost."""
+
+    async def test() -> None:
+        calls: list[asyncio.Future[bytes]] = []
+        given: list[bytes] = []
+
+        def start() -> asyncio.Future[bytes]:
+            calls.append(asyncio.get_running_loop().create_future())
+            return calls[-1]
+
+        def give(data: bytes) -> bool:
+            given.append(data)
+            return True
+
+        poll = Poll(start, give)
+        first = asyncio.create_task(poll.take())
+        await asyncio.sleep(0)
+        first.cancel()
+        calls[0].set_result(b"one")  # what is to be done then is done in the loop's next turn
+        with pytest.raises(StopIteration) as taken:
+            poll.take().send(None)
+        later = poll.take()
+        later.send(None)
+        await asyncio.gather(first, return_exceptions=True)
+        assert (taken.value.value, given, len(calls)) == (b"one", [], 2)
+        later.close()
 
     live.run(test)
 

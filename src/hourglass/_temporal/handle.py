@@ -213,6 +213,8 @@ class Poll:
     def _returned(self, call: asyncio.Future[bytes]) -> None:
         # The exception is read even if no caller takes it, or asyncio complains when the call is collected.
         has_item = not call.cancelled() and call.exception() is None
+        if self._call is not call:
+            return  # a caller has come by in the meantime and taken the result; who waits now waits for another call
         if has_item and self._waiters and not self._waiters[-1].done() and self._give(call.result()):
             self._call = None
             try:
