@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 from sqlalchemy import Column, Engine, Integer, MetaData, Table, Text, create_engine, insert
@@ -29,9 +30,14 @@ payments = Table(
 )
 
 
+_dying = threading.Lock()
+"""One place per death: two threads that leave their marks before the signal arrives would die once for both."""
+
+
 def die_at(place: str, invoice: str) -> None:
     mark = Path(sys.argv[3], place)
     if place == invoice and not mark.exists():
+        _dying.acquire()  # never released: this process ends here
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
 
