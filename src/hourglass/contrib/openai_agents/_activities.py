@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -258,19 +259,23 @@ def _output(result: Any) -> Any:
 _locks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Lock]] = WeakKeyDictionary()
 
 
-def _one_at_a_time(server: MCPServer) -> asyncio.Lock:
-    """A server's object has one connection."""
-    return _locks.setdefault(asyncio.get_running_loop(), {}).setdefault(id(server), asyncio.Lock())
+@asynccontextmanager
+async def _connected(server: MCPServer) -> AsyncIterator[MCPServer]:
+    """A server, connected for one call. Its object has one connection, so calls wait for each other."""
+    lock = _locks.setdefault(asyncio.get_running_loop(), {}).setdefault(id(server), asyncio.Lock())
+    untyped: Any = server
+    async with lock:
+        try:
+            await untyped.connect()
+            yield server
+        finally:
+            await untyped.cleanup()
 
 
 async def list_tools(server: MCPServer, agent: Agent[Any], context: Any) -> Any:
     """Which tools a server has."""
-    async with _one_at_a_time(server):
-        try:
-            await server.connect()
-            found = await server.list_tools(RunContextWrapper(context), agent)
-        finally:
-            await server.cleanup()
+    async with _connected(server):
+        found = await server.list_tools(RunContextWrapper(context), agent)
     return TOOLS.dump_python(found, mode="json", by_alias=True, exclude_none=True)
 
 
@@ -278,10 +283,6 @@ async def call_server(
     server: MCPServer, name: str, arguments: dict[str, Any] | None, meta: dict[str, Any] | None
 ) -> Any:
     """Call a tool of a server."""
-    async with _one_at_a_time(server):
-        try:
-            await server.connect()
-            result = await server.call_tool(name, arguments, meta)
-        finally:
-            await server.cleanup()
+    async with _connected(server):
+        result = await server.call_tool(name, arguments, meta)
     return RESULT.dump_python(result, mode="json", by_alias=True, exclude_none=True)
