@@ -17,7 +17,7 @@ _schedules         operations on schedules, and schedules as they travel
 _session           a session: the link to an engine, how values travel, and how operations are run
 _updates           operations on updates, and on starts that send a message along
 _values            workflows as clients show them: lists, counts, descriptions
-_wait_notice       what a client that waits says when the run cannot end as it stands
+_waiting           waiting for a run to close, how it ended, and what a client says meanwhile
 """
 
 from __future__ import annotations
