@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from hourglass._contract.service import QueryWorkflow, Request
+from hourglass._embedded.clock import Bell
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.run import LoadedRun
 from hourglass._embedded.store.store import Stored
-from hourglass._embedded.waiting import Bell
 from hourglass.errors import ServiceError, ServiceTimeoutError, StorageError, WorkflowNotFoundError
 
 LONG_POLL = 20.0

@@ -25,7 +25,7 @@ import msgspec
 
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.clock import SECOND, Clock, to_ns
-from hourglass._embedded.engine.run import AttemptToken, EndListener, LoadedRun, NoListener
+from hourglass._embedded.engine.run import AttemptToken, EndListener, LoadedRun, NoListener, run_wake_ns
 from hourglass._embedded.engine.task_queues import TaskQueues
 from hourglass._embedded.engine.transactions import EffectsOnOthers, Part, Transaction, joined
 from hourglass._embedded.rules import tasks as tasks
@@ -34,7 +34,6 @@ from hourglass._embedded.rules.activities import deadline
 from hourglass._embedded.rules.limits import Limits, Overgrown
 from hourglass._embedded.rules.run import RUNNING, OpenActivity, Run, TellSchedule, Transition
 from hourglass._embedded.rules.transitions import needs_recovery, recover
-from hourglass._embedded.rules.wakes import run_wake_ns
 from hourglass._embedded.store.search_attributes import SearchAttributes
 from hourglass._embedded.store.store import AT_ONCE, Change, Refusal, ScheduleChange, Store, Stored
 from hourglass._history import events as h

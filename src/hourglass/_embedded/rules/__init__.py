@@ -3,7 +3,6 @@
 run             a run as the engine knows it: frozen data that follows from its history, and what it is tied to
 limits          how large things may grow, in Temporal's words
 draft           the pen of a transition: writes events, keeps the run in step; what begins when a worker takes work
-wakes           when a run must be looked at again
 versioning      which version of worker a run belongs to
 activities      decisions about one activity: when it is due, whether it is tried again, how it ended
 steps           the two steps that most runs take most of the time, each in one piece
