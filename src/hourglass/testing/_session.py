@@ -26,7 +26,7 @@ from hourglass._contract.service import (
 )
 from hourglass._embedded.clock import to_ns
 from hourglass._runtime.portal import Portal
-from hourglass.activity._context import in_activity
+from hourglass.activity._current import in_activity
 from hourglass.client._session import ClientOperation, ClientSession, Link, check_request
 from hourglass.errors import UsageError
 from hourglass.testing._driver import EnvironmentDriver

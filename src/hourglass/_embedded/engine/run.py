@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import msgspec
 
-from hourglass._embedded.clock import Bell, Cancel, later, storable, to_ns
+from hourglass._embedded.clock import Bell, Cancel, Clock, later, storable, to_ns
 from hourglass._embedded.engine.task_queues import QueuePoller
 from hourglass._embedded.rules import activities
+from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules.activities import deadline
 from hourglass._embedded.rules.draft import first_task_ns
 from hourglass._embedded.rules.limits import Limits, encoded_size
@@ -369,3 +371,40 @@ class NoListener:
 
     def realign(self) -> None:
         """Nothing to do."""
+
+
+# --- alarms ---------------------------------------------------------------------------------------------------
+
+
+class Alarms:
+    """The alarms on one clock; `elapse` is called for a run whose time has come."""
+
+    def __init__(self, clock: Clock, elapse: Callable[[LoadedRun], None]) -> None:
+        self._clock = clock
+        self.early_is_harmless = clock.early_is_harmless
+        self._elapse = elapse
+
+    def set(self, record: LoadedRun, earliest: int, now: int) -> None:
+        """Let the run be looked at when it must be; `earliest` is what the things that changed need."""
+        run = record.run
+        if record.alarm is not None and self.early_is_harmless and run.status is RUNNING:
+            due, task = record.alarm_ns, run.task
+            # Where it is too early it will find nothing due and be set anew. Of the run as a whole, a task's times
+            # alone can be earlier than before.
+            if not 0 < earliest < due and (task is None or not 0 < run_wake_ns(run, now) < due):
+                return
+        wake = record.wakes.next_ns(record.run, now)
+        if record.alarm is not None:
+            if wake == record.alarm_ns:
+                return
+            record.alarm()
+            record.alarm = None
+        if wake:
+            record.alarm_ns = wake
+            record.alarm = self._clock.call_at(wake, partial(self._elapse, record))
+
+    def silence(self, record: LoadedRun) -> None:
+        """Do not look at the run any more."""
+        if record.alarm is not None:
+            record.alarm()
+            record.alarm = None

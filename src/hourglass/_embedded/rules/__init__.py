@@ -10,7 +10,8 @@ schedule_times  when a schedule, or a workflow with a cron string, acts
 followers       which run follows another: continue-as-new, retry, cron
 children        what happens between a run and others
 updates         the updates of one run
-tasks           a worker's handling of a workflow task: checks of its commands, start, answer, failure, timeout
+command_checks  which of a worker's commands cannot be accepted, and why
+tasks           a worker's handling of a workflow task: start, answer, failure, timeout
 transitions     what happens from outside, from time passing, and from a crash
 resetting       a run begins anew from a task of another
 schedules       a schedule, and what it does as time passes
