@@ -43,7 +43,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "hourglass.replay",
     ): "the type of handle.history(), for type checkers only",
     (
-        "hourglass.activity._context",
+        "hourglass.activity._current",
         "hourglass.client",
     ): "the type of activity.client(), for type checkers only",
     (
