@@ -241,7 +241,7 @@ class Handlers:
             return ()
         unfinished = [each for each in map(self._described, (self.running or {}).items()) if each]
         notices = [
-            f"{count} of signal {name!r} came, and no handler took them and nobody read them"
+            f"{count} of signal {name!r} came, and no handler took them and no code read them"
             for name, count in ((name, len(waiting)) for name, waiting in self.run.state.signals.items())
             if count
         ]

@@ -471,7 +471,7 @@ class Follower(Generic[T]):
             try:
                 result = await asyncio.to_thread(unseal, result, session.codec, session.converter)
             except PayloadError:
-                return  # of another codec: the workflow tells whoever waits for the result
+                return  # of another codec: a client that waits for the result is told
         carried = tail_of(result)
         if carried is not None:
             self._activities.note_tail(event.attributes.scheduled_event_id, carried)
