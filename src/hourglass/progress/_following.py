@@ -1,9 +1,10 @@
 """How a follower reads what a run publishes: the follower, written once, and its two faces.
 
 Two sources make one stream: the workflow's items, which a query reads from its buffer (`_buffer`), and those of its
-activities, which the engine hands out (`ReadProgress`). An item of the workflow is stamped with the length of the history when it was
-published, one of an activity belongs to the event that asked for the activity. So an activity's items come after what
-the workflow had published when it asked for it, and before what it published once it had the result.
+activities, which the engine hands out (`ReadProgress`). An item of the workflow is stamped with the length of the
+history when it was published, one of an activity belongs to the event that asked for the activity. So an activity's
+items come after what the workflow had published when it asked for it, and before what it published once it had the
+result.
 
 A follower waits for the history to grow and then asks, in this order, so that nothing is published unseen in between.
 What a run publishes changes only when one of its workflow tasks completes: other events are not worth a question. It
