@@ -1,17 +1,17 @@
 """Part `load`: what much work does to other work, and what grows with what. Each case is a process of its own:
 
-    python -m benchmarks.load CASE SIZE FOLDER     prints one line of JSON: values by unit
+python -m benchmarks.load CASE SIZE FOLDER     prints one line of JSON: values by unit
 
-    timers      so many workflows sleep until one moment; new ones meanwhile, how long each takes, and the memory of the process
-    due         so many workflows wait for a worker when it opens the file; the same
-    flood       so many of one type wait on a queue; new ones of another type on it, and others on a queue of their own
-    retention   workflows close as fast as they can, and are kept for a second: how many are forgotten a second
-    opening     a file with so many closed workflows: opened by a worker, in seconds of the clock and of the CPU
-    schedules   so many schedules: listed, and how long a new workflow takes meanwhile
-    active      so many workflows at work at a time with a worker's own settings: steps a second
-    ownerless   four processes start workflows in a file that no process owns: starts a second
-    history     a history of so many megabytes comes into memory: by how much the process grows, in times its size
-    reader      a process that reads, again and again or once, beside workflows: how long the write-ahead log becomes
+timers      so many workflows sleep until one moment; new ones meanwhile, how long each takes, and the memory of the process
+due         so many workflows wait for a worker when it opens the file; the same
+flood       so many of one type wait on a queue; new ones of another type on it, and others on a queue of their own
+retention   workflows close as fast as they can, and are kept for a second: how many are forgotten a second
+opening     a file with so many closed workflows: opened by a worker, in seconds of the clock and of the CPU
+schedules   so many schedules: listed, and how long a new workflow takes meanwhile
+active      so many workflows at work at a time with a worker's own settings: steps a second
+ownerless   four processes start workflows in a file that no process owns: starts a second
+history     a history of so many megabytes comes into memory: by how much the process grows, in times its size
+reader      a process that reads, again and again or once, beside workflows: how long the write-ahead log becomes
 """
 
 from __future__ import annotations
@@ -155,9 +155,7 @@ class Peak:
 
     def _look(self) -> None:
         while not self._over.wait(0.05):
-            self.most = max(
-                self.most, int(Path("/proc/self/statm").read_text().split()[1]) * getpagesize()
-            )
+            self.most = max(self.most, int(Path("/proc/self/statm").read_text().split()[1]) * getpagesize())
 
     def end(self) -> tuple[float, float]:
         self._over.set()
@@ -347,7 +345,8 @@ def _multiply(path: str, count: int) -> None:
         names = [row[1] for row in db.execute("PRAGMA table_info(visibility)") if row[1] != "id"]
         values = [f"{name} || i" if name in ("run_id", "workflow_id") else name for name in names]
         db.execute(
-            each + f"INSERT INTO visibility ({', '.join(names)}) SELECT {', '.join(values)} FROM visibility, n"
+            each
+            + f"INSERT INTO visibility ({', '.join(names)}) SELECT {', '.join(values)} FROM visibility, n"
         )
 
 
@@ -433,8 +432,9 @@ def _history(megabytes: int, place: str) -> Values:
 
 
 def _fill_large(megabytes: int, path: str) -> None:
-    with Client.connect(f"local:{path}") as client, Worker(
-        client, "default", workflows=[large], activities=[load]
+    with (
+        Client.connect(f"local:{path}") as client,
+        Worker(client, "default", workflows=[large], activities=[load]),
     ):
         client.start_workflow(large, megabytes, id="large", task_queue="default")
         handle = client.get_workflow_handle("large")

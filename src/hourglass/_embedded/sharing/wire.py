@@ -144,11 +144,12 @@ class Holding(msgspec.Struct, frozen=True, tag=True):
 
 
 class Alive(msgspec.Struct, frozen=True, tag=True):
-    """A process with workers says that it runs, and how much time it has used of its processors so far: one that is
-    stopped keeps its connection, and does nothing.
+    """A process with workers says that it runs, and how much time it has used of its processors so far, and of that on its
+    control loop: one that is stopped keeps its connection, and does nothing.
     """
 
     processor_time: float
+    control_time: float = 0.0
 
 
 # --- to the client ------------------------------------------------------------------------------------------
