@@ -235,6 +235,13 @@ class PriorityQueue(dict[K, "_Share[K]"]):
         share.items[key] = None
         self[key] = share
 
+    def urgent(self) -> Iterator[K]:
+        """The same without what can wait: what is late already, and what is many."""
+        for level in self._by_level.values():
+            for share in sorted(level.shares.values(), key=_turn):
+                if not share.sharer[0] and len(share.items) <= MANY:
+                    yield from share.items
+
     def heads(self) -> list[K]:
         """What has waited longest of each priority and sharer."""
         return [
@@ -259,6 +266,18 @@ class PriorityQueue(dict[K, "_Share[K]"]):
             for share in level.shares.values()
             if share.sharer[0]
         )
+
+
+MANY = 64
+"""What waits in a line longer than this waits anyway: while the engine has much to do, shorter lines go first."""
+
+FEW_TASKS = 16
+"""A handle whose worker has so many workflow tasks in hand takes no more of what can wait: tasks are short, and each more is
+one that others must wait for.
+"""
+
+LOOK_AGAIN = 0.003
+"""Seconds until what was held back is looked for again."""
 
 
 class TakenCount:
@@ -317,6 +336,11 @@ class TaskQueues:
         """Whether a queue has several handles: then it matters which of them takes what waits."""
         self.uniform = True
         """Whether the handles of each queue know the same types: then one that may not take the first may not take another."""
+        self.is_behind: Callable[[], bool] | None = None
+        """Says whether the engine has more to do than it can at once: then what can wait does, and the rest goes first.
+        None: nothing is held back.
+        """
+        self._held_back: dict[str, None] = {}
         self.on_join: Callable[[], None] = lambda: None
         """Called when a handle begins to serve a queue."""
         self.handicap = 1.0
@@ -414,9 +438,12 @@ class TaskQueues:
         """Runs whose tasks wait for this handle or for any of its queue, the most urgent first. A caller that takes one
         stops looking: the offers change under the iterator.
         """
-        policy, waiting = self.policy, self._tasks[taker.task_queue]
-        if taker.own_tasks:
-            return chain(taker.own_tasks, waiting)
+        policy, waiting, own = self.policy, self._tasks[taker.task_queue], taker.own_tasks
+        if self.is_behind is not None and (taker.in_hand[0] >= FEW_TASKS or self.is_behind()):
+            self._look_again(taker.task_queue)
+            return chain(own.urgent(), waiting.urgent())
+        if own:
+            return chain(own, waiting)
         return (
             (each for each in waiting if policy.may_take(each, 0)) if policy.is_selective else iter(waiting)
         )
@@ -424,7 +451,21 @@ class TaskQueues:
     def attempts(self, task_queue: str) -> Iterator[tuple[str, int]]:
         """Activities whose attempts wait, as (run id, scheduled event id); the same holds."""
         policy, waiting = self.policy, self._attempts[task_queue]
+        if self.is_behind is not None and self.is_behind():
+            self._look_again(task_queue)
+            return waiting.urgent()
         return (each for each in waiting if policy.may_take(*each)) if policy.is_selective else iter(waiting)
+
+    def _look_again(self, task_queue: str) -> None:
+        """What was held back is looked for again in a moment, whatever happens until then."""
+        if not self._held_back:
+            asyncio.get_running_loop().call_later(LOOK_AGAIN, self._wake_held_back)
+        self._held_back[task_queue] = None
+
+    def _wake_held_back(self) -> None:
+        queues, self._held_back = self._held_back, {}
+        for queue in queues:
+            self.wake(queue)
 
     @property
     def is_free(self) -> bool:

@@ -41,6 +41,11 @@ PAUSE = 0.005
 WINDOW = 256
 """While so much waits on a task queue that was brought in because it was due, what else is due waits in the store."""
 
+AHEAD = 64
+"""While so many changes are on their way to the disk nothing more is begun of what is late already: what clients ask for now
+would wait for all of it to be written.
+"""
+
 PAGE = 500
 """So many runs that are due are read at a time: their ids alone, at less than a hundredth of a millisecond each."""
 
@@ -193,6 +198,8 @@ class Upkeep:
             return
         self._open = True
         runs.queues.on_join = self.wake_sleepers
+        if self._is_paced:
+            runs.queues.is_behind = lambda: not runs.is_durable(runs.appended - AHEAD)
         self._time_written = float("-inf")  # at once: after a sudden end, too, the next process must know
         self.tick()
         if runs.store.latest_ns > runs.clock.now_ns():
