@@ -118,7 +118,7 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         /,
         *args: Any,
         result_type: Any = None,
-        reject_condition: QueryRejectCondition = QueryRejectCondition.NONE,
+        reject_condition: QueryRejectCondition | None = None,
         rpc_timeout: Duration | None = None,
     ) -> Any: ...
     @overload
@@ -127,7 +127,7 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         query: Callable[[*Ts], T],
         /,
         *args: *Ts,
-        reject_condition: QueryRejectCondition = QueryRejectCondition.NONE,
+        reject_condition: QueryRejectCondition | None = None,
         rpc_timeout: Duration | None = None,
     ) -> T: ...
     async def query(  # type: ignore[misc]
@@ -136,12 +136,13 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         /,
         *args: Any,
         result_type: Any = None,
-        reject_condition: QueryRejectCondition = QueryRejectCondition.NONE,
+        reject_condition: QueryRejectCondition | None = None,
         rpc_timeout: Duration | None = None,
     ) -> Any:
         """Ask a question, given as its name or a decorated method. Raises `QueryFailedError`.
 
-        With a `reject_condition` a run that has closed, or did not complete, is not asked: `QueryRejectedError`.
+        With a `reject_condition`, by default the client's, a run that has closed, or did not complete, is not asked:
+        `QueryRejectedError`.
         """
         return await self._session.arun(
             _operations.query(

@@ -425,11 +425,12 @@ def query(
     message: object,
     arguments: Sequence[Any],
     result_type: Any,
-    reject_condition: QueryRejectCondition,
+    reject_condition: QueryRejectCondition | None,
     rpc_timeout: Duration | None,
 ) -> ClientOperation[Any]:
     """Ask a workflow a question."""
     given = given_message("query", message)
+    rejects = session.query_reject_condition if reject_condition is None else reject_condition
     return_type = given.return_type if result_type is None else result_type
 
     def build(call: QueryWorkflowInput) -> ClientOperation[Any]:
@@ -439,7 +440,7 @@ def query(
             query_name=call.query,
             arguments=given.encode(session.converter, call.args),
             headers=call.headers,
-            reject_condition=choice(QueryRejectCondition, reject_condition, "reject_condition"),
+            reject_condition=choice(QueryRejectCondition, rejects, "reject_condition"),
             rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
         )
         return asking(request, parse)
