@@ -29,7 +29,7 @@ RANKS: tuple[frozenset[str], ...] = (
 )
 RANK = {part: rank for rank, parts in enumerate(RANKS) for part in parts}
 
-EMBEDDED = ("clock", "waiting", "rules", "store", "engine", "workers", "clients", "sharing")
+EMBEDDED = ("clock", "rules", "store", "engine", "workers", "clients", "sharing")
 """The floors of the embedded engine, lowest first."""
 
 # Importer and imported module, and why the import may go up or sideways.
@@ -43,7 +43,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "hourglass.replay",
     ): "the type of handle.history(), for type checkers only",
     (
-        "hourglass.activity._context",
+        "hourglass.activity._current",
         "hourglass.client",
     ): "the type of activity.client(), for type checkers only",
     (
