@@ -115,6 +115,10 @@ class StartWorkflow(Request[Started], frozen=True, kw_only=True):
     signal_name: str = ""
     signal_arguments: Payloads = ()
     versioning_override: VersioningOverride | None = None
+    request_eager_start: bool = False
+    """Whether a worker on the same connection may have the first task with the answer. An engine in this process gives it to
+    one of its workers anyway.
+    """
 
 
 class SignalWorkflow(Request[Nothing], frozen=True, kw_only=True):
@@ -378,6 +382,14 @@ class WaitForClose(Request[Outcome], frozen=True, kw_only=True):
     run_id: str = ""
 
 
+class HistoryEventFilter(IntEnum):
+    """Which events of a history are told (Temporal's numbers)."""
+
+    ALL_EVENT = 1
+    CLOSE_EVENT = 2
+    """The last one alone: where it is waited for, the one that closes the run."""
+
+
 class HistoryPage(msgspec.Struct, frozen=True):
     """A page of a history: Temporal's JSON form of each event, as bytes, and where to go on."""
 
@@ -399,6 +411,7 @@ class GetHistory(Request[HistoryPage], frozen=True, kw_only=True):
     wait_new: bool = False
     page_size: int = 0
     newest_first: bool = False
+    event_filter: HistoryEventFilter = HistoryEventFilter.ALL_EVENT
 
 
 class CompleteActivity(Request[Nothing], frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ _waiting           waiting for a run to close, how it ended, and what a client s
 from __future__ import annotations
 
 from hourglass._contract.service import (
+    HistoryEventFilter,
     IdConflictPolicy,
     QueryRejectCondition,
     UpdateStage,
@@ -116,6 +117,7 @@ __all__ = [
     "DeploymentVersionInfo",
     "DnsLoadBalancingConfig",
     "GrpcCompression",
+    "HistoryEventFilter",
     "HistoryEventPage",
     "HttpConnectProxyConfig",
     "IdConflictPolicy",

@@ -192,21 +192,48 @@ class AsyncClient(ClientFacts):
 
     @overload
     def get_workflow_handle(
-        self, id: str, *, run_id: str | None = None, workflow: Callable[..., R]
+        self,
+        id: str,
+        *,
+        run_id: str | None = None,
+        first_execution_run_id: str | None = None,
+        workflow: Callable[..., R],
     ) -> AsyncWorkflowHandle[R]: ...
     @overload
     def get_workflow_handle(
-        self, id: str, *, run_id: str | None = None, result_type: type[R]
+        self,
+        id: str,
+        *,
+        run_id: str | None = None,
+        first_execution_run_id: str | None = None,
+        result_type: type[R],
     ) -> AsyncWorkflowHandle[R]: ...
     @overload
     def get_workflow_handle(
-        self, id: str, *, run_id: str | None = None, workflow: str | None = None, result_type: Any = None
+        self,
+        id: str,
+        *,
+        run_id: str | None = None,
+        first_execution_run_id: str | None = None,
+        workflow: str | None = None,
+        result_type: Any = None,
     ) -> AsyncWorkflowHandle[Any]: ...
     def get_workflow_handle(
-        self, id: str, *, run_id: str | None = None, workflow: Any = None, result_type: Any = None
+        self,
+        id: str,
+        *,
+        run_id: str | None = None,
+        first_execution_run_id: str | None = None,
+        workflow: Any = None,
+        result_type: Any = None,
     ) -> Any:
-        """A handle to an existing workflow, or with `run_id` to that run alone; does not ask whether it exists."""
-        return AsyncWorkflowHandle(self._session, _operations.refer(id, run_id, workflow, result_type))
+        """A handle to an existing workflow, or with `run_id` to that run alone; does not ask whether it exists.
+
+        With `first_execution_run_id` it is cancelled, terminated or updated only if it still belongs to the chain that
+        began with that run, and no other workflow has its id by now.
+        """
+        reference = _operations.refer(id, run_id, workflow, result_type, first_execution_run_id)
+        return AsyncWorkflowHandle(self._session, reference)
 
     async def import_workflow(
         self,

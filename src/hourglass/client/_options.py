@@ -74,6 +74,8 @@ class StartOptions(TypedDict, total=False):
     """Starting twice with the same request id is one start; a fresh one by default."""
     versioning_override: VersioningOverride | None
     """Whatever its code says: stay with a version, or move to the current one."""
+    request_eager_start: bool
+    """Whether a worker of this client may be given the first workflow task with the server's answer: a start is sooner then."""
     rpc_timeout: Duration | None
     """How long to wait for the service's answer."""
 
@@ -187,4 +189,5 @@ _READERS: dict[str, Callable[[Any, str, Converter], Any]] = {
     "fairness_key": lambda value, name, converter: fairness_key(value, name),
     "fairness_weight": lambda value, name, converter: fairness_weight(value, name),
     "versioning_override": lambda value, name, converter: check_override(value),
+    "request_eager_start": lambda value, name, converter: bool(value),
 }
