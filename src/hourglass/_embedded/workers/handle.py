@@ -89,6 +89,7 @@ class EngineHandle:
         self._activity_bell = Bell()
         self._task_polls = 0
         self._will_give = False
+        self._awaited = 0  # the change that `_stored` is to hear of
         self._closing = False
         self._grace: Cancel | None = None
         self._heartbeats = Heartbeats(engine.clock, config, engine.attempts.record_heartbeat)
@@ -173,7 +174,20 @@ class EngineHandle:
             if taker is not None and hand.polls:
                 taker(self.take_activities())
             if hand.kept or self._local.has_items:
-                self._activity_bell.ring()
+                rests_on = hand.rests_on or self._local.rests_on
+                if taker is None or not rests_on:
+                    self._activity_bell.ring()
+                elif rests_on != self._awaited:
+                    self._awaited = rests_on
+                    self._engine.when_durable(rests_on, self._stored)
+
+    def _stored(self, error: StorageError | None) -> None:
+        """What attempts rest on is durable, or never will be: then a poll finds out what that means."""
+        self._awaited = 0
+        if error is None:
+            self._give()
+        else:
+            self._activity_bell.ring()
 
     def closed(self, run_id: str) -> None:
         """A run has closed: forget it once its activation, if one is out, is back."""
