@@ -155,7 +155,11 @@ class EngineHandle:
             self._cache.refuse_questions(engine.failed or HandleBroken("the engine was closed"))
         if is_over:
             self._ring()
-        elif not self._will_give and (self._cache.ready or hand.kept or self._local.has_items):
+        elif not self._will_give and (
+            self._cache.ready
+            or self._local.has_items
+            or (hand.kept and not self._is_told_of(hand.kept[0][1]))
+        ):
             # Once for all that this turn of the loop brings: answers come in bursts.
             self._will_give = True
             asyncio.get_running_loop().call_soon(self._give)
@@ -174,12 +178,19 @@ class EngineHandle:
             if taker is not None and hand.polls:
                 taker(self.take_activities())
             if hand.kept or self._local.has_items:
-                rests_on = hand.rests_on or self._local.rests_on
-                if taker is None or not rests_on:
+                if not self._is_told_of(hand.rests_on or self._local.rests_on):
                     self._activity_bell.ring()
-                elif rests_on != self._awaited:
-                    self._awaited = rests_on
-                    self._engine.when_durable(rests_on, self._stored)
+
+    def _is_told_of(self, rests_on: int) -> bool:
+        """Whether the store will say when this change is durable, which attempts rest on: if it is not, and there is a receiver
+        for them.
+        """
+        if self.on_activities is None or self._engine.is_durable(rests_on):
+            return False
+        if rests_on != self._awaited:
+            self._awaited = rests_on
+            self._engine.when_durable(rests_on, self._stored)
+        return True
 
     def _stored(self, error: StorageError | None) -> None:
         """What attempts rest on is durable, or never will be: then a poll finds out what that means."""
