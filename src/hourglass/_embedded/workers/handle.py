@@ -173,13 +173,11 @@ class EngineHandle:
                 receiver(self.take_activations())
             if self._cache.ready:
                 self._task_bell.ring()
-        hand = self._hand
-        if hand.kept or self._local.has_items:
-            if taker is not None and hand.polls:
-                taker(self.take_activities())
-            if hand.kept or self._local.has_items:
-                if not self._is_told_of(hand.rests_on or self._local.rests_on):
-                    self._activity_bell.ring()
+        hand, local = self._hand, self._local
+        if taker is not None and hand.polls and (hand.kept or local.has_items):
+            taker(self.take_activities())
+        if (hand.kept or local.has_items) and not self._is_told_of(hand.rests_on or local.rests_on):
+            self._activity_bell.ring()
 
     def _is_told_of(self, rests_on: int) -> bool:
         """Whether the store will say when this change is durable, which attempts rest on: if it is not, and there is a receiver
