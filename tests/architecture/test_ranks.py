@@ -17,7 +17,7 @@ RANKS: tuple[frozenset[str], ...] = (
     frozenset({"_bridge"}),
     frozenset({"_temporal", "_embedded"}),
     frozenset({"_runtime"}),
-    frozenset({"client"}),
+    frozenset({"client", "envconfig"}),
     frozenset({"progress", "interceptors"}),
     frozenset({"limits"}),
     frozenset({"_built_in"}),

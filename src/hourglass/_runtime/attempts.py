@@ -22,7 +22,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeVar, get_type_hints
 
@@ -36,8 +36,8 @@ from hourglass._contract.handle import (
     AttemptCancelled,
     AttemptFailed,
 )
-from hourglass._engine.options import policy_from
-from hourglass._engine.specs import ActivitySpec, Payloads, RetryRule
+from hourglass._engine.options import RetryPolicy, policy_from
+from hourglass._engine.specs import ActivitySpec, Payloads
 from hourglass._runtime.portal import Mailbox
 from hourglass._runtime.work_log import facts_of
 from hourglass.activity import ActivityDefinition, Info
@@ -563,10 +563,10 @@ def _duration(seconds: float) -> timedelta | None:
     return timedelta(seconds=seconds) if seconds else None
 
 
-_SHOWN: dict[Any, Callable[[Any], Any]] = {float: _duration, RetryRule | None: policy_from}
+_SHOWN: dict[Any, Callable[[Any], Any]] = {timedelta | None: _duration, RetryPolicy | None: policy_from}
 _OF_SPEC: dict[str, Callable[[Any], Any]] = {
     name: _SHOWN.get(type_, lambda value: value)
-    for name, type_ in get_type_hints(ActivitySpec).items()
-    if name in {each.name for each in fields(Info)}
+    for name, type_ in get_type_hints(Info).items()
+    if name in ActivitySpec.__struct_fields__
 }
 """What an `Info` tells of the activity's spec, by the same names, and how each is shown."""

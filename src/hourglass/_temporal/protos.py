@@ -29,6 +29,7 @@ from temporalio.api.workflowservice.v1 import (
     StartWorkflowExecutionRequest,
 )
 from temporalio.bridge.proto.activity_task import Start as ActivityStart
+from temporalio.bridge.proto.workflow_activation import InitializeWorkflow
 from temporalio.bridge.proto.workflow_commands import (
     ContinueAsNewWorkflowExecution,
     ScheduleActivity,
@@ -415,8 +416,10 @@ class SpecIn(Generic[S]):
             if path is None:
                 continue
             *within, name = path.split(".")
-            reduce(getattr, (*within, name), message())  # raises where there is no such field
-            self._places.append(_SpecField(field, tuple(within), name, _KINDS.get(hints[field], _PLAIN)))
+            found = reduce(getattr, (*within, name), message())  # raises where there is no such field
+            plain = isinstance(found, float)  # all other floats of ours are durations
+            kind = _PLAIN if plain else _KINDS.get(hints[field], _PLAIN)
+            self._places.append(_SpecField(field, tuple(within), name, kind))
         self._raw = attrgetter(*(".".join((*place.within, place.name)) for place in self._places))
 
     @property
@@ -449,11 +452,17 @@ class SpecIn(Generic[S]):
         """The spec that a message holds."""
         return self.spec(
             **{
-                place.field: place.kind.get(reduce(getattr, place.within, message), place.name)
+                place.field: place.kind.get(
+                    reduce(getattr, place.within, message) if place.within else message, place.name
+                )
                 for place in self._places
             }
         )
 
+
+_PRIORITY: dict[str, str | None] = {
+    name: f"priority.{name}" for name in ("priority_key", "fairness_key", "fairness_weight")
+}
 
 # --- activities -------------------------------------------------------------------------------------------------------
 
@@ -461,7 +470,7 @@ REMOTE = SpecIn(
     ActivitySpec,
     ScheduleActivity,
     {
-        "priority_key": "priority.priority_key",
+        **_PRIORITY,
         "disable_eager_execution": "do_not_eagerly_execute",
         "local_retry_threshold": None,  # of local activities
     },
@@ -472,7 +481,7 @@ LOCAL = SpecIn(
     {
         "task_queue": None,  # it runs on the worker that asks for it
         "heartbeat_timeout": None,  # Core sees itself whether it lives
-        "priority_key": None,  # it waits in no queue
+        **dict.fromkeys(_PRIORITY),  # it waits in no queue
         "disable_eager_execution": None,
     },
 )
@@ -480,7 +489,7 @@ TASK = SpecIn(
     ActivitySpec,
     ActivityStart,
     {
-        "priority_key": "priority.priority_key",
+        **_PRIORITY,
         "task_queue": None,  # the worker's own: Core does not tell
         "schedule_to_start_timeout": None,  # over when the attempt begins
         # What the worker that asked for it does with it:
@@ -528,7 +537,7 @@ _TIMEOUTS: dict[str, str | None] = {
     "run_timeout": "workflow_run_timeout",
     "task_timeout": "workflow_task_timeout",
     "search_attributes": "search_attributes.indexed_fields",
-    "priority_key": "priority.priority_key",
+    **_PRIORITY,
 }
 _OF_CLIENTS: dict[str, str | None] = _TIMEOUTS | {
     "task_queue": "task_queue.name",
@@ -550,6 +559,17 @@ CHILD_START = SpecIn(
     StartChildWorkflowExecution,
     _TIMEOUTS | {"static_summary": None, "static_details": None},  # see `NOTES`
 )
+STARTED = SpecIn(
+    StartSpec,
+    InitializeWorkflow,
+    _TIMEOUTS
+    | {
+        "memo": "memo.fields",
+        "task_queue": None,  # the worker's own: Core does not tell
+        "static_summary": None,  # a server's alone
+        "static_details": None,
+    },
+)
 CONTINUED = SpecIn(
     StartSpec,
     ContinueAsNewWorkflowExecution,
@@ -558,7 +578,7 @@ CONTINUED = SpecIn(
         # The next run goes on with what the first was started with: Core's command has no place for these.
         "execution_timeout": None,
         "cron_schedule": None,
-        "priority_key": None,
+        **dict.fromkeys(_PRIORITY),
         "static_summary": None,
         "static_details": None,
     },

@@ -156,6 +156,8 @@ class Info:
     heartbeat_timeout: timedelta | None = None
     retry_policy: RetryPolicy | None = None
     priority_key: int = 0
+    fairness_key: str = ""
+    fairness_weight: float = 0.0
     headers: Mapping[str, Payload] = field(default_factory=dict, repr=False)
     encoded_heartbeat_details: Payloads = field(default=(), repr=False)
     converter: Converter = field(default=default_converter, repr=False, compare=False)

@@ -426,7 +426,7 @@ class Info(BasicInfo):
     @property
     def priority(self) -> Priority:
         """The workflow's priority."""
-        return Priority(self.priority_key or None)
+        return Priority(self.priority_key or None, self.fairness_key or None, self.fairness_weight or None)
 
 
 def info() -> Info:

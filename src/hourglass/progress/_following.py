@@ -566,3 +566,6 @@ class ProgressStream(_StreamFacts[T], Generic[T]):
                 raise StopIteration
             self._session.run(follower.more())
         return follower.take()
+
+
+# --- faces: end ---
