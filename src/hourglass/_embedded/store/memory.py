@@ -8,6 +8,7 @@ the runs as they are when it is given.
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,7 @@ from hourglass._embedded.store.store import (
     Stored,
 )
 from hourglass._history import events as h
+from hourglass.errors import StorageError
 
 # --- lists --------------------------------------------------------------------------------------------------
 
@@ -227,6 +229,10 @@ class MemoryStore:
 
     async def durable(self, number: int) -> None:
         """There is nothing to wait for."""
+
+    def when_durable(self, number: int, told: Callable[[StorageError | None], object]) -> None:
+        """It is."""
+        asyncio.get_running_loop().call_soon(told, None)
 
     def load(self, run_id: str) -> Stored | None:
         """A run, if it was kept."""
