@@ -1,17 +1,17 @@
 """Part `load`: what much work does to other work, and what grows with what. Each case is a process of its own:
 
-    python -m benchmarks.load CASE SIZE FOLDER     prints one line of JSON: values by unit
+python -m benchmarks.load CASE SIZE FOLDER     prints one line of JSON: values by unit
 
-    timers      so many workflows sleep until one moment; new ones meanwhile, how long each takes, and the memory of the process
-    due         so many workflows wait for a worker when it opens the file; the same
-    flood       so many of one type wait on a queue; new ones of another type on it, and others on a queue of their own
-    retention   workflows close as fast as they can, and are kept for a second: how many are forgotten a second
-    opening     a file with so many closed workflows: opened by a worker, in seconds of the clock and of the CPU
-    schedules   so many schedules: listed, and how long a new workflow takes meanwhile
-    active      so many workflows at work at a time with a worker's own settings: steps a second
-    ownerless   four processes start workflows in a file that no process owns: starts a second
-    history     a history of so many megabytes comes into memory: by how much the process grows, in times its size
-    reader      a process that reads, again and again or once, beside workflows: how long the write-ahead log becomes
+timers      so many workflows sleep until one moment; new ones meanwhile, how long each takes, and the memory of the process
+due         so many workflows wait for a worker when it opens the file; the same
+flood       so many of one type wait on a queue; new ones of another type on it, and others on a queue of their own
+retention   workflows close as fast as they can, and are kept for a second: how many are forgotten a second
+opening     a file with so many closed workflows: opened by a worker, in seconds of the clock and of the CPU
+schedules   so many schedules: listed, and how long a new workflow takes meanwhile
+active      so many workflows at work at a time with a worker's own settings: steps a second
+ownerless   four processes start workflows in a file that no process owns: starts a second
+history     a history of so many megabytes comes into memory: by how much the process grows, in times its size
+reader      a process that reads, again and again or once, beside workflows: how long the write-ahead log becomes
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import gc
 import json
 import os
 import sqlite3
-import statistics
 import subprocess
 import sys
 import threading
@@ -155,9 +154,7 @@ class Peak:
 
     def _look(self) -> None:
         while not self._over.wait(0.05):
-            self.most = max(
-                self.most, int(Path("/proc/self/statm").read_text().split()[1]) * getpagesize()
-            )
+            self.most = max(self.most, int(Path("/proc/self/statm").read_text().split()[1]) * getpagesize())
 
     def end(self) -> tuple[float, float]:
         self._over.set()
@@ -165,16 +162,22 @@ class Peak:
         return self.before / 2**20, self.most / 2**20
 
 
-async def _probe(client: AsyncClient, go_on: Callable[[], bool], queue: str | None = None) -> list[float]:
-    """New workflows, a few a second, while there is other work: how long each takes from its start to its result."""
-    took: list[float] = []
+Took = list[tuple[float, float]]
+"""How long each of some workflows took from its start to its result: by the clock, and of this process's CPU. The latter is what
+an idle machine with one core would need, disk aside, and says the same on a busy one.
+"""
+
+
+async def _probe(client: AsyncClient, go_on: Callable[[], bool], queue: str | None = None) -> Took:
+    """New workflows, a few a second, while there is other work."""
+    took: Took = []
     pending: set[asyncio.Task[None]] = set()
 
     async def one() -> None:
-        begun = time.perf_counter()
+        begun, spent = time.perf_counter(), time.process_time()
         more = {} if queue is None else {"task_queue": queue}
         await client.execute_workflow(quick, 1, id=f"new-{uuid.uuid4().hex}", **more)
-        took.append(time.perf_counter() - begun)
+        took.append((time.perf_counter() - begun, time.process_time() - spent))
 
     while go_on():
         task = asyncio.create_task(one())
@@ -185,13 +188,14 @@ async def _probe(client: AsyncClient, go_on: Callable[[], bool], queue: str | No
     return took
 
 
-def _spread(took: list[float], name: str = "new") -> Values:
-    found = sorted(took)
-    return {
-        f"ms {name} p50": found[len(found) // 2] * 1e3,
-        f"ms {name} p99": found[min(len(found) - 1, int(len(found) * 0.99))] * 1e3,
-        f"ms {name} max": found[-1] * 1e3,
-    }
+def _spread(took: Took, name: str = "new") -> Values:
+    found: Values = {}
+    for values, unit in zip(zip(*took, strict=True), ("ms", "CPU ms"), strict=True):
+        in_order = sorted(values)
+        for part in (0.5, 0.99):
+            at = min(len(in_order) - 1, int(len(in_order) * part))
+            found[f"{unit} {name} p{part * 100:.0f}"] = in_order[at] * 1e3
+    return found
 
 
 async def _start_many(one: Callable[[int], Awaitable[object]], count: int) -> None:
@@ -347,7 +351,8 @@ def _multiply(path: str, count: int) -> None:
         names = [row[1] for row in db.execute("PRAGMA table_info(visibility)") if row[1] != "id"]
         values = [f"{name} || i" if name in ("run_id", "workflow_id") else name for name in names]
         db.execute(
-            each + f"INSERT INTO visibility ({', '.join(names)}) SELECT {', '.join(values)} FROM visibility, n"
+            each
+            + f"INSERT INTO visibility ({', '.join(names)}) SELECT {', '.join(values)} FROM visibility, n"
         )
 
 
@@ -433,8 +438,9 @@ def _history(megabytes: int, place: str) -> Values:
 
 
 def _fill_large(megabytes: int, path: str) -> None:
-    with Client.connect(f"local:{path}") as client, Worker(
-        client, "default", workflows=[large], activities=[load]
+    with (
+        Client.connect(f"local:{path}") as client,
+        Worker(client, "default", workflows=[large], activities=[load]),
     ):
         client.start_workflow(large, megabytes, id="large", task_queue="default")
         handle = client.get_workflow_handle("large")

@@ -554,6 +554,8 @@ def info_of(task: ActivityTask, converter: Converter) -> Info:
         heartbeat_timeout=_duration(task.spec.heartbeat_timeout),
         retry_policy=policy_from(task.spec.retry_policy),
         priority_key=task.spec.priority_key,
+        fairness_key=task.spec.fairness_key,
+        fairness_weight=task.spec.fairness_weight,
         headers=task.headers,
         encoded_heartbeat_details=task.heartbeat_details,
         converter=converter,

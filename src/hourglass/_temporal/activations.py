@@ -148,6 +148,8 @@ def _started(job: Any) -> AnyEvent:
             memo=payload_map_from(job.memo.fields),
             search_attributes=payload_map_from(job.search_attributes.indexed_fields),
             priority_key=job.priority.priority_key,
+            fairness_key=job.priority.fairness_key,
+            fairness_weight=job.priority.fairness_weight,
         ),
         seed=job.randomness_seed,
         attempt=job.attempt,

@@ -20,7 +20,7 @@ from functools import lru_cache, partial
 from typing import Any, NoReturn, TypeVar, assert_never
 
 from google.protobuf.duration_pb2 import Duration
-from temporalio.api.common.v1 import RetryPolicy
+from temporalio.api.common.v1 import Priority, RetryPolicy
 from temporalio.bridge.proto import ActivityHeartbeat, ActivityTaskCompletion
 from temporalio.bridge.proto.activity_task import ActivityCancelReason
 from temporalio.bridge.proto.activity_task import ActivityTask as TaskMessage
@@ -90,7 +90,7 @@ def _task(token: bytes, start: Any, task_queue: str) -> ActivityTask:
             start.start_to_close_timeout.SerializeToString(),
             start.heartbeat_timeout.SerializeToString(),
             start.retry_policy.SerializeToString() if start.HasField("retry_policy") else None,
-            start.priority.priority_key,
+            start.priority.SerializeToString(),
         ),
         arguments=payloads_from(start.input),
         attempt=start.attempt,
@@ -116,17 +116,19 @@ def _spec(
     start_to_close: bytes,
     heartbeat: bytes,
     retry: bytes | None,
-    key: int,
+    priority: bytes,
 ) -> ActivitySpec:
     """A spec from its encoded parts; one object for all attempts that say the same, as those of one activity do."""
-    read = Duration.FromString
+    read, rank = Duration.FromString, Priority.FromString(priority)
     return ActivitySpec(
         task_queue=task_queue,
         schedule_to_close_timeout=seconds_from(read(schedule_to_close)),
         start_to_close_timeout=seconds_from(read(start_to_close)),
         heartbeat_timeout=seconds_from(read(heartbeat)),
         retry_policy=None if retry is None else retry_rule_from(RetryPolicy.FromString(retry)),
-        priority_key=key,
+        priority_key=rank.priority_key,
+        fairness_key=rank.fairness_key,
+        fairness_weight=rank.fairness_weight,
     )
 
 

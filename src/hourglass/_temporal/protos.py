@@ -412,8 +412,10 @@ class SpecIn(Generic[S]):
             if path is None:
                 continue
             *within, name = path.split(".")
-            reduce(getattr, (*within, name), message())  # raises where there is no such field
-            self._places.append(_SpecField(field, tuple(within), name, _KINDS.get(hints[field], _PLAIN)))
+            found = reduce(getattr, (*within, name), message())  # raises where there is no such field
+            plain = isinstance(found, float)  # all other floats of ours are durations
+            kind = _PLAIN if plain else _KINDS.get(hints[field], _PLAIN)
+            self._places.append(_SpecField(field, tuple(within), name, kind))
 
     @property
     def names(self) -> frozenset[str]:
@@ -442,13 +444,17 @@ class SpecIn(Generic[S]):
         )
 
 
+_PRIORITY: dict[str, str | None] = {
+    name: f"priority.{name}" for name in ("priority_key", "fairness_key", "fairness_weight")
+}
+
 # --- activities -------------------------------------------------------------------------------------------------------
 
 REMOTE = SpecIn(
     ActivitySpec,
     ScheduleActivity,
     {
-        "priority_key": "priority.priority_key",
+        **_PRIORITY,
         "disable_eager_execution": "do_not_eagerly_execute",
         "local_retry_threshold": None,  # of local activities
     },
@@ -459,7 +465,7 @@ LOCAL = SpecIn(
     {
         "task_queue": None,  # it runs on the worker that asks for it
         "heartbeat_timeout": None,  # Core sees itself whether it lives
-        "priority_key": None,  # it waits in no queue
+        **dict.fromkeys(_PRIORITY),  # it waits in no queue
         "disable_eager_execution": None,
     },
 )
@@ -488,7 +494,7 @@ _TIMEOUTS: dict[str, str | None] = {
     "run_timeout": "workflow_run_timeout",
     "task_timeout": "workflow_task_timeout",
     "search_attributes": "search_attributes.indexed_fields",
-    "priority_key": "priority.priority_key",
+    **_PRIORITY,
 }
 _OF_CLIENTS: dict[str, str | None] = _TIMEOUTS | {
     "task_queue": "task_queue.name",
@@ -518,7 +524,7 @@ CONTINUED = SpecIn(
         # The next run goes on with what the first was started with: Core's command has no place for these.
         "execution_timeout": None,
         "cron_schedule": None,
-        "priority_key": None,
+        **dict.fromkeys(_PRIORITY),
         "static_summary": None,
         "static_details": None,
     },

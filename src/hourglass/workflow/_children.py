@@ -27,6 +27,8 @@ from hourglass._engine.options import (
     RetryPolicy,
     check_text,
     choice,
+    fairness_key,
+    fairness_weight,
     named_values,
     optional_seconds,
     priority,
@@ -42,7 +44,7 @@ from hourglass._engine.specs import (
 from hourglass.converter import Payload, SearchAttributes, Signature, encode_search_attributes
 from hourglass.errors import UsageError
 from hourglass.workflow._facts import default_id
-from hourglass.workflow._references import Channel, given_message, given_workflow
+from hourglass.workflow._references import Channel, Given, given_message, given_workflow
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -68,16 +70,7 @@ class ExternalWorkflowHandle:
         given = given_message("signal", signal)
 
         def send(call: SignalExternalWorkflowInput) -> None:
-            signal_external(
-                SignalExternalWorkflow(
-                    seq=0,
-                    workflow_id=call.workflow_id,
-                    run_id=call.workflow_run_id or "",
-                    signal_name=call.signal,
-                    arguments=given.encode(run.converter, call.args),
-                    headers=call.headers,
-                )
-            )
+            signal_external(signal_command(run, given, call))
 
         call = SignalExternalWorkflowInput(
             signal=given.name,
@@ -98,12 +91,36 @@ class ExternalWorkflowHandle:
 
 def get_external_workflow_handle(id: str, *, run_id: str | None = None) -> ExternalWorkflowHandle:
     """A handle to another workflow, or with `run_id` to that run alone. Does not ask whether it exists."""
+    check_external(id, run_id)
+    return ExternalWorkflowHandle(id, run_id)
+
+
+def check_external(id: str, run_id: str | None) -> None:
+    """Raise `UsageError` unless these can name another workflow, and this is workflow code."""
     require_fiber("workflow.get_external_workflow_handle")
     if not isinstance(id, str) or not id:
         raise UsageError("the id of a workflow must be a text that is not empty")
     check_text(id, "the id of a workflow")
     check_text(run_id or "", "run_id")
-    return ExternalWorkflowHandle(id, run_id)
+
+
+def signal_command(
+    run: LiveRun, given: Given, call: SignalExternalWorkflowInput | SignalChildWorkflowInput
+) -> SignalExternalWorkflow:
+    """The command that sends a signal, as the interceptors left the call, to a child or to another workflow."""
+    if isinstance(call, SignalChildWorkflowInput):
+        workflow_id, run_id, is_child = call.child_workflow_id, "", True
+    else:
+        workflow_id, run_id, is_child = call.workflow_id, call.workflow_run_id or "", False
+    return SignalExternalWorkflow(
+        seq=0,
+        workflow_id=workflow_id,
+        run_id=run_id,
+        signal_name=call.signal,
+        is_child=is_child,
+        arguments=given.encode(run.converter, call.args),
+        headers=call.headers,
+    )
 
 
 class ChildOptions(TypedDict, total=False):
@@ -139,6 +156,10 @@ class ChildOptions(TypedDict, total=False):
     """More lines."""
     priority_key: int
     """Its priority on the queue: lower is sooner, 0 is the default."""
+    fairness_key: str
+    """Whose share of the queue it is counted to; the parent's by default."""
+    fairness_weight: float
+    """How large that share is beside the others': 1 is the usual one."""
 
 
 _KNOWN = tuple(ChildOptions.__annotations__)
@@ -171,16 +192,7 @@ class ChildWorkflowHandle(ChildOperation[R], Generic[R]):
         run, given = self.run, given_message("signal", signal)
 
         def send(call: SignalChildWorkflowInput) -> None:
-            signal_external(
-                SignalExternalWorkflow(
-                    seq=0,
-                    workflow_id=call.child_workflow_id,
-                    signal_name=call.signal,
-                    is_child=True,
-                    arguments=given.encode(run.converter, call.args),
-                    headers=call.headers,
-                )
-            )
+            signal_external(signal_command(run, given, call))
 
         call = SignalChildWorkflowInput(
             signal=given.name, child_workflow_id=self.id, args=list(args), _proceed=send
@@ -298,6 +310,8 @@ def child_command(
         memo={key: converter.encode(value) for key, value in memo.items()},
         search_attributes=encode_search_attributes(options.get("search_attributes", {})),
         priority_key=priority(options.get("priority_key", 0)),
+        fairness_key=fairness_key(options.get("fairness_key", "")),
+        fairness_weight=fairness_weight(options.get("fairness_weight", 0.0)),
         static_summary=_note(run, options.get("static_summary")),
         static_details=_note(run, options.get("static_details")),
     )

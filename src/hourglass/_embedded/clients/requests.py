@@ -359,14 +359,17 @@ async def get_history(engine: Engine, request: s.GetHistory) -> PendingAnswer[s.
     """A page of a history."""
     record = find(engine, request.workflow_id, request.run_id)
     begin = _offset(request.next_page_token)
+    closing = request.event_filter is s.HistoryEventFilter.CLOSE_EVENT
     if request.wait_new:
         await wait(
             engine,
             record,
             record.changed,
-            lambda: len(record.events) > begin or not record.run.is_open,
+            lambda: (len(record.events) > begin and not closing) or not record.run.is_open,
             request.rpc_timeout,
         )
+        if closing and record.run.is_open:
+            return PendingAnswer(s.HistoryPage((), b"0"), engine.runs.number_of(record))
         page = _history_page(record.events, request, goes_on=record.run.is_open)
         return PendingAnswer(page, engine.runs.number_of(record))
     return await answered(
@@ -382,6 +385,8 @@ def _history_page(
 ) -> s.HistoryPage:
     size = min(request.page_size, PAGE) if request.page_size else PAGE
     token = request.next_page_token
+    if request.event_filter is s.HistoryEventFilter.CLOSE_EVENT:
+        return s.HistoryPage(tuple(event_json(event) for event in events[-1:]))
     if request.newest_first:
         end = min(_offset(token), len(events)) if token else len(events)
         begin = max(0, end - size)

@@ -12,8 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 
-import msgspec
-
 from hourglass._contract.handle import (
     ActivityDeferred,
     ActivityOk,
@@ -31,7 +29,7 @@ from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import narrowest_timeout
 from hourglass._embedded.rules.command_checks import AnswerRefused
-from hourglass._embedded.rules.draft import Draft, Eager, key_of
+from hourglass._embedded.rules.draft import Draft, Eager, with_priority_of
 from hourglass._embedded.rules.run import OpenActivity, Run, Transition
 from hourglass._embedded.rules.steps import ask_for_activities, complete_and_take_task, start_task
 from hourglass._embedded.rules.tasks import TaskAnswer
@@ -49,9 +47,9 @@ from hourglass.errors import HourglassError, ServiceError
 
 def activity_task(namespace: str, run: Run, activity: OpenActivity, token: bytes) -> ActivityTask:
     """An attempt that has started, as a worker gets it. Pure."""
-    scheduled, spec = activity.scheduled, activity.spec
-    if not spec.priority_key and run.started.spec.priority_key:  # the run's own
-        spec = msgspec.structs.replace(spec, priority_key=key_of(run, activity))
+    scheduled, spec, own = activity.scheduled, activity.spec, run.started.spec
+    if own.priority_key or own.fairness_key or own.fairness_weight:
+        spec = with_priority_of(own, spec)
     return ActivityTask(
         token=token,
         activity_id=scheduled.activity_id,

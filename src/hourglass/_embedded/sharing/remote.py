@@ -165,7 +165,7 @@ class OwnerConnection:
                     self._settle(answer.number, lambda waiting: waiting.read(answer))
                 case wire.Failed(number, problem):
                     self._settle(number, lambda _: _raise(wire.error_of(problem)))
-                case wire.Work() as work:
+                case wire.HandleWork() as work:
                     if (handle := self._handles.get(work.handle)) is not None:
                         handle.heard(work)
                     if self._idle:

@@ -6,8 +6,8 @@ attempts are with it at most, sent or about to be, and an answer makes room for 
 process: what it does not read stays with its connection, and is no more than the slots allow.
 
 Invariants: what is sent may leave the engine (it is durable, or rests on nothing); when the connection ends all that the
-process had is given to others at once; a handle that the owner does not know, or that was closed, is answered for by
-nobody and harms nothing.
+process had is given to others at once; what comes for a handle that the owner does not know, or that was closed, is
+dropped and harms nothing.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class _SentHandle:
         self._send(wire.encode(wire.PollEnded(self._number, activities, broken)))
 
     def _send_activations(self, activations: Sequence[Activation]) -> None:
-        data = wire.encode(wire.Work(handle=self._number, activations=tuple(activations)))
+        data = wire.encode(wire.HandleWork(handle=self._number, activations=tuple(activations)))
         if len(data) <= FRAME_LIMIT:
             self._send(data)
         elif len(activations) > 1:
@@ -227,7 +227,7 @@ class _SentHandle:
             asyncio.get_running_loop().call_soon(self._complete, failed)
 
     def _send_activities(self, items: Sequence[ActivityItem]) -> None:
-        work = wire.Work(
+        work = wire.HandleWork(
             handle=self._number,
             tasks=tuple(each for each in items if isinstance(each, ActivityTask)),
             cancels=tuple(each for each in items if isinstance(each, ActivityCancel)),
