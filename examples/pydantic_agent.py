@@ -45,7 +45,9 @@ async def show(ctx: RunContext[None], events: AsyncIterable[AgentStreamEvent]) -
 
 async def fake_model(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
     """Looks the order up, asks for a refund, and says what came of it."""
-    told = {part.tool_name: part for each in messages for part in each.parts if isinstance(part, ToolReturnPart)}
+    told = {
+        part.tool_name: part for each in messages for part in each.parts if isinstance(part, ToolReturnPart)
+    }
     if "look_up" not in told:
         yield {0: DeltaToolCall("look_up", '{"order": 7}', tool_call_id="l1")}
     elif "pay_back" not in told:
