@@ -460,8 +460,8 @@ def test_a_dropped_coroutine_cleans_up_in_silence(drive: Drive) -> None:
 
 
 def test_a_dropped_async_generator_is_never_executed_again(drive: Drive) -> None:
-    """What waits in one is closed with the run, and it is shown where it waits; what is left of the generator stays silent, whenever
-    the collector finds it. While its run is at work one that is let go is closed at once.
+    """What waits in one is closed with the run, and it is shown where it waits; what is left of the generator stays silent,
+    whenever the collector finds it. While its run is at work one that is let go is closed at once.
     """
     seen: list[str] = []
 
