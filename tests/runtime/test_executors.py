@@ -6,6 +6,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 from tests.activities.executing import AwaitedExecutor
