@@ -437,11 +437,6 @@ class Attempt:
             self.over, self.context.attempt = True, None
         self._around.ended(self, result)
 
-    def finish_at_once(self, result: ActivityResult) -> None:
-        """As `finish`, whether or not all that the attempt published has left."""
-        self._publishes = False
-        self.finish(result)
-
     def let_go(self) -> None:
         """It is over for the executor: a later result, its heartbeats and its timers are dropped."""
         self.over = True
