@@ -159,6 +159,7 @@ class MemoryStore:
         """The runs that carried out a request, oldest first, by workflow id and request id."""
         self._request_ids: dict[str, list[str]] = {}
         self._current: dict[str, str] = {}
+        self._runs_of: dict[str, dict[str, None]] = {}
         self._listing = MemoryListing(self._runs, real_time=real_time)
         self._closed: deque[tuple[int, str]] = deque()
         self._schedules: dict[str, tuple[ScheduleRecord, int]] = {}
@@ -205,6 +206,7 @@ class MemoryStore:
             self._keys[run.run_id] = self._next_key = self._next_key + 1
             self._events[run.run_id] = []
             self._current[run.started.workflow_id] = run.run_id
+            self._runs_of.setdefault(run.started.workflow_id, {})[run.run_id] = None
         self._runs[run.run_id] = run
         self._listing.changed(run.run_id)
         if not run.is_open:
@@ -314,16 +316,17 @@ class MemoryStore:
     def _drop(self, run_id: str) -> None:
         run = self._runs.pop(run_id)
         workflow_id = run.started.workflow_id
+        del self._runs_of[workflow_id][run_id]
         self._listing.changed(run_id)
         self._events.pop(run_id)
         del self._keys[run_id]
         self._forget_requests(workflow_id, run_id)
         if self._current.get(workflow_id) == run_id:
             # An earlier run of the same id is the latest one now, as it is in a file.
-            earlier = [each.run_id for each in self._runs.values() if each.started.workflow_id == workflow_id]
-            self._current |= {workflow_id: earlier[-1]} if earlier else {}
+            earlier = self._runs_of[workflow_id]
+            self._current |= {workflow_id: next(reversed(earlier))} if earlier else {}
             if not earlier:
-                del self._current[workflow_id]
+                del self._current[workflow_id], self._runs_of[workflow_id]
 
     def _forget_requests(self, workflow_id: str, run_id: str) -> None:
         for request_id in self._request_ids.pop(run_id, ()):

@@ -274,7 +274,7 @@ class SqliteStore(FileReads):
         self._is_learning = False
         self._turn: list[Change | ScheduleChange] = []
         self._is_wanted = False  # whether a call waits for it: it is handed over at the end of this turn
-        self._timer_runs = False
+        self._timer: asyncio.TimerHandle | None = None
         self._forgets = 0
         self._forgetting: dict[int, int] = {}
         """The keys of runs that the thread was told to forget, each with the number of that request."""
@@ -346,9 +346,9 @@ class SqliteStore(FileReads):
         loop = asyncio._get_running_loop()
         if loop is None:  # no loop, no turns: each change for itself
             self._hand_over()
-        elif not self._timer_runs:
-            self._timer_runs, self._loop = True, loop
-            loop.call_later(PATIENCE, self._patience_ends)
+        elif self._timer is None and not self._is_wanted:
+            self._loop = loop
+            self._timer = loop.call_later(PATIENCE, self._hand_over)
         return number
 
     def on_refusal(self, told: Callable[[Refusal], None]) -> None:
@@ -488,13 +488,12 @@ class SqliteStore(FileReads):
             self._is_wanted = True
             asyncio.get_running_loop().call_soon(self._hand_over)
 
-    def _patience_ends(self) -> None:
-        self._timer_runs = False
-        self._hand_over()
-
     def _hand_over(self) -> None:
         """Give the thread what was appended since the last time."""
         self._is_wanted = False
+        if self._timer is not None:  # else it would wake the loop for nothing, in the middle of the commit
+            self._timer.cancel()
+            self._timer = None
         if self._turn and self.failure is None:
             self._thread.give(Turn(tuple(self._turn), self._durability.given))
         self._turn.clear()
