@@ -20,10 +20,12 @@ from enum import IntEnum
 from functools import lru_cache, reduce
 from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
+from temporalio.api.activity.v1 import ActivityOptions
 from temporalio.api.common.v1 import Payloads as PayloadsMessage
 from temporalio.api.workflow.v1 import NewWorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import (
     SignalWithStartWorkflowExecutionRequest,
+    StartActivityExecutionRequest,
     StartWorkflowExecutionRequest,
 )
 from temporalio.bridge.proto.workflow_commands import (
@@ -469,6 +471,18 @@ LOCAL = SpecIn(
         "disable_eager_execution": None,
     },
 )
+
+
+_ALONE: dict[str, str | None] = {
+    **_PRIORITY,
+    "task_queue": "task_queue.name",
+    "cancellation_type": None,  # of workflows, which wait
+    "disable_eager_execution": None,
+    "local_retry_threshold": None,
+}
+ACTIVITY_START = SpecIn(ActivitySpec, StartActivityExecutionRequest, _ALONE)
+ACTIVITY_OPTIONS = SpecIn(ActivitySpec, ActivityOptions, _ALONE)
+"""Activities that a client starts, and the options of any."""
 
 
 @lru_cache(maxsize=1024)

@@ -373,6 +373,7 @@ class TaskQueues:
                 and not activity.started_ns
                 and activity.available_ns <= now_ns
                 and run.paused is None
+                and not activity.paused
             ):
                 key, queue = (run.run_id, event_id), activity.spec.task_queue
                 self._offer_attempt(key, queue, level_of(run, activity))
