@@ -200,41 +200,25 @@ def _summary(run: Run) -> ac.ActivitySummary:
 
 
 _NAMES = {"ActivityType": "WorkflowType", "ActivityId": "RootWorkflowId"}
-_ACTIVITIES = f"WorkflowId STARTS_WITH '{PREFIX}'"
-_WORKFLOWS = f"WorkflowId NOT STARTS_WITH '{PREFIX}'"
 
 
-def of_workflows(query: str) -> str:
-    """A filter that finds no activities."""
-    return _scoped(query, _WORKFLOWS)
-
-
-def of_activities(query: str) -> str:
-    """A filter that finds activities, by the names that they have."""
-    parse(query)
+def named_as_runs(query: str) -> str:
+    """A filter of activities, by the names under which their runs keep them."""
+    parse(query)  # what is wrong with it is said of it as it is
     for token in reversed(tokens(query)):
         if token.kind is TokenKind.NAME and token.value in _NAMES:
             begin = token.position - 1
             query = f"{query[:begin]}{_NAMES[str(token.value)]}{query[begin + len(token.raw) :]}"
-    return _scoped(query, _ACTIVITIES)
-
-
-def _scoped(query: str, condition: str) -> str:
-    parse(query)  # what is wrong with it is said of it as it is
-    if not query.strip():
-        return condition
-    for token in tokens(query):
-        if token.kind is TokenKind.KEYWORD and token.value == "GROUP":
-            asked, grouped = query[: token.position - 1], query[token.position - 1 :]
-            return f"({asked}) AND {condition} {grouped}" if asked.strip() else f"{condition} {grouped}"
-    return f"({query}) AND {condition}"
+    return query
 
 
 async def list_activities(engine: Engine, request: ac.ListActivities) -> PendingAnswer[ac.ActivityPage]:
     """List them, newest first."""
     await is_written(engine, engine.runs.newest)  # the store answers from what is durable
     size = min(max(1, request.page_size), MOST_LISTED)
-    page = await engine.store.page(of_activities(request.query), request.next_page_token, size)
+    page = await engine.store.page(
+        named_as_runs(request.query), request.next_page_token, size, activities=True
+    )
     shown = tuple(
         ac.ActivitySummary(
             activity_id=each.workflow_id.removeprefix(PREFIX),
@@ -254,7 +238,7 @@ async def list_activities(engine: Engine, request: ac.ListActivities) -> Pending
 async def count(engine: Engine, request: ac.CountActivities) -> PendingAnswer[s.Count]:
     """Count them."""
     await is_written(engine, engine.runs.newest)
-    return PendingAnswer(await engine.store.count(of_activities(request.query)), 0)
+    return PendingAnswer(await engine.store.count(named_as_runs(request.query), activities=True), 0)
 
 
 # --- changing -----------------------------------------------------------------------------------------------

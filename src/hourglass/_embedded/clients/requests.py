@@ -18,7 +18,7 @@ import msgspec
 from hourglass._contract import service as s
 from hourglass._contract.ids import new_id
 from hourglass._contract.service import Effect, Request, ResetWorkflow, Started
-from hourglass._embedded.clients.activity_requests import ACTIVITY_HANDLERS, of_workflows
+from hourglass._embedded.clients.activity_requests import ACTIVITY_HANDLERS
 from hourglass._embedded.clients.answering import (
     MOST_LISTED,
     Handlers,
@@ -339,14 +339,14 @@ async def list_workflows(engine: Engine, request: s.ListWorkflows) -> PendingAns
     """List runs, newest first."""
     await is_written(engine, engine.runs.newest)  # the store answers from what is durable
     size = min(max(1, request.page_size), MOST_LISTED)
-    page = await engine.store.page(of_workflows(request.query), request.next_page_token, size)
+    page = await engine.store.page(request.query, request.next_page_token, size)
     return PendingAnswer(page, 0)
 
 
 async def count(engine: Engine, request: s.CountWorkflows) -> PendingAnswer[s.Count]:
     """Count runs."""
     await is_written(engine, engine.runs.newest)
-    return PendingAnswer(await engine.store.count(of_workflows(request.query)), 0)
+    return PendingAnswer(await engine.store.count(request.query), 0)
 
 
 async def wait_for_close(engine: Engine, request: s.WaitForClose) -> PendingAnswer[s.Outcome]:
