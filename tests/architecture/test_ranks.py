@@ -76,6 +76,8 @@ DOORS: dict[str, tuple[str, ...]] = {
     "rich": ("_cli/",),
     "opentelemetry": ("contrib/opentelemetry/",),
     "sqlalchemy": ("contrib/sqlalchemy/",),
+    "pydantic_ai": ("contrib/pydantic_ai/",),
+    "agents": ("contrib/openai_agents/",),
     "uvloop": ("_runtime/portal.py", "replay/_session.py"),
     "sqlite3": ("_embedded/store/sqlite/", "_cli/doctor.py"),  # there: which version it is
 }

@@ -51,6 +51,7 @@ class DumbStore:
         self._queue: list[Entry] = []
         self._number = self._committed = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._told: set[asyncio.Future[None]] = set()
         self._gone = False
         self.latest_ns = max((event.time_ns for each in self._changes() for event in each.events), default=0)
 
@@ -94,6 +95,11 @@ class DumbStore:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append((number, waiter))
             await waiter
+
+    def when_durable(self, number: int, told: Callable[[StorageError | None], object]) -> None:
+        waiting = asyncio.ensure_future(self.durable(number))
+        self._told.add(waiting)
+        waiting.add_done_callback(lambda done: (self._told.discard(waiting), told(_failure(done))))
 
     def on_refusal(self, told: Callable[[Refusal], None]) -> None:
         pass
@@ -212,3 +218,8 @@ class DumbStore:
 
     def condition(self) -> DiskCondition | None:
         return None
+
+
+def _failure(done: asyncio.Future[None]) -> StorageError | None:
+    error = None if done.cancelled() else done.exception()
+    return error if isinstance(error, StorageError) else None

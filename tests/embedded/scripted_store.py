@@ -36,6 +36,7 @@ class ScriptedStore:
         self.refusal = ""
         self.failure: StorageError | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._told: set[asyncio.Future[None]] = set()
 
     # --- the test's part ------------------------------------------------------------------------------------
 
@@ -101,6 +102,11 @@ class ScriptedStore:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append((number, waiter))
             await waiter
+
+    def when_durable(self, number: int, told: Callable[[StorageError | None], object]) -> None:
+        waiter = asyncio.ensure_future(self.durable(number))
+        self._told.add(waiter)
+        waiter.add_done_callback(lambda done: (self._told.discard(waiter), told(done.exception())))
 
     def load(self, run_id: str) -> Stored | None:
         return self._readable().load(run_id)

@@ -267,6 +267,9 @@ def test_a_closed_store_says_so(open_store: Open) -> None:
         late = store.append(story.signal())
         with pytest.raises(StorageError, match="was closed"):
             await store.durable(late)
+        heard = asyncio.get_running_loop().create_future()
+        store.when_durable(late, heard.set_result)
+        assert "was closed" in str(await heard)
         with pytest.raises(StorageError, match="was closed"):
             store.load("a")
 

@@ -8,6 +8,7 @@ the runs as they are when it is given.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
@@ -28,6 +29,7 @@ from hourglass._embedded.store.store import (
     Stored,
 )
 from hourglass._history import events as h
+from hourglass.errors import StorageError
 
 
 class MemoryStore:
@@ -45,6 +47,7 @@ class MemoryStore:
         """The runs that carried out a request, oldest first, by workflow id and request id."""
         self._request_ids: dict[str, list[str]] = {}
         self._current: dict[str, str] = {}
+        self._runs_of: dict[str, dict[str, None]] = {}
         self._listing = MemoryListing(self._runs, real_time=real_time)
         self._closed: deque[tuple[int, str]] = deque()
         self._schedules: dict[str, tuple[ScheduleRecord, int]] = {}
@@ -91,6 +94,7 @@ class MemoryStore:
             self._keys[run.run_id] = self._next_key = self._next_key + 1
             self._events[run.run_id] = []
             self._current[run.started.workflow_id] = run.run_id
+            self._runs_of.setdefault(run.started.workflow_id, {})[run.run_id] = None
         self._runs[run.run_id] = run
         self._listing.changed(run.run_id)
         if not run.is_open:
@@ -115,6 +119,10 @@ class MemoryStore:
 
     async def durable(self, number: int) -> None:
         """There is nothing to wait for."""
+
+    def when_durable(self, number: int, told: Callable[[StorageError | None], object]) -> None:
+        """It is."""
+        asyncio.get_running_loop().call_soon(told, None)
 
     def load(self, run_id: str) -> Stored | None:
         """A run, if it was kept."""
@@ -196,16 +204,17 @@ class MemoryStore:
     def _drop(self, run_id: str) -> None:
         run = self._runs.pop(run_id)
         workflow_id = run.started.workflow_id
+        del self._runs_of[workflow_id][run_id]
         self._listing.changed(run_id)
         self._events.pop(run_id)
         del self._keys[run_id]
         self._forget_requests(workflow_id, run_id)
         if self._current.get(workflow_id) == run_id:
             # An earlier run of the same id is the latest one now, as it is in a file.
-            earlier = [each.run_id for each in self._runs.values() if each.started.workflow_id == workflow_id]
-            self._current |= {workflow_id: earlier[-1]} if earlier else {}
+            earlier = self._runs_of[workflow_id]
+            self._current |= {workflow_id: next(reversed(earlier))} if earlier else {}
             if not earlier:
-                del self._current[workflow_id]
+                del self._current[workflow_id], self._runs_of[workflow_id]
 
     def _forget_requests(self, workflow_id: str, run_id: str) -> None:
         for request_id in self._request_ids.pop(run_id, ()):

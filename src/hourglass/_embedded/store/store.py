@@ -252,6 +252,12 @@ class Store(Protocol):
         """Wait until this change is durable. Raises `StorageError` if it can never be."""
         ...
 
+    def when_durable(self, number: int, told: Callable[[StorageError | None], object], /) -> None:
+        """Have `told` called, on the control loop and not before this returns, once this change is durable; with the error
+        once it can never be.
+        """
+        ...
+
     def load(self, run_id: str) -> Stored | None:
         """A run that is not in memory."""
         ...

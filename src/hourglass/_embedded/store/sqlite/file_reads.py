@@ -7,6 +7,7 @@ durable; a call that waits for one raises why.
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
 
@@ -161,6 +162,11 @@ class ReadOnlyStore(FileReads):
         """Raise why it is not."""
         if number > 0:
             raise StorageError(self.held, status=self._status)
+
+    def when_durable(self, number: int, told: Callable[[StorageError | None], object]) -> None:
+        """Say why it is not."""
+        error = StorageError(self.held, status=self._status) if number > 0 else None
+        asyncio.get_running_loop().call_soon(told, error)
 
     def forget(self, run_id: str) -> int:
         """Raise why nothing is forgotten."""

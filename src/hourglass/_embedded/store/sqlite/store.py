@@ -22,6 +22,7 @@ import os
 import sqlite3
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 
@@ -43,6 +44,8 @@ from hourglass._forks import ForkStage, at_fork
 from hourglass._history.encoding import plain
 from hourglass.errors import StorageError
 
+logger = logging.getLogger("hourglass")
+
 # --- which changes are durable, and the calls that wait for them ---------------------------------------------
 
 _REMEMBERED = 10_000
@@ -63,7 +66,9 @@ class Durability:
         self._committed = 0
         self._failure: StorageError | None = None
         self._refused: dict[int, StorageError] = {}
-        self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap, by number
+        self._waiters: list[
+            tuple[int, int, Callable[[StorageError | None], object]]
+        ] = []  # a heap, by number
         self._order = count()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -84,14 +89,17 @@ class Durability:
             raise _copy(self._refused[number])
         if number <= self._committed:
             return
-        self._loop = asyncio.get_running_loop()
-        waiter = self._loop.create_future()
-        heappush(self._waiters, (number, next(self._order), waiter))
-        # Asked a second time: the store thread may have reported this commit after the look above and before the
-        # waiter was in the heap, and reports it only once.
-        if number <= self._committed or self._failure is not None:
-            self.settle()
+        waiter = asyncio.get_running_loop().create_future()
+        self.call(number, partial(_end, waiter))
         await waiter
+
+    def call(self, number: int, told: Callable[[StorageError | None], object]) -> None:
+        """Have `told` called, on the loop and not before this returns, when `wait` would return, or with what it would raise."""
+        self._loop = asyncio.get_running_loop()
+        heappush(self._waiters, (number, next(self._order), told))
+        # Asked only now: the store thread reports a commit once, and may have done so before `told` was in the heap.
+        if number <= self._committed or self._failure is not None:
+            self._loop.call_soon(self.settle)
 
     def committed(self, number: int) -> None:
         """All changes up to this one are durable."""
@@ -117,17 +125,15 @@ class Durability:
         self.end(failure)
 
     def settle(self) -> None:
-        """Wake the calls whose wait is over. On the loop."""
+        """Tell the calls whose wait is over. On the loop."""
         committed, failure, waiters = self._committed, self._failure, self._waiters
         while waiters and (waiters[0][0] <= committed or failure is not None):
-            number, _, waiter = heappop(waiters)
-            if waiter.done():
-                continue
+            number, _, told = heappop(waiters)
             refusal = self._refused.get(number) if number <= committed else failure
-            if refusal is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(_copy(refusal))
+            try:
+                told(None if refusal is None else _copy(refusal))
+            except Exception:  # the others wait, too
+                logger.exception("a call that waited for the store could not be told")
 
     def _notify(self) -> None:
         loop = self._loop
@@ -137,6 +143,15 @@ class Durability:
             loop.call_soon_threadsafe(self.settle)
         except RuntimeError:
             pass  # the loop is closed, and the tasks that waited on it are gone
+
+
+def _end(waiter: asyncio.Future[None], error: StorageError | None) -> None:
+    if waiter.done():
+        return
+    if error is None:
+        waiter.set_result(None)
+    else:
+        waiter.set_exception(error)
 
 
 def _copy(error: StorageError) -> StorageError:
@@ -194,8 +209,6 @@ def _places(text: str) -> tuple[int, int, int]:
 
 
 # --- the store ----------------------------------------------------------------------------------------------
-
-logger = logging.getLogger("hourglass")
 
 RESERVE_BYTES = 32 << 20
 """New workflows are refused when less is free on the disk."""
@@ -261,7 +274,7 @@ class SqliteStore(FileReads):
         self._is_learning = False
         self._turn: list[Change | ScheduleChange] = []
         self._is_wanted = False  # whether a call waits for it: it is handed over at the end of this turn
-        self._timer_runs = False
+        self._timer: asyncio.TimerHandle | None = None
         self._forgets = 0
         self._forgetting: dict[int, int] = {}
         """The keys of runs that the thread was told to forget, each with the number of that request."""
@@ -333,9 +346,9 @@ class SqliteStore(FileReads):
         loop = asyncio._get_running_loop()
         if loop is None:  # no loop, no turns: each change for itself
             self._hand_over()
-        elif not self._timer_runs:
-            self._timer_runs, self._loop = True, loop
-            loop.call_later(PATIENCE, self._patience_ends)
+        elif self._timer is None and not self._is_wanted:
+            self._loop = loop
+            self._timer = loop.call_later(PATIENCE, self._hand_over)
         return number
 
     def on_refusal(self, told: Callable[[Refusal], None]) -> None:
@@ -344,11 +357,13 @@ class SqliteStore(FileReads):
 
     async def durable(self, number: int) -> None:
         """Wait until this change is durable. Raises `StorageError` if it can never be."""
-        # Not handed over yet: at the end of this turn of the loop, so that all that the turn appends is one commit.
-        if not self._is_wanted and number > self._durability.given - len(self._turn):
-            self._is_wanted = True
-            asyncio.get_running_loop().call_soon(self._hand_over)
+        self._want(number)
         await self._durability.wait(number)
+
+    def when_durable(self, number: int, told: Callable[[StorageError | None], object]) -> None:
+        """Have `told` called once this change is durable; with the error once it can never be."""
+        self._want(number)
+        self._durability.call(number, told)
 
     def forget_closed(self, before_ns: int, limit: int) -> int:
         """Drop runs that closed before this time, at most so many; says how many. They go with a later commit."""
@@ -465,13 +480,20 @@ class SqliteStore(FileReads):
         for each in found:
             known.add(each)
 
-    def _patience_ends(self) -> None:
-        self._timer_runs = False
-        self._hand_over()
+    def _want(self, number: int) -> None:
+        """A call waits for this change: if the thread has not got it yet, it gets it at the end of this turn of the loop, so
+        that all that the turn appends is one commit.
+        """
+        if not self._is_wanted and number > self._durability.given - len(self._turn):
+            self._is_wanted = True
+            asyncio.get_running_loop().call_soon(self._hand_over)
 
     def _hand_over(self) -> None:
         """Give the thread what was appended since the last time."""
         self._is_wanted = False
+        if self._timer is not None:  # else it would wake the loop for nothing, in the middle of the commit
+            self._timer.cancel()
+            self._timer = None
         if self._turn and self.failure is None:
             self._thread.give(Turn(tuple(self._turn), self._durability.given))
         self._turn.clear()
