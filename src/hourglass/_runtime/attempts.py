@@ -437,11 +437,6 @@ class Attempt:
             self.over, self.context.attempt = True, None
         self._around.ended(self, result)
 
-    def finish_at_once(self, result: ActivityResult) -> None:
-        """As `finish`, whether or not all that the attempt published has left."""
-        self._publishes = False
-        self.finish(result)
-
     def let_go(self) -> None:
         """It is over for the executor: a later result, its heartbeats and its timers are dropped."""
         self.over = True
@@ -545,6 +540,7 @@ def info_of(task: ActivityTask, converter: Converter) -> Info:
         workflow_id=task.workflow_id,
         workflow_run_id=task.run_id,
         workflow_type=task.workflow_type,
+        activity_run_id=task.activity_run_id or None,
         scheduled_time=_time(task.scheduled_time_ns),
         current_attempt_scheduled_time=_time(task.current_attempt_scheduled_time_ns),
         started_time=_time(task.started_time_ns),
