@@ -32,24 +32,24 @@ DEFAULT_RETENTION = 30 * 86_400.0
 SLICE = 200
 """So many runs are forgotten before others get their turn."""
 
-FEW = 32
+FEW = 16
 """So many runs are brought in before others get their turn: each is read from the store, a fifth of a millisecond."""
 
 PAUSE = 0.005
-"""Seconds between such slices."""
+"""Seconds between such slices, where nothing waits for them."""
 
 WINDOW = 256
 """While so much waits on a task queue that was brought in because it was due, what else is due waits in the store."""
 
-AHEAD = 64
+AHEAD = 100
 """While so many changes are on their way to the disk nothing more is begun of what is late already: what clients ask for now
 would wait for all of it to be written.
 """
 
-ROOM_PAUSE = 0.02
+ROOM_PAUSE = 0.01
 """Seconds between looks for room on the queues, where there is none."""
 
-PAGE = 200
+PAGE = 100
 """So many runs that are due are read at a time: their ids alone, at less than a hundredth of a millisecond each."""
 
 FORGET_PAUSE = 0.02
@@ -209,6 +209,7 @@ class Upkeep:
         runs.queues.on_join = self.wake_sleepers
         if self._is_paced:
             runs.queues.is_behind = lambda: not runs.is_durable(runs.appended - AHEAD)
+            runs.queues.when_caught_up = self._when_caught_up
         self._time_written = float("-inf")  # at once: after a sudden end, too, the next process must know
         self.tick()
         if runs.store.latest_ns > runs.clock.now_ns():
@@ -233,6 +234,9 @@ class Upkeep:
                 stop.cancel()
         self._ticker = self._forgetting = self._watch = self._retries = self._sweep = None
         self._silence()
+
+    def _when_caught_up(self, told: Callable[[], None]) -> None:
+        self._runs.store.when_durable(self._runs.appended - AHEAD, lambda _: told())
 
     def due(self, task_queue: str) -> int:
         """How many runs that are due wait in the store for a place on a queue."""
@@ -342,7 +346,7 @@ class Upkeep:
             return
         if self._is_paced and (more or self._due.is_served):
             self._silence()
-            pause = PAUSE if more else ROOM_PAUSE
+            pause = 0.0 if more else ROOM_PAUSE  # others have their turn in between
             self._next_slice = asyncio.get_running_loop().call_later(pause, self._wake)
         else:
             self._call_at(now if more else self._runs.store.next_due_ns(now))
