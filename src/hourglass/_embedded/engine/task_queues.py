@@ -285,7 +285,7 @@ class PriorityQueue(dict[K, "_Share[K]"]):
 MANY = 64
 """What waits in a line longer than this waits anyway: while the engine has much to do, shorter lines go first."""
 
-FEW_TASKS = 16
+FEW_TASKS = 32
 """A handle whose worker has so many workflow tasks in hand takes no more of what can wait: tasks are short, and each more is
 one that others must wait for.
 """
