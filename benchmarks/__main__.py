@@ -77,7 +77,9 @@ def main() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Figures side by side, as ratios.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Figures side by side, as ratios."
+    )
     parser.add_argument(
         "--only", nargs="+", choices=PARTS, metavar="PART", help=f"these parts: {', '.join(PARTS)}"
     )

@@ -86,7 +86,8 @@ def _closed(*, quick: bool) -> list[Row]:
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=900, check=True)
         found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
         rows += [
-            Row("growth", f"{count:,} closed", "Hourglass, file", value, unit) for unit, value in found.items()
+            Row("growth", f"{count:,} closed", "Hourglass, file", value, unit)
+            for unit, value in found.items()
         ]
     return rows
 

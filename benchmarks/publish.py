@@ -127,7 +127,11 @@ def compared(before: Results, after: Results) -> str:
         if before.machine.get(name) != after.machine.get(name)
     ]
     if differ:
-        lines += ["", "measured on different machines; only what peers do on both says how they differ:", *differ]
+        lines += [
+            "",
+            "measured on different machines; only what peers do on both says how they differ:",
+            *differ,
+        ]
     lines += [
         "",
         f"{'part':10} {'case':24} {'subject':26} {'before':>11} {'after':>11} {'unit':18} {'ratio':>7}",
@@ -223,21 +227,47 @@ SECTIONS = (
     Section("latency-p99", "Start to result, one in a hundred is slower", "latency", "ms p99"),
     Section("latency-p999", "Start to result, one in a thousand is slower", "latency", "ms p99.9"),
     Section(
-        "at-a-time", "Throughput with more at a time", "growth", "steps/s", "workflows at a time", _ends("at a time")
+        "at-a-time",
+        "Throughput with more at a time",
+        "growth",
+        "steps/s",
+        "workflows at a time",
+        _ends("at a time"),
     ),
     Section(
-        "at-a-time-memory", "Memory with more at a time", "growth", "MiB held", "workflows at a time", _ends("at a time")
+        "at-a-time-memory",
+        "Memory with more at a time",
+        "growth",
+        "MiB held",
+        "workflows at a time",
+        _ends("at a time"),
     ),
-    Section("steps", "A step of a longer workflow", "growth", "µs/step", "steps in one workflow", _ends("steps")),
     Section(
-        "steps-disk", "Disk of a longer workflow", "growth", "bytes on disk/step", "steps in one workflow", _ends("steps")
+        "steps", "A step of a longer workflow", "growth", "µs/step", "steps in one workflow", _ends("steps")
     ),
     Section(
-        "closed-open", "Opening beside closed workflows", "growth", "s to the first result", "closed workflows"
+        "steps-disk",
+        "Disk of a longer workflow",
+        "growth",
+        "bytes on disk/step",
+        "steps in one workflow",
+        _ends("steps"),
+    ),
+    Section(
+        "closed-open",
+        "Opening beside closed workflows",
+        "growth",
+        "s to the first result",
+        "closed workflows",
     ),
     Section("closed-list", "A page of the list", "growth", "ms for a page of the list", "closed workflows"),
     Section(
-        "closed-step", "A step beside closed workflows", "growth", "µs CPU/step", "closed workflows", _ends("closed")
+        "closed-step",
+        "A step beside closed workflows",
+        "growth",
+        "µs CPU/step",
+        "closed workflows",
+        _ends("closed"),
     ),
     Section(
         "many-processes",

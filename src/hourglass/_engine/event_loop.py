@@ -278,7 +278,8 @@ class EventLoop(asyncio.AbstractEventLoop):
 
 def _let_go(owner: ReferenceType[EventLoop], generator: AsyncGenerator[Any, Any]) -> None:
     """An `async def` generator was let go in the middle. While its run takes a turn it is closed at once, as Python does without
-    a loop. Where its run is gone, or another one is at work, nothing of it is executed any more (I5): the collector came by chance.
+    a loop. Where its run is gone, or another one is at work, nothing of it is executed any more (I5): the collector comes by
+    chance.
     """
     loop = owner()
     if loop is None or loop.run.dead or events._get_running_loop() is not loop:

@@ -58,6 +58,7 @@ from hourglass.aio._activities import (
     start_activity_method,
     start_local_activity,
     start_local_activity_method,
+    start_step,
     step,
 )
 from hourglass.aio._children import (
@@ -231,6 +232,7 @@ __all__ = [
     "start_child_workflow",
     "start_local_activity",
     "start_local_activity_method",
+    "start_step",
     "step",
     "time",
     "time_ns",

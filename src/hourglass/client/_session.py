@@ -34,6 +34,7 @@ from hourglass._contract.schedules import SchedulePage
 from hourglass._contract.service import (
     Connection,
     Executed,
+    Executes,
     Page,
     QueryRejectCondition,
     Remote,
@@ -490,12 +491,12 @@ class ClientSession:
 
     def executing(self, request: StartWorkflow) -> Coroutine[Any, Any, Executed] | None:
         """The call that starts a workflow and waits for its end at once, where the connection has one; None: it is two."""
-        execute = getattr(self.link.at_hand, "execute", None)
-        if execute is None or self.codec is not None or request.rpc_timeout is not None:
+        at_hand: Any = self.link.at_hand
+        if not hasattr(at_hand, "execute") or self.codec is not None or request.rpc_timeout is not None:
             return None
         check_request(request)
-        called: Coroutine[Any, Any, Executed] = execute(request)
-        return called
+        engine: Executes = at_hand
+        return engine.execute(request)
 
     async def _call(self, request: Request[A]) -> A:
         connection = await self.link.opened()

@@ -529,18 +529,19 @@ class Cache:
         """
         if not self._size or len(self._runs) < self._size:
             return
-        is_full, wanted = len(self._runs) >= self._most, 1 + (len(self._runs) > self._size)
+        evicted, over = 0, len(self._runs) > self._size
         for run_id, cached in list(islice(self._runs.items(), LOOKED_AT)):
-            if cached.is_idle and (is_full or not cached.is_busy):
+            if cached.is_idle and not cached.is_busy:
                 self._evict_for_room(cached)
-                wanted -= 1
-                if not wanted:
+                evicted += 1
+                if evicted > over:
                     return
             elif cached.out is not Out.EVICTION:
                 self._runs[run_id] = self._runs.pop(run_id)  # in use: others are looked at next time
-        idle = next((cached for cached in self._runs.values() if cached.is_idle), None) if is_full else None
-        if idle is not None:
-            self._evict_for_room(idle)
+        if len(self._runs) >= self._most and not evicted:
+            idle = next((cached for cached in self._runs.values() if cached.is_idle), None)
+            if idle is not None:
+                self._evict_for_room(idle)
 
     def _evict_for_room(self, cached: CachedRun) -> None:
         cached.eviction = RunEvicted("CACHE_FULL", "the cache is full")
