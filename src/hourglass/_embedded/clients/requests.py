@@ -297,6 +297,20 @@ async def unpause(engine: Engine, request: s.UnpauseWorkflow) -> PendingAnswer[s
     return done(engine, record)
 
 
+async def update_options(engine: Engine, request: s.UpdateWorkflowOptions) -> PendingAnswer[s.Nothing]:
+    """Change which version a run belongs to."""
+    record = find(engine, request.workflow_id, request.run_id)
+    check_open(record)
+    override = request.versioning_override
+    if override is not None:
+        engine.deployments.check(override, record.run.started.spec.task_queue)
+    engine.runs.change(
+        record, lambda run, now: transitions.change_override(run, override, request.identity, now)
+    )
+    engine.queues.wake_all()  # its task may be another worker's from now on
+    return done(engine, record)
+
+
 async def delete(engine: Engine, request: s.DeleteWorkflow) -> PendingAnswer[s.Nothing]:
     """Remove a run for good. One that is open is terminated first, so that all that wait for its end hear of it."""
     record = find(engine, request.workflow_id, request.run_id)
@@ -408,6 +422,7 @@ HANDLERS: Handlers = {
     s.TerminateWorkflow: terminate,
     s.PauseWorkflow: pause,
     s.UnpauseWorkflow: unpause,
+    s.UpdateWorkflowOptions: update_options,
     s.DeleteWorkflow: delete,
     s.DescribeWorkflow: describe,
     s.ListWorkflows: list_workflows,

@@ -70,6 +70,7 @@ class Engine:
             namespace=namespace,
         )
         self.deployments = Deployments(self.runs)
+        self.runs.has_version = self.deployments.has_version
         self.tasks = TaskDispatch(self.runs, self.deployments)
         self.updates = UpdateDispatch(self.runs)
         self.attempts = ActivityDispatch(self.runs, namespace, self.deployments)
