@@ -22,10 +22,12 @@ from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
+from temporalio.api.activity.v1 import ActivityOptions
 from temporalio.api.common.v1 import Payloads as PayloadsMessage
 from temporalio.api.workflow.v1 import NewWorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import (
     SignalWithStartWorkflowExecutionRequest,
+    StartActivityExecutionRequest,
     StartWorkflowExecutionRequest,
 )
 from temporalio.bridge.proto.activity_task import Start as ActivityStart
@@ -512,6 +514,18 @@ def spec_of_task(start: Any, task_queue: str) -> ActivitySpec:
         found = msgspec.structs.replace(TASK.get(start), task_queue=task_queue)
         _task_specs[key] = found
     return found
+
+
+_ALONE: dict[str, str | None] = {
+    **_PRIORITY,
+    "task_queue": "task_queue.name",
+    "cancellation_type": None,  # of workflows, which wait
+    "disable_eager_execution": None,
+    "local_retry_threshold": None,
+}
+ACTIVITY_START = SpecIn(ActivitySpec, StartActivityExecutionRequest, _ALONE)
+ACTIVITY_OPTIONS = SpecIn(ActivitySpec, ActivityOptions, _ALONE)
+"""Activities that a client starts, and the options of any."""
 
 
 @lru_cache(maxsize=1024)

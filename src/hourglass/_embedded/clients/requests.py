@@ -18,6 +18,7 @@ import msgspec
 from hourglass._contract import service as s
 from hourglass._contract.ids import new_id
 from hourglass._contract.service import Effect, Request, ResetWorkflow, Started
+from hourglass._embedded.clients.activity_requests import ACTIVITY_HANDLERS
 from hourglass._embedded.clients.answering import (
     MOST_LISTED,
     Handlers,
@@ -418,6 +419,7 @@ HANDLERS: Handlers = {
     **WORKER_HANDLERS,
     **UPDATE_HANDLERS,
     **SCHEDULE_HANDLERS,
+    **ACTIVITY_HANDLERS,
 }
 """All that this engine can be asked, with the handler of each."""
 
@@ -538,9 +540,10 @@ def _outcome(record: LoadedRun) -> s.Outcome:
 
 
 def _pending(activity: OpenActivity) -> s.PendingActivity:
-    state = "SCHEDULED"
+    state = "PAUSED" if activity.paused else "SCHEDULED"
     if activity.started_ns:
-        state = "CANCEL_REQUESTED" if activity.cancel_requested_event_id else "STARTED"
+        state = "PAUSE_REQUESTED" if activity.paused else "STARTED"
+        state = "CANCEL_REQUESTED" if activity.cancel_requested_event_id else state
     return s.PendingActivity(
         activity_id=activity.scheduled.activity_id,
         activity_type=activity.scheduled.activity_type,

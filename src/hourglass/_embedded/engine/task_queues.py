@@ -545,6 +545,7 @@ class TaskQueues:
                 and not activity.started_ns
                 and activity.available_ns <= now_ns
                 and run.paused is None
+                and not activity.paused
             ):
                 self._offer_attempt(run, activity, late)
             elif self._offered:

@@ -90,15 +90,17 @@ class FileReads:
         with self._reading():
             return self._reads.next_due_ns(after_ns)
 
-    async def page(self, text: str, token: bytes, limit: int) -> Page:
+    async def page(self, text: str, token: bytes, limit: int, *, activities: bool = False) -> Page:
         """Runs that pass a filter, newest first, from where another page ended."""
         self._reading()
-        return await self._lists.ask(lambda connection: visibility.page(connection, text, token, limit))
+        return await self._lists.ask(
+            lambda connection: visibility.page(connection, text, token, limit, activities)
+        )
 
-    async def count(self, text: str) -> Count:
+    async def count(self, text: str, *, activities: bool = False) -> Count:
         """How many runs pass a filter, and in each of its groups, if it has any."""
         self._reading()
-        return await self._lists.ask(lambda connection: visibility.count(connection, text))
+        return await self._lists.ask(lambda connection: visibility.count(connection, text, activities))
 
     def attribute_types(self) -> dict[str, AttributeType]:
         """The search attributes that are known, and their types."""

@@ -71,13 +71,13 @@ class MemoryListing:
         """A run of the table is new, or changed, or gone."""
         self._changed[run_id] = None
 
-    async def page(self, text: str, token: bytes, limit: int) -> Page:
+    async def page(self, text: str, token: bytes, limit: int, *, activities: bool = False) -> Page:
         """Runs that pass a filter, in the order of lists, from where another page ended."""
-        return await self._ask(lambda connection: visibility.page(connection, text, token, limit))
+        return await self._ask(lambda connection: visibility.page(connection, text, token, limit, activities))
 
-    async def count(self, text: str) -> Count:
+    async def count(self, text: str, *, activities: bool = False) -> Count:
         """How many runs pass a filter, and in each of its groups, if it has any."""
-        return await self._ask(lambda connection: visibility.count(connection, text))
+        return await self._ask(lambda connection: visibility.count(connection, text, activities))
 
     def close(self) -> None:
         """Let go of the index; it is made anew at the next question."""
@@ -273,13 +273,13 @@ class MemoryStore:
         """The earliest wake time later than this."""
         return min((wake for wake in self._wakes.values() if wake > after_ns), default=0)
 
-    async def page(self, text: str, token: bytes, limit: int) -> Page:
+    async def page(self, text: str, token: bytes, limit: int, *, activities: bool = False) -> Page:
         """Runs that pass a filter, newest first, from where another page ended."""
-        return await self._listing.page(text, token, limit)
+        return await self._listing.page(text, token, limit, activities=activities)
 
-    async def count(self, text: str) -> Count:
+    async def count(self, text: str, *, activities: bool = False) -> Count:
         """How many runs pass a filter, and in each of its groups, if it has any."""
-        return await self._listing.count(text)
+        return await self._listing.count(text, activities=activities)
 
     def schedule(self, schedule_id: str) -> ScheduleRecord | None:
         """A schedule, if it was kept."""

@@ -138,7 +138,7 @@ def decode_run(state: bytes, events: Sequence[h.HistoryEvent], pending: Mapping[
             _check_began(child.initiated_event_id, event_id)
         else:
             scheduled = _asked_by(events, event_id, h.ActivityTaskScheduled)
-            activity = OpenActivity(scheduled=scheduled, spec=scheduled.spec, **fields)
+            activity = OpenActivity(scheduled=scheduled, spec=thing.changed or scheduled.spec, **fields)
             activities[event_id] = activity
             _check_began(activity.scheduled_event_id, event_id)
     whole: Any = msgspec.structs.asdict(stored)

@@ -242,15 +242,15 @@ class Store(Protocol):
         """The earliest wake time later than `after_ns`; 0 if there is none."""
         ...
 
-    async def page(self, text: str, token: bytes, limit: int) -> Page:
-        """Runs that pass a filter, newest first, from where the page that gave the token ended (empty: from the
-        beginning). Runs that start or close meanwhile do not shift pages. Raises `ServiceError` for a filter or a
-        token that is not understood, or if it takes too long.
+    async def page(self, text: str, token: bytes, limit: int, *, activities: bool = False) -> Page:
+        """Runs of workflows, or activities that belong to none, that pass a filter, newest first, from where the page that gave
+        the token ended (empty: from the beginning). Runs that start or close meanwhile do not shift pages. Raises
+        `ServiceError` for a filter or a token that is not understood, or if it takes too long.
         """
         ...
 
-    async def count(self, text: str) -> Count:
-        """How many runs pass a filter, and in each of its groups, if it has any."""
+    async def count(self, text: str, *, activities: bool = False) -> Count:
+        """How many of them pass a filter, and in each of its groups, if it has any."""
         ...
 
     def attribute_types(self) -> Mapping[str, AttributeType]:
