@@ -149,7 +149,7 @@ NOT_IN_CORES_START = {
 NOT_IN_SCHEDULES = {"cron_schedule": "a schedule has times of its own; a server refuses both"}
 NOT_IN_CHILD_EVENTS = {"cancellation_type": CARRIED_OUT_BY_THE_WORKER}
 CLIENTS_OWN = {"id", "start_delay", "id_reuse_policy", "id_conflict_policy", "start_signal", "start_signal_args"} | {
-    "request_id", "versioning_override", "rpc_timeout",
+    "request_id", "versioning_override", "rpc_timeout", "request_eager_start",
 }  # fmt: skip
 
 
