@@ -19,9 +19,9 @@ from hourglass._embedded.clock import RealClock
 from hourglass._embedded.engine import upkeep
 from hourglass._embedded.sharing import ownerless
 from hourglass._embedded.sharing.shared_file import SharedFile
-from hourglass._embedded.store import sqlite
 from hourglass._embedded.store.memory import MemoryStore
-from hourglass._embedded.store.sqlite import SQLITE, SqliteStore
+from hourglass._embedded.store.sqlite import store as sqlite
+from hourglass._embedded.store.sqlite.store import SQLITE, SqliteStore
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.specs import StartSpec

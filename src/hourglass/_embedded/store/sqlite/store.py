@@ -28,19 +28,19 @@ from heapq import heappop, heappush
 from itertools import count
 
 from hourglass._embedded.clock import LATEST_NS
-from hourglass._embedded.store import database, fork_safety, visibility
-from hourglass._embedded.store.commit_thread import StoreThread, Turn
-from hourglass._embedded.store.disk_faults import (
+from hourglass._embedded.store.fork_safety import NO_FORK, ForkLock
+from hourglass._embedded.store.sqlite import database, inherited, visibility
+from hourglass._embedded.store.sqlite.commit_thread import StoreThread, Turn
+from hourglass._embedded.store.sqlite.disk_faults import (
     DiskWatch,
     Identity,
     reason_to_hold,
     storage_error,
     storage_errors,
 )
-from hourglass._embedded.store.file_reads import FileReads, ReadOnlyStore
-from hourglass._embedded.store.fork_safety import NO_FORK, ForkLock
+from hourglass._embedded.store.sqlite.file_reads import FileReads, ReadOnlyStore
+from hourglass._embedded.store.sqlite.writer import PAGE, Apart, Batch, BatchWriter, Numbered, Readmitted
 from hourglass._embedded.store.store import Change, DiskCondition, Refusal, ScheduleChange, Store
-from hourglass._embedded.store.writer import PAGE, Apart, Batch, BatchWriter, Numbered, Readmitted
 from hourglass._forks import ForkStage, at_fork
 from hourglass._history.encoding import plain
 from hourglass.errors import StorageError
@@ -336,8 +336,8 @@ class SqliteStore(FileReads):
                         store._known_ids, store._ids_before = KnownIds(), LATEST_NS
                         store._learn_ids(store._known_ids)
             except BaseException:
-                fork_safety.close(opened.reader)
-                fork_safety.close(opened.writer)
+                inherited.close(opened.reader)
+                inherited.close(opened.writer)
                 raise
             _live.add(store)
         store._thread.start()
@@ -443,10 +443,10 @@ class SqliteStore(FileReads):
         connections = [self._opened.reader, self._opened.writer]
         if self._is_sound:
             # The reader first: it would keep the log from being emptied.
-            fork_safety.close(connections.pop(0))
+            inherited.close(connections.pop(0))
             self._finish()
         for connection in reversed(connections):  # the reader last: unlike the writer it does not checkpoint
-            fork_safety.close(connection)
+            inherited.close(connection)
 
     def current(self, workflow_id: str) -> str:
         """The run id of the latest run of a workflow; empty if there is none."""
@@ -528,7 +528,7 @@ class SqliteStore(FileReads):
     def _connect_lists(self) -> sqlite3.Connection:
         connection = database.connect_read_only(self.path)
         if Identity.of(self.path) != self._identity:
-            fork_safety.close(connection)
+            inherited.close(connection)
             raise StorageError(f"the file {self.path} was replaced while it was in use", status="DATA_LOSS")
         return connection
 
@@ -569,7 +569,7 @@ class SqliteOpener:
 
     def check(self, path: str) -> None:
         """Raise `StorageError` where the process that this one was forked from had the file open."""
-        fork_safety.refuse_inherited(path)
+        inherited.refuse_inherited(path)
 
     def open(self, path: str, namespace: str, *, briefly: bool = False) -> Store:
         """Open a file, or make it; for an owner, which starts many workflows, with all their ids."""
