@@ -15,11 +15,13 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from hourglass._contract import limits as li
 from hourglass._contract import progress as p
 from hourglass._contract import service as s
 from hourglass._contract.ids import new_id
 from hourglass._contract.service import Effect, Request, ResetWorkflow, Started
 from hourglass._embedded.clients.answering import (
+    LONG_POLL,
     MOST_LISTED,
     Handlers,
     PendingAnswer,
@@ -58,6 +60,7 @@ from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._history import events as h
 from hourglass._history.codec import event_json, read_event
 from hourglass._history.events import WorkflowExecutionUpdateAccepted
+from hourglass.converter import Payload
 from hourglass.errors import HistoryError, HourglassError, ServiceError, StorageError
 
 A = TypeVar("A")
@@ -232,6 +235,7 @@ async def pollers(engine: Engine, request: s.GetPollers) -> PendingAnswer[s.Poll
 
 
 PAGE = 1000
+DEBOUNCE = "hourglass.debounce"
 _OPEN = frozenset({s.WorkflowStatus.RUNNING})
 _ALL = frozenset(s.WorkflowStatus)
 _REJECTED = {
@@ -242,7 +246,9 @@ _REJECTED = {
 
 
 async def start(engine: Engine, request: s.StartWorkflow) -> PendingAnswer[s.Started]:
-    """Start a workflow."""
+    """Start a workflow; a call that is debounced starts one later."""
+    if request.workflow_type == DEBOUNCE and (kept := engine.keepers.debounce(request)) is not None:
+        return PendingAnswer(kept, engine.runs.newest)
     started, record = _start(engine, request)
     return PendingAnswer(started, engine.runs.number_of(record))
 
@@ -292,6 +298,8 @@ async def signal(engine: Engine, request: s.SignalWorkflow) -> PendingAnswer[s.N
 
 async def query(engine: Engine, request: s.QueryWorkflow) -> PendingAnswer[s.QueryAnswer]:
     """Ask a question."""
+    if li.is_keeper(request.workflow_id) and (told := _told_by_engine(engine, request)) is not None:
+        return PendingAnswer(s.QueryAnswer((told,)), engine.runs.newest)
     record = find(engine, request.workflow_id, request.run_id)
     if record.run.status in _REJECTED[request.reject_condition]:
         return PendingAnswer(s.QueryAnswer(rejected=record.run.status), engine.runs.number_of(record))
@@ -317,6 +325,8 @@ async def cancel(engine: Engine, request: s.CancelWorkflow) -> PendingAnswer[s.N
     """Ask a workflow to cancel. One that has closed does not mind."""
     if _was_carried_out(engine, request):
         return _done_before(engine)
+    if li.is_keeper(request.workflow_id) and engine.keepers.drop_burst(request.workflow_id):
+        return _done_before(engine)
     record = find(engine, request.workflow_id, request.run_id, request.first_execution_run_id)
     if record.run.is_open:
         _change(
@@ -331,6 +341,8 @@ async def cancel(engine: Engine, request: s.CancelWorkflow) -> PendingAnswer[s.N
 async def terminate(engine: Engine, request: s.TerminateWorkflow) -> PendingAnswer[s.Nothing]:
     """End a workflow now."""
     if _was_carried_out(engine, request):
+        return _done_before(engine)
+    if li.is_keeper(request.workflow_id) and engine.keepers.forget(request.workflow_id):
         return _done_before(engine)
     record = find(engine, request.workflow_id, request.run_id, request.first_execution_run_id)
     check_open(record)
@@ -552,7 +564,41 @@ async def read_progress(engine: Engine, request: p.ReadProgress) -> PendingAnswe
     return PendingAnswer(p.ProgressRead(found), 0)
 
 
+# --- limits that the engine keeps -----------------------------------------------------------------------------
+
+
+def _told_by_engine(engine: Engine, request: s.QueryWorkflow) -> Payload | None:
+    """What the engine says in the place of a keeper, while no workflow is one."""
+    record = engine.current(request.workflow_id)
+    if request.run_id or (record is not None and record.run.is_open):
+        return None
+    return engine.keepers.told(request.workflow_id, request.query_name)
+
+
+async def list_limits(engine: Engine, request: li.ListLimits) -> PendingAnswer[li.KeptLimits]:
+    """The limits that the engine keeps."""
+    return PendingAnswer(li.KeptLimits(tuple(engine.keepers.view(request.id))), engine.runs.newest)
+
+
+async def await_burst(engine: Engine, request: li.AwaitBurst) -> PendingAnswer[li.BurstState]:
+    """Wait until debounced calls were run, or dropped."""
+    keepers, loop = engine.keepers, asyncio.get_running_loop()
+    limit = LONG_POLL if request.rpc_timeout is None else min(request.rpc_timeout, LONG_POLL)
+    until = loop.time() + limit
+    while keepers.is_waiting(request.workflow_id, request.id) and not engine.is_over:
+        left = until - loop.time()
+        if left <= 0:
+            return PendingAnswer(li.BurstState(pending=True), 0)
+        await keepers.fired.wait(left)
+    record = engine.current(request.workflow_id)
+    return PendingAnswer(
+        li.BurstState(run_id="" if record is None else record.run.run_id), engine.runs.newest
+    )
+
+
 HANDLERS: Handlers = {
+    li.ListLimits: list_limits,
+    li.AwaitBurst: await_burst,
     s.StartWorkflow: start,
     s.SignalWorkflow: signal,
     s.QueryWorkflow: query,
