@@ -210,7 +210,8 @@ class Keepers:
             try:
                 if id.startswith(SLOTS):
                     id, _, run_id = id.rpartition("\n")
-                    slots.setdefault(id, []).append((run_id, _claims.decode(data)))
+                    row = _claims.decode(data)
+                    slots.setdefault(id, []).append((run_id, row))
                 elif id.startswith(TURNS):
                     self._turns[id] = TurnBook(_throttle.decode(data))
                     self._enrol_turns(id)
