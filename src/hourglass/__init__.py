@@ -18,6 +18,7 @@ A path is public if and only if none of its segments begins with an underscore:
     activity      @activity.defn, and what you call inside an activity
     workflow      @workflow.defn, and what you call inside a workflow
     client        Client, AsyncClient, handles, TLS
+    envconfig     Temporal's configuration file and variables as objects
     worker        Worker and its options
     aio           the same for `async def` code, under temporalio's names
     limits        how many at a time, how often, how many calls are one run: slot, throttle, debounce, once
@@ -53,7 +54,7 @@ The private packages:
 Imports only go down these ranks (tests/architecture holds us to it):
 
     {errors, _forks} < {converter, metrics} < {_engine, _supervision, _check} < activity
-    < {workflow, _contract, _history} < _bridge < {_temporal, _embedded} < _runtime < client
+    < {workflow, _contract, _history} < _bridge < {_temporal, _embedded} < _runtime < {client, envconfig}
     < {interceptors, progress} < limits < _built_in < {worker, replay} < {testing, contrib} < aio < _story < _ui < _cli
 
 Five minutes: this page, then `_engine/evaluator.py` (how events become commands), `_embedded/__init__.py` and its
@@ -109,7 +110,7 @@ _HOMES = {
     "backup": "hourglass._embedded.store.database",
 }
 _MAIN = frozenset(("activity", "client", "converter", "errors", "replay", "testing", "worker", "workflow"))
-_MODULES = _MAIN | {"aio", "contrib", "interceptors", "limits", "metrics", "progress"}
+_MODULES = _MAIN | {"aio", "contrib", "envconfig", "interceptors", "limits", "metrics", "progress"}
 
 
 def __getattr__(name: str) -> Any:

@@ -28,6 +28,7 @@ from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersi
 from hourglass._forks import ForkStage, at_fork, leak
 from hourglass._runtime import hung
 from hourglass._runtime.application import Application
+from hourglass._runtime.cache import FEWEST_CACHED, most_cached
 from hourglass._runtime.evaluation import Verify
 from hourglass._runtime.plan import (
     Plan,
@@ -89,7 +90,7 @@ class Worker(WorkerFacts):
         workflows: Sequence[WorkflowSource | type] = (),
         activities: Sequence[ActivitySource] = (),
         modules: Sequence[str | ModuleType] = (),
-        max_cached_workflows: int = 1000,
+        max_cached_workflows: int | None = None,
         max_live_workflows: int | None = None,
         max_concurrent_workflow_tasks: int = 100,
         max_concurrent_activities: int = 100,
@@ -129,6 +130,8 @@ class Worker(WorkerFacts):
             needs_behavior=versioning.needs_behavior,
             built_in=BUILT_IN,
         )
+        cached = FEWEST_CACHED if max_cached_workflows is None else max_cached_workflows
+        busy = most_cached() if max_cached_workflows is None else cached
         config = HandleConfig(
             task_queue=task_queue,
             identity=identity or "",
@@ -139,7 +142,8 @@ class Worker(WorkerFacts):
             activities=resolver.has_activities,
             workflow_types=resolver.workflow_types,
             activity_types=resolver.activity_types,
-            max_cached_workflows=max_cached_workflows,
+            max_cached_workflows=cached,
+            max_busy_workflows=busy,
             max_concurrent_workflow_tasks=max_concurrent_workflow_tasks,
             max_concurrent_activities=max_concurrent_activities,
             max_concurrent_local_activities=max_concurrent_local_activities,
@@ -163,7 +167,7 @@ class Worker(WorkerFacts):
             verify=(verified := checked_verify(verify)),
             watch=checked_watch(watch, verified),
             lanes=lanes,
-            max_live_workflows=max_cached_workflows if max_live_workflows is None else max_live_workflows,
+            max_live_workflows=busy if max_live_workflows is None else max_live_workflows,
             deadlock_timeout=optional_seconds(deadlock_timeout, "deadlock_timeout") or None,
             max_processes=max_process_activities,
             activity_executor=checked_executor(activity_executor),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from . import source
@@ -15,7 +17,7 @@ RANKS: tuple[frozenset[str], ...] = (
     frozenset({"_bridge"}),
     frozenset({"_temporal", "_embedded"}),
     frozenset({"_runtime"}),
-    frozenset({"client"}),
+    frozenset({"client", "envconfig"}),
     frozenset({"progress", "interceptors"}),
     frozenset({"limits"}),
     frozenset({"_built_in"}),
@@ -29,7 +31,7 @@ RANKS: tuple[frozenset[str], ...] = (
 )
 RANK = {part: rank for rank, parts in enumerate(RANKS) for part in parts}
 
-EMBEDDED = ("clock", "waiting", "rules", "store", "engine", "workers", "clients", "sharing")
+EMBEDDED = ("clock", "rules", "store", "engine", "workers", "clients", "sharing")
 """The floors of the embedded engine, lowest first."""
 
 # Importer and imported module, and why the import may go up or sideways.
@@ -43,7 +45,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "hourglass.replay",
     ): "the type of handle.history(), for type checkers only",
     (
-        "hourglass.activity._context",
+        "hourglass.activity._current",
         "hourglass.client",
     ): "the type of activity.client(), for type checkers only",
     (
@@ -74,6 +76,8 @@ DOORS: dict[str, tuple[str, ...]] = {
     "rich": ("_cli/",),
     "opentelemetry": ("contrib/opentelemetry/",),
     "sqlalchemy": ("contrib/sqlalchemy/",),
+    "pydantic_ai": ("contrib/pydantic_ai/",),
+    "agents": ("contrib/openai_agents/",),
     "uvloop": ("_runtime/portal.py", "replay/_session.py"),
 }
 
@@ -86,6 +90,15 @@ def test_every_part_has_a_rank() -> None:
     """A new package below `hourglass` must find its place in the ranks."""
     parts = {each.part for each in source.modules()} - {""}
     assert parts <= set(RANK), f"no rank: {parts - set(RANK)}"
+
+
+def test_the_table_in_the_architecture_is_this_one() -> None:
+    """ARCHITECTURE.md's map has each part at its rank, highest first."""
+    page = (source.ROOT / "ARCHITECTURE.md").read_text()
+    rows = re.findall(r"(?m)^\| (\d+) \| (`[^|]*`) \|", page)
+    told = {int(rank): frozenset(re.findall(r"`(\w+)`", parts)) for rank, parts in rows}
+    assert told == dict(enumerate(RANKS, 1))
+    assert list(told) == sorted(told, reverse=True)
 
 
 def test_imports_go_down() -> None:

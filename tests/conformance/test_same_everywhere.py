@@ -37,6 +37,7 @@ from . import (  # noqa: F401
     last_words,
     lives,
     local_activities,
+    looking,
     messages,
     notes,
     parity,

@@ -10,8 +10,10 @@ from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.store import (
+    LAST_KEY,
     Change,
     DiskCondition,
+    DueRun,
     Refusal,
     ScheduleChange,
     ScheduleEntry,
@@ -34,6 +36,7 @@ class ScriptedStore:
         self.refusal = ""
         self.failure: StorageError | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._told: set[asyncio.Future[None]] = set()
 
     # --- the test's part ------------------------------------------------------------------------------------
 
@@ -100,6 +103,11 @@ class ScriptedStore:
             self._waiters.append((number, waiter))
             await waiter
 
+    def when_durable(self, number: int, told: Callable[[StorageError | None], object]) -> None:
+        waiter = asyncio.ensure_future(self.durable(number))
+        self._told.add(waiter)
+        waiter.add_done_callback(lambda done: (self._told.discard(waiter), told(done.exception())))
+
     def load(self, run_id: str) -> Stored | None:
         return self._readable().load(run_id)
 
@@ -109,8 +117,10 @@ class ScriptedStore:
     def find_request(self, workflow_id: str, request_id: str) -> str:
         return self._readable().find_request(workflow_id, request_id)
 
-    def due(self, until_ns: int, limit: int, after_ns: int = 0) -> Sequence[str]:
-        return self._readable().due(until_ns, limit, after_ns)
+    def due(
+        self, until_ns: int, limit: int, after_ns: int = 0, after_key: int = LAST_KEY
+    ) -> Sequence[DueRun]:
+        return self._readable().due(until_ns, limit, after_ns, after_key)
 
     def without_wake(self) -> Sequence[str]:
         return ()

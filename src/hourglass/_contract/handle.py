@@ -112,6 +112,10 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
     workflows: bool = True
     activities: bool = True
     max_cached_workflows: int = 1000
+    max_busy_workflows: int = 0
+    """So many runs are kept in all, beyond `max_cached_workflows`, while those are busy: their activities are under way, and
+    they will be back soon. An engine that does not know which are keeps none.
+    """
     max_concurrent_workflow_tasks: int = 100
     max_concurrent_activities: int = 100
     max_concurrent_local_activities: int = 100

@@ -14,7 +14,7 @@ The tree:
     dispatch          from an engine to an answer: one job per item, which is also its entry in the book of work in flight
     codec_edge        a codec around a handle
     watchdog          looks for what should be impossible, and mends what stays so; whether the engine sees and answers us
-    work_log          what the log says of runs and attempts that fail, time out or are dropped; of runs that begin and end
+    work_log          what the log says of runs and attempts that fail, time out or are dropped; what metrics count of attempts
     worker_view       what a worker tells of itself, its states, Ctrl-C and SIGTERM
     status            the same over HTTP, `/live`, `/ready` and `/status`, and as metrics
 
@@ -32,8 +32,7 @@ Workflow code:
     code_origin       whether a file is ours, the library's or the author's
 
 Activities:
-    attempts          one attempt in flight
-    activity_calls    the call itself, and its end as the engine wants to hear it
+    attempts          one attempt: the call itself, its end as the engine wants to hear it, the attempt in flight
     activity_threads  threads for `def` activities
     activity_loop     event loops for `async def` activities
     process_wire      what a worker and a process beside it say to each other

@@ -30,18 +30,14 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from functools import partial
 from traceback import StackSummary
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from hourglass._contract.handle import (
-    ActivityDeferred,
-    ActivityOk,
     ActivityResult,
     ActivityTask,
-    AttemptCancelled,
     AttemptFailed,
 )
-from hourglass._runtime import activity_calls, work_log
-from hourglass._runtime.activity_calls import call_on_loop, call_plainly
+from hourglass._runtime import work_log
 from hourglass._runtime.activity_loop import LoopThread, WatchedLoop
 from hourglass._runtime.activity_threads import Seat, ThreadPool
 from hourglass._runtime.attempts import (
@@ -51,12 +47,20 @@ from hourglass._runtime.attempts import (
     ItemPublisher,
     TaskContext,
     Waiter,
+    call_on_loop,
+    call_plainly,
+    can_be_tried_again,
+    died_thread,
+    loop_blocked,
+    refused,
+    stopped,
 )
 from hourglass._runtime.hung import frame_of, take_stack, told
 from hourglass._runtime.portal import Mailbox
 from hourglass._runtime.process_pool import ProcessPool
 from hourglass._runtime.process_wire import refuse_in_script
 from hourglass._runtime.resolver import Resolver
+from hourglass._runtime.work_log import ActivityMetrics
 from hourglass.activity import ActivityDefinition
 from hourglass.activity._context import (
     PAYLOAD_LIMIT,
@@ -68,7 +72,6 @@ from hourglass.activity._context import (
 from hourglass.activity._options import LIVENESS_TIMEOUT
 from hourglass.converter import Converter
 from hourglass.metrics import Registry, default_registry
-from hourglass.metrics._samples import Labels, labels_of
 
 # --- limits and statistics -------------------------------------------------------------------------------------------
 
@@ -157,79 +160,6 @@ class Beats:
         return definition is None or definition.beats_by_itself
 
 
-# --- metrics ---------------------------------------------------------------------------------------------------------
-
-
-_OUTCOMES: dict[type[ActivityResult], str] = {
-    ActivityOk: "completed",
-    AttemptFailed: "failed",
-    AttemptCancelled: "cancelled",
-    ActivityDeferred: "deferred",
-}
-
-
-class _Labels(NamedTuple):
-    """The series of one activity type: of its times, and of how its attempts ended."""
-
-    plain: Labels
-    outcomes: dict[type[ActivityResult], Labels]
-
-
-_BATCH = 256
-
-
-class ActivityMetrics:
-    """Counts the attempts of one queue: how many, how they ended, how long they took and waited.
-
-    Belongs to the control loop. Every step comes by here, so records are made in batches, unless a sink wants to hear of
-    each.
-    """
-
-    def __init__(self, registry: Registry, namespace: str, task_queue: str) -> None:
-        self._registry = registry
-        self._common = {"namespace": namespace, "task_queue": task_queue}
-        self._known: dict[str, _Labels] = {}
-        self._executions = registry.metric(
-            "hourglass_activity_executions", "counter", "Attempts of activities that have ended, by outcome."
-        )
-        self._seconds = registry.metric(
-            "hourglass_activity_execution_seconds", "histogram", "How long attempts of activities took.", "s"
-        )
-        self._waits = registry.metric(
-            "hourglass_activity_schedule_to_start_seconds",
-            "histogram",
-            "How long attempts waited in their task queue.",
-            "s",
-        )
-
-    def began(self, task: ActivityTask) -> None:
-        """An attempt begins."""
-        since, until = task.current_attempt_scheduled_time_ns or task.scheduled_time_ns, task.started_time_ns
-        if since and until and not task.is_local:
-            labels = self._known.get(task.activity_type) or self._labels(task.activity_type)
-            self._waits.pending.append((labels.plain, (until - since) / 1e9 if until > since else 0.0))
-            if self._registry.sinks:
-                self._waits.fold()
-
-    def ended(self, task: ActivityTask, result: ActivityResult, seconds: float) -> None:
-        """An attempt has ended, after so long."""
-        labels = self._known.get(task.activity_type) or self._labels(task.activity_type)
-        pending = self._executions.pending
-        pending.append((labels.outcomes[type(result)], 1))
-        self._seconds.pending.append((labels.plain, seconds))
-        if len(pending) >= _BATCH or self._registry.sinks:
-            for metric in (self._waits, self._executions, self._seconds):
-                metric.fold()
-
-    def _labels(self, activity_type: str) -> _Labels:
-        plain = {**self._common, "activity_type": activity_type}
-        outcomes = {kind: labels_of({**plain, "outcome": name}) for kind, name in _OUTCOMES.items()}
-        found = _Labels(labels_of(plain), outcomes)
-        if len(self._known) < 2000:  # names come from the wire: what is remembered is bounded
-            self._known[activity_type] = found
-        return found
-
-
 # --- the executor ----------------------------------------------------------------------------------------------------
 
 
@@ -285,7 +215,7 @@ class _OwnWork:
 
         def ended(future: Future[None]) -> None:
             if future.cancelled():  # the executor was shut down, or the attempt given up, before it began
-                attempt.finish_threadsafe(activity_calls.died_thread(attempt.task))
+                attempt.finish_threadsafe(died_thread(attempt.task))
 
         self._future = executor.submit(run)
         self._future.add_done_callback(ended)
@@ -456,22 +386,6 @@ class ActivityExecutor:
         for attempt in list(self._attempts.values()):
             attempt.context.worker_stops()
 
-    def cancel_all(self, reason: str) -> None:
-        """Ask every attempt to stop."""
-        for attempt in list(self._attempts.values()):
-            self._cancel(attempt, reason)
-
-    def abandon_all(self, reason: str) -> int:
-        """End every attempt here and now as failed; returns how many there were. Their threads are left
-        behind, their processes killed.
-        """
-        attempts = list(self._attempts.values())
-        for attempt in attempts:
-            attempt.finish_at_once(activity_calls.abandoned(attempt.task, reason))
-            if attempt.work is not None:
-                attempt.work.give_up()
-        return len(attempts)
-
     def stop(self) -> None:
         """Let the threads end, and the processes. Whatever still runs in a thread is on its own."""
         self._pool.stop()
@@ -540,7 +454,7 @@ class ActivityExecutor:
                 where,
                 extra=work_log.facts_of(task),
             )
-            attempt.finish(activity_calls.stopped(task, reason))
+            attempt.finish(stopped(task, reason))
 
     # --- loops that are blocked --------------------------------------------------------------------------------------
     # An attempt that blocks a loop keeps it, as a `def` activity its thread, and may still end well. One that has not
@@ -582,14 +496,14 @@ class ActivityExecutor:
         least, most = self._limits.waiting_least, self._limits.waiting_most
         for attempt, _ in self._on_loop(loop):
             before = now - attempt.since - seconds
-            if seconds < min(max(before, least), most) or not activity_calls.can_be_tried_again(attempt.task):
+            if seconds < min(max(before, least), most) or not can_be_tried_again(attempt.task):
                 continue
             guilty = self._who_blocks(loop)
             if attempt.task is not guilty:
                 attempt.context.cancel("ABANDONED")
                 if attempt.work is not None:
                     attempt.work.cancel("ABANDONED")
-                attempt.finish(activity_calls.loop_blocked(attempt.task, _described(guilty), loop.stack()))
+                attempt.finish(loop_blocked(attempt.task, _described(guilty), loop.stack()))
 
     def _on_loop(self, loop: LoopThread) -> list[tuple[Attempt, _LoopWork]]:
         return [
@@ -633,7 +547,7 @@ class ActivityExecutor:
         try:
             work.begin(self._own, attempt, definition)
         except Exception as error:  # it was shut down, or cannot take it
-            attempt.finish_threadsafe(activity_calls.refused(attempt.task, error))
+            attempt.finish_threadsafe(refused(attempt.task, error))
 
     def _start_process(self, attempt: Attempt, definition: ActivityDefinition) -> None:
         attempt.work = self._processes.submit(attempt, definition)
@@ -660,7 +574,7 @@ class ActivityExecutor:
         try:
             definition = self._resolver.activity(attempt.task.activity_type)
         except BaseException as error:
-            attempt.finish_threadsafe(activity_calls.refused(attempt.task, error))
+            attempt.finish_threadsafe(refused(attempt.task, error))
             return
         if (
             definition.is_async or definition.executor == "process" or self._own is not None
@@ -682,17 +596,17 @@ def _run_in_thread(attempt: Attempt, definition: ActivityDefinition) -> None:
         result = call_plainly(attempt.task, attempt.context, definition)
     finally:
         # An exception that was set off from outside may arrive in our own lines.
-        attempt.finish_threadsafe(result or activity_calls.died_thread(attempt.task))
+        attempt.finish_threadsafe(result or died_thread(attempt.task))
 
 
 async def _run_on_loop(attempt: Attempt, work: _LoopWork, definition: ActivityDefinition) -> None:
     if not work.take():
         return  # this loop was blocked: it has begun on another
     if (reason := attempt.context.cancel_reason) is not None:  # before it began
-        attempt.finish_threadsafe(activity_calls.stopped(attempt.task, reason))
+        attempt.finish_threadsafe(stopped(attempt.task, reason))
         return
     result: ActivityResult | None = None
     try:
         result = await call_on_loop(attempt.task, attempt.context, definition)
     finally:
-        attempt.finish_threadsafe(result or activity_calls.died_thread(attempt.task))
+        attempt.finish_threadsafe(result or died_thread(attempt.task))

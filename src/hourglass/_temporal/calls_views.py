@@ -110,6 +110,7 @@ def history(request: sv.GetHistory, scope: CallScope) -> Rpc:
         wait_new_event=request.wait_new,
         skip_archival=request.wait_new,
     )
+    message.history_event_filter_type = int(request.event_filter)
     put_execution(message.execution, request.workflow_id, request.run_id)
     late = sv.HistoryPage((), request.next_page_token) if request.wait_new else None
     return Rpc(RPC, message, _page, LONG_POLL if request.wait_new else ORDINARY, late)

@@ -14,20 +14,29 @@ _options           options of a start, checked and built into a request
 _reset             where to reset a run to
 _schedule_data     schedules as authors write them and clients show them
 _schedules         operations on schedules, and schedules as they travel
-_session           a session: the link to an engine, how values travel, and how operations are run
+_services          a server's gRPC services as they are
+_session           a session: the link to an engine, how values travel, the last check of requests, how operations are run
 _updates           operations on updates, and on starts that send a message along
 _values            workflows as clients show them: lists, counts, descriptions
-_wait_notice       what a client that waits says when the run cannot end as it stands
+_waiting           waiting for a run to close, how it ended, and what a client says meanwhile
 """
 
 from __future__ import annotations
 
 from hourglass._contract.service import (
+    HistoryEventFilter,
     IdConflictPolicy,
     QueryRejectCondition,
-    TLSConfig,
     UpdateStage,
     WorkflowStatus,
+)
+from hourglass._contract.transport import (
+    DnsLoadBalancingConfig,
+    GrpcCompression,
+    HttpConnectProxyConfig,
+    KeepAliveConfig,
+    RetryConfig,
+    TLSConfig,
 )
 from hourglass._engine.specs import IdReusePolicy
 from hourglass._engine.versions import (
@@ -80,6 +89,7 @@ from hourglass.client._schedule_data import (
     ScheduleStartOptions,
     ScheduleState,
 )
+from hourglass.client._services import AsyncRawService, RawService
 from hourglass.client._values import (
     HistoryEventPage,
     PendingActivityInfo,
@@ -95,6 +105,7 @@ __all__ = [
     "ActivityHandle",
     "AsyncActivityHandle",
     "AsyncClient",
+    "AsyncRawService",
     "AsyncScheduleHandle",
     "AsyncUpdateHandle",
     "AsyncWithStart",
@@ -104,14 +115,21 @@ __all__ = [
     "Client",
     "DeploymentDescription",
     "DeploymentVersionInfo",
+    "DnsLoadBalancingConfig",
+    "GrpcCompression",
+    "HistoryEventFilter",
     "HistoryEventPage",
+    "HttpConnectProxyConfig",
     "IdConflictPolicy",
     "IdReusePolicy",
+    "KeepAliveConfig",
     "PendingActivityInfo",
     "PendingChildInfo",
     "PinnedVersioningOverride",
     "PollerInfo",
     "QueryRejectCondition",
+    "RawService",
+    "RetryConfig",
     "Schedule",
     "ScheduleActionExecutionStartWorkflow",
     "ScheduleActionResult",

@@ -8,8 +8,17 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
-from hourglass._contract.service import TLSConfig
-from hourglass._engine.options import INT64, Duration, seconds, whole_number
+from hourglass._contract.service import QueryRejectCondition
+from hourglass._contract.transport import (
+    DnsLoadBalancingConfig,
+    GrpcCompression,
+    HttpConnectProxyConfig,
+    KeepAliveConfig,
+    RetryConfig,
+    TLSConfig,
+    Transport,
+)
+from hourglass._engine.options import INT64, Duration, choice, seconds, whole_number
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import resolve
@@ -26,6 +35,7 @@ from hourglass.client._faces import ClientFacts
 from hourglass.client._interception import Interceptor, checked
 from hourglass.client._options import StartOptions
 from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleListDescription
+from hourglass.client._services import AsyncRawService
 from hourglass.client._session import ClientSession, open_link
 from hourglass.client._values import WorkflowExecution, WorkflowExecutionCount, WorkflowExecutionPage
 from hourglass.converter import Codec, Converter, SearchAttributes, default_converter
@@ -56,6 +66,13 @@ class AsyncClient(ClientFacts):
         codec: Codec | None = None,
         interceptors: Sequence[Interceptor] = (),
         timeout: Duration = 10.0,
+        lazy: bool = False,
+        retry_config: RetryConfig | None = None,
+        keep_alive_config: KeepAliveConfig | None = KeepAliveConfig.default,
+        http_connect_proxy_config: HttpConnectProxyConfig | None = None,
+        dns_load_balancing_config: DnsLoadBalancingConfig | None = None,
+        grpc_compression: GrpcCompression = GrpcCompression.NONE,
+        default_query_reject_condition: QueryRejectCondition = QueryRejectCondition.NONE,
         retention: Duration | None = None,
     ) -> AsyncClient:
         """Connect to `local:`, `host:port` or `profile:NAME`.
@@ -63,6 +80,8 @@ class AsyncClient(ClientFacts):
         Without a target: to what `HOURGLASS_TARGET`, or `TEMPORAL_ADDRESS` and its companions, name.
         Each client of `local:` has an engine of its own, in memory, which ends with it. `retention` is how long the
         worker of a file keeps closed workflows, 30 days by default; a Temporal server has its own for a namespace.
+        With `lazy` it connects with its first call, and `timeout` counts from there. The settings called `…_config`, and
+        `grpc_compression`, are those of a connection to a server.
         """
         where = resolve(
             target,
@@ -71,11 +90,41 @@ class AsyncClient(ClientFacts):
             api_key=api_key,
             metadata=rpc_metadata,
             retention=None if retention is None else seconds(retention, "retention"),
+            transport=Transport(
+                retry=retry_config,
+                keep_alive=keep_alive_config,
+                proxy=http_connect_proxy_config,
+                dns_load_balancing=dns_load_balancing_config,
+                compression=grpc_compression,
+            ),
         )
         limit, chain = seconds(timeout, "timeout"), checked(interceptors)
         portal = Portal.current()
-        link = await portal.acall(open_link(portal, where, identity, limit))
-        return cls(ClientSession(link, converter, codec, chain))
+        link = await portal.acall(open_link(portal, where, identity, limit, lazy))
+        rejects = choice(
+            QueryRejectCondition, default_query_reject_condition, "default_query_reject_condition"
+        )
+        return cls(ClientSession(link, converter, codec, chain, rejects))
+
+    @property
+    def workflow_service(self) -> AsyncRawService:
+        """A server's own service for workflows, for RPCs that no method here stands for."""
+        return AsyncRawService(self._session, "workflow")
+
+    @property
+    def operator_service(self) -> AsyncRawService:
+        """A server's own service for its operators: search attributes, Nexus endpoints, clusters."""
+        return AsyncRawService(self._session, "operator")
+
+    @property
+    def test_service(self) -> AsyncRawService:
+        """The service of Temporal's test server, which skips time."""
+        return AsyncRawService(self._session, "test")
+
+    @property
+    def health_service(self) -> AsyncRawService:
+        """gRPC's own service for a server's health."""
+        return AsyncRawService(self._session, "health")
 
     async def close(self) -> None:
         """Close the connection. Workflows go on without it."""
@@ -143,21 +192,48 @@ class AsyncClient(ClientFacts):
 
     @overload
     def get_workflow_handle(
-        self, id: str, *, run_id: str | None = None, workflow: Callable[..., R]
+        self,
+        id: str,
+        *,
+        run_id: str | None = None,
+        first_execution_run_id: str | None = None,
+        workflow: Callable[..., R],
     ) -> AsyncWorkflowHandle[R]: ...
     @overload
     def get_workflow_handle(
-        self, id: str, *, run_id: str | None = None, result_type: type[R]
+        self,
+        id: str,
+        *,
+        run_id: str | None = None,
+        first_execution_run_id: str | None = None,
+        result_type: type[R],
     ) -> AsyncWorkflowHandle[R]: ...
     @overload
     def get_workflow_handle(
-        self, id: str, *, run_id: str | None = None, workflow: str | None = None, result_type: Any = None
+        self,
+        id: str,
+        *,
+        run_id: str | None = None,
+        first_execution_run_id: str | None = None,
+        workflow: str | None = None,
+        result_type: Any = None,
     ) -> AsyncWorkflowHandle[Any]: ...
     def get_workflow_handle(
-        self, id: str, *, run_id: str | None = None, workflow: Any = None, result_type: Any = None
+        self,
+        id: str,
+        *,
+        run_id: str | None = None,
+        first_execution_run_id: str | None = None,
+        workflow: Any = None,
+        result_type: Any = None,
     ) -> Any:
-        """A handle to an existing workflow, or with `run_id` to that run alone; does not ask whether it exists."""
-        return AsyncWorkflowHandle(self._session, _operations.refer(id, run_id, workflow, result_type))
+        """A handle to an existing workflow, or with `run_id` to that run alone; does not ask whether it exists.
+
+        With `first_execution_run_id` it is cancelled, terminated or updated only if it still belongs to the chain that
+        began with that run, and no other workflow has its id by now.
+        """
+        reference = _operations.refer(id, run_id, workflow, result_type, first_execution_run_id)
+        return AsyncWorkflowHandle(self._session, reference)
 
     async def import_workflow(
         self,

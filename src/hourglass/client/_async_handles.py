@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._contract.schedules import OverlapPolicy
-from hourglass._contract.service import QueryRejectCondition, UpdateStage
+from hourglass._contract.service import HistoryEventFilter, QueryRejectCondition, UpdateStage
 from hourglass._engine.options import Duration
 from hourglass.client import _activities, _operations, _reset, _schedules, _updates
 from hourglass.client._faces import ActivityHandleFacts, HandleFacts, ScheduleHandleFacts, UpdateHandleFacts
@@ -96,19 +96,46 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         return value
 
     @overload
-    async def signal(self, signal: str, /, *args: Any, rpc_timeout: Duration | None = None) -> None: ...
-    @overload
     async def signal(
-        self, signal: Channel[T], value: T, /, *, rpc_timeout: Duration | None = None
+        self,
+        signal: str,
+        /,
+        *args: Any,
+        request_id: str | None = None,
+        rpc_timeout: Duration | None = None,
     ) -> None: ...
     @overload
     async def signal(
-        self, signal: Callable[[*Ts], None], /, *args: *Ts, rpc_timeout: Duration | None = None
+        self,
+        signal: Channel[T],
+        value: T,
+        /,
+        *,
+        request_id: str | None = None,
+        rpc_timeout: Duration | None = None,
     ) -> None: ...
-    async def signal(self, signal: Any, /, *args: Any, rpc_timeout: Duration | None = None) -> None:  # type: ignore[misc]
-        """Send a signal, given as its name, a channel or a decorated method."""
+    @overload
+    async def signal(
+        self,
+        signal: Callable[[*Ts], None],
+        /,
+        *args: *Ts,
+        request_id: str | None = None,
+        rpc_timeout: Duration | None = None,
+    ) -> None: ...
+    async def signal(  # type: ignore[misc]
+        self,
+        signal: Any,
+        /,
+        *args: Any,
+        request_id: str | None = None,
+        rpc_timeout: Duration | None = None,
+    ) -> None:
+        """Send a signal, given as its name, a channel or a decorated method. The same `request_id` again is the same signal,
+        which is sent once; each call has its own by default.
+        """
         await self._session.arun(
-            _operations.signal(self._session, self._reference, signal, args, rpc_timeout)
+            _operations.signal(self._session, self._reference, signal, args, rpc_timeout, request_id)
         )
 
     @overload
@@ -118,7 +145,7 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         /,
         *args: Any,
         result_type: Any = None,
-        reject_condition: QueryRejectCondition = QueryRejectCondition.NONE,
+        reject_condition: QueryRejectCondition | None = None,
         rpc_timeout: Duration | None = None,
     ) -> Any: ...
     @overload
@@ -127,7 +154,7 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         query: Callable[[*Ts], T],
         /,
         *args: *Ts,
-        reject_condition: QueryRejectCondition = QueryRejectCondition.NONE,
+        reject_condition: QueryRejectCondition | None = None,
         rpc_timeout: Duration | None = None,
     ) -> T: ...
     async def query(  # type: ignore[misc]
@@ -136,12 +163,13 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         /,
         *args: Any,
         result_type: Any = None,
-        reject_condition: QueryRejectCondition = QueryRejectCondition.NONE,
+        reject_condition: QueryRejectCondition | None = None,
         rpc_timeout: Duration | None = None,
     ) -> Any:
         """Ask a question, given as its name or a decorated method. Raises `QueryFailedError`.
 
-        With a `reject_condition` a run that has closed, or did not complete, is not asked: `QueryRejectedError`.
+        With a `reject_condition`, by default the client's, a run that has closed, or did not complete, is not asked:
+        `QueryRejectedError`.
         """
         return await self._session.arun(
             _operations.query(
@@ -274,6 +302,32 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         return await self._session.arun(
             _operations.history_page(self._reference, page_size, page_token, newest_first)
         )
+
+    async def history_events(
+        self,
+        *,
+        wait_new_event: bool = False,
+        event_filter: HistoryEventFilter = HistoryEventFilter.ALL_EVENT,
+        page_size: int = 1000,
+        page_token: bytes = b"",
+    ) -> AsyncIterator[dict[str, Any]]:
+        """The events of its history, as JSON objects in the spelling of Temporal's tools, page by page as they are asked for.
+
+        With `wait_new_event` it goes on with each that is written, until the run closes; with
+        `HistoryEventFilter.CLOSE_EVENT` the last one alone. `page_token` is that of a `history_page` to go on from.
+        """
+        token = page_token
+        while True:
+            page = await self._session.arun(
+                _operations.history_page(
+                    self._reference, page_size, token, False, wait_new_event, event_filter
+                )
+            )
+            for event in page.events:
+                yield event
+            token = page.next_page_token
+            if not token:
+                return
 
     async def history(self) -> History:
         """Its history. Payloads stay as they travel: a codec is not applied."""

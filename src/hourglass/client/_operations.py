@@ -3,21 +3,15 @@ answer.
 
 The blocking and the asynchronous face run the same operations. Building and parsing never wait; what an operation
 asks runs on the control loop.
-
-Waiting for a run to close follows its successors, through outages, and not in silence: a wait changes nothing, so it
-is repeated where the service cannot be reached for a while; and a client that waits for a run that cannot end as it
-stands logs why, once (`_wait_notice`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import importlib
-import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -29,28 +23,20 @@ from hourglass._contract.service import (
     DescribeWorkflow,
     Description,
     GetHistory,
+    HistoryEventFilter,
     HistoryPage,
     ListWorkflows,
-    Outcome,
     Page,
     PauseWorkflow,
     QueryAnswer,
     QueryRejectCondition,
     QueryWorkflow,
-    Request,
-    RunCanceled,
-    RunCompleted,
-    RunContinued,
-    RunFailed,
-    RunTerminated,
-    RunTimedOut,
     SignalWorkflow,
     Started,
     StartWorkflow,
     StillOpen,
     TerminateWorkflow,
     UnpauseWorkflow,
-    WaitForClose,
     WorkflowStatus,
 )
 from hourglass._engine.options import INT32, Duration, check_text, choice, optional_seconds, whole_number
@@ -73,158 +59,21 @@ from hourglass.client._values import (
     description_from,
     execution_from,
 )
-from hourglass.client._wait_notice import WaitNotice
-from hourglass.converter import Converter, Payload
+from hourglass.client._waiting import (
+    TRANSIENT,
+    Closed,
+    WaitNotice,
+    first,
+    result_of,
+    successor_of,
+    wait_for_close,
+)
 from hourglass.errors import (
-    CancelledError,
-    InternalError,
     QueryRejectedError,
     ServiceError,
-    TerminatedError,
-    TimedOutError,
-    TimeoutType,
     UsageError,
-    WorkflowContinuedAsNewError,
-    WorkflowFailedError,
-    summary,
 )
 from hourglass.workflow._references import Given, given_message, given_workflow
-
-# --- waiting for a run to close -------------------------------------------------------------------
-
-
-logger = logging.getLogger("hourglass")
-
-A = TypeVar("A")
-
-_TRANSIENT = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"})
-_LONGEST_OUTAGE = 60.0
-FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
-
-
-class Closed(msgspec.Struct, frozen=True):
-    """How a run closed, and which run of the chain it was."""
-
-    run_id: str
-    outcome: Outcome
-
-
-def wait_for_close(
-    session: ClientSession, workflow_id: str, run_id: str, *, follow: bool, timeout: float | None
-) -> Coroutine[Any, Any, Closed]:
-    """Wait until a run, or with `follow` the last of its successors, closes."""
-    if timeout is None:
-        return _watch(session, workflow_id, run_id, follow)
-    return _watch_within(timeout, session, workflow_id, run_id, follow)
-
-
-async def _watch_within(
-    timeout: float, session: ClientSession, workflow_id: str, run_id: str, follow: bool
-) -> Closed:
-    try:
-        async with session.within(timeout):
-            return await _watch(session, workflow_id, run_id, follow)
-    except TimeoutError as error:
-        if isinstance(error, ServiceError):
-            raise
-        raise TimeoutError(
-            f"workflow {workflow_id!r} has not closed within {timeout:g} s; it goes on, "
-            "and its result can be asked for again"
-        ) from None
-
-
-async def _watch(session: ClientSession, workflow_id: str, run_id: str, follow: bool) -> Closed:
-    notice = WaitNotice(session, workflow_id, run_id)
-    try:
-        while True:
-            request = WaitForClose(workflow_id=workflow_id, run_id=run_id)
-            try:
-                outcome = await session.call(request)
-            except ServiceError as error:
-                outcome = await ask_through_outage(session, request, error)
-            if isinstance(outcome, StillOpen):
-                await notice.look()
-                continue
-            successor = _successor(outcome)
-            if not successor:
-                return Closed(run_id, outcome)
-            if not follow:
-                # A server tells of any run that another follows (the next of a cron schedule, a retry) as of one that was
-                # continued as new, whatever it returned; an engine that knows better tells the same.
-                return Closed(run_id, RunContinued(successor))
-            run_id = notice.run_id = successor
-    finally:
-        notice.end()
-
-
-def _successor(outcome: Outcome) -> str:
-    match outcome:
-        case RunCompleted() | RunFailed() | RunTimedOut() | RunContinued():
-            return outcome.new_run_id
-        case _:
-            return ""
-
-
-async def ask_through_outage(session: ClientSession, request: Request[A], error: ServiceError) -> A:
-    """While the service cannot be reached, as `error` says, ask again what changes nothing, for as long as an outage may
-    last.
-    """
-    if error.status not in _TRANSIENT:
-        raise error
-    logger.warning(
-        "waiting for workflow %s goes on although the service does not answer: %s",
-        getattr(request, "workflow_id", ""),
-        error,
-    )
-    loop = asyncio.get_running_loop()
-    began, pause = loop.time(), FIRST_PAUSE
-    while True:
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, _LONGEST_PAUSE)
-        try:
-            return await session.call(request)
-        except ServiceError as again:
-            if again.status not in _TRANSIENT or loop.time() - began > _LONGEST_OUTAGE:
-                raise
-
-
-# --- how a run ended, as its caller sees it -------------------------------------------------------
-
-
-def result_of(workflow_id: str, return_type: Any, converter: Converter, closed: Closed) -> Any:
-    """What a workflow returned; raises for every other end."""
-    name = f"workflow {workflow_id!r}"
-    match closed.outcome:
-        case RunCompleted(result=payloads):
-            return first(payloads, return_type, converter)
-        case RunFailed(failure=failure):
-            cause = converter.from_failure(failure)
-            raise WorkflowFailedError(f"{name} failed: {summary(cause)}") from cause
-        case RunCanceled(details=details):
-            cause = CancelledError("Workflow cancelled", *_all(details, converter))
-            raise WorkflowFailedError(f"{name} was cancelled") from cause
-        case RunTerminated(reason=reason, details=details):
-            cause = TerminatedError(reason or "Workflow terminated", *_all(details, converter))
-            raise WorkflowFailedError(f"{name} was terminated{f': {reason}' if reason else ''}") from cause
-        case RunTimedOut():
-            cause = TimedOutError("Workflow timed out", type=TimeoutType.START_TO_CLOSE)
-            raise WorkflowFailedError(f"{name} timed out") from cause
-        case RunContinued(new_run_id=new_run_id):
-            raise WorkflowContinuedAsNewError(
-                f"{name} continued as a new run, {new_run_id}", new_run_id=new_run_id
-            )
-        case other:
-            raise InternalError(f"{name} closed in an unknown way: {type(other).__name__}")
-
-
-def first(payloads: Sequence[Payload], type: Any, converter: Converter) -> Any:
-    """The answer among payloads: other SDKs send none at all for nothing."""
-    return converter.decode(payloads[0], type) if payloads else None
-
-
-def _all(payloads: Sequence[Payload], converter: Converter) -> list[Any]:
-    return [converter.decode(payload) for payload in payloads]
-
 
 # --- operations -----------------------------------------------------------------------------------
 
@@ -304,11 +153,11 @@ def execute(
             try:
                 executed = await at_once
             except ServiceError as error:
-                if error.status not in _TRANSIENT:
+                if error.status not in TRANSIENT:
                     raise
             else:
                 outcome = executed.outcome
-                run_id = _successor(outcome) or executed.run_id
+                run_id = successor_of(outcome) or executed.run_id
                 if run_id == executed.run_id and not isinstance(outcome, StillOpen):
                     return Closed(run_id, outcome)
             finally:
@@ -342,7 +191,13 @@ def requested(session: ClientSession, given: Given, call: StartWorkflowInput) ->
     return msgspec.structs.replace(request, headers=call.headers) if call.headers else request
 
 
-def refer(workflow_id: str, run_id: str | None, workflow: object, result_type: Any) -> Reference:
+def refer(
+    workflow_id: str,
+    run_id: str | None,
+    workflow: object,
+    result_type: Any,
+    first_execution_run_id: str | None = None,
+) -> Reference:
     """What a handle to an existing workflow refers to. Sends no request."""
     if not isinstance(workflow_id, str) or not workflow_id:
         raise UsageError("a workflow's id must be a text that is not empty")
@@ -354,7 +209,15 @@ def refer(workflow_id: str, run_id: str | None, workflow: object, result_type: A
     return_type = Any if result_type is None else result_type
     if workflow is not None:
         return_type = given_workflow(workflow).return_type
-    return Reference(workflow_id, run_id or "", pinned=bool(run_id), return_type=return_type)
+    if first_execution_run_id is not None:
+        check_text(first_execution_run_id, "first_execution_run_id")
+    return Reference(
+        workflow_id,
+        run_id or "",
+        pinned=bool(run_id),
+        first_execution_run_id=first_execution_run_id or "",
+        return_type=return_type,
+    )
 
 
 def list_page(
@@ -399,8 +262,10 @@ def signal(
     message: object,
     arguments: Sequence[Any],
     rpc_timeout: Duration | None,
+    request_id: str | None = None,
 ) -> ClientOperation[None]:
     """Send a signal."""
+    sent_as = new_id() if request_id is None else check_text(request_id, "request_id")
     given = given_message("signal", message)
 
     def build(call: SignalWorkflowInput) -> ClientOperation[None]:
@@ -410,7 +275,7 @@ def signal(
             signal_name=call.signal,
             arguments=given.encode(session.converter, call.args),
             headers=call.headers,
-            request_id=new_id(),
+            request_id=sent_as,
             identity=session.identity,
             rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
         )
@@ -428,11 +293,12 @@ def query(
     message: object,
     arguments: Sequence[Any],
     result_type: Any,
-    reject_condition: QueryRejectCondition,
+    reject_condition: QueryRejectCondition | None,
     rpc_timeout: Duration | None,
 ) -> ClientOperation[Any]:
     """Ask a workflow a question."""
     given = given_message("query", message)
+    rejects = session.query_reject_condition if reject_condition is None else reject_condition
     return_type = given.return_type if result_type is None else result_type
 
     def build(call: QueryWorkflowInput) -> ClientOperation[Any]:
@@ -442,7 +308,7 @@ def query(
             query_name=call.query,
             arguments=given.encode(session.converter, call.args),
             headers=call.headers,
-            reject_condition=choice(QueryRejectCondition, reject_condition, "reject_condition"),
+            reject_condition=choice(QueryRejectCondition, rejects, "reject_condition"),
             rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
         )
         return asking(request, parse)
@@ -599,7 +465,12 @@ def fetch_history_events(reference: Reference) -> ClientOperation[list[bytes]]:
 
 
 def history_page(
-    reference: Reference, page_size: int, token: bytes, newest_first: bool
+    reference: Reference,
+    page_size: int,
+    token: bytes,
+    newest_first: bool,
+    wait_new: bool = False,
+    event_filter: HistoryEventFilter = HistoryEventFilter.ALL_EVENT,
 ) -> ClientOperation[HistoryEventPage]:
     """Some of the events of a run's history."""
 
@@ -614,6 +485,8 @@ def history_page(
         next_page_token=token,
         page_size=whole_number(page_size, "page_size", 1, INT32),
         newest_first=newest_first,
+        wait_new=wait_new,
+        event_filter=choice(HistoryEventFilter, event_filter, "event_filter"),
     )
     return asking(request, parse)
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 
-import msgspec
-
 from hourglass._contract.handle import (
     ActivityDeferred,
     ActivityOk,
@@ -30,7 +28,8 @@ from hourglass._embedded.engine.task_queues import QueuePoller
 from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import narrowest_timeout
-from hourglass._embedded.rules.draft import Draft, Eager, key_of
+from hourglass._embedded.rules.command_checks import AnswerRefused
+from hourglass._embedded.rules.draft import Draft, Eager, with_priority_of
 from hourglass._embedded.rules.run import OpenActivity, Run, Transition
 from hourglass._embedded.rules.steps import ask_for_activities, complete_and_take_task, start_task
 from hourglass._embedded.rules.tasks import TaskAnswer
@@ -48,9 +47,9 @@ from hourglass.errors import HourglassError, ServiceError
 
 def activity_task(namespace: str, run: Run, activity: OpenActivity, token: bytes) -> ActivityTask:
     """An attempt that has started, as a worker gets it. Pure."""
-    scheduled, spec = activity.scheduled, activity.spec
-    if not spec.priority_key and run.started.spec.priority_key:  # the run's own
-        spec = msgspec.structs.replace(spec, priority_key=key_of(run, activity))
+    scheduled, spec, own = activity.scheduled, activity.spec, run.started.spec
+    if own.priority_key or own.fairness_key or own.fairness_weight:
+        spec = with_priority_of(own, spec)
     return ActivityTask(
         token=token,
         activity_id=scheduled.activity_id,
@@ -477,7 +476,7 @@ class TaskDispatch:
                 lambda run, now: tasks.complete_task(run, answer, follower, self._runs.limits, now, eager),
                 request_ids=accepted,
             )
-        except tasks.AnswerRefused as refusal:
+        except AnswerRefused as refusal:
             asked_again = refusal.cause == h.UNHANDLED_COMMAND
             failure = None if asked_again else Failure(str(refusal), ServerFailure())
             self.fail(record, number, refusal.cause, failure, answer.identity)
@@ -500,9 +499,9 @@ class TaskDispatch:
             return
         cause, reason, where = _ATTRIBUTES[type(command)]
         if flaw.too_large:
-            raise tasks.AnswerRefused(cause, "FATAL", f"{reason}: {flaw.message}", ends_run=True)
+            raise AnswerRefused(cause, "FATAL", f"{reason}: {flaw.message}", ends_run=True)
         what = f"BadSearchAttributes: {where}{flaw.message}"
-        raise tasks.AnswerRefused(h.BAD_SEARCH_ATTRIBUTES, "FATAL", what)
+        raise AnswerRefused(h.BAD_SEARCH_ATTRIBUTES, "FATAL", what)
 
     def fail(
         self, record: LoadedRun, number: int, cause: int | TaskFailureCause, failure: Failure | None, who: str

@@ -50,13 +50,12 @@ from hourglass._contract.limits import (
     joined,
 )
 from hourglass._contract.service import Started, StartWorkflow
-from hourglass._embedded.clock import SECOND, Cancel, later
+from hourglass._embedded.clock import SECOND, Bell, Cancel, later
 from hourglass._embedded.engine.run import LoadedRun
 from hourglass._embedded.engine.runs import RunTable
 from hourglass._embedded.engine.starting import check_room, start_workflow
 from hourglass._embedded.rules import children
 from hourglass._embedded.store.store import NoteChange
-from hourglass._embedded.waiting import Bell
 from hourglass._engine.specs import Payloads, StartSpec
 from hourglass._history import events as h
 from hourglass._history.encoding import plain

@@ -19,13 +19,18 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from functools import partial
 
 import msgspec
 
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.clock import SECOND, Clock, to_ns
-from hourglass._embedded.engine.run import AttemptToken, EndListener, LoadedRun, NoListener
+from hourglass._embedded.engine.run import (
+    Alarms,
+    AttemptToken,
+    EndListener,
+    LoadedRun,
+    NoListener,
+)
 from hourglass._embedded.engine.task_queues import TaskQueues
 from hourglass._embedded.engine.transactions import EffectsOnOthers, LimitKeeping, Part, Transaction, joined
 from hourglass._embedded.rules import tasks as tasks
@@ -34,48 +39,10 @@ from hourglass._embedded.rules.activities import deadline
 from hourglass._embedded.rules.limits import Limits, Overgrown
 from hourglass._embedded.rules.run import RUNNING, GiveUpClaims, OpenActivity, Run, TellSchedule, Transition
 from hourglass._embedded.rules.transitions import needs_recovery, recover
-from hourglass._embedded.rules.wakes import run_wake_ns
 from hourglass._embedded.store.search_attributes import SearchAttributes
 from hourglass._embedded.store.store import AT_ONCE, Change, Refusal, ScheduleChange, Store, Stored
 from hourglass._history import events as h
 from hourglass.errors import StorageError
-
-# --- alarms ---------------------------------------------------------------------------------------------------
-
-
-class Alarms:
-    """The alarms on one clock; `elapse` is called for a run whose time has come."""
-
-    def __init__(self, clock: Clock, elapse: Callable[[LoadedRun], None]) -> None:
-        self._clock = clock
-        self.early_is_harmless = clock.early_is_harmless
-        self._elapse = elapse
-
-    def set(self, record: LoadedRun, earliest: int, now: int) -> None:
-        """Let the run be looked at when it must be; `earliest` is what the things that changed need."""
-        run = record.run
-        if record.alarm is not None and self.early_is_harmless and run.status is RUNNING:
-            due, task = record.alarm_ns, run.task
-            # Where it is too early it will find nothing due and be set anew. Of the run as a whole, a task's times
-            # alone can be earlier than before.
-            if not 0 < earliest < due and (task is None or not 0 < run_wake_ns(run, now) < due):
-                return
-        wake = record.wakes.next_ns(record.run, now)
-        if record.alarm is not None:
-            if wake == record.alarm_ns:
-                return
-            record.alarm()
-            record.alarm = None
-        if wake:
-            record.alarm_ns = wake
-            record.alarm = self._clock.call_at(wake, partial(self._elapse, record))
-
-    def silence(self, record: LoadedRun) -> None:
-        """Do not look at the run any more."""
-        if record.alarm is not None:
-            record.alarm()
-            record.alarm = None
-
 
 # --- what the store has not written yet -----------------------------------------------------------------------
 
@@ -274,12 +241,12 @@ class RunTable:
         """The run of this id, if it is in memory."""
         return self._records.get(run_id)
 
-    def record(self, run_id: str) -> LoadedRun | None:
-        """The run of this id."""
+    def record(self, run_id: str, *, late: bool = False) -> LoadedRun | None:
+        """The run of this id; `late`: it is to come into memory because its time has come."""
         record = self._records.get(run_id)
         if record is None and run_id:
             stored = self.store.load(run_id)
-            record = None if stored is None else self._brought_in(stored)
+            record = None if stored is None else self._brought_in(stored, late)
         return record
 
     def current(self, workflow_id: str) -> LoadedRun | None:
@@ -497,8 +464,11 @@ class RunTable:
         """Forget a run until it is asked for again, if nothing uses it and it is durable."""
         if self._records.get(record.run.run_id) is not record:
             return True  # it was parked, and another may be in its place
-        if not record.is_quiet(self.clock.now_ns()) or not self.is_durable(self.number_of(record)):
+        now = self.clock.now_ns()
+        if not record.is_quiet(now) or not self.is_durable(self.number_of(record)):
             return False
+        if AT_ONCE < record.stored_wake_ns <= now:
+            return False  # the store has given it out as due: it would not come again
         self._alarms.silence(record)
         del self._records[record.run.run_id]
         workflow_id = record.run.started.workflow_id
@@ -568,9 +538,9 @@ class RunTable:
 
     # --- storing and telling --------------------------------------------------------------------------------
 
-    def _brought_in(self, stored: Stored) -> LoadedRun:
+    def _brought_in(self, stored: Stored, late: bool) -> LoadedRun:
         try:
-            return self._bring_in(stored)
+            return self._bring_in(stored, late)
         except StorageError:
             raise
         except Exception as error:  # it can be read, and makes no sense
@@ -582,13 +552,15 @@ class RunTable:
                 status="DATA_LOSS",
             ) from error
 
-    def _bring_in(self, stored: Stored) -> LoadedRun:
+    def _bring_in(self, stored: Stored, late: bool) -> LoadedRun:
         """A run comes into memory. What workers of an earlier owner had of it is lost (see `recover`)."""
         now = self.clock.now_ns()
         run = stored.run
         if not run.latest_ns:  # it was written before this was kept
             run = msgspec.structs.replace(run, latest_ns=max(event.time_ns for event in stored.events))
-        record = LoadedRun(run, list(stored.events), has_past=True, stored_events=len(stored.events))
+        record = LoadedRun(
+            run, list(stored.events), has_past=True, stored_events=len(stored.events), late=late
+        )
         self._records[stored.run.run_id] = record
         pending = frozenset((*stored.run.activities, *stored.run.timers))
         earliest = record.look(pending, now)
@@ -697,6 +669,7 @@ class RunTable:
             record.touched = record.touched | step.touched if record.touched else step.touched
         if request_ids:
             record.seen.update(request_ids)
+            record.late = False
         return record.look(ids, now) if ids else 0
 
     def _change_of(self, record: LoadedRun, request_ids: tuple[str, ...], now: int) -> Change:
@@ -737,7 +710,7 @@ class RunTable:
         run = record.run
         if run.run_id not in self.parked:
             self._alarms.set(record, earliest, now)
-            self.queues.offer(run, ids, now, record.sticky)
+            self.queues.offer(run, ids, now, record.sticky, late=record.late)
         if record.attempts:
             record.tell_holders(ids)
         self.note_hands(record)
@@ -769,6 +742,7 @@ class RunTable:
         still = self.store_stands_still()
         now = self.clock.now_ns()
         due = frozenset(record.wakes.due(now))
+        record.late = record.late or bool(due)
         if record.run.is_open:
             withheld = self._withheld(record, due, now, stands_still=still)
             if withheld:

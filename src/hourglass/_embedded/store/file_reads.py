@@ -7,6 +7,7 @@ durable; a call that waits for one raises why.
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
 
@@ -19,8 +20,10 @@ from hourglass._embedded.store.list_reader import ListReader
 from hourglass._embedded.store.records import StoredReads
 from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.store import (
+    LAST_KEY,
     Change,
     DiskCondition,
+    DueRun,
     Refusal,
     ScheduleChange,
     ScheduleEntry,
@@ -65,10 +68,12 @@ class FileReads:
         with self._reading():
             return self._reads.find_request(workflow_id, request_id)
 
-    def due(self, until_ns: int, limit: int, after_ns: int = 0) -> Sequence[str]:
-        """Runs whose wake time has come (`after_ns < wake time <= until_ns`), earliest first."""
+    def due(
+        self, until_ns: int, limit: int, after_ns: int = 0, after_key: int = LAST_KEY
+    ) -> Sequence[DueRun]:
+        """Runs whose wake time has come, earliest first, from behind a place."""
         with self._reading():
-            return self._reads.due(until_ns, limit, after_ns)
+            return self._reads.due(until_ns, limit, after_ns, after_key)
 
     def without_wake(self) -> Sequence[str]:
         """Runs whose wake time is damaged: they must be looked at now, for they would never be due."""
@@ -162,6 +167,11 @@ class ReadOnlyStore(FileReads):
         """Raise why it is not."""
         if number > 0:
             raise StorageError(self.held, status=self._status)
+
+    def when_durable(self, number: int, told: Callable[[StorageError | None], object]) -> None:
+        """Say why it is not."""
+        error = StorageError(self.held, status=self._status) if number > 0 else None
+        asyncio.get_running_loop().call_soon(told, error)
 
     def forget(self, run_id: str) -> int:
         """Raise why nothing is forgotten."""

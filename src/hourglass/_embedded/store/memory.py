@@ -8,6 +8,7 @@ the runs as they are when it is given.
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +23,10 @@ from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._embedded.store.list_reader import ListReader, is_interrupted
 from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.store import (
+    LAST_KEY,
     Change,
     DiskCondition,
+    DueRun,
     NoteChange,
     Refusal,
     ScheduleChange,
@@ -31,6 +34,7 @@ from hourglass._embedded.store.store import (
     Stored,
 )
 from hourglass._history import events as h
+from hourglass.errors import StorageError
 
 # --- lists --------------------------------------------------------------------------------------------------
 
@@ -149,10 +153,13 @@ class MemoryStore:
         self._runs: dict[str, Run] = {}
         self._events: dict[str, list[h.HistoryEvent]] = {}
         self._wakes: dict[str, int] = {}
+        self._keys: dict[str, int] = {}
+        self._next_key = 0
         self._requests: dict[tuple[str, str], list[str]] = {}
         """The runs that carried out a request, oldest first, by workflow id and request id."""
         self._request_ids: dict[str, list[str]] = {}
         self._current: dict[str, str] = {}
+        self._runs_of: dict[str, dict[str, None]] = {}
         self._listing = MemoryListing(self._runs, real_time=real_time)
         self._closed: deque[tuple[int, str]] = deque()
         self._schedules: dict[str, tuple[ScheduleRecord, int]] = {}
@@ -198,8 +205,10 @@ class MemoryStore:
     def _keep(self, change: Change) -> None:
         run = change.run
         if run.run_id not in self._runs:
+            self._keys[run.run_id] = self._next_key = self._next_key + 1
             self._events[run.run_id] = []
             self._current[run.started.workflow_id] = run.run_id
+            self._runs_of.setdefault(run.started.workflow_id, {})[run.run_id] = None
         self._runs[run.run_id] = run
         self._listing.changed(run.run_id)
         if not run.is_open:
@@ -225,6 +234,10 @@ class MemoryStore:
     async def durable(self, number: int) -> None:
         """There is nothing to wait for."""
 
+    def when_durable(self, number: int, told: Callable[[StorageError | None], object]) -> None:
+        """It is."""
+        asyncio.get_running_loop().call_soon(told, None)
+
     def load(self, run_id: str) -> Stored | None:
         """A run, if it was kept."""
         run = self._runs.get(run_id)
@@ -238,10 +251,17 @@ class MemoryStore:
         """The run id of the latest run of a workflow that carried out a request; empty if none did."""
         return self._requests.get((workflow_id, request_id), ("",))[-1]
 
-    def due(self, until_ns: int, limit: int, after_ns: int = 0) -> Sequence[str]:
-        """Runs whose wake time has come."""
-        found = sorted((wake, run_id) for run_id, wake in self._wakes.items() if after_ns < wake <= until_ns)
-        return [run_id for _, run_id in found[:limit]]
+    def due(
+        self, until_ns: int, limit: int, after_ns: int = 0, after_key: int = LAST_KEY
+    ) -> Sequence[DueRun]:
+        """Runs whose wake time has come, from behind a place."""
+        found = (
+            DueRun(run_id, self._runs[run_id].started.spec.task_queue, wake, self._keys[run_id])
+            for run_id, wake in self._wakes.items()
+            if after_ns <= wake <= until_ns
+        )
+        behind = [due for due in found if (due.wake_ns, due.key) > (after_ns, after_key)]
+        return sorted(behind, key=lambda due: (due.wake_ns, due.key))[:limit]
 
     def without_wake(self) -> Sequence[str]:
         """None: nothing is ever damaged."""
@@ -302,15 +322,17 @@ class MemoryStore:
     def _drop(self, run_id: str) -> None:
         run = self._runs.pop(run_id)
         workflow_id = run.started.workflow_id
+        del self._runs_of[workflow_id][run_id]
         self._listing.changed(run_id)
         self._events.pop(run_id)
+        del self._keys[run_id]
         self._forget_requests(workflow_id, run_id)
         if self._current.get(workflow_id) == run_id:
             # An earlier run of the same id is the latest one now, as it is in a file.
-            earlier = [each.run_id for each in self._runs.values() if each.started.workflow_id == workflow_id]
-            self._current |= {workflow_id: earlier[-1]} if earlier else {}
+            earlier = self._runs_of[workflow_id]
+            self._current |= {workflow_id: next(reversed(earlier))} if earlier else {}
             if not earlier:
-                del self._current[workflow_id]
+                del self._current[workflow_id], self._runs_of[workflow_id]
 
     def _forget_requests(self, workflow_id: str, run_id: str) -> None:
         for request_id in self._request_ids.pop(run_id, ()):

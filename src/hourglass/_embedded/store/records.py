@@ -3,7 +3,7 @@ defaults left out), and how single ones are read, in one statement and one row e
 
 Must not know: threads, transactions (the caller's), when anything is written (see `writer`), what is still queued,
 lists (see `visibility`). Each row that SQLite gives costs a fight for the interpreter beside busy threads, so a whole
-history comes as one text of hexadecimal pieces.
+history comes as one text of hexadecimal pieces, unless it is large.
 
 Invariants: what any released version wrote can be read, for years; so fields are only added, each with a default; a
 default never changes, for what equals it was not written; what is not known is passed over. The kinds of events are
@@ -15,9 +15,10 @@ that is left open keeps the log from being emptied.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
@@ -28,7 +29,7 @@ from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.rules.run import OpenActivity, OpenChild, PendingTimer, Run
 from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store.disk_faults import storage_errors
-from hourglass._embedded.store.store import NoteChange, ScheduleChange, ScheduleEntry, Stored
+from hourglass._embedded.store.store import DueRun, NoteChange, ScheduleChange, ScheduleEntry, Stored
 from hourglass._engine.specs import StartSpec
 from hourglass._history import events as h
 from hourglass._history.encoding import (
@@ -182,11 +183,16 @@ def _final(events: Sequence[h.HistoryEvent]) -> h.Attributes | None:
 
 # --- reading single runs ------------------------------------------------------------------------------------
 
+MUCH = 1_000_000
+"""A history of so many bytes is read row by row: as one text of hexadecimal pieces it would take several times its size."""
+
 _LOAD = """
-SELECT CAST(state AS BLOB),
-    (SELECT group_concat(first_id || ':' || hex(data), ' ') FROM events WHERE run = runs.key),
-    (SELECT group_concat(event_id || ':' || hex(data), ' ') FROM pending WHERE run = runs.key)
-FROM runs WHERE run_id = ?
+SELECT CAST(state AS BLOB), key,
+    CASE WHEN (SELECT total(length(data)) FROM events WHERE run = runs.key) < ?2 THEN
+        (SELECT group_concat(first_id || ':' || hex(data), ' ') FROM events WHERE run = runs.key) END,
+    CASE WHEN (SELECT total(length(data)) FROM pending WHERE run = runs.key) < ?2 THEN
+        coalesce((SELECT group_concat(event_id || ':' || hex(data), ' ') FROM pending WHERE run = runs.key), '') END
+FROM runs WHERE run_id = ?1
 """
 
 # CROSS: by the request's id first. A workflow may have any number of runs, an id has few.
@@ -210,17 +216,30 @@ class StoredReads:
         """A run with its whole history."""
         with storage_errors(self._path):
             try:
-                found = self.connection.execute(_LOAD, (plain(run_id),)).fetchall()
-            except sqlite3.DataError:  # longer than a text of SQLite can be
-                found = self._load_row_by_row(run_id)
+                found = self.connection.execute(_LOAD, (plain(run_id), MUCH)).fetchall()
+            except sqlite3.DataError:  # longer than a text of SQLite can be here
+                found = self.connection.execute(_LOAD, (plain(run_id), 0)).fetchall()
             if not found:
                 return None
-            state, events, pending = found[0]
+            state, key, events, pending = found[0]
             try:
-                history = _history(_pieces(events))
-                return Stored(decode_run(state, history, _pieces(pending)), tuple(history))
+                history = self._read_history(key) if events is None else _history(_pieces(events))
+                things = self._read_pending(key) if pending is None else _pieces(pending)
+                return Stored(decode_run(state, history, things), tuple(history))
             except Exception as error:  # whatever stands there
                 raise ValueError(f"the run {run_id}: {error}") from error
+
+    def _read_history(self, key: int) -> list[h.HistoryEvent]:
+        """The events of a run with a large history, which is nowhere in memory twice."""
+        history: list[h.HistoryEvent] = []
+        text = "SELECT first_id, CAST(data AS BLOB) FROM events WHERE run = ? ORDER BY first_id"
+        with contextlib.closing(self.connection.execute(text, (key,))) as rows:
+            for _, data in rows:
+                history += decode_events(data)
+        return history
+
+    def _read_pending(self, key: int) -> Mapping[int, bytes]:
+        return dict(self._rows("SELECT event_id, CAST(data AS BLOB) FROM pending WHERE run = ?", key))
 
     def current(self, workflow_id: str) -> str:
         """The run id of the latest run of a workflow."""
@@ -228,27 +247,34 @@ class StoredReads:
         found = self._rows(text, plain(workflow_id))
         return str(found[0][0]) if found else ""
 
-    def workflow_ids(self) -> Iterator[str]:
-        """The ids of all workflows, once for each run; to be read to the end."""
-        with storage_errors(self._path):
-            # As bytes: one that is no text must not keep the file from being opened.
-            for (workflow_id,) in self.connection.execute("SELECT CAST(workflow_id AS BLOB) FROM runs"):
-                yield workflow_id.decode(errors="replace")
+    def workflow_ids(self, before: int, limit: int) -> tuple[list[str], int]:
+        """The workflow ids of some runs, the newest of those with keys below `before`, and below which key the next
+        are; 0: there are no others.
+        """
+        # As bytes: one that is no text must not keep the file from being opened.
+        text = "SELECT key, CAST(workflow_id AS BLOB) FROM runs WHERE key < ? ORDER BY key DESC LIMIT ?"
+        found = self._rows(text, before, limit)
+        ids = [workflow_id.decode(errors="replace") for _, workflow_id in found]
+        return ids, found[-1][0] if len(found) == limit else 0
 
     def find_request(self, workflow_id: str, request_id: str) -> str:
         """The run id of the latest run of a workflow that carried out a request."""
         found = self._rows(FIND_REQUEST, plain(request_id), plain(workflow_id))
         return str(found[0][0]) if found else ""
 
-    def due(self, until_ns: int, limit: int, after_ns: int) -> Sequence[str]:
-        """Runs with a wake time after the one and not after the other, earliest first."""
-        text = """SELECT group_concat(wake_ns || ':' || key || ':' || run_id, char(31)) FROM (
-            SELECT wake_ns, key, run_id FROM runs
-            WHERE wake_ns > 0 AND wake_ns > ? AND wake_ns <= ? ORDER BY wake_ns, key LIMIT ?)"""
-        found = self._joined(text, after_ns, until_ns, limit)
-        pieces = [piece.split(":", 2) for piece in found.split("\x1f") if piece]
+    def due(self, until_ns: int, limit: int, after_ns: int, after_key: int) -> Sequence[DueRun]:
+        """Runs with a wake time behind one place and not after a time, earliest first."""
+        text = """SELECT group_concat(wake_ns || ':' || key || ':' || coalesce(hex((
+                SELECT task_queue FROM visibility WHERE visibility.run_id = found.run_id
+            )), '') || ':' || run_id, char(31)) FROM (
+                SELECT wake_ns, key, run_id FROM runs
+                WHERE wake_ns > 0 AND wake_ns >= ? AND (wake_ns > ? OR key > ?) AND wake_ns <= ?
+                ORDER BY wake_ns, key LIMIT ?
+            ) AS found"""
+        found = self._joined(text, after_ns, after_ns, after_key, until_ns, limit)
+        pieces = [piece.split(":", 3) for piece in found.split("\x1f") if piece]
         # SQLite does not promise the order of what it joins.
-        return [run_id for _, _, run_id in sorted(pieces, key=_place)]
+        return sorted(map(_due_run, pieces), key=_place)
 
     def without_wake(self) -> Sequence[str]:
         """Runs whose wake time is no number, for the row is damaged: they would never be due."""
@@ -290,22 +316,15 @@ class StoredReads:
         with storage_errors(self._path):
             return self.connection.execute(text, parameters).fetchall()
 
-    def _load_row_by_row(self, run_id: str) -> list[tuple[Any, ...]]:
-        run = self.connection.execute(
-            "SELECT CAST(state AS BLOB), key FROM runs WHERE run_id = ?", (plain(run_id),)
-        )
-        rows = run.fetchall()
-        if not rows:
-            return []
-        state, key = rows[0]
-        events = self.connection.execute("SELECT first_id, data FROM events WHERE run = ?", (key,))
-        pending = self.connection.execute("SELECT event_id, data FROM pending WHERE run = ?", (key,))
-        return [(state, dict(events.fetchall()), dict(pending.fetchall()))]
+
+def _due_run(piece: Sequence[str]) -> DueRun:
+    wake, key, queue, run_id = piece  # damaged, a wake time may be a fraction
+    task_queue = bytes.fromhex(queue).decode(errors="replace")
+    return DueRun(run_id, task_queue, int(wake.partition(".")[0]), int(key))
 
 
-def _place(piece: Sequence[str]) -> tuple[int, int]:
-    """Where a run stands in the order: by its wake time (damaged, it may be a fraction), then by its key."""
-    return int(piece[0].partition(".")[0]), int(piece[1])
+def _place(due: DueRun) -> tuple[int, int]:
+    return due.wake_ns, due.key
 
 
 def _last_time_ns(data: Any) -> int:
@@ -315,11 +334,9 @@ def _last_time_ns(data: Any) -> int:
         return 0  # its run will say that it cannot be read
 
 
-def _pieces(found: str | Mapping[int, bytes] | None) -> Mapping[int, bytes]:
-    if not isinstance(found, str):
-        return found or {}
+def _pieces(found: str) -> Mapping[int, bytes]:
     pieces: dict[int, bytes] = {}
-    for piece in found.split(" "):
+    for piece in found.split(" ") if found else ():
         number, _, data = piece.partition(":")
         pieces[int(number)] = bytes.fromhex(data)
     return pieces

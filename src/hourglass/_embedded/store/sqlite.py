@@ -5,7 +5,8 @@ on the control loop and committed by the store thread, in groups, on the one con
 knows which number is durable and wakes the calls that wait for it. Single runs are read on the control loop, by a
 second connection; lists have their own threads and connections (`list_reader`). A change is handed to the thread at
 the end of the turn in which a call waits for it, or `PATIENCE` later. `KnownIds`, a Bloom filter over the workflow
-ids that were used, spares most starts a read.
+ids that were used, spares most starts a read; of a file with many runs it is filled in the background, for opening a
+file must not take longer the more has ever run in it.
 
 Invariants: those of `store`; everything that is appended in one turn of the control loop, without a wait in between,
 becomes durable together; a number is durable only when all numbers before it are, but for those that were refused;
@@ -21,9 +22,11 @@ import os
 import sqlite3
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 
+from hourglass._embedded.clock import LATEST_NS
 from hourglass._embedded.store import database, fork_safety, visibility
 from hourglass._embedded.store.commit_thread import StoreThread, Turn
 from hourglass._embedded.store.disk_faults import (
@@ -40,6 +43,8 @@ from hourglass._embedded.store.writer import Apart, Batch, BatchWriter, Numbered
 from hourglass._forks import ForkStage, at_fork
 from hourglass._history.encoding import plain
 from hourglass.errors import StorageError
+
+logger = logging.getLogger("hourglass")
 
 # --- which changes are durable, and the calls that wait for them ---------------------------------------------
 
@@ -61,7 +66,9 @@ class Durability:
         self._committed = 0
         self._failure: StorageError | None = None
         self._refused: dict[int, StorageError] = {}
-        self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap, by number
+        self._waiters: list[
+            tuple[int, int, Callable[[StorageError | None], object]]
+        ] = []  # a heap, by number
         self._order = count()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -82,14 +89,17 @@ class Durability:
             raise _copy(self._refused[number])
         if number <= self._committed:
             return
-        self._loop = asyncio.get_running_loop()
-        waiter = self._loop.create_future()
-        heappush(self._waiters, (number, next(self._order), waiter))
-        # Asked a second time: the store thread may have reported this commit after the look above and before the
-        # waiter was in the heap, and reports it only once.
-        if number <= self._committed or self._failure is not None:
-            self.settle()
+        waiter = asyncio.get_running_loop().create_future()
+        self.call(number, partial(_end, waiter))
         await waiter
+
+    def call(self, number: int, told: Callable[[StorageError | None], object]) -> None:
+        """Have `told` called, on the loop and not before this returns, when `wait` would return, or with what it would raise."""
+        self._loop = asyncio.get_running_loop()
+        heappush(self._waiters, (number, next(self._order), told))
+        # Asked only now: the store thread reports a commit once, and may have done so before `told` was in the heap.
+        if number <= self._committed or self._failure is not None:
+            self._loop.call_soon(self.settle)
 
     def committed(self, number: int) -> None:
         """All changes up to this one are durable."""
@@ -115,17 +125,15 @@ class Durability:
         self.end(failure)
 
     def settle(self) -> None:
-        """Wake the calls whose wait is over. On the loop."""
+        """Tell the calls whose wait is over. On the loop."""
         committed, failure, waiters = self._committed, self._failure, self._waiters
         while waiters and (waiters[0][0] <= committed or failure is not None):
-            number, _, waiter = heappop(waiters)
-            if waiter.done():
-                continue
+            number, _, told = heappop(waiters)
             refusal = self._refused.get(number) if number <= committed else failure
-            if refusal is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(_copy(refusal))
+            try:
+                told(None if refusal is None else _copy(refusal))
+            except Exception:  # the others wait, too
+                logger.exception("a call that waited for the store could not be told")
 
     def _notify(self) -> None:
         loop = self._loop
@@ -135,6 +143,15 @@ class Durability:
             loop.call_soon_threadsafe(self.settle)
         except RuntimeError:
             pass  # the loop is closed, and the tasks that waited on it are gone
+
+
+def _end(waiter: asyncio.Future[None], error: StorageError | None) -> None:
+    if waiter.done():
+        return
+    if error is None:
+        waiter.set_result(None)
+    else:
+        waiter.set_exception(error)
 
 
 def _copy(error: StorageError) -> StorageError:
@@ -161,7 +178,7 @@ class KnownIds:
     id, in pieces.
     """
 
-    def __init__(self, ids: Iterable[str]) -> None:
+    def __init__(self, ids: Iterable[str] = ()) -> None:
         self._pieces = [bytearray(1 << (_BITS - 3))]
         self._left = _IDS
         for each in ids:
@@ -193,8 +210,6 @@ def _places(text: str) -> tuple[int, int, int]:
 
 # --- the store ----------------------------------------------------------------------------------------------
 
-logger = logging.getLogger("hourglass")
-
 RESERVE_BYTES = 32 << 20
 """New workflows are refused when less is free on the disk."""
 
@@ -209,10 +224,19 @@ KEPT_BACK = 0.01
 it are then one change, where the answer takes no longer; a row less is a fifth of a step's time.
 """
 
+IDS_AT_ONCE = 500
+"""So many workflow ids are learnt before others get their turn, about a millisecond's worth."""
+
+IDS_PAUSE = 0.01
+"""Seconds until the next are learnt. Until all are, a start may cost a read."""
+
 LISTS_AT_ONCE = 2 if (os.cpu_count() or 1) > 2 else 1
 """So many lists and counts are worked on at the same time, so that one that takes long does not keep a quick one
 waiting; where there are few processors, workflows come first.
 """
+
+FORGETS_AHEAD = 2000
+"""No more runs are asked to be forgotten while so many are on their way."""
 
 CHECKPOINT_PAGES = 4000
 """The log is moved into the file when it has grown by about this much."""
@@ -245,9 +269,12 @@ class SqliteStore(FileReads):
         self.is_durable: Callable[[int], bool] = self._durability.has
         """Whether a change, and all before it but for those that were refused, are durable. Asked ten times per step."""
         self._known_ids: KnownIds | None = None
+        self._ids_before = 0
+        """The ids of the runs with keys below this are not known yet; 0: all are."""
+        self._is_learning = False
         self._turn: list[Change | ScheduleChange] = []
         self._is_wanted = False  # whether a call waits for it: it is handed over at the end of this turn
-        self._timer_runs = False
+        self._timer: asyncio.TimerHandle | None = None
         self._forgets = 0
         self._forgetting: dict[int, int] = {}
         """The keys of runs that the thread was told to forget, each with the number of that request."""
@@ -276,7 +303,8 @@ class SqliteStore(FileReads):
         know_ids: bool = False,
     ) -> SqliteStore:
         """Open a file, or make it. The caller owns it: no other process may have it open for writing. With `know_ids`
-        the ids of all workflows are read, so that starting new ones reads nothing.
+        the ids of all workflows are read, the newest now and the others in the background, so that starting new ones
+        reads nothing.
 
         Raises `StorageError` for a file that cannot be used, which is left as it was. May be called on any
         thread.
@@ -294,7 +322,8 @@ class SqliteStore(FileReads):
                         retry=retry_seconds,
                     )
                     if know_ids:
-                        store._known_ids = KnownIds(store._reads.workflow_ids())
+                        store._known_ids, store._ids_before = KnownIds(), LATEST_NS
+                        store._learn_ids(store._known_ids)
             except BaseException:
                 fork_safety.close(opened.reader)
                 fork_safety.close(opened.writer)
@@ -317,9 +346,9 @@ class SqliteStore(FileReads):
         loop = asyncio._get_running_loop()
         if loop is None:  # no loop, no turns: each change for itself
             self._hand_over()
-        elif not self._timer_runs:
-            self._timer_runs, self._loop = True, loop
-            loop.call_later(PATIENCE, self._patience_ends)
+        elif self._timer is None and not self._is_wanted:
+            self._loop = loop
+            self._timer = loop.call_later(PATIENCE, self._hand_over)
         return number
 
     def on_refusal(self, told: Callable[[Refusal], None]) -> None:
@@ -328,17 +357,21 @@ class SqliteStore(FileReads):
 
     async def durable(self, number: int) -> None:
         """Wait until this change is durable. Raises `StorageError` if it can never be."""
-        # Not handed over yet: at the end of this turn of the loop, so that all that the turn appends is one commit.
-        if not self._is_wanted and number > self._durability.given - len(self._turn):
-            self._is_wanted = True
-            asyncio.get_running_loop().call_soon(self._hand_over)
+        self._want(number)
         await self._durability.wait(number)
+
+    def when_durable(self, number: int, told: Callable[[StorageError | None], object]) -> None:
+        """Have `told` called once this change is durable; with the error once it can never be."""
+        self._want(number)
+        self._durability.call(number, told)
 
     def forget_closed(self, before_ns: int, limit: int) -> int:
         """Drop runs that closed before this time, at most so many; says how many. They go with a later commit."""
         self._forgetting = {
             key: place for key, place in self._forgetting.items() if place > self._sink.forgot
         }
+        if len(self._forgetting) > FORGETS_AHEAD:
+            return 0  # the thread comes first
         with self._reading():
             found = self._reads.closed(before_ns, limit + len(self._forgetting))
         keys = [key for key in found if key not in self._forgetting][:limit]
@@ -407,8 +440,11 @@ class SqliteStore(FileReads):
     def current(self, workflow_id: str) -> str:
         """The run id of the latest run of a workflow; empty if there is none."""
         with self._reading():
-            if self._known_ids is not None and not self._known_ids.may_have(plain(workflow_id)):
-                return ""
+            known = self._known_ids
+            if known is not None and not known.may_have(plain(workflow_id)):
+                if not self._ids_before:
+                    return ""
+                self._learn_later()
             return self._reads.current(workflow_id)
 
     # --- inside ---------------------------------------------------------------------------------------------
@@ -419,13 +455,45 @@ class SqliteStore(FileReads):
         for each in change.also:
             self._know_ids(known, each)
 
-    def _patience_ends(self) -> None:
-        self._timer_runs = False
-        self._hand_over()
+    def _learn_later(self) -> None:
+        loop = asyncio._get_running_loop()
+        if loop is not None and not self._is_learning:
+            self._is_learning = True
+            loop.call_later(IDS_PAUSE, self._learn_on)
+
+    def _learn_on(self) -> None:
+        """Learn some more of the workflow ids that are in the file, until all are known."""
+        self._is_learning = False
+        if self._known_ids is None or self.failure is not None or self not in _live:
+            return
+        try:
+            with NO_FORK:
+                self._learn_ids(self._known_ids)
+        except StorageError as error:  # what can be read is read one by one, and says more
+            logger.warning("%s", error)
+            return
+        if self._ids_before:
+            self._learn_later()
+
+    def _learn_ids(self, known: KnownIds) -> None:
+        found, self._ids_before = self._reads.workflow_ids(self._ids_before, IDS_AT_ONCE)
+        for each in found:
+            known.add(each)
+
+    def _want(self, number: int) -> None:
+        """A call waits for this change: if the thread has not got it yet, it gets it at the end of this turn of the loop, so
+        that all that the turn appends is one commit.
+        """
+        if not self._is_wanted and number > self._durability.given - len(self._turn):
+            self._is_wanted = True
+            asyncio.get_running_loop().call_soon(self._hand_over)
 
     def _hand_over(self) -> None:
         """Give the thread what was appended since the last time."""
         self._is_wanted = False
+        if self._timer is not None:  # else it would wake the loop for nothing, in the middle of the commit
+            self._timer.cancel()
+            self._timer = None
         if self._turn and self.failure is None:
             self._thread.give(Turn(tuple(self._turn), self._durability.given))
         self._turn.clear()
