@@ -381,9 +381,10 @@ def slot(
     At most `limit` blocks of the same key are entered at a time, in all workflows of the target together; the others
     wait, first come first served. A block that waits longer than `timeout` gets `TimeoutError`; one that is cancelled
     gives its place back. A run that ends any other way than through its own code (terminated, timed out) loses its
-    slot: within `notice` once another run waits for it, later where holders have been looked after for a while.
+    slot: at once on the embedded engine, which keeps the slots itself; on a server within `notice` once another run waits
+    for it, later where holders have been looked after for a while.
 
-    The slots are kept by a small workflow of their own, on the task queue of the first run that asks or on
+    On a server the slots are kept by a small workflow of their own, on the task queue of the first run that asks or on
     `task_queue`; any worker there serves it.
     """
     keeper_id("slots", key)  # raises for what is no key

@@ -299,8 +299,8 @@ def throttle(
     turn would come later than `timeout`, `TimeoutError` is raised at once and no turn is used up. A call that is
     cancelled while it waits has used up its turn.
 
-    The turns are given out by a small workflow of their own, on the task queue of the first who asks or on `task_queue`;
-    any worker there serves it.
+    The embedded engine gives out the turns itself. On a server a small workflow does, on the task queue of the first who asks
+    or on `task_queue`; any worker there serves it.
     """
     keeper = keeper_id("throttle", key)
     rate = _checked(limit, per, smooth)
