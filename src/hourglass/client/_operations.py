@@ -127,7 +127,10 @@ def _start(request: StartWorkflow, return_type: Any) -> ClientOperation[Referenc
     def parse(answer: Started) -> Reference:
         first = answer.run_id if answer.started else ""  # an existing run need not be the chain's first
         return Reference(
-            request.workflow_id, answer.run_id, first_execution_run_id=first, return_type=return_type
+            answer.becomes or request.workflow_id,
+            answer.run_id,
+            first_execution_run_id=first,
+            return_type=return_type,
         )
 
     return asking(request, parse)
