@@ -60,7 +60,7 @@ from hourglass._runtime.resolver import Resolver
 from hourglass.activity import ActivityDefinition
 from hourglass.activity._context import (
     PAYLOAD_LIMIT,
-    ActivityInboundInterceptor,
+    ActivityChain,
     Equipment,
     Resources,
     current,
@@ -332,7 +332,7 @@ class ActivityExecutor:
         limits: ExecutorLimits = ExecutorLimits(),
         own: Executor | None = None,
         client: Any = None,
-        inbound: ActivityInboundInterceptor | None = None,
+        inbound: ActivityChain | None = None,
         registry: Registry = default_registry,
         resources: Resources = Resources(),
         metrics: ActivityMetrics | None = None,

@@ -22,7 +22,7 @@ from hourglass._engine.versions import (
 from hourglass._runtime.evaluation import Verify
 from hourglass._runtime.resolver import Resolver
 from hourglass._runtime.watcher import Action
-from hourglass.activity._context import PAYLOAD_LIMIT, ActivityInboundInterceptor, Resources
+from hourglass.activity._context import PAYLOAD_LIMIT, ActivityChain, Resources
 from hourglass.converter import Codec, Converter
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry, default_registry
@@ -102,7 +102,7 @@ class Plan:
     """Where `def` activities run, if not in threads of ours."""
     payload_limit: int | None = PAYLOAD_LIMIT
     resources: Resources = field(default_factory=Resources)
-    activity_inbound: ActivityInboundInterceptor | None = None
+    activity_inbound: ActivityChain | None = None
     workflow_interceptors: tuple[InterceptWorkflow, ...] = ()
     metrics: Registry = default_registry
 

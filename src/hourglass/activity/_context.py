@@ -54,11 +54,43 @@ class ExecuteActivityInput(Call):
     fn: Callable[..., Any] = field(repr=False)
 
 
+class ActivityOutboundInterceptor:
+    """What an activity asks for, on its way out. One object serves all activities of a worker, in all their threads."""
+
+    def __init__(self, next: ActivityOutboundInterceptor) -> None:
+        self.next = next
+
+    def info(self) -> Info:
+        """What `activity.info()` gives."""
+        return self.next.info()
+
+    def heartbeat(self, *details: Any) -> None:
+        """What `activity.heartbeat(…)` does; raises `Cancelled` where the activity shall stop."""
+        self.next.heartbeat(*details)
+
+
+class _LastActivityOutbound(ActivityOutboundInterceptor):
+    """The end of the chain: the attempt itself."""
+
+    def __init__(self) -> None:
+        pass
+
+    def info(self) -> Info:
+        return _require("info()").info
+
+    def heartbeat(self, *details: Any) -> None:
+        _require("heartbeat()").heartbeat(details)
+
+
 class ActivityInboundInterceptor:
     """What comes to an activity, on its way in. One object serves all activities of a worker, in all their threads."""
 
     def __init__(self, next: ActivityInboundInterceptor) -> None:
         self.next = next
+
+    def init(self, outbound: ActivityOutboundInterceptor) -> None:
+        """The worker is made. To see what goes out, hand on an interceptor of your own that has `outbound` as its next."""
+        self.next.init(outbound)
 
     def execute_activity(self, input: ExecuteActivityInput) -> Any:
         """Run a `def` activity, in its thread; what it returns is its result."""
@@ -73,7 +105,11 @@ class LastActivityInbound(ActivityInboundInterceptor):
     """The end of the chain: the activity itself."""
 
     def __init__(self) -> None:
-        pass
+        self.outbound: ActivityOutboundInterceptor | None = None
+
+    def init(self, outbound: ActivityOutboundInterceptor) -> None:
+        """What goes out begins here: None where no interceptor put itself in between, which costs nothing."""
+        self.outbound = None if type(outbound) is _LastActivityOutbound else outbound
 
     def execute_activity(self, input: ExecuteActivityInput) -> Any:
         """Call the function."""
@@ -82,6 +118,15 @@ class LastActivityInbound(ActivityInboundInterceptor):
     async def execute_async_activity(self, input: ExecuteActivityInput) -> Any:
         """Await the function."""
         return await input._proceed(input)
+
+
+class ActivityChain(ActivityInboundInterceptor):
+    """What stands between a worker and its activities, in both directions."""
+
+    def __init__(self, next: ActivityInboundInterceptor, last: LastActivityInbound) -> None:
+        self.next = next
+        next.init(_LastActivityOutbound())
+        self.outbound = last.outbound
 
 
 def activity_call(
@@ -288,7 +333,7 @@ class Equipment:
     converter: Converter = default_converter
     client: Callable[[], Any] | None = None
     payload_limit: int | None = None
-    inbound: ActivityInboundInterceptor | None = None
+    inbound: ActivityChain | None = None
     registry: Registry | None = default_registry
     resources: Resources = field(default_factory=Resources)
 
@@ -470,7 +515,9 @@ def in_activity() -> bool:
 
 def info() -> Info:
     """What is known of this attempt."""
-    return _require("info()").info
+    context = _require("info()")
+    chain = context.equipment.inbound
+    return context.info if chain is None or chain.outbound is None else chain.outbound.info()
 
 
 def heartbeat(*details: Any) -> None:
@@ -478,7 +525,12 @@ def heartbeat(*details: Any) -> None:
 
     In a thread this raises `Cancelled`, once, after the activity was cancelled.
     """
-    _require("heartbeat()").heartbeat(details)
+    context = _require("heartbeat()")
+    chain = context.equipment.inbound
+    if chain is None or chain.outbound is None:
+        context.heartbeat(details)
+    else:
+        chain.outbound.heartbeat(*details)
 
 
 def publish(name: str | Named, value: Any, /) -> None:

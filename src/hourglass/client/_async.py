@@ -217,7 +217,7 @@ class AsyncClient(ClientFacts):
 
     async def count_workflows(self, query: str = "") -> WorkflowExecutionCount:
         """How many runs match a filter; its `groups` say how many of each, where it ends with `GROUP BY ExecutionStatus`."""
-        return await self._session.arun(_operations.count(query))
+        return await self._session.arun(_operations.count(self._session, query))
 
     async def describe_task_queue(
         self, name: str = "default", *, rpc_timeout: Duration | None = None
@@ -326,7 +326,7 @@ class AsyncClient(ClientFacts):
             search_attributes=search_attributes,
             rpc_timeout=rpc_timeout,
         )
-        return AsyncScheduleHandle(self._session, await self._session.arun(operation))
+        return await self._session.arun(operation.then(partial(AsyncScheduleHandle, self._session)))
 
     def get_schedule_handle(self, id: str) -> AsyncScheduleHandle:
         """A handle to an existing schedule; does not ask whether it exists."""

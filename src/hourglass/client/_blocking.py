@@ -217,7 +217,7 @@ class Client(ClientFacts):
 
     def count_workflows(self, query: str = "") -> WorkflowExecutionCount:
         """How many runs match a filter; its `groups` say how many of each, where it ends with `GROUP BY ExecutionStatus`."""
-        return self._session.run(_operations.count(query))
+        return self._session.run(_operations.count(self._session, query))
 
     def describe_task_queue(
         self, name: str = "default", *, rpc_timeout: Duration | None = None
@@ -324,7 +324,7 @@ class Client(ClientFacts):
             search_attributes=search_attributes,
             rpc_timeout=rpc_timeout,
         )
-        return ScheduleHandle(self._session, self._session.run(operation))
+        return self._session.run(operation.then(partial(ScheduleHandle, self._session)))
 
     def get_schedule_handle(self, id: str) -> ScheduleHandle:
         """A handle to an existing schedule; does not ask whether it exists."""

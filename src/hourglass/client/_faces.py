@@ -103,7 +103,7 @@ class HandleFacts(Generic[R]):
         """For notebooks: its timeline up to now, without payloads. None, so the text above, where it cannot be told."""
         try:
             description = self._session.perform(_operations.look(self._session, self._reference))
-            history = self._session.perform(_operations.history(self._reference))
+            history = self._session.perform(_operations.history(self._session, self._reference))
         except HourglassError:
             return None
         # By name: pictures stand above the client, which must be usable without them.

@@ -34,8 +34,8 @@ from hourglass._runtime.attempts import info_of
 from hourglass.activity import ActivityDefinition
 from hourglass.activity._context import (
     PAYLOAD_LIMIT,
+    ActivityChain,
     ActivityContext,
-    ActivityInboundInterceptor,
     Equipment,
     GivenContext,
     Resources,
@@ -229,7 +229,7 @@ class Attempts:
         converter: Converter,
         client: Callable[[], Any],
         *,
-        inbound: ActivityInboundInterceptor | None = None,
+        inbound: ActivityChain | None = None,
         registry: Registry = default_registry,
         resources: Resources = Resources(),
     ) -> None:

@@ -19,6 +19,7 @@ from hourglass._engine.commands import SetPatchMarker, UpsertMemo, UpsertSearchA
 from hourglass._engine.context import LiveRun, current_run, merge, require_run
 from hourglass._engine.events import Activation
 from hourglass._engine.fibers import current_fiber, require_fiber
+from hourglass._engine.interception import InfoInput
 from hourglass._engine.messages import current_update, is_failure
 from hourglass._engine.options import RetryPolicy, named_values, policy_from
 from hourglass._engine.versions import WorkerDeploymentVersion
@@ -250,6 +251,13 @@ class UpdateInfo:
 def info() -> Info:
     """Who this workflow is, and where it stands."""
     live = require_run("workflow.info")
+    if live.outbound is None:
+        return _info_of(live)
+    told: Info = live.outbound.info(InfoInput(_proceed=lambda _: _info_of(live)))
+    return told
+
+
+def _info_of(live: LiveRun) -> Info:
     return Info(
         **facts_of(live),
         is_continue_as_new_suggested=live.facts.continue_as_new_suggested,

@@ -123,7 +123,9 @@ class SharedFile:
         self._opener.check(self.path)
         handle = FileHandle(config, died=self._changed.ring, released=self._release)
         self._handles.add(handle)
-        self._wanted_until = 0.0  # the worker is back: from here on its handles say whether the file is wanted
+        self._wanted_until = (
+            0.0  # the worker is back: from here on its handles say whether the file is wanted
+        )
         try:
             if self.calls.engine is not None:
                 handle.attach(self.calls.engine)
