@@ -23,6 +23,7 @@ A path is public if and only if none of its segments begins with an underscore:
     limits        how many at a time, how often, how many calls are one run: slot, throttle, debounce, once
     progress      what a run publishes while it works, and how clients follow it
     interceptors  code of yours between callers and what they call; headers
+    plugins       one object that sets up clients, workers and replayers
     metrics       counters, gauges and histograms, as text for Prometheus
     contrib       bridges to other libraries: OpenTelemetry
     replay        History, Replayer
@@ -54,7 +55,7 @@ Imports only go down these ranks (tests/architecture holds us to it):
 
     {errors, _forks} < {converter, metrics} < {_engine, _supervision, _check} < activity
     < {workflow, _contract, _history} < _bridge < {_temporal, _embedded} < _runtime < client
-    < {interceptors, progress} < limits < _built_in < {worker, replay} < {testing, contrib} < aio < _story < _ui < _cli
+    < {interceptors, progress} < limits < _built_in < {worker, replay} < {testing, contrib, plugins} < aio < _story < _ui < _cli
 
 Five minutes: this page, then `_engine/evaluator.py` (how events become commands), `_embedded/__init__.py` and its
 `engine/engine.py` (the default engine), `_runtime/subsystem.py` (what keeps it running) and `_temporal/core.py` (the door to
@@ -109,7 +110,7 @@ _HOMES = {
     "backup": "hourglass._embedded.store.database",
 }
 _MAIN = frozenset(("activity", "client", "converter", "errors", "replay", "testing", "worker", "workflow"))
-_MODULES = _MAIN | {"aio", "contrib", "interceptors", "limits", "metrics", "progress"}
+_MODULES = _MAIN | {"aio", "contrib", "interceptors", "limits", "metrics", "plugins", "progress"}
 
 
 def __getattr__(name: str) -> Any:

@@ -20,7 +20,7 @@ RANKS: tuple[frozenset[str], ...] = (
     frozenset({"limits"}),
     frozenset({"_built_in"}),
     frozenset({"worker", "replay"}),
-    frozenset({"testing", "contrib"}),
+    frozenset({"testing", "contrib", "plugins"}),
     frozenset({"aio"}),
     frozenset({"_story"}),
     frozenset({"_ui"}),
@@ -54,6 +54,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "hourglass.client._faces",
         "hourglass._story.watching",
     ): "a handle draws itself in notebooks, if it is asked to",
+    (
+        "hourglass.client._plugins",
+        "hourglass.worker",
+    ): "the worker that a plugin is told, for type checkers only",
     ("hourglass.client._async", "hourglass.replay"): "the type of what is imported, for type checkers only",
     (
         "hourglass.client._blocking",

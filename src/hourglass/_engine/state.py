@@ -57,10 +57,17 @@ class State(msgspec.Struct):
     result: CompleteRun | FailRun | CancelRun | ContinueAsNew | None = None
     child_count: int = 0
     commands: Sequence[tuple[CommandId, Command]] = ()
+    patch_answers: dict[str, bool] | None = None
+    """What the worker's callback said of patches: it need not say the same again, and the journal does not hold it."""
 
     def forget_derived(self) -> State:
         """The same run with nothing but its journal."""
-        return State(run_id=self.run_id, task_queue=self.task_queue, journal=self.journal)
+        return State(
+            run_id=self.run_id,
+            task_queue=self.task_queue,
+            journal=self.journal,
+            patch_answers=self.patch_answers,
+        )
 
 
 class CommandAccumulator:

@@ -5,6 +5,7 @@ fail later.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -100,6 +101,8 @@ class Plan:
     max_processes: int = 0
     activity_executor: Executor | None = None
     """Where `def` activities run, if not in threads of ours."""
+    patch_activation: Callable[[Any], bool] | None = None
+    """Decides whether a patch that a run meets for the first time is active."""
     payload_limit: int | None = PAYLOAD_LIMIT
     resources: Resources = field(default_factory=Resources)
     activity_inbound: ActivityChain | None = None

@@ -2,6 +2,7 @@
 
 version          which releases of `temporalio` we work with
 configs          the plain objects that Core reads its settings from
+slots            a slot supplier of the author's, as Core calls it
 telemetry        what Core says of itself: its log, its metrics, the heartbeats of workers
 core             the one door to Core: bytes in and out
 protos           our values in Temporal's messages, both ways: payloads, durations, times, failures, specs

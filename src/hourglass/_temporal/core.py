@@ -27,6 +27,7 @@ import temporalio.bridge.temporal_sdk_bridge as _rust_module  # type: ignore[imp
 from hourglass._contract.handle import HandleBroken
 from hourglass._forks import ForkStage, at_fork
 from hourglass._temporal.configs import TemporalSettings, call_settings
+from hourglass._temporal.slots import SuppliedSlots
 from hourglass._temporal.telemetry import CoreMetrics, runtime_settings
 
 _rust: Any = _rust_module  # compiled, without type information
@@ -191,6 +192,10 @@ async def call(client: Ref, rpc: str, request: bytes, timeout: float, *, retry: 
 
 def new_worker(client: Ref, settings: TemporalSettings) -> Ref:
     """Make a worker. Raises where this client has one on the same queue already."""
+    slots = vars(settings)["tuner"].__dict__
+    for kind, supplier in slots.items():
+        if isinstance(supplier, SuppliedSlots):
+            slots[kind] = _rust.CustomSlotSupplier(supplier)
     return Ref(_WORKER, _rust.new_worker(runtime().get(), client.get(), settings))
 
 

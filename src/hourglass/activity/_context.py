@@ -232,10 +232,10 @@ class Resources:
     when the worker has ended; anything else is a resource as it is. Whoever opened something else closes it.
     """
 
-    def __init__(self, given: Sequence[Any] = ()) -> None:
+    def __init__(self, given: Sequence[Any] = (), around: Sequence[Callable[[], object]] = ()) -> None:
         if isinstance(given, str) or not isinstance(given, Sequence):
             raise UsageError(f"resources must be a list, not {type(given).__name__}")
-        self._given = tuple(given)
+        self._given = (*around, *given)  # the blocks of plugins first, so that they end last
         self._stack: ExitStack | None = None
         self._open: tuple[Any, ...] | None = None
 

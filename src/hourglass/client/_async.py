@@ -25,6 +25,7 @@ from hourglass.client._deployments import DeploymentDescription, TaskQueueDescri
 from hourglass.client._faces import ClientFacts
 from hourglass.client._interception import Interceptor, checked
 from hourglass.client._options import StartOptions
+from hourglass.client._plugins import ClientConfig, Plugin, all_plugins, configured
 from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleListDescription
 from hourglass.client._session import ClientSession, open_link
 from hourglass.client._values import WorkflowExecution, WorkflowExecutionCount, WorkflowExecutionPage
@@ -57,6 +58,7 @@ class AsyncClient(ClientFacts):
         interceptors: Sequence[Interceptor] = (),
         timeout: Duration = 10.0,
         retention: Duration | None = None,
+        plugins: Sequence[Plugin] = (),
     ) -> AsyncClient:
         """Connect to `local:`, `host:port` or `profile:NAME`.
 
@@ -64,18 +66,20 @@ class AsyncClient(ClientFacts):
         Each client of `local:` has an engine of its own, in memory, which ends with it. `retention` is how long the
         worker of a file keeps closed workflows, 30 days by default; a Temporal server has its own for a namespace.
         """
+        every = all_plugins((), plugins)
+        said = configured(ClientConfig, "configure_client", every, locals())
         where = resolve(
-            target,
-            namespace=namespace,
-            tls=tls,
-            api_key=api_key,
-            metadata=rpc_metadata,
-            retention=None if retention is None else seconds(retention, "retention"),
+            said["target"],
+            namespace=said["namespace"],
+            tls=said["tls"],
+            api_key=said["api_key"],
+            metadata=said["rpc_metadata"],
+            retention=None if said["retention"] is None else seconds(said["retention"], "retention"),
         )
-        limit, chain = seconds(timeout, "timeout"), checked(interceptors)
+        limit, chain = seconds(said["timeout"], "timeout"), checked(said["interceptors"])
         portal = Portal.current()
-        link = await portal.acall(open_link(portal, where, identity, limit))
-        return cls(ClientSession(link, converter, codec, chain))
+        link = await portal.acall(open_link(portal, where, said["identity"], limit))
+        return cls(ClientSession(link, said["converter"], said["codec"], chain, every, said))
 
     async def close(self) -> None:
         """Close the connection. Workflows go on without it."""

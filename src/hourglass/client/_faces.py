@@ -10,6 +10,7 @@ from hourglass._runtime.portal import Portal
 from hourglass.client import _operations
 from hourglass.client._activities import ActivityReference
 from hourglass.client._operations import Reference
+from hourglass.client._plugins import ClientConfig
 from hourglass.client._session import ClientSession
 from hourglass.client._updates import UpdateReference
 from hourglass.converter import Codec, Converter
@@ -53,6 +54,12 @@ class ClientFacts:
     def codec(self) -> Codec | None:
         """What encodes payloads at the edge, if anything."""
         return self._session.codec
+
+    def config(self) -> ClientConfig:
+        """What it was connected with, after its plugins had their way: `Client.connect(**client.config())` is another."""
+        if self._session.config is None:
+            raise UsageError("this client was not made by connect(…): it has no settings to tell")
+        return {**self._session.config, "plugins": ()}
 
     @property
     def connection(self) -> Connection:

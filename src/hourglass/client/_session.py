@@ -40,6 +40,7 @@ from hourglass.client._interception import (
     async_client_chain,
     client_chain,
 )
+from hourglass.client._plugins import ClientConfig, Plugin
 from hourglass.converter import Codec, Converter, default_converter, seal, unseal
 from hourglass.errors import DecodeError, HourglassError, UsageError
 
@@ -241,6 +242,8 @@ class ClientSession:
     converter: Converter = default_converter
     codec: Codec | None = None
     interceptors: tuple[Interceptor, ...] = ()
+    plugins: tuple[Plugin, ...] = ()
+    config: ClientConfig | None = None
 
     @cached_property
     def outbound(self) -> ClientOutboundInterceptor:

@@ -17,6 +17,7 @@ from hourglass._history.dialect import Dialect
 from hourglass._history.events import WorkflowExecutionUpdateAccepted
 from hourglass._runtime.resolver import Resolver
 from hourglass.client._interception import Interceptor, checked, workflow_interceptors
+from hourglass.client._plugins import Plugin, ReplayerConfig, all_plugins, configured
 from hourglass.converter import (
     Codec,
     Converter,
@@ -88,23 +89,30 @@ class Replayer:
         interceptors: Sequence[Interceptor] = (),
         namespace: str = "default",
         timeout: float = 60.0,
+        plugins: Sequence[Plugin] = (),
     ) -> None:
-        self._resolver = Resolver(workflows=workflows, modules=modules, built_in=BUILT_IN)
+        every = all_plugins((), plugins)
+        said = self._config = configured(ReplayerConfig, "configure_replayer", every, locals())
+        self._resolver = Resolver(workflows=said["workflows"], modules=said["modules"], built_in=BUILT_IN)
         self._settings = RunSettings(
-            namespace=namespace,
-            converter=converter,
-            failure_exceptions=tuple(failure_exceptions),
+            namespace=said["namespace"],
+            converter=said["converter"],
+            failure_exceptions=tuple(said["failure_exceptions"]),
             trace=True,
-            interceptors=workflow_interceptors(checked(interceptors)),
+            interceptors=workflow_interceptors(checked(said["interceptors"])),
             metrics=Registry(),  # what is replayed was counted when it happened
         )
-        self._codec = codec
-        self._compare = compare_arguments
-        self._timeout = timeout
+        self._codec = said["codec"]
+        self._compare = said["compare_arguments"]
+        self._timeout = said["timeout"]
         self._session: ReplaySession | None = None
         self._lock = threading.Lock()
         self._looks = False
         self._wanted: range | None = None
+
+    def config(self) -> ReplayerConfig:
+        """What it was made with, after its plugins had their way: `Replayer(**replayer.config())` is another of its kind."""
+        return {**self._config, "plugins": ()}
 
     def replay(self, history: History) -> ReplayResult:
         """Replay one history; raise `NondeterminismError`, `WorkflowParked`, `HistoryError` … where the code does not fit."""

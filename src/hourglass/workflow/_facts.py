@@ -530,10 +530,37 @@ def _patch(patch_id: str, *, deprecated: bool) -> bool:
     known = live.patch_memo.get(patch_id)
     if known is not None:
         return known
-    taken = live.patch_memo[patch_id] = not live.facts.is_replaying or patch_id in live.patches
+    taken = not live.facts.is_replaying or patch_id in live.patches
+    decide = live.settings.patch_activation
+    if decide is not None and taken and not deprecated and patch_id not in live.patches:
+        taken = _decided(live, patch_id, decide)
+    live.patch_memo[patch_id] = taken
     if taken:
         live.issue(SetPatchMarker(patch_id, deprecated), fiber)
     return taken
+
+
+@dataclass(frozen=True)
+class PatchActivationInput:
+    """A run meets a patch for the first time, and a worker's callback says whether it takes the new way."""
+
+    workflow_info: Info
+    patch_id: str
+
+
+def _decided(live: LiveRun, patch_id: str, decide: Callable[[PatchActivationInput], bool]) -> bool:
+    answers = live.state.patch_answers
+    if answers is None:
+        answers = live.state.patch_answers = {}
+    if patch_id not in answers:
+        with live.looking("a patch activation callback"):
+            answer: object = decide(PatchActivationInput(_info_of(live), patch_id))
+        if not isinstance(answer, bool):
+            raise UsageError(
+                f"patch_activation_callback must return True or False for {patch_id!r}, not {type(answer).__name__}"
+            )
+        answers[patch_id] = answer
+    return answers[patch_id]
 
 
 class WorkflowLogger(logging.LoggerAdapter[logging.Logger]):
