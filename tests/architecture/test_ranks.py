@@ -29,7 +29,7 @@ RANKS: tuple[frozenset[str], ...] = (
 )
 RANK = {part: rank for rank, parts in enumerate(RANKS) for part in parts}
 
-EMBEDDED = ("clock", "waiting", "rules", "store", "engine", "workers", "clients", "sharing")
+EMBEDDED = ("clock", "rules", "store", "engine", "workers", "clients", "sharing")
 """The floors of the embedded engine, lowest first."""
 
 # Importer and imported module, and why the import may go up or sideways.

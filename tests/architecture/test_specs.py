@@ -55,7 +55,7 @@ from hourglass._temporal.handle import activity_item_from_proto
 from hourglass.activity._options import ActivityOptions
 from hourglass.client._options import StartOptions, start_request
 from hourglass.converter import default_converter, encode_search_attributes
-from hourglass.workflow._calls import ChildOptions
+from hourglass.workflow._children import ChildOptions
 from hourglass.workflow._references import given_workflow
 
 from . import source

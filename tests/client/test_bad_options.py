@@ -13,7 +13,6 @@ from tests.specs import made
 
 from hourglass import Client, RetryPolicy, workflow
 from hourglass._contract.service import CountWorkflows, SignalWorkflow, StartWorkflow
-from hourglass._contract.well_formed import check_request
 from hourglass.client import (
     IdReusePolicy,
     Schedule,
@@ -26,6 +25,7 @@ from hourglass.client import (
     StartOptions,
     UpdateStage,
 )
+from hourglass.client._session import check_request
 from hourglass.errors import HourglassError, UsageError
 
 ODD: st.SearchStrategy[Any] = st.one_of(

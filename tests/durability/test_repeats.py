@@ -16,7 +16,7 @@ from hourglass._embedded.sharing.open_engine import EngineClosed, OpenEngine
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._engine.commands import Command, ContinueAsNew
 from hourglass._engine.events import RunEvicted
-from hourglass.client import _wait_notice
+from hourglass.client import _waiting
 from hourglass.errors import ServiceError
 
 
@@ -110,7 +110,7 @@ def test_a_queue_that_nobody_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever waits for a workflow in a queue that no worker serves is told, once, and which queues are served."""
-    monkeypatch.setattr(_wait_notice, "SILENCE", 0.01)
+    monkeypatch.setattr(_waiting, "SILENCE", 0.01)
     with (
         Client.connect(f"local:{tmp_path / 'orders.db'}") as client,
         Worker(client, "served", workflows=[waits_for_elsewhere], activities=[elsewhere]),

@@ -14,9 +14,9 @@ from tests.specs import made
 from hourglass._contract import service as s
 from hourglass._contract.handle import ActivityOk, ActivityTask
 from hourglass._embedded import VirtualClock
+from hourglass._embedded.engine.run import Wakes, activity_wake_ns, run_wake_ns, timer_wake_ns
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import OpenActivity, PendingTimer, Run
-from hourglass._embedded.rules.wakes import Wakes, activity_wake_ns, run_wake_ns, timer_wake_ns
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.store import Change
 from hourglass._engine import commands as c

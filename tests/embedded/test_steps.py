@@ -20,7 +20,7 @@ from hourglass._contract.service import RunCompleted, SignalWorkflow, StartWorkf
 from hourglass._embedded.clients.requests import execute
 from hourglass._embedded.engine.runs import RunTable
 from hourglass._embedded.engine.task_queues import DispatchPolicy
-from hourglass._embedded.rules import steps, tasks, transitions
+from hourglass._embedded.rules import command_checks, steps, tasks, transitions
 from hourglass._embedded.rules.draft import Draft, Eager, begin_task
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import Pause, Run, Transition
@@ -112,7 +112,7 @@ def test_an_answer_that_asks_for_activities_is_what_a_draft_makes_of_it(
     step = steps.ask_for_activities(life.run, commands, flags, eager, now_ns)
     try:
         drafted: Transition | None = tasks.complete_task(life.run, reply, "", limits, now_ns, eager)
-    except tasks.AnswerRefused:
+    except command_checks.AnswerRefused:
         drafted = None
     if step is not None:
         assert step == drafted

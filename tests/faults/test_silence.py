@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hourglass import RetryPolicy, activity, workflow
-from hourglass.client import Client, _wait_notice
+from hourglass.client import Client, _waiting
 from hourglass.errors import ApplicationError, ApplicationErrorCategory, WorkflowFailedError
 from hourglass.testing import DevServer
 from hourglass.worker import Worker
@@ -175,7 +175,7 @@ def test_a_wait_says_once_what_fails(
     client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that waits for a run whose activity fails, or whose child's does, says so once; the worker is not asked."""
-    monkeypatch.setattr(_wait_notice, "SILENCE", 0.05)
+    monkeypatch.setattr(_waiting, "SILENCE", 0.05)
     with worker(client):
         for workflow_, id in ((waits_long, "waits-1"), (parent_of_waits, "parent-1")):
             caplog.clear()
@@ -197,7 +197,7 @@ def test_a_wait_without_a_worker_says_so_on_a_server(
     quick_server: DevServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that waits for a run whose task queue no worker polls says so once for the queue."""
-    monkeypatch.setattr(_wait_notice, "SILENCE", 0.05)
+    monkeypatch.setattr(_waiting, "SILENCE", 0.05)
     with Client.connect(quick_server.target) as client, ThreadPoolExecutor(1) as thread:
         handle = client.start_workflow(order, "o", id="unserved-1", task_queue="silence-unserved")
         waiting = thread.submit(handle.result)

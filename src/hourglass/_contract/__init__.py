@@ -5,6 +5,5 @@ tuning       how many tasks a worker takes at once, and how many polls it has ou
 service      what a client can ask: requests and answers, and the protocol of a connection
 progress     the same for what activities publish, and how a server's heartbeats carry it
 schedules    the same for schedules, with Temporal's cron dialect and a server's checks
-well_formed  the last gate before a request is sent: whether it is made of what an engine can take
 ids          ids for what is new, such as runs and requests
 """

@@ -1,7 +1,6 @@
 """The embedded engine: the part of a Temporal server, and of Core, that one process needs.
 
-    clock     time as a part: real or virtual, and a timer queue
-    waiting   conditions on one loop
+    clock     time as a part: real or virtual, a timer queue; a condition
     rules     what follows from what happened: (run, occurrence, now) -> step (pure)
     store     what remembers runs: memory, or one SQLite file; lists and their filters
     engine    applies steps, lets time pass, is ahead of its store

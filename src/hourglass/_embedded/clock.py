@@ -1,7 +1,8 @@
 """Time as a part: the engine asks a clock what time it is, and to be called back. `RealClock` follows the wall clock,
 and says when it jumps; `VirtualClock` moves only when a test lets it. Underneath is a timer queue (`Naps`): one timer
 of the loop for all callbacks, set for the earliest, because a timer of the loop's for each would cost several times
-as much, and nearly all are cancelled long before their time.
+as much, and nearly all are cancelled long before their time. What waits for something to happen, not for a time, waits at
+a condition (`Bell`).
 
 Must not know: runs, tasks, stores. Times are nanoseconds since the epoch; `LATEST_NS`, `later`, `to_ns` and
 `storable` keep every one of them within SQLite's 64 bits. The wall clock may be set, forward or back, for good or for
@@ -10,7 +11,7 @@ two seconds; what the monotonic clock vouches for is known apart from it (`trust
 Invariants: time goes back only as far as the wall clock does, and never behind what is trusted; callbacks run in the
 order of their due times, those of the same instant in the order in which they were asked for; a cancelled callback
 never runs; a callback never runs inside the call that asked for it; one that raises keeps none of the others from
-running.
+running; a ring that meets no waiter is not kept, and a waiter that is cancelled takes no ring from the others.
 """
 
 from __future__ import annotations
@@ -459,3 +460,44 @@ class VirtualClock:
             if number in live:
                 live.discard(number)
                 fn()
+
+
+# --- a condition ----------------------------------------------------------------------------------------------
+
+
+class Bell:
+    """A condition: `ring` wakes all tasks that are in `wait`, and is forgotten if there is none."""
+
+    __slots__ = ("waiters",)
+
+    def __init__(self) -> None:
+        self.waiters: list[asyncio.Future[None]] | None = None
+
+    def ring(self) -> None:
+        """Wake all waiters."""
+        if self.waiters:
+            waiters, self.waiters = self.waiters, None
+            for waiter in waiters:
+                _wake(waiter)
+
+    async def wait(self, limit: float | None = None) -> None:
+        """Wait for the next ring, but no longer than so many seconds."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        timer = None if limit is None else loop.call_later(limit, _wake, waiter)
+        if self.waiters is None:
+            self.waiters = [waiter]
+        else:
+            self.waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if self.waiters and waiter in self.waiters:  # it was not a ring that ended the wait
+                self.waiters.remove(waiter)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

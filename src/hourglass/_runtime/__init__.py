@@ -32,8 +32,7 @@ Workflow code:
     code_origin       whether a file is ours, the library's or the author's
 
 Activities:
-    attempts          one attempt in flight
-    activity_calls    the call itself, and its end as the engine wants to hear it
+    attempts          one attempt: the call itself, its end as the engine wants to hear it, the attempt in flight
     activity_threads  threads for `def` activities
     activity_loop     event loops for `async def` activities
     process_wire      what a worker and a process beside it say to each other

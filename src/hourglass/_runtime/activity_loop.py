@@ -25,7 +25,7 @@ from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from hourglass._forks import ForkStage, at_fork
-from hourglass._runtime.activity_calls import end_fork
+from hourglass._runtime.attempts import end_fork
 from hourglass._runtime.daemon_executor import DaemonExecutor
 from hourglass._runtime.hung import frame_of, is_debugged, take_stack
 

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any
 
-from hourglass._runtime.activity_calls import end_fork
+from hourglass._runtime.attempts import end_fork
 
 logger = logging.getLogger("hourglass.worker")
 

@@ -40,8 +40,7 @@ from hourglass._contract.handle import (
     AttemptCancelled,
     AttemptFailed,
 )
-from hourglass._runtime import activity_calls, work_log
-from hourglass._runtime.activity_calls import call_on_loop, call_plainly
+from hourglass._runtime import work_log
 from hourglass._runtime.activity_loop import LoopThread, WatchedLoop
 from hourglass._runtime.activity_threads import Seat, ThreadPool
 from hourglass._runtime.attempts import (
@@ -51,6 +50,14 @@ from hourglass._runtime.attempts import (
     ItemPublisher,
     TaskContext,
     Waiter,
+    abandoned,
+    call_on_loop,
+    call_plainly,
+    can_be_tried_again,
+    died_thread,
+    loop_blocked,
+    refused,
+    stopped,
 )
 from hourglass._runtime.hung import frame_of, take_stack, told
 from hourglass._runtime.portal import Mailbox
@@ -285,7 +292,7 @@ class _OwnWork:
 
         def ended(future: Future[None]) -> None:
             if future.cancelled():  # the executor was shut down, or the attempt given up, before it began
-                attempt.finish_threadsafe(activity_calls.died_thread(attempt.task))
+                attempt.finish_threadsafe(died_thread(attempt.task))
 
         self._future = executor.submit(run)
         self._future.add_done_callback(ended)
@@ -467,7 +474,7 @@ class ActivityExecutor:
         """
         attempts = list(self._attempts.values())
         for attempt in attempts:
-            attempt.finish_at_once(activity_calls.abandoned(attempt.task, reason))
+            attempt.finish_at_once(abandoned(attempt.task, reason))
             if attempt.work is not None:
                 attempt.work.give_up()
         return len(attempts)
@@ -540,7 +547,7 @@ class ActivityExecutor:
                 where,
                 extra=work_log.facts_of(task),
             )
-            attempt.finish(activity_calls.stopped(task, reason))
+            attempt.finish(stopped(task, reason))
 
     # --- loops that are blocked --------------------------------------------------------------------------------------
     # An attempt that blocks a loop keeps it, as a `def` activity its thread, and may still end well. One that has not
@@ -582,14 +589,14 @@ class ActivityExecutor:
         least, most = self._limits.waiting_least, self._limits.waiting_most
         for attempt, _ in self._on_loop(loop):
             before = now - attempt.since - seconds
-            if seconds < min(max(before, least), most) or not activity_calls.can_be_tried_again(attempt.task):
+            if seconds < min(max(before, least), most) or not can_be_tried_again(attempt.task):
                 continue
             guilty = self._who_blocks(loop)
             if attempt.task is not guilty:
                 attempt.context.cancel("ABANDONED")
                 if attempt.work is not None:
                     attempt.work.cancel("ABANDONED")
-                attempt.finish(activity_calls.loop_blocked(attempt.task, _described(guilty), loop.stack()))
+                attempt.finish(loop_blocked(attempt.task, _described(guilty), loop.stack()))
 
     def _on_loop(self, loop: LoopThread) -> list[tuple[Attempt, _LoopWork]]:
         return [
@@ -633,7 +640,7 @@ class ActivityExecutor:
         try:
             work.begin(self._own, attempt, definition)
         except Exception as error:  # it was shut down, or cannot take it
-            attempt.finish_threadsafe(activity_calls.refused(attempt.task, error))
+            attempt.finish_threadsafe(refused(attempt.task, error))
 
     def _start_process(self, attempt: Attempt, definition: ActivityDefinition) -> None:
         attempt.work = self._processes.submit(attempt, definition)
@@ -660,7 +667,7 @@ class ActivityExecutor:
         try:
             definition = self._resolver.activity(attempt.task.activity_type)
         except BaseException as error:
-            attempt.finish_threadsafe(activity_calls.refused(attempt.task, error))
+            attempt.finish_threadsafe(refused(attempt.task, error))
             return
         if (
             definition.is_async or definition.executor == "process" or self._own is not None
@@ -682,17 +689,17 @@ def _run_in_thread(attempt: Attempt, definition: ActivityDefinition) -> None:
         result = call_plainly(attempt.task, attempt.context, definition)
     finally:
         # An exception that was set off from outside may arrive in our own lines.
-        attempt.finish_threadsafe(result or activity_calls.died_thread(attempt.task))
+        attempt.finish_threadsafe(result or died_thread(attempt.task))
 
 
 async def _run_on_loop(attempt: Attempt, work: _LoopWork, definition: ActivityDefinition) -> None:
     if not work.take():
         return  # this loop was blocked: it has begun on another
     if (reason := attempt.context.cancel_reason) is not None:  # before it began
-        attempt.finish_threadsafe(activity_calls.stopped(attempt.task, reason))
+        attempt.finish_threadsafe(stopped(attempt.task, reason))
         return
     result: ActivityResult | None = None
     try:
         result = await call_on_loop(attempt.task, attempt.context, definition)
     finally:
-        attempt.finish_threadsafe(result or activity_calls.died_thread(attempt.task))
+        attempt.finish_threadsafe(result or died_thread(attempt.task))

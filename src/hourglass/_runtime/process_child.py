@@ -26,9 +26,7 @@ from typing import NoReturn
 
 from hourglass._contract.handle import ActivityResult
 from hourglass._engine.specs import Payloads
-from hourglass._runtime import activity_calls
-from hourglass._runtime.activity_calls import call_plainly
-from hourglass._runtime.attempts import info_of
+from hourglass._runtime.attempts import call_plainly, info_of, refused
 from hourglass._runtime.process_wire import (
     Beat,
     Cancel,
@@ -79,7 +77,7 @@ class ChildMain:
             converter = find_converter(setup.converter, setup.main)
             definition = find_activity(job.function, setup.main)
         except BaseException as error:  # an import may raise anything
-            return activity_calls.refused(task, error)
+            return refused(task, error)
         context = GivenContext(
             partial(info_of, task, converter),
             lambda details: self._beat(job.number, details),

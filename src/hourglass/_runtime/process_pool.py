@@ -26,9 +26,8 @@ import threading
 from collections.abc import Callable, Sequence
 
 from hourglass._contract.handle import ActivityResult, ActivityTask
-from hourglass._runtime import activity_calls
 from hourglass._runtime.activity_threads import ThreadPool
-from hourglass._runtime.attempts import Attempt
+from hourglass._runtime.attempts import Attempt, died, refused, stopped
 from hourglass._runtime.process_wire import (
     Beat,
     Cancel,
@@ -291,7 +290,7 @@ class ProcessPool:
                 logger.exception(
                     "activity %s: its process cannot be looked after", attempt.task.activity_type
                 )
-                result = activity_calls.refused(attempt.task, error)
+                result = refused(attempt.task, error)
             attempt.finish_threadsafe(result)
 
         self._threads.submit(run)
@@ -316,12 +315,12 @@ class ProcessPool:
     def _run(self, job: ProcessJob, definition: ActivityDefinition) -> ActivityResult:
         task = job.attempt.task
         if job.reason is not None:  # cancelled while it waited
-            return activity_calls.stopped(task, job.reason)
+            return stopped(task, job.reason)
         try:
             place = place_of(definition)
             child = self._take()
         except BaseException as error:
-            return activity_calls.refused(task, error)
+            return refused(task, error)
         job.child = child
         over: Done | int | None = None
         try:
@@ -331,7 +330,7 @@ class ProcessPool:
         except BaseException as error:
             logger.exception("the process of activity %s said what cannot be read", task.activity_type)
             child.kill()
-            return activity_calls.refused(task, error)
+            return refused(task, error)
         finally:
             job.child = None
             self._put_back(child, isinstance(over, Done) and job.killed_for is None)
@@ -349,8 +348,8 @@ class ProcessPool:
                 task.activity_id,
                 job.killed_for,
             )
-            return activity_calls.stopped(task, job.killed_for)
-        return activity_calls.died(task, over if isinstance(over, int) else None)
+            return stopped(task, job.killed_for)
+        return died(task, over if isinstance(over, int) else None)
 
     def _take(self) -> ChildProcess:
         while True:

@@ -11,6 +11,7 @@ timeline       from the events of a history to the story of its run
 diagnosis      what `hourglass why` says, as data
 advice         what to do about it
 reasons_tasks  why a run's code is not run
+reasons_closed why a closed run ended as it did
 reasons        why a run stands as it does
 axis           where a moment stands in a picture; many spans into few
 captions       what stands beside the bars

@@ -1,210 +1,24 @@
 """From what is known of a run to why it stands as it does: `diagnose`, at the end of this file. Pure.
 
-A closed run has one finding: how it ended, and why. An open run whose code does not run is told by `reasons_tasks`;
-any other by what it waits for: its open steps in the history, and the lines of code that its fibers stand at. The
-order of `Cause` is the order of importance; what is alike becomes one finding with a count.
+A closed run has one finding, how it ended and why (`reasons_closed`). Of an open run whose code does not run
+`reasons_tasks` tells; of any other what it waits for: its open steps in the history, and the lines of code that its
+fibers stand at. The order of `Cause` is the order of importance; what is alike becomes one finding with a count.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
 from hourglass._history import events as h
 from hourglass._story import advice, reasons_tasks
-from hourglass._story.captions import KINDS, counted, status
+from hourglass._story.captions import status
 from hourglass._story.diagnosis import Cause, Diagnosis, Facts, Finding, QueueFacts
 from hourglass._story.faults import Stand, Waits, authors_place, place_of, root
-from hourglass._story.spans import Kind, Outcome, Phase, Span, Story
+from hourglass._story.reasons_closed import closed
+from hourglass._story.spans import Kind, Phase, Span
 from hourglass._story.text import S, clean, duration
-
-# --- closed runs ------------------------------------------------------------------------------------------------------
-
-
-def closed(facts: Facts) -> list[Finding]:
-    """How a run ended and why: by itself, by a failure, by its timeout, or because it was cancelled or terminated."""
-    return [_CLOSED.get(facts.story.outcome, _done)(facts)]
-
-
-def _done(facts: Facts) -> Finding:
-    return Finding(
-        cause=Cause.DONE,
-        what="has completed: nothing is wrong",
-        since=facts.story.end,
-        details=_trouble(facts),
-        actions=advice.see(facts),
-    )
-
-
-def _failed(facts: Facts) -> Finding:
-    step = _culprit(facts.story)
-    first = root(facts.story.faults)
-    place = place_of(facts.story.faults) or ("" if step is None else place_of(step.faults))
-    what = "failed" if step is None else f"failed, because {KINDS[step.kind]} {step.name} {_ended(step)}"
-    details = () if step is None or not step.note else (f"{step.name}: {step.note}",)
-    _, before, since = around_failure(facts.story)
-    undone = first_undone(before, since)
-    if since:
-        ran = ", ".join(dict.fromkeys(each.name for each in since))
-        details = (
-            *details,
-            f"since then it ran {ran}",
-            *(f"{each.name} {_ended(each)}, too" for each in since if each.outcome.bad),
-        )
-    return Finding(
-        cause=Cause.FAILED,
-        what=what,
-        since=facts.story.end,
-        place=place,
-        faults=facts.story.faults if first is not None else (),
-        attempts=0 if step is None else step.attempts,
-        max_attempts=0 if step is None else step.max_attempts,
-        details=details,
-        actions=advice.after_undoing(facts, "" if undone is None else undone.name, since)
-        if since
-        else advice.after_failure(facts, "" if step is None else step.name),
-    )
-
-
-_WORK = (Kind.ACTIVITY, Kind.LOCAL, Kind.CHILD, Kind.NEXUS)
-
-
-def around_failure(story: Story) -> tuple[Span | None, list[Span], list[Span]]:
-    """The step that failed and that the run did not get over, if there is one; the steps up to it, it included; and the steps
-    that the run ran since: mostly such as undo the former. Where the run raised an error of its own, its last step that failed
-    is taken for the reason.
-    """
-    steps = [each for each in story.spans[1:] if each.kind in _WORK and each.depth == 0]
-    failed = _culprit(story) or next((each for each in reversed(steps) if each.outcome.bad), None)
-    if failed is None or failed.end is None:
-        return failed, steps, []
-    since = [each for each in steps if each.start >= (failed.end or 0) and each is not failed]
-    return failed, [each for each in steps if each not in since], since
-
-
-def first_undone(before: Sequence[Span], since: Sequence[Span]) -> Span | None:
-    """The first of the steps that those which ran since have undone. Their names tell where each shares a word with what it
-    undoes (`book_flight`, `cancel_flight`); otherwise it is the first step of all, so that nothing is taken for done
-    that is not.
-    """
-    found: list[int] = []
-    for each in since:
-        said = _words(each.name)
-        shared = [at for at, step in enumerate(before) if said & _words(step.name)]
-        if not shared:
-            return before[0] if before else None
-        found.append(shared[0])
-    return before[min(found)] if found else None
-
-
-def _words(name: str) -> set[str]:
-    return {each.lower() for each in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+", name)}
-
-
-def _culprit(story: Story) -> Span | None:
-    """The step whose failure the run died of: the last that ended with the same root cause."""
-    first = root(story.faults)
-    if first is None:
-        return None
-    steps = [each for each in story.spans[1:] if each.kind in _WORK and each.outcome.bad and each.faults]
-    same = [each for each in steps if (cause := root(each.faults)) and cause.message == first.message]
-    return same[-1] if same else None
-
-
-def _ended(step: Span) -> str:
-    return {Outcome.TIMED_OUT: "timed out", Outcome.TERMINATED: "was terminated"}.get(step.outcome, "failed")
-
-
-def _timed_out(facts: Facts) -> Finding:
-    ran = (facts.story.end or 0) - facts.story.start
-    details = [f"when its time was over, it waited for {each}" for each in _left(facts)]
-    for name in ("run_timeout", "execution_timeout"):
-        limit = round(getattr(reasons_tasks.started(facts).spec, name) * S)
-        if limit and limit <= ran + _SLACK:
-            details.insert(0, f"its {name} was {duration(limit)}")
-            break
-    return Finding(
-        cause=Cause.TIMED_OUT,
-        what="timed out: it took longer than it was allowed to",
-        since=facts.story.end,
-        details=tuple(details),
-        actions=advice.after_failure(facts, ""),
-    )
-
-
-_SLACK = 1_000_000_000
-
-
-def _left(facts: Facts) -> list[str]:
-    left = [each for each in facts.story.spans[1:] if each.outcome is Outcome.LEFT]
-    return [
-        f"{KINDS[each.kind]} {each.name}" if each.kind is not Kind.TIMER else each.name for each in left[:3]
-    ]
-
-
-def _terminated(facts: Facts) -> Finding:
-    end = facts.events[-1].attributes
-    who, reason = clean(getattr(end, "identity", "")), clean(getattr(end, "reason", ""))
-    return Finding(
-        cause=Cause.TERMINATED,
-        what="was terminated" + (f" by {who}" if who else ""),
-        since=facts.story.end,
-        details=((f"the reason given: {reason}" if reason else "no reason was given"), *_waited(facts)),
-        actions=advice.after_failure(facts, ""),
-    )
-
-
-def _cancelled(facts: Facts) -> Finding:
-    asked = reasons_tasks.last(facts, (h.WorkflowExecutionCancelRequested,))
-    said = None if asked is None else asked.attributes
-    who, reason, parent = "", "", ""
-    if isinstance(said, h.WorkflowExecutionCancelRequested):
-        who, reason, parent = map(clean, (said.identity, said.reason, said.external_workflow_id))
-    by = f" by workflow {parent}" if parent else f" by {who}" if who else ""
-    return Finding(
-        cause=Cause.CANCELLED,
-        what=f"was cancelled, as it was asked to{by}",
-        since=facts.story.end,
-        details=((f"the reason given: {reason}",) if reason else ()),
-        actions=advice.see(facts),
-    )
-
-
-def _continued(facts: Facts) -> Finding:
-    return Finding(
-        cause=Cause.CONTINUED,
-        what="goes on as another run of the same workflow: nothing is wrong",
-        since=facts.story.end,
-        details=tuple(f"{what} {value}" for what, value in facts.story.links if what == "continued by run"),
-        actions=advice.see(facts),
-    )
-
-
-def _waited(facts: Facts) -> tuple[str, ...]:
-    return tuple(f"it waited for {each}" for each in _left(facts))
-
-
-def _trouble(facts: Facts) -> tuple[str, ...]:
-    """What went wrong on the way, though it ended well."""
-    told = []
-    if facts.story.failed_tasks:
-        told.append(f"on the way its workflow task failed {facts.story.failed_tasks}×")
-    for each in facts.story.spans[1:]:
-        if each.kind is Kind.ACTIVITY and (each.outcome.bad or each.attempts > 1):
-            told.append(f"on the way activity {each.name} {each.outcome} ({counted(each) or '1 attempt'})")
-    return tuple(told[:5])
-
-
-_CLOSED: dict[Outcome, Callable[[Facts], Finding]] = {
-    Outcome.FAILED: _failed,
-    Outcome.TIMED_OUT: _timed_out,
-    Outcome.TERMINATED: _terminated,
-    Outcome.CANCELLED: _cancelled,
-    Outcome.CONTINUED: _continued,
-}
-
 
 # --- open activities --------------------------------------------------------------------------------------------------
 

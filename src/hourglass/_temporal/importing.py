@@ -10,7 +10,7 @@ While that lasts the run must be no other worker's: it is pinned to a version of
 worker gets; the next import of the same request finds it, removes it, and begins anew. What is pending in the end waits
 on its own queue: activities begin at their first attempt, timers fire when they were to.
 
-What cannot be brought about is refused before anything is begun (`plan`): children, updates, activities that timed out,
+What cannot be brought about is refused before anything is begun (`import_plan`): children, updates, activities that timed out,
 messages to other workflows. Times, and what code made of them and of `workflow.random`, are those of the new run.
 """
 
@@ -20,13 +20,12 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import temporalio.api.workflowservice.v1 as ws
 from temporalio.api.command.v1 import Command
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.enums.v1 import CommandType, EventType, TaskQueueKind, VersioningBehavior
+from temporalio.api.enums.v1 import CommandType, TaskQueueKind, VersioningBehavior
 from temporalio.api.history.v1 import History, HistoryEvent
 from temporalio.api.taskqueue.v1 import TaskQueue
 
@@ -34,6 +33,18 @@ from hourglass._contract.ids import new_id
 from hourglass._contract.service import ImportWorkflow, Started
 from hourglass._temporal.calls import CallScope
 from hourglass._temporal.histories import read_history
+from hourglass._temporal.import_plan import (
+    COMMANDS,
+    COMPLETED,
+    ENDS,
+    SCHEDULED,
+    TIMER,
+    PlannedTask,
+    is_equal,
+    kind_of,
+    named,
+    plan,
+)
 from hourglass.errors import HistoryError, HourglassError, ServiceError
 
 DEPLOYMENT = "hourglass-import"
@@ -45,160 +56,6 @@ _LONGEST = 60.0
 
 Call = Callable[[str, Any, float], Coroutine[Any, Any, bytes]]
 """Sends a message by an RPC, within so many seconds; raises `ServiceError`."""
-
-# --- the plan: pure ---------------------------------------------------------------------------------------------------
-
-
-def _type(name: str) -> EventType.ValueType:
-    return EventType.Value(f"EVENT_TYPE_{name}")
-
-
-_COMMANDS: dict[int, str] = {
-    _type("ACTIVITY_TASK_SCHEDULED"): "schedule_activity_task",
-    _type("ACTIVITY_TASK_CANCEL_REQUESTED"): "request_cancel_activity_task",
-    _type("TIMER_STARTED"): "start_timer",
-    _type("TIMER_CANCELED"): "cancel_timer",
-    _type("MARKER_RECORDED"): "record_marker",
-    _type("UPSERT_WORKFLOW_SEARCH_ATTRIBUTES"): "upsert_workflow_search_attributes",
-    _type("WORKFLOW_PROPERTIES_MODIFIED"): "modify_workflow_properties",
-}
-"""Events that a command of the workflow leads to, with that command."""
-
-_TOLD = frozenset(
-    map(
-        _type,
-        (
-            "WORKFLOW_EXECUTION_SIGNALED",
-            "WORKFLOW_EXECUTION_CANCEL_REQUESTED",
-            "ACTIVITY_TASK_COMPLETED",
-            "ACTIVITY_TASK_FAILED",
-            "ACTIVITY_TASK_CANCELED",
-            "TIMER_FIRED",
-        ),
-    )
-)
-"""Events that a run hears of and that can be brought about."""
-
-_ENDS = frozenset(map(_type, ("ACTIVITY_TASK_COMPLETED", "ACTIVITY_TASK_FAILED", "ACTIVITY_TASK_CANCELED")))
-
-_SILENT = frozenset(
-    map(
-        _type,
-        (
-            "WORKFLOW_EXECUTION_STARTED",
-            "WORKFLOW_TASK_SCHEDULED",
-            "WORKFLOW_TASK_STARTED",
-            "WORKFLOW_TASK_FAILED",
-            "WORKFLOW_TASK_TIMED_OUT",
-            "ACTIVITY_TASK_STARTED",
-            "WORKFLOW_EXECUTION_PAUSED",
-            "WORKFLOW_EXECUTION_UNPAUSED",
-            "WORKFLOW_EXECUTION_OPTIONS_UPDATED",
-        ),
-    )
-)
-_COMPLETED = _type("WORKFLOW_TASK_COMPLETED")
-_SCHEDULED = _type("ACTIVITY_TASK_SCHEDULED")
-_TIMER = _type("TIMER_STARTED")
-
-_WORDS = {
-    "CHILD": "it has started a child workflow",
-    "EXTERNAL": "it has sent something to another workflow",
-    "UPDATE": "it has had an update",
-    "NEXUS": "it has called an operation of another service",
-    "ACTIVITY_TASK_TIMED_OUT": "one of its activities has timed out",
-}
-
-
-@dataclass
-class PlannedTask:
-    """One workflow task: what the run heard of before it, and what it asked for."""
-
-    told: list[HistoryEvent]
-    completed: HistoryEvent | None = None
-    asked: list[HistoryEvent] = field(default_factory=list)
-
-
-def plan(history: History) -> list[PlannedTask]:
-    """The tasks of a history; the last has no end: what it hears of is for the worker that goes on. Raises `ServiceError`
-    for a history that a server cannot be brought to.
-    """
-    first = history.events[0] if history.events else HistoryEvent()
-    if first.WhichOneof("attributes") != "workflow_execution_started_event_attributes":
-        raise refused("it does not begin with the start of a workflow")
-    if first.workflow_execution_started_event_attributes.cron_schedule:
-        raise refused("it is a cron workflow: start it anew there, and its next run comes at its time")
-    tasks = [PlannedTask([])]
-    for event in history.events:
-        kind = event.event_type
-        if kind in _TOLD and not _comes_by_itself(event):
-            tasks[-1].told.append(event)
-        elif kind == _COMPLETED:
-            tasks[-1].completed = event
-            tasks.append(PlannedTask([]))
-        elif kind in _COMMANDS and len(tasks) > 1:
-            tasks[-2].asked.append(event)
-        elif kind not in _SILENT and kind not in _TOLD:
-            raise refused(_reason(kind))
-    return tasks
-
-
-def _comes_by_itself(event: HistoryEvent) -> bool:
-    """Whether an activity was cancelled before it started: a server writes that when it is asked to cancel it."""
-    return (
-        event.event_type == _type("ACTIVITY_TASK_CANCELED")
-        and not event.activity_task_canceled_event_attributes.started_event_id
-    )
-
-
-def _reason(kind: EventType.ValueType) -> str:
-    name = EventType.Name(kind).removeprefix("EVENT_TYPE_")
-    return next((words for part, words in _WORDS.items() if part in name), f"it has ended, by {name}")
-
-
-def refused(why: str) -> ServiceError:
-    """The error for a history that cannot be brought to a server."""
-    return ServiceError(
-        f"a server cannot go on with this history: {why}. It can be finished where it is, or started anew",
-        status="FAILED_PRECONDITION",
-    )
-
-
-def normal(history: History) -> list[tuple[Any, ...]]:
-    """What a run heard of and asked for, task by task, to be compared."""
-    activities = {
-        event.event_id: event.activity_task_scheduled_event_attributes.activity_id
-        for event in history.events
-        if event.event_type == _SCHEDULED
-    }
-
-    def name(event: HistoryEvent) -> tuple[int, str]:
-        said: Any = getattr(event, event.WhichOneof("attributes") or "")
-        return (
-            (event.event_type, activities.get(said.scheduled_event_id, ""))
-            if event.event_type in _ENDS
-            else _name(event)
-        )
-
-    return [
-        (task.completed is not None, tuple(map(name, task.told)), tuple(map(name, task.asked)))
-        for task in plan(history)
-    ]
-
-
-def _is_equal(there: History, here: History) -> bool:
-    try:
-        return normal(there) == normal(here)
-    except ServiceError:  # it has gone on, to where no import goes
-        return False
-
-
-def _name(event: HistoryEvent) -> tuple[int, str]:
-    said: Any = getattr(event, event.WhichOneof("attributes") or "")
-    for each in ("activity_id", "timer_id", "marker_name", "signal_name"):
-        if found := getattr(said, each, ""):
-            return event.event_type, str(found)
-    return event.event_type, ""
 
 
 # --- carrying it out --------------------------------------------------------------------------------------------------
@@ -227,11 +84,9 @@ class _Import:
         self._started = history.events[0].workflow_execution_started_event_attributes
         self._queue: str = self._started.task_queue.name
         self._private = f"{DEPLOYMENT}-{_BUILD}"
-        ended = [event for task in self._tasks for event in task.told if event.event_type in _ENDS]
+        ended = [event for task in self._tasks for event in task.told if event.event_type in ENDS]
         self._ended = {_scheduled_id(event) for event in ended}
-        self._scheduled = {
-            event.event_id: event for event in history.events if event.event_type == _SCHEDULED
-        }
+        self._scheduled = {event.event_id: event for event in history.events if event.event_type == SCHEDULED}
         self._run_id = ""
         self._mapped: dict[int, int] = {}  # ids of events on the server, by those of the source
         self._taken: set[str] = set()  # activities of which we have taken the attempt
@@ -269,9 +124,9 @@ class _Import:
         data = await self._start()
         self._run_id = ws.StartWorkflowExecutionResponse.FromString(data).run_id
         there = await self._fetch()
-        if not any(event.event_type == _COMPLETED for event in there.events) and await self._is_ours():
+        if not any(event.event_type == COMPLETED for event in there.events) and await self._is_ours():
             return True
-        if not await self._is_held() or _is_equal(there, self._history):
+        if not await self._is_held() or is_equal(there, self._history):
             return False
         await (
             self._remove()
@@ -399,7 +254,7 @@ class _Import:
 
     def _command(self, event: HistoryEvent, later: Sequence[PlannedTask]) -> Command:
         """The command that leads to this event."""
-        name = _COMMANDS[event.event_type]
+        name = COMMANDS[event.event_type]
         said: Any = getattr(event, event.WhichOneof("attributes") or "")
         command = Command(command_type=CommandType.Value(f"COMMAND_TYPE_{name.upper()}"))
         asked: Any = getattr(command, f"{name}_command_attributes")
@@ -418,15 +273,15 @@ class _Import:
                 getattr(asked, each.name).CopyFrom(value)
         if event.HasField("user_metadata"):
             command.user_metadata.CopyFrom(event.user_metadata)
-        if event.event_type == _SCHEDULED and event.event_id in self._ended:
+        if event.event_type == SCHEDULED and event.event_id in self._ended:
             # No worker may do it again: it waits where none polls, for the end that it has had.
             asked.task_queue.name, asked.use_workflow_build_id = self._private, False
             asked.retry_policy.maximum_attempts = 1
             for each in ("schedule_to_close", "schedule_to_start", "start_to_close", "heartbeat"):
                 getattr(asked, f"{each}_timeout").FromSeconds(3600)
-        elif event.event_type == _type("ACTIVITY_TASK_CANCEL_REQUESTED"):
+        elif event.event_type == kind_of("ACTIVITY_TASK_CANCEL_REQUESTED"):
             asked.scheduled_event_id = self._mapped.get(said.scheduled_event_id, 0)
-        elif event.event_type == _TIMER:
+        elif event.event_type == TIMER:
             asked.start_to_fire_timeout.FromNanoseconds(self._timer_ns(event, later))
         return command
 
@@ -439,7 +294,7 @@ class _Import:
         for task in later:
             for each in task.told:
                 fired = each.timer_fired_event_attributes.timer_id
-                if each.event_type == _type("TIMER_FIRED") and fired == said.timer_id:
+                if each.event_type == kind_of("TIMER_FIRED") and fired == said.timer_id:
                     return int((0.001 if not before else 0.5 + 0.25 * before) * 1e9)
                 before += 1
             before += 1
@@ -450,7 +305,7 @@ class _Import:
 
     async def _bring_about(self, event: HistoryEvent) -> None:
         said: Any = getattr(event, event.WhichOneof("attributes") or "")
-        if event.event_type == _type("WORKFLOW_EXECUTION_SIGNALED"):
+        if event.event_type == kind_of("WORKFLOW_EXECUTION_SIGNALED"):
             message: Any = ws.SignalWorkflowExecutionRequest(
                 namespace=self._scope.namespace,
                 workflow_execution=self._name,
@@ -461,7 +316,7 @@ class _Import:
                 request_id=new_id(),
             )
             await self._call("signal_workflow_execution", message, 10.0)
-        elif event.event_type == _type("WORKFLOW_EXECUTION_CANCEL_REQUESTED"):
+        elif event.event_type == kind_of("WORKFLOW_EXECUTION_CANCEL_REQUESTED"):
             message = ws.RequestCancelWorkflowExecutionRequest(
                 namespace=self._scope.namespace,
                 workflow_execution=self._name,
@@ -470,7 +325,7 @@ class _Import:
                 request_id=new_id(),
             )
             await self._call("request_cancel_workflow_execution", message, 10.0)
-        elif event.event_type in _ENDS:
+        elif event.event_type in ENDS:
             await self._end_activity(event, said)
         else:
             await self._see(event)
@@ -479,12 +334,12 @@ class _Import:
         scheduled = self._scheduled[said.scheduled_event_id]
         activity_id = scheduled.activity_task_scheduled_event_attributes.activity_id
         message: Any
-        if event.event_type == _type("ACTIVITY_TASK_COMPLETED"):
+        if event.event_type == kind_of("ACTIVITY_TASK_COMPLETED"):
             message = ws.RespondActivityTaskCompletedByIdRequest(activity_id=activity_id)
             if said.HasField("result"):
                 message.result.CopyFrom(said.result)
             rpc = "respond_activity_task_completed_by_id"
-        elif event.event_type == _type("ACTIVITY_TASK_FAILED"):
+        elif event.event_type == kind_of("ACTIVITY_TASK_FAILED"):
             message = ws.RespondActivityTaskFailedByIdRequest(activity_id=activity_id, failure=said.failure)
             rpc = "respond_activity_task_failed_by_id"
             await self._start_attempt(activity_id)
@@ -514,9 +369,9 @@ class _Import:
 
     async def _see(self, event: HistoryEvent) -> None:
         """Wait until a timer has fired."""
-        wanted, until = _name(event), time.monotonic() + _LONGEST
+        wanted, until = named(event), time.monotonic() + _LONGEST
         while time.monotonic() < until:
-            if any(_name(each) == wanted for each in (await self._fetch()).events):
+            if any(named(each) == wanted for each in (await self._fetch()).events):
                 return
             await asyncio.sleep(0.05)
         raise ServiceError("a timer did not fire in time", status="DEADLINE_EXCEEDED")
@@ -525,9 +380,9 @@ class _Import:
 
     async def _learn(self, task: PlannedTask) -> None:
         """Which ids the server gave the activities of a task; asked for only where one is cancelled later."""
-        asked = [event for event in task.asked if event.event_type == _SCHEDULED]
+        asked = [event for event in task.asked if event.event_type == SCHEDULED]
         cancels = any(
-            event.event_type == _type("ACTIVITY_TASK_CANCEL_REQUESTED")
+            event.event_type == kind_of("ACTIVITY_TASK_CANCEL_REQUESTED")
             for each in self._tasks
             for event in each.asked
         )
@@ -536,13 +391,13 @@ class _Import:
         ids = {
             event.activity_task_scheduled_event_attributes.activity_id: event.event_id
             for event in (await self._fetch()).events
-            if event.event_type == _SCHEDULED
+            if event.event_type == SCHEDULED
         }
         for event in asked:
             self._mapped[event.event_id] = ids[event.activity_task_scheduled_event_attributes.activity_id]
 
     async def _compare(self) -> None:
-        if not _is_equal(await self._fetch(), self._history):
+        if not is_equal(await self._fetch(), self._history):
             raise ServiceError(
                 "the server's history did not become the same: something else happened to the run meanwhile, "
                 "or a timer fired out of its turn. Try again",

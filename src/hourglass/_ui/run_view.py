@@ -17,7 +17,7 @@ import msgspec
 
 from hourglass._history.codec import read_payload
 from hourglass._history.events import HistoryEvent, WorkflowExecutionSignaled, WorkflowTaskCompleted
-from hourglass._story.reasons import around_failure, first_undone
+from hourglass._story.reasons_closed import around_failure, first_undone
 from hourglass._story.spans import Kind, Outcome, Span, Story
 from hourglass._story.values import Peek
 from hourglass._ui import addresses

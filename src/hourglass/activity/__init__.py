@@ -8,16 +8,16 @@
 
 Activities run at least once. An attempt whose end the engine never hears of is made again, so make them idempotent.
 
-    _context     what can be called inside a running activity, the context set around one, and interceptors
+    _context     the context that a worker sets around a running activity, and interceptors
+    _current     what can be called inside a running activity
     _definition  `@activity.defn`
     _options     an activity's options
 """
 
 from __future__ import annotations
 
-from hourglass.activity._context import (
-    CancellationDetails,
-    Info,
+from hourglass.activity._context import CancellationDetails, Info
+from hourglass.activity._current import (
     cancellation_details,
     cancelled,
     client,

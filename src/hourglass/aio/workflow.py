@@ -136,7 +136,8 @@ from hourglass.workflow import defn as _defn
 from hourglass.workflow import last_completion_result as get_last_completion_result
 from hourglass.workflow import last_failure as get_last_failure
 from hourglass.workflow import unsafe as _unsafe
-from hourglass.workflow._calls import StepOptions, begin_step, check_options, check_step, child_command
+from hourglass.workflow._calls import StepOptions, begin_step, check_step
+from hourglass.workflow._children import check_options, child_command
 from hourglass.workflow._facts import BasicInfo, facts_of
 from hourglass.workflow._references import given_message, given_workflow
 

@@ -14,10 +14,10 @@ _options           options of a start, checked and built into a request
 _reset             where to reset a run to
 _schedule_data     schedules as authors write them and clients show them
 _schedules         operations on schedules, and schedules as they travel
-_session           a session: the link to an engine, how values travel, and how operations are run
+_session           a session: the link to an engine, how values travel, the last check of requests, how operations are run
 _updates           operations on updates, and on starts that send a message along
 _values            workflows as clients show them: lists, counts, descriptions
-_wait_notice       what a client that waits says when the run cannot end as it stands
+_waiting           waiting for a run to close, how it ended, and what a client says meanwhile
 """
 
 from __future__ import annotations

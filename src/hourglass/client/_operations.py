@@ -3,21 +3,15 @@ answer.
 
 The blocking and the asynchronous face run the same operations. Building and parsing never wait; what an operation
 asks runs on the control loop.
-
-Waiting for a run to close follows its successors, through outages, and not in silence: a wait changes nothing, so it
-is repeated where the service cannot be reached for a while; and a client that waits for a run that cannot end as it
-stands logs why, once (`_wait_notice`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import importlib
-import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -31,26 +25,17 @@ from hourglass._contract.service import (
     GetHistory,
     HistoryPage,
     ListWorkflows,
-    Outcome,
     Page,
     PauseWorkflow,
     QueryAnswer,
     QueryRejectCondition,
     QueryWorkflow,
-    Request,
-    RunCanceled,
-    RunCompleted,
-    RunContinued,
-    RunFailed,
-    RunTerminated,
-    RunTimedOut,
     SignalWorkflow,
     Started,
     StartWorkflow,
     StillOpen,
     TerminateWorkflow,
     UnpauseWorkflow,
-    WaitForClose,
     WorkflowStatus,
 )
 from hourglass._engine.options import INT32, Duration, check_text, choice, optional_seconds, whole_number
@@ -76,158 +61,21 @@ from hourglass.client._values import (
     description_from,
     execution_from,
 )
-from hourglass.client._wait_notice import WaitNotice
-from hourglass.converter import Converter, Payload
+from hourglass.client._waiting import (
+    TRANSIENT,
+    Closed,
+    WaitNotice,
+    first,
+    result_of,
+    successor_of,
+    wait_for_close,
+)
 from hourglass.errors import (
-    CancelledError,
-    InternalError,
     QueryRejectedError,
     ServiceError,
-    TerminatedError,
-    TimedOutError,
-    TimeoutType,
     UsageError,
-    WorkflowContinuedAsNewError,
-    WorkflowFailedError,
-    summary,
 )
 from hourglass.workflow._references import Given, given_message, given_workflow
-
-# --- waiting for a run to close -------------------------------------------------------------------
-
-
-logger = logging.getLogger("hourglass")
-
-A = TypeVar("A")
-
-_TRANSIENT = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"})
-_LONGEST_OUTAGE = 60.0
-FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
-
-
-class Closed(msgspec.Struct, frozen=True):
-    """How a run closed, and which run of the chain it was."""
-
-    run_id: str
-    outcome: Outcome
-
-
-def wait_for_close(
-    session: ClientSession, workflow_id: str, run_id: str, *, follow: bool, timeout: float | None
-) -> Coroutine[Any, Any, Closed]:
-    """Wait until a run, or with `follow` the last of its successors, closes."""
-    if timeout is None:
-        return _watch(session, workflow_id, run_id, follow)
-    return _watch_within(timeout, session, workflow_id, run_id, follow)
-
-
-async def _watch_within(
-    timeout: float, session: ClientSession, workflow_id: str, run_id: str, follow: bool
-) -> Closed:
-    try:
-        async with session.within(timeout):
-            return await _watch(session, workflow_id, run_id, follow)
-    except TimeoutError as error:
-        if isinstance(error, ServiceError):
-            raise
-        raise TimeoutError(
-            f"workflow {workflow_id!r} has not closed within {timeout:g} s; it goes on, "
-            "and its result can be asked for again"
-        ) from None
-
-
-async def _watch(session: ClientSession, workflow_id: str, run_id: str, follow: bool) -> Closed:
-    notice = WaitNotice(session, workflow_id, run_id)
-    try:
-        while True:
-            request = WaitForClose(workflow_id=workflow_id, run_id=run_id)
-            try:
-                outcome = await session.call(request)
-            except ServiceError as error:
-                outcome = await ask_through_outage(session, request, error)
-            if isinstance(outcome, StillOpen):
-                await notice.look()
-                continue
-            successor = _successor(outcome)
-            if not successor:
-                return Closed(run_id, outcome)
-            if not follow:
-                # A server tells of any run that another follows (the next of a cron schedule, a retry) as of one that was
-                # continued as new, whatever it returned; an engine that knows better tells the same.
-                return Closed(run_id, RunContinued(successor))
-            run_id = notice.run_id = successor
-    finally:
-        notice.end()
-
-
-def _successor(outcome: Outcome) -> str:
-    match outcome:
-        case RunCompleted() | RunFailed() | RunTimedOut() | RunContinued():
-            return outcome.new_run_id
-        case _:
-            return ""
-
-
-async def ask_through_outage(session: ClientSession, request: Request[A], error: ServiceError) -> A:
-    """While the service cannot be reached, as `error` says, ask again what changes nothing, for as long as an outage may
-    last.
-    """
-    if error.status not in _TRANSIENT:
-        raise error
-    logger.warning(
-        "waiting for workflow %s goes on although the service does not answer: %s",
-        getattr(request, "workflow_id", ""),
-        error,
-    )
-    loop = asyncio.get_running_loop()
-    began, pause = loop.time(), FIRST_PAUSE
-    while True:
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, _LONGEST_PAUSE)
-        try:
-            return await session.call(request)
-        except ServiceError as again:
-            if again.status not in _TRANSIENT or loop.time() - began > _LONGEST_OUTAGE:
-                raise
-
-
-# --- how a run ended, as its caller sees it -------------------------------------------------------
-
-
-def result_of(workflow_id: str, return_type: Any, converter: Converter, closed: Closed) -> Any:
-    """What a workflow returned; raises for every other end."""
-    name = f"workflow {workflow_id!r}"
-    match closed.outcome:
-        case RunCompleted(result=payloads):
-            return first(payloads, return_type, converter)
-        case RunFailed(failure=failure):
-            cause = converter.from_failure(failure)
-            raise WorkflowFailedError(f"{name} failed: {summary(cause)}") from cause
-        case RunCanceled(details=details):
-            cause = CancelledError("Workflow cancelled", *_all(details, converter))
-            raise WorkflowFailedError(f"{name} was cancelled") from cause
-        case RunTerminated(reason=reason, details=details):
-            cause = TerminatedError(reason or "Workflow terminated", *_all(details, converter))
-            raise WorkflowFailedError(f"{name} was terminated{f': {reason}' if reason else ''}") from cause
-        case RunTimedOut():
-            cause = TimedOutError("Workflow timed out", type=TimeoutType.START_TO_CLOSE)
-            raise WorkflowFailedError(f"{name} timed out") from cause
-        case RunContinued(new_run_id=new_run_id):
-            raise WorkflowContinuedAsNewError(
-                f"{name} continued as a new run, {new_run_id}", new_run_id=new_run_id
-            )
-        case other:
-            raise InternalError(f"{name} closed in an unknown way: {type(other).__name__}")
-
-
-def first(payloads: Sequence[Payload], type: Any, converter: Converter) -> Any:
-    """The answer among payloads: other SDKs send none at all for nothing."""
-    return converter.decode(payloads[0], type) if payloads else None
-
-
-def _all(payloads: Sequence[Payload], converter: Converter) -> list[Any]:
-    return [converter.decode(payload) for payload in payloads]
-
 
 # --- operations -----------------------------------------------------------------------------------
 
@@ -304,11 +152,11 @@ def execute(
             try:
                 executed = await at_once
             except ServiceError as error:
-                if error.status not in _TRANSIENT:
+                if error.status not in TRANSIENT:
                     raise
             else:
                 outcome = executed.outcome
-                run_id = _successor(outcome) or executed.run_id
+                run_id = successor_of(outcome) or executed.run_id
                 if run_id == executed.run_id and not isinstance(outcome, StillOpen):
                     return Closed(run_id, outcome)
             finally:

@@ -54,8 +54,9 @@ from hourglass._history.events import (
     ActivityTaskTimedOut,
     HistoryEvent,
 )
-from hourglass.client._operations import Reference, ask_through_outage
+from hourglass.client._operations import Reference
 from hourglass.client._session import ClientOperation, ClientSession
+from hourglass.client._waiting import ask_through_outage
 from hourglass.converter import Payload, unseal
 from hourglass.errors import PayloadError, QueryFailedError, ServiceError, UsageError
 

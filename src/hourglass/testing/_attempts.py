@@ -28,9 +28,15 @@ from hourglass._embedded.engine.progress import Publisher
 from hourglass._embedded.engine.run import AttemptToken
 from hourglass._engine.options import Duration, seconds
 from hourglass._engine.specs import Payloads
-from hourglass._runtime import activity_calls
-from hourglass._runtime.activity_calls import call_on_loop, call_plainly
-from hourglass._runtime.attempts import info_of
+from hourglass._runtime.attempts import (
+    call_on_loop,
+    call_plainly,
+    died_thread,
+    ended_by,
+    failed,
+    info_of,
+    stopped,
+)
 from hourglass.activity import ActivityDefinition
 from hourglass.activity._context import (
     PAYLOAD_LIMIT,
@@ -299,13 +305,13 @@ class Attempts:
             )
         except HourglassError as error:
             self._driver.troubles.add(error)
-            queue.report(activity_calls.failed(task, type(error).__name__, str(error), non_retryable=True))
+            queue.report(failed(task, type(error).__name__, str(error), non_retryable=True))
             return
         recorded = RecordedAttempt(task, fake, self._driver.clock.now_ns())
         self._recorded.setdefault(task.activity_type, []).append(recorded)
         planned = None if fake.takes or mishap is not None else fake.planned(task.attempt)
         if planned is not None:  # most attempts of tests that retry: over before the test could ask for them
-            queue.report(activity_calls.ended_by(task, planned, None, self._converter, PAYLOAD_LIMIT))
+            queue.report(ended_by(task, planned, None, self._converter, PAYLOAD_LIMIT))
             return
         attempt = EnvironmentAttempt(queue, task, fake, self._context(queue, task), recorded, mishap=mishap)
         self._held[task.token] = attempt
@@ -366,7 +372,7 @@ class Attempts:
         planned = self._planned(attempt)
         if planned is not None:
             reason = attempt.context.cancel_reason
-            self._end(attempt, activity_calls.ended_by(task, planned, reason, self._converter, PAYLOAD_LIMIT))
+            self._end(attempt, ended_by(task, planned, reason, self._converter, PAYLOAD_LIMIT))
         elif definition.is_async:
             self._running.add(attempt.task.token)
             activity_loop().submit(partial(self._on_loop, attempt), partial(self._began, attempt))
@@ -420,7 +426,7 @@ class Attempts:
             coroutine.cancel()
 
     def _ended_elsewhere(self, attempt: EnvironmentAttempt, result: ActivityResult | None) -> None:
-        final = result or activity_calls.died_thread(attempt.task)
+        final = result or died_thread(attempt.task)
         self._driver.from_outside(Step("ended", attempt.name, partial(self._end, attempt, final)))
 
     # --- ending -------------------------------------------------------------------------------------------
@@ -431,7 +437,7 @@ class Attempts:
             return
         attempt.context.cancel(cancel.reason)
         if cancel.token in self._asleep:
-            self._end(attempt, activity_calls.stopped(attempt.task, cancel.reason))
+            self._end(attempt, stopped(attempt.task, cancel.reason))
         else:
             self._cancel_coroutine(attempt)
 

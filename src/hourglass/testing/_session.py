@@ -24,11 +24,10 @@ from hourglass._contract.service import (
     StartWorkflow,
     WaitForClose,
 )
-from hourglass._contract.well_formed import check_request
 from hourglass._embedded.clock import to_ns
 from hourglass._runtime.portal import Portal
-from hourglass.activity._context import in_activity
-from hourglass.client._session import ClientOperation, ClientSession, Link
+from hourglass.activity._current import in_activity
+from hourglass.client._session import ClientOperation, ClientSession, Link, check_request
 from hourglass.errors import UsageError
 from hourglass.testing._driver import EnvironmentDriver
 

@@ -12,7 +12,8 @@ The code of a workflow is executed again after a crash, on the recorded results 
 deterministic: time, randomness and ids come from `now`, `random` and `uuid4` here, and everything that touches the outside
 world is an activity.
 
-    _calls         what a workflow asks for: activities, children, other workflows, its next run
+    _calls         what a workflow asks for: activities, steps, its next run
+    _children      children and other workflows
     _cancellation  cancellation as `with` blocks
     _definitions   the decorators
     _facts         deterministic facts
@@ -36,22 +37,24 @@ from hourglass._engine.versions import (
 from hourglass.converter import RawPayload
 from hourglass.errors import Cancelled
 from hourglass.workflow._calls import (
-    ChildOptions,
-    ChildWorkflowHandle,
-    ExternalWorkflowHandle,
     StepOptions,
     continue_as_new,
     execute_activity,
-    execute_child_workflow,
     execute_local_activity,
-    get_external_workflow_handle,
     start_activity,
-    start_child_workflow,
     start_local_activity,
     start_step,
     step,
 )
 from hourglass.workflow._cancellation import Scope, Timeout, scope, shield, timeout
+from hourglass.workflow._children import (
+    ChildOptions,
+    ChildWorkflowHandle,
+    ExternalWorkflowHandle,
+    execute_child_workflow,
+    get_external_workflow_handle,
+    start_child_workflow,
+)
 from hourglass.workflow._definitions import (
     AsyncRunMethod,
     AsyncSignal,

@@ -1,60 +1,44 @@
-"""What a workflow asks for: activities by name, child workflows, signals to and cancels of others, its own next run.
+"""What a workflow asks for of its own: activities by name, steps, its next run. Children and others: `_children`.
 
 The usual way to call an activity is to call the activity itself; here are calls by name, and options for one call.
 """
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Generic, NoReturn, TypedDict, TypeVar, TypeVarTuple, Unpack, cast, overload
+from typing import Any, NoReturn, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
-from hourglass._engine.commands import ContinueAsNew, SignalExternalWorkflow, StartChildWorkflow
+from hourglass._engine.commands import ContinueAsNew
 from hourglass._engine.context import LiveRun
 from hourglass._engine.fibers import Task, require_fiber
 from hourglass._engine.interception import (
     ContinueAsNewInput,
-    SignalChildWorkflowInput,
-    SignalExternalWorkflowInput,
-    StartChildWorkflowInput,
 )
 from hourglass._engine.messages import ContinueAsNewError
+from hourglass._engine.operations import start_activity as _start_activity
 from hourglass._engine.operations import (
-    ChildOperation,
-    Encode,
-    cancel_external,
-    signal_external,
-    start_child,
     start_intercepted,
 )
-from hourglass._engine.operations import start_activity as _start_activity
 from hourglass._engine.operations import start_step as _start_step
 from hourglass._engine.options import (
     Duration,
     RetryPolicy,
     check_text,
-    choice,
     named_values,
     optional_seconds,
-    priority,
     retry_rule,
 )
 from hourglass._engine.specs import (
-    ChildCancellationType,
-    ChildWorkflowSpec,
-    IdReusePolicy,
-    ParentClosePolicy,
     StartSpec,
 )
 from hourglass._engine.versions import ContinueAsNewVersioningBehavior
 from hourglass.activity import Activity, ActivityOptions
 from hourglass.activity._definition import step_definition
 from hourglass.activity._options import FOREIGN_DEFAULTS, settings_with
-from hourglass.converter import Converter, Payload, SearchAttributes, Signature, encode_search_attributes
+from hourglass.converter import Converter, SearchAttributes, encode_search_attributes
 from hourglass.errors import UsageError
-from hourglass.workflow._facts import default_id
-from hourglass.workflow._references import Channel, Given, given_message, given_workflow
+from hourglass.workflow._references import Given, given_workflow
 
 # --- activities -----------------------------------------------------------------------------------
 
@@ -251,69 +235,6 @@ def check_step(options: Mapping[str, Any], fn: Any, name: str | None) -> None:
         raise UsageError(f"activity {fn.name} has a name already")
 
 
-# --- other workflows: signal them, ask them to cancel ---------------------------------------------
-
-
-T = TypeVar("T")
-
-
-class ExternalWorkflowHandle:
-    """A workflow that is not a child of this one. Made by `get_external_workflow_handle`."""
-
-    def __init__(self, id: str, run_id: str | None) -> None:
-        self.id = id
-        self.run_id = run_id
-
-    @overload
-    def signal(self, signal: str, /, *args: Any) -> None: ...
-    @overload
-    def signal(self, signal: Channel[T], value: T, /) -> None: ...
-    @overload
-    def signal(self, signal: Callable[[*Ts], None], /, *args: *Ts) -> None: ...
-    def signal(self, signal: Any, /, *args: Any) -> None:  # type: ignore[misc]
-        """Send a signal and wait until it is delivered. Raises `ApplicationError` where there is no such workflow."""
-        run = require_fiber("signalling another workflow").run
-        given = given_message("signal", signal)
-
-        def send(call: SignalExternalWorkflowInput) -> None:
-            signal_external(
-                SignalExternalWorkflow(
-                    seq=0,
-                    workflow_id=call.workflow_id,
-                    run_id=call.workflow_run_id or "",
-                    signal_name=call.signal,
-                    arguments=given.encode(run.converter, call.args),
-                    headers=call.headers,
-                )
-            )
-
-        call = SignalExternalWorkflowInput(
-            signal=given.name,
-            workflow_id=self.id,
-            workflow_run_id=self.run_id,
-            args=list(args),
-            _proceed=send,
-        )
-        send(call) if run.outbound is None else run.outbound.signal_external_workflow(call)
-
-    def cancel(self, reason: str = "") -> None:
-        """Ask the workflow to cancel and wait until the request is delivered, not until it has cancelled."""
-        cancel_external(self.id, self.run_id or "", check_text(reason, "reason"))
-
-    def __repr__(self) -> str:
-        return f"<external workflow {self.id}>"
-
-
-def get_external_workflow_handle(id: str, *, run_id: str | None = None) -> ExternalWorkflowHandle:
-    """A handle to another workflow, or with `run_id` to that run alone. Does not ask whether it exists."""
-    require_fiber("workflow.get_external_workflow_handle")
-    if not isinstance(id, str) or not id:
-        raise UsageError("the id of a workflow must be a text that is not empty")
-    check_text(id, "the id of a workflow")
-    check_text(run_id or "", "run_id")
-    return ExternalWorkflowHandle(id, run_id)
-
-
 # --- the next run ---------------------------------------------------------------------------------
 
 
@@ -411,226 +332,3 @@ def _continue(converter: Converter, given: Given, call: ContinueAsNewInput) -> N
             backoff=optional_seconds(options["backoff_start_interval"], "backoff_start_interval") or 0.0,
         )
     )
-
-
-# --- children -------------------------------------------------------------------------------------
-
-
-class ChildOptions(TypedDict, total=False):
-    """How a child workflow is started. All are optional. A duration is a `timedelta` or seconds."""
-
-    id: str
-    """The child's workflow id; a fresh one, the same on every execution, by default."""
-    task_queue: str
-    """The queue whose workers run it; the parent's by default."""
-    execution_timeout: Duration | None
-    """The longest time for all its runs together."""
-    run_timeout: Duration | None
-    """The longest time for one run."""
-    task_timeout: Duration | None
-    """How long a worker may take for one workflow task."""
-    parent_close_policy: ParentClosePolicy
-    """What happens to the child when its parent closes: by default it is terminated."""
-    cancellation_type: ChildCancellationType
-    """What a parent that cancels the child waits for: by default until the child has ended."""
-    id_reuse_policy: IdReusePolicy
-    """Whether the id of a closed workflow may be used again."""
-    retry_policy: RetryPolicy | None
-    """Whether and how a child that failed is run again."""
-    cron_schedule: str
-    """Run it again and again, at these times."""
-    memo: Mapping[str, Any]
-    """Notes that are kept with the child; not searchable."""
-    search_attributes: SearchAttributes
-    """Values by which it can be found; never encrypted."""
-    static_summary: str
-    """One line about it, for Temporal's UI."""
-    static_details: str
-    """More lines."""
-    priority_key: int
-    """Its priority on the queue: lower is sooner, 0 is the default."""
-
-
-_KNOWN = tuple(ChildOptions.__annotations__)
-_CHOICES: dict[str, Any] = {
-    "parent_close_policy": ParentClosePolicy,
-    "id_reuse_policy": IdReusePolicy,
-    "cancellation_type": ChildCancellationType,
-}
-"""The fields of a `ChildWorkflowSpec`, and what each is one of."""
-
-
-class ChildWorkflowHandle(ChildOperation[R], Generic[R]):
-    """A child workflow that has started: a task whose result is the child's, and which can be signalled."""
-
-    __slots__ = ()
-
-    @property
-    def first_execution_run_id(self) -> str:
-        """The run id with which the child started."""
-        return self.first_run_id
-
-    @overload
-    def signal(self, signal: str, /, *args: Any) -> None: ...
-    @overload
-    def signal(self, signal: Channel[T], value: T, /) -> None: ...
-    @overload
-    def signal(self, signal: Callable[[*Ts], None], /, *args: *Ts) -> None: ...
-    def signal(self, signal: Any, /, *args: Any) -> None:  # type: ignore[misc]
-        """Send the child a signal and wait until it is delivered."""
-        run, given = self.run, given_message("signal", signal)
-
-        def send(call: SignalChildWorkflowInput) -> None:
-            signal_external(
-                SignalExternalWorkflow(
-                    seq=0,
-                    workflow_id=call.child_workflow_id,
-                    signal_name=call.signal,
-                    is_child=True,
-                    arguments=given.encode(run.converter, call.args),
-                    headers=call.headers,
-                )
-            )
-
-        call = SignalChildWorkflowInput(
-            signal=given.name, child_workflow_id=self.id, args=list(args), _proceed=send
-        )
-        send(call) if run.outbound is None else run.outbound.signal_child_workflow(call)
-
-    def __repr__(self) -> str:
-        return f"<child workflow {self.command.workflow_type} {self.id}>"
-
-
-@overload
-def start_child_workflow(
-    workflow: str, /, *args: Any, result_type: Any = Any, **options: Unpack[ChildOptions]
-) -> ChildWorkflowHandle[Any]: ...
-@overload
-def start_child_workflow(
-    workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ChildOptions]
-) -> ChildWorkflowHandle[R]: ...
-def start_child_workflow(workflow: Any, /, *args: Any, result_type: Any = None, **options: Any) -> Any:  # type: ignore[misc]
-    """Start a child workflow, given as its decorated object or its name, and wait until it has started.
-
-    Raises `WorkflowAlreadyStartedError` where its id is taken. `result_type` is for workflows given by name.
-    """
-    run = require_fiber("starting a child workflow").run
-    given = given_workflow(workflow)
-    return_type = given.return_type if result_type is None else result_type
-    encode = functools.partial(given.encode, run.converter)
-    return _begin(run, given.name, list(args), encode, return_type, options)
-
-
-@overload
-def execute_child_workflow(
-    workflow: str, /, *args: Any, result_type: Any = Any, **options: Unpack[ChildOptions]
-) -> Any: ...
-@overload
-def execute_child_workflow(
-    workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ChildOptions]
-) -> R: ...
-def execute_child_workflow(workflow: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-    """Run a child workflow and wait for its result. Raises `ChildWorkflowError` if it did not complete."""
-    return start_child_workflow(workflow, *args, **options).result()
-
-
-def start_defined(
-    run: LiveRun,
-    name: str,
-    signature: Signature,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    options: Mapping[str, Any],
-) -> ChildWorkflowHandle[Any]:
-    """Start a decorated workflow as a child, its arguments bound by its signature."""
-    encode = functools.partial(signature.encode, run.converter)
-    return _begin(run, name, signature.bind(args, kwargs), encode, signature.return_type, options)
-
-
-def check_options(options: Mapping[str, Any], where: str) -> None:
-    """Refuse what is no option of a child."""
-    for name in options:
-        if name not in _KNOWN:
-            near = difflib.get_close_matches(name, _KNOWN, 1)
-            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(_KNOWN)}"
-            raise UsageError(f"{where} as a child has no option {name!r}{hint}")
-
-
-def _begin(
-    run: LiveRun, name: str, args: list[Any], encode: Encode, return_type: Any, options: Mapping[str, Any]
-) -> ChildWorkflowHandle[Any]:
-    if run.outbound is None:
-        return _start(run, name, encode(args), return_type, options)
-    check_options(options, f"workflow {name}")
-    handle: ChildWorkflowHandle[Any] = run.outbound.start_child_workflow(
-        StartChildWorkflowInput(
-            workflow=name,
-            args=args,
-            options=dict(options),
-            _proceed=lambda call: _start(
-                run, call.workflow, encode(call.args), return_type, call.options, call.headers
-            ),
-        )
-    )
-    return handle
-
-
-def _start(
-    run: LiveRun,
-    workflow_type: str,
-    arguments: tuple[Payload, ...],
-    return_type: Any,
-    options: Mapping[str, Any],
-    headers: dict[str, Payload] | None = None,
-) -> ChildWorkflowHandle[Any]:
-    command = child_command(run, workflow_type, arguments, options, headers)
-    return cast(ChildWorkflowHandle[Any], start_child(command, return_type, ChildWorkflowHandle))
-
-
-def child_command(
-    run: LiveRun,
-    workflow_type: str,
-    arguments: tuple[Payload, ...],
-    options: Mapping[str, Any],
-    headers: dict[str, Payload] | None = None,
-) -> StartChildWorkflow:
-    """What asks for a child, without its number; the options are checked here."""
-    check_options(options, f"workflow {workflow_type}")
-    converter = run.converter
-    memo = named_values(options.get("memo", {}), "memo")
-    spec = StartSpec(
-        task_queue=check_text(options.get("task_queue", ""), "task_queue"),
-        execution_timeout=optional_seconds(options.get("execution_timeout"), "execution_timeout") or 0.0,
-        run_timeout=optional_seconds(options.get("run_timeout"), "run_timeout") or 0.0,
-        task_timeout=optional_seconds(options.get("task_timeout"), "task_timeout") or 0.0,
-        retry_policy=retry_rule(options.get("retry_policy")),
-        cron_schedule=check_text(options.get("cron_schedule", ""), "cron_schedule"),
-        memo={key: converter.encode(value) for key, value in memo.items()},
-        search_attributes=encode_search_attributes(options.get("search_attributes", {})),
-        priority_key=priority(options.get("priority_key", 0)),
-        static_summary=_note(run, options.get("static_summary")),
-        static_details=_note(run, options.get("static_details")),
-    )
-    said = {name: choice(kind, options[name], name) for name, kind in _CHOICES.items() if name in options}
-    return StartChildWorkflow(
-        seq=0,
-        workflow_id=_id(options),
-        workflow_type=workflow_type,
-        arguments=arguments,
-        headers=headers or {},
-        spec=spec,
-        child=ChildWorkflowSpec(**said),
-    )
-
-
-def _note(run: LiveRun, text: str | None) -> Payload | None:
-    return None if text is None else run.converter.encode(check_text(text, "a note"))
-
-
-def _id(options: Mapping[str, Any]) -> str:
-    if "id" not in options:
-        return default_id()
-    name = options["id"]
-    if not isinstance(name, str) or not name.strip():
-        raise UsageError("the id of a child workflow must be a text that is not empty")
-    return check_text(name, "the id of a child workflow")

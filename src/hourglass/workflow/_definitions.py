@@ -40,7 +40,7 @@ from hourglass._engine.fibers import current_fiber, require_fiber
 from hourglass._engine.versions import VersioningBehavior
 from hourglass.converter import Signature
 from hourglass.errors import DefinitionError, UsageError
-from hourglass.workflow._calls import ChildOptions, ChildWorkflowHandle, check_options, start_defined
+from hourglass.workflow._children import ChildOptions, ChildWorkflowHandle, check_options, start_defined
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")

@@ -1,6 +1,7 @@
 """What clients ask of the engine. Answers and refusals leave only when what they rest on is durable.
 
 answering          what all handlers share: the run that is meant, the answer, the wait for something
+worker_requests    workers: their versions and pollers, attempts ended from outside, progress
 update_requests    updates
 schedule_requests  schedules
 requests           all others, and the table of handlers

@@ -12,12 +12,18 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+from hourglass._contract import service as s
 from hourglass._contract.service import QueryWorkflow, Request
+from hourglass._embedded.clock import Bell
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.run import LoadedRun
 from hourglass._embedded.store.store import Stored
-from hourglass._embedded.waiting import Bell
-from hourglass.errors import ServiceError, ServiceTimeoutError, StorageError, WorkflowNotFoundError
+from hourglass.errors import (
+    ServiceError,
+    ServiceTimeoutError,
+    StorageError,
+    WorkflowNotFoundError,
+)
 
 LONG_POLL = 20.0
 ROOM = 10.0
@@ -161,3 +167,8 @@ async def wait_for_room(engine: Engine, record: LoadedRun, is_room: Callable[[],
     await wait(engine, record, record.changed, is_room, ROOM)
     if not is_room() or engine.is_over:
         raise ServiceError(refusal, status="RESOURCE_EXHAUSTED")
+
+
+def done(engine: Engine, record: LoadedRun) -> PendingAnswer[s.Nothing]:
+    """The answer to a request that changed this run and has nothing to tell."""
+    return PendingAnswer(s.Nothing(), engine.runs.number_of(record))

@@ -1,9 +1,9 @@
 """What clients ask of the engine: one small handler per request, and the table of them.
 
 Must not know: handles, activations, how a task finds its worker, what a reset is (see `rules.resetting`). Refusals
-are worded as the Temporal server words them. What the handlers share is in `answering`; those of updates and
-schedules are in `update_requests` and `schedule_requests`. Invariants of a reset: the new run begins and the one that
-runs ends in one change of the store; the same request again is the same reset.
+are worded as the Temporal server words them. What the handlers share is in `answering`; those of workers, updates
+and schedules are in `worker_requests`, `update_requests` and `schedule_requests`. Invariants of a reset: the new run
+begins and the one that runs ends in one change of the store; the same request again is the same reset.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from hourglass._contract import progress as p
 from hourglass._contract import service as s
 from hourglass._contract.ids import new_id
 from hourglass._contract.service import Effect, Request, ResetWorkflow, Started
@@ -26,6 +25,7 @@ from hourglass._embedded.clients.answering import (
     answered,
     check_moves,
     check_open,
+    done,
     find,
     holding,
     is_written,
@@ -36,10 +36,9 @@ from hourglass._embedded.clients.answering import (
 )
 from hourglass._embedded.clients.schedule_requests import SCHEDULE_HANDLERS
 from hourglass._embedded.clients.update_requests import UPDATE_HANDLERS
-from hourglass._embedded.engine.deployments import Build
+from hourglass._embedded.clients.worker_requests import WORKER_HANDLERS
 from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.progress import Publisher
-from hourglass._embedded.engine.run import AttemptToken, LoadedRun, WaitingQuery
+from hourglass._embedded.engine.run import LoadedRun, WaitingQuery
 from hourglass._embedded.engine.starting import (
     check_free,
     check_room,
@@ -51,58 +50,15 @@ from hourglass._embedded.rules import children, resetting, transitions
 from hourglass._embedded.rules.activities import retry_rule
 from hourglass._embedded.rules.run import OpenActivity, OpenChild, Run, Transition
 from hourglass._embedded.rules.updates import request_id
-from hourglass._embedded.rules.versioning import behavior, external_name, pinned_version
+from hourglass._embedded.rules.versioning import behavior, pinned_version
 from hourglass._embedded.store.visibility import summary
 from hourglass._engine.events import QueryReceived
-from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._history import events as h
 from hourglass._history.codec import event_json, read_event
 from hourglass._history.events import WorkflowExecutionUpdateAccepted
 from hourglass.errors import HistoryError, HourglassError, ServiceError, StorageError
 
 A = TypeVar("A")
-
-# --- versions of workers --------------------------------------------------------------------------------------
-
-
-async def set_current(engine: Engine, request: s.SetCurrentVersion) -> PendingAnswer[s.CurrentVersionSet]:
-    """Make a version current."""
-    previous = engine.deployments.set_current(request.deployment_name, request.build_id)
-    return PendingAnswer(s.CurrentVersionSet(previous), engine.runs.newest)
-
-
-async def describe_deployment(
-    engine: Engine, request: s.DescribeDeployment
-) -> PendingAnswer[s.DeploymentInfo]:
-    """Look at a deployment."""
-    name = request.deployment_name
-    found = engine.deployments.find(name)
-    await is_written(engine, engine.runs.newest)  # the store counts what is durable
-    versions = [
-        s.KnownVersion(
-            version=WorkerDeploymentVersion(name, build_id),
-            status="CURRENT" if build_id == found.current else await _status(engine, name, build_id, build),
-            create_time_ns=build.created_ns,
-        )
-        for build_id, build in found.builds.items()
-    ]
-    current = WorkerDeploymentVersion(name, found.current) if found.current else None
-    info = s.DeploymentInfo(
-        name=name, current=current, changed_ns=found.changed_ns, versions=tuple(reversed(versions))
-    )
-    return PendingAnswer(info, engine.runs.newest)
-
-
-async def _status(engine: Engine, name: str, build_id: str, build: Build) -> str:
-    """What is left of a version that is not current: one that never was has nothing to lose."""
-    if not build.current_ns:
-        return "INACTIVE"
-    version = external_name(WorkerDeploymentVersion(name, build_id)).replace("'", "''")
-    pinned = await engine.store.count(
-        f"ExecutionStatus = 'Running' AND TemporalWorkerDeploymentVersion = '{version}' "
-        "AND TemporalWorkflowVersioningBehavior = 'Pinned'"
-    )
-    return "DRAINING" if pinned.count else "DRAINED"
 
 
 # --- resets ---------------------------------------------------------------------------------------------------
@@ -201,34 +157,7 @@ def _child_ended(initiated: int, last: Run, run: Run, now_ns: int) -> Transition
     return children.child_ended(run, initiated, last, now_ns)
 
 
-# --- pollers --------------------------------------------------------------------------------------------------
-
-
-async def pollers(engine: Engine, request: s.GetPollers) -> PendingAnswer[s.Pollers]:
-    """The workers that take workflow tasks, or attempts of activities, from a queue. A handle ends with its worker's
-    process, so each was last seen now.
-    """
-    now = engine.clock.now_ns()
-    found = tuple(
-        s.Poller(
-            taker.identity,
-            now,
-            taker.version,
-            taker.process_id,
-            taker.process_key == 0,
-            taker.in_hand[1 if request.activities else 0],
-        )
-        for taker in engine.queues.takers(request.task_queue)
-        if (taker.takes_activities if request.activities else taker.takes_workflows)
-    )
-    current = engine.deployments.current(request.task_queue)
-    stats = None
-    if request.stats and engine.is_recovered:
-        stats = engine.queue_stats(request.task_queue, activities=request.activities)
-    return PendingAnswer(s.Pollers(found, engine.queues.served(), current, stats), engine.runs.newest)
-
-
-# --- workflows and activities ---------------------------------------------------------------------------------
+# --- workflows ---------------------------------------------------------------------------------
 
 
 PAGE = 1000
@@ -279,7 +208,7 @@ async def signal(engine: Engine, request: s.SignalWorkflow) -> PendingAnswer[s.N
             _change(
                 engine, record, lambda run, now: transitions.signal(run, request, now), request.request_id
             )
-            return _done(engine, record)
+            return done(engine, record)
         # So much has come during the run's task that the task would have to be failed.
         await wait_for_room(
             engine,
@@ -325,7 +254,7 @@ async def cancel(engine: Engine, request: s.CancelWorkflow) -> PendingAnswer[s.N
             lambda run, now: transitions.request_cancel(run, request, now),
             request.request_id,
         )
-    return _done(engine, record)
+    return done(engine, record)
 
 
 async def terminate(engine: Engine, request: s.TerminateWorkflow) -> PendingAnswer[s.Nothing]:
@@ -339,7 +268,7 @@ async def terminate(engine: Engine, request: s.TerminateWorkflow) -> PendingAnsw
         lambda run, now: transitions.terminate(run, request, now),
         request_ids=(request.request_id,) if request.request_id else (),
     )
-    return _done(engine, record)
+    return done(engine, record)
 
 
 async def pause(engine: Engine, request: s.PauseWorkflow) -> PendingAnswer[s.Nothing]:
@@ -351,7 +280,7 @@ async def pause(engine: Engine, request: s.PauseWorkflow) -> PendingAnswer[s.Not
     if record.run.paused is not None:
         raise ServiceError("workflow is already paused.", status="FAILED_PRECONDITION")
     _change(engine, record, lambda run, now: transitions.pause(run, request, now), request.request_id)
-    return _done(engine, record)
+    return done(engine, record)
 
 
 async def unpause(engine: Engine, request: s.UnpauseWorkflow) -> PendingAnswer[s.Nothing]:
@@ -364,7 +293,7 @@ async def unpause(engine: Engine, request: s.UnpauseWorkflow) -> PendingAnswer[s
         raise ServiceError("workflow is not paused.", status="FAILED_PRECONDITION")
     _change(engine, record, lambda run, now: transitions.unpause(run, request, now), request.request_id)
     engine.updates.want_task(record)
-    return _done(engine, record)
+    return done(engine, record)
 
 
 async def delete(engine: Engine, request: s.DeleteWorkflow) -> PendingAnswer[s.Nothing]:
@@ -465,93 +394,6 @@ def _history_page(
     return s.HistoryPage(page, str(end).encode() if more else b"")
 
 
-async def complete_activity(engine: Engine, request: s.CompleteActivity) -> PendingAnswer[s.Nothing]:
-    """End an activity from outside."""
-    returned = request.failure is None and not request.cancelled
-    token, record, activity = _attempt(
-        engine, request.token, request.workflow_id, request.run_id, request.activity_id, waits=returned
-    )
-    who = request.identity
-    failure = request.failure
-    if failure is None and request.cancelled and not activity.cancel_requested_event_id:
-        raise ServiceError("the activity was not asked to cancel", status="INVALID_ARGUMENT")
-    engine.attempts.release(token)
-
-    def end(run: Run, now: int) -> Transition:
-        if failure is not None:
-            return transitions.fail_activity(
-                run, activity, failure, who, now, details=request.last_heartbeat_details
-            )
-        if request.cancelled:
-            return transitions.cancel_activity(run, activity, request.cancelled_details, who, now)
-        return transitions.complete_activity(run, activity, request.result, who, now)
-
-    engine.runs.change(record, end)
-    return _done(engine, record)
-
-
-async def reset_activity(engine: Engine, request: s.ResetActivity) -> PendingAnswer[s.Nothing]:
-    """Begin the attempts of an activity anew."""
-    record = find(engine, request.workflow_id, request.run_id)
-    check_open(record)
-    activity = _waiting(record, request.activity_id)
-    if activity is None:
-        raise ServiceError(
-            "Can't find pending activity with such ID. Invalid activityID or activity already completed",
-            status="NOT_FOUND",
-        )
-    forget = request.reset_heartbeat
-    engine.runs.change(record, lambda run, now: transitions.reset_activity(run, activity, forget, now))
-    return _done(engine, record)
-
-
-async def heartbeat_activity(
-    engine: Engine, request: s.HeartbeatActivity
-) -> PendingAnswer[s.HeartbeatAnswer]:
-    """Report that an activity lives."""
-    _, record, activity = _attempt(
-        engine, request.token, request.workflow_id, request.run_id, request.activity_id
-    )
-    engine.runs.change(record, lambda run, now: transitions.heartbeat(run, activity, request.details, now))
-    return PendingAnswer(
-        s.HeartbeatAnswer(bool(activity.cancel_requested_event_id)), engine.runs.number_of(record)
-    )
-
-
-async def publish_progress(engine: Engine, request: p.PublishProgress) -> PendingAnswer[p.ProgressTaken]:
-    """Keep what an attempt publishes, unless its sender takes this memory for another, which had more of it."""
-    token, _, activity = _attempt(engine, request.token, "", "", "")
-    memory = engine.progress
-    if request.keeper not in ("", memory.name):
-        return PendingAnswer(p.ProgressTaken(memory.name, taken=False), 0)
-    scheduled = activity.scheduled
-    publisher = Publisher(
-        scheduled.activity_id, scheduled.activity_type, token.attempt, token.scheduled_event_id
-    )
-    memory.publish(token.run_id, publisher, request.published)
-    return PendingAnswer(p.ProgressTaken(memory.name), 0)
-
-
-async def read_progress(engine: Engine, request: p.ReadProgress) -> PendingAnswer[p.ProgressRead]:
-    """What the activities of a run have published, beyond what was seen."""
-    record = find(engine, request.workflow_id, request.run_id)
-    run_id, memory = record.run.run_id, engine.progress
-    seen = {each.scheduled_event_id: (each.attempt, each.next) for each in request.seen}
-    found = memory.read(run_id, request.name, seen)
-    if not found and request.wait_new and record.run.is_open:
-
-        def is_news() -> bool:
-            nonlocal found
-            found = memory.read(run_id, request.name, seen)
-            return bool(found)
-
-        try:
-            await wait(engine, record, memory.news(run_id), is_news, request.rpc_timeout)
-        finally:
-            memory.tidy(run_id)
-    return PendingAnswer(p.ProgressRead(found), 0)
-
-
 HANDLERS: Handlers = {
     s.StartWorkflow: start,
     s.SignalWorkflow: signal,
@@ -566,16 +408,9 @@ HANDLERS: Handlers = {
     s.CountWorkflows: count,
     s.WaitForClose: wait_for_close,
     s.GetHistory: get_history,
-    s.CompleteActivity: complete_activity,
-    s.ResetActivity: reset_activity,
-    s.HeartbeatActivity: heartbeat_activity,
-    p.PublishProgress: publish_progress,
-    p.ReadProgress: read_progress,
     ResetWorkflow: reset,
     s.ImportWorkflow: import_workflow,
-    s.GetPollers: pollers,
-    s.SetCurrentVersion: set_current,
-    s.DescribeDeployment: describe_deployment,
+    **WORKER_HANDLERS,
     **UPDATE_HANDLERS,
     **SCHEDULE_HANDLERS,
 }
@@ -669,44 +504,6 @@ def _change(
     reason = engine.runs.change(record, transition, request_ids=(request_id,) if request_id else ())
     if reason:
         raise ServiceError(reason, status="INVALID_ARGUMENT")
-
-
-def _done(engine: Engine, record: LoadedRun) -> PendingAnswer[s.Nothing]:
-    return PendingAnswer(s.Nothing(), engine.runs.number_of(record))
-
-
-def _attempt(
-    engine: Engine, token: bytes, workflow_id: str, run_id: str, activity_id: str, *, waits: bool = False
-) -> tuple[AttemptToken, LoadedRun, OpenActivity]:
-    """The running attempt that a request names, by token or by ids; with `waits` also, by ids, one that waits for its
-    next attempt.
-    """
-    found: tuple[LoadedRun, OpenActivity] | None = None
-    if token:
-        try:
-            name = AttemptToken.decode(token)
-        except ValueError:
-            raise ServiceError("the task token is malformed", status="INVALID_ARGUMENT") from None
-        found = engine.attempts.find(name)
-        if found is not None:
-            return name, *found
-    else:
-        record = find(engine, workflow_id, run_id)
-        activity = _waiting(record, activity_id)
-        if activity is not None and (activity.started_ns or waits):
-            name = AttemptToken(record.run.run_id, activity.scheduled_event_id, activity.attempt)
-            return name, record, activity
-    raise ServiceError(
-        "invalid activityID or activity already timed out or invoking workflow is completed",
-        status="NOT_FOUND",
-    )
-
-
-def _waiting(record: LoadedRun, activity_id: str) -> OpenActivity | None:
-    """The pending activity of this id."""
-    return next(
-        (each for each in record.run.activities.values() if each.scheduled.activity_id == activity_id), None
-    )
 
 
 def _offset(token: bytes) -> int:

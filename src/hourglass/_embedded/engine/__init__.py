@@ -1,7 +1,7 @@
 """The engine: applies steps to runs, lets time pass, and is ahead of its store.
 
 task_queues   what waits to be taken, and which handles could take it
-run           a run in memory
+run           a run in memory, and when it must be looked at again
 transactions  several runs changed as one, and what runs ask of others
 runs          all runs in memory, over a store
 starting      starting a workflow: the policies for ids that are taken or were used

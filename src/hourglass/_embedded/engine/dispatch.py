@@ -30,6 +30,7 @@ from hourglass._embedded.engine.task_queues import QueuePoller
 from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import narrowest_timeout
+from hourglass._embedded.rules.command_checks import AnswerRefused
 from hourglass._embedded.rules.draft import Draft, Eager, key_of
 from hourglass._embedded.rules.run import OpenActivity, Run, Transition
 from hourglass._embedded.rules.steps import ask_for_activities, complete_and_take_task, start_task
@@ -477,7 +478,7 @@ class TaskDispatch:
                 lambda run, now: tasks.complete_task(run, answer, follower, self._runs.limits, now, eager),
                 request_ids=accepted,
             )
-        except tasks.AnswerRefused as refusal:
+        except AnswerRefused as refusal:
             asked_again = refusal.cause == h.UNHANDLED_COMMAND
             failure = None if asked_again else Failure(str(refusal), ServerFailure())
             self.fail(record, number, refusal.cause, failure, answer.identity)
@@ -500,9 +501,9 @@ class TaskDispatch:
             return
         cause, reason, where = _ATTRIBUTES[type(command)]
         if flaw.too_large:
-            raise tasks.AnswerRefused(cause, "FATAL", f"{reason}: {flaw.message}", ends_run=True)
+            raise AnswerRefused(cause, "FATAL", f"{reason}: {flaw.message}", ends_run=True)
         what = f"BadSearchAttributes: {where}{flaw.message}"
-        raise tasks.AnswerRefused(h.BAD_SEARCH_ATTRIBUTES, "FATAL", what)
+        raise AnswerRefused(h.BAD_SEARCH_ATTRIBUTES, "FATAL", what)
 
     def fail(
         self, record: LoadedRun, number: int, cause: int | TaskFailureCause, failure: Failure | None, who: str

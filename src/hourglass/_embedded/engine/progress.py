@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from hourglass._contract.ids import new_id
 from hourglass._contract.progress import ProgressItems, PublishedItem
-from hourglass._embedded.waiting import Bell
+from hourglass._embedded.clock import Bell
 
 MOST_ITEMS = 1000
 MOST_BYTES = 512 * 1024

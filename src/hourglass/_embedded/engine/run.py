@@ -1,5 +1,5 @@
-"""A run in memory (`LoadedRun`): what the engine knows of it, which handle has what of it, and the queries that wait for
-it.
+"""A run in memory (`LoadedRun`): what the engine knows of it, which handle has what of it, the queries that wait for it,
+and when it must be looked at again (`Wakes`).
 
 Must not know: other runs, how runs change, stores. `EndListener` is the seam through which runs tell schedules of their
 ends. Invariant: what a record has beside `run` and `events` follows from them or concerns this process alone, so that
@@ -9,25 +9,154 @@ a record can be dropped and made again from the store.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import heapq
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import msgspec
 
-from hourglass._embedded.clock import Cancel
+from hourglass._embedded.clock import Bell, Cancel, Clock, later, storable, to_ns
 from hourglass._embedded.engine.task_queues import QueuePoller
+from hourglass._embedded.rules import activities
+from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules.activities import deadline
+from hourglass._embedded.rules.draft import first_task_ns
 from hourglass._embedded.rules.limits import Limits, encoded_size
-from hourglass._embedded.rules.run import Run
+from hourglass._embedded.rules.run import RUNNING, OpenActivity, Run
 from hourglass._embedded.rules.updates import Updates
-from hourglass._embedded.rules.wakes import Wakes, activity_wake_ns, timer_wake_ns
 from hourglass._embedded.store.store import AT_ONCE
-from hourglass._embedded.waiting import Bell
 from hourglass._engine.events import QueryReceived
 from hourglass._history import events as h
 from hourglass.converter import Failure, Payload
 from hourglass.errors import HourglassError, QueryFailedError
+
+# --- when a run must be looked at again -----------------------------------------------------------------------
+#
+# Kept so that a step costs the same however much is pending. What each pending thing needs is pure (`activity_wake_ns`,
+# `timer_wake_ns`, `run_wake_ns`); `Wakes` keeps the earliest of them in a heap. An entry may be earlier than what its thing
+# needs by now (a heartbeat came): that is noted, and mended when it comes up, which is cheaper than keeping all of them
+# exact. Invariants: for everything pending that needs a time there is an entry at that time or before; whatever changes is
+# looked at, so that what a thing needs is worked out once per change.
+
+
+def timer_wake_ns(run: Run, event_id: int) -> int:
+    """When a timer fires; 0: it does not run."""
+    timer = run.timers.get(event_id)
+    return 0 if timer is None else storable(timer.due_ns)  # files of 0.1.0 may have later ones
+
+
+def activity_wake_ns(activity: OpenActivity, now_ns: int) -> int:
+    """When an activity times out, or may be taken; 0: never."""
+    when = activities.deadline(activity)[0]
+    if not activity.started_ns and activity.available_ns > now_ns:
+        available = storable(activity.available_ns)
+        return min(when, available) if when else available
+    return when
+
+
+def run_wake_ns(run: Run, now_ns: int) -> int:
+    """When something is due that concerns the run as a whole; 0: never."""
+    if run.status is not RUNNING:
+        return 0
+    when, task = 0, run.task
+    if task is not None and task.started_event_id:
+        when = later(task.started_ns, to_ns(run.started.spec.task_timeout))
+    elif task is not None and task.available_ns > now_ns:
+        when = task.available_ns
+    elif task is None and run.task_count == 0:
+        when = first_task_ns(run)
+    started = run.started
+    deadline = storable(run.deadline_ns) if started.spec.run_timeout or started.expiration_ns else 0
+    return min(when, deadline) if when and deadline else when or deadline
+
+
+class Wakes:
+    """The times at which one run's pending things must be looked at."""
+
+    __slots__ = ("_at", "_heap", "_later")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int]] = []
+        self._at: dict[int, int] = {}
+        self._later = _NONE
+
+    def enter(self, event_id: int, when: int) -> None:
+        """This has changed, and needs this time; 0: none."""
+        at = self._at.get(event_id)
+        if not when:
+            if at is not None:
+                self._forget(event_id)
+        elif at is None:
+            self._at[event_id] = when
+            heapq.heappush(self._heap, (when, event_id))
+        elif when < at:
+            self._enter(when, event_id)
+        elif when > at:
+            self._put_off(when, event_id)
+        elif self._later:
+            self._later.pop(event_id, None)
+
+    def put_off(self, event_ids: Iterable[int], until_ns: int) -> None:
+        """These were due, and cannot be dealt with now: they come up again at this time, or when they change."""
+        for event_id in event_ids:
+            self._enter(until_ns, event_id)
+
+    def next_ns(self, run: Run, now_ns: int) -> int:
+        """When the run must be looked at next; 0: never."""
+        if run.status is not RUNNING:
+            return 0
+        item = self._first(now_ns) if self._heap else 0
+        whole = run_wake_ns(run, now_ns)
+        return min(item, whole) if item and whole else item or whole
+
+    def due(self, now_ns: int) -> list[int]:
+        """What must be looked at now, by event id. Its entries are gone: the caller deals with each, and enters it
+        again by `enter` or `put_off`.
+        """
+        found: list[int] = []
+        while self._heap and self._heap[0][0] <= now_ns:
+            when, event_id = heapq.heappop(self._heap)
+            if self._at.get(event_id) == when:
+                self._forget(event_id)
+                found.append(event_id)
+        return sorted(found)
+
+    def _first(self, now_ns: int) -> int:
+        heap = self._heap
+        while heap:
+            when, event_id = heap[0]
+            counts = self._at.get(event_id) == when
+            if counts and (when <= now_ns or event_id not in self._later):
+                return when
+            heapq.heappop(heap)
+            if counts:
+                self._enter(self._later[event_id], event_id)
+        return 0
+
+    def _enter(self, when: int, event_id: int) -> None:
+        self._at[event_id] = when
+        heapq.heappush(self._heap, (when, event_id))
+        if self._later:
+            self._later.pop(event_id, None)
+
+    def _put_off(self, when: int, event_id: int) -> None:
+        if self._later is _NONE:
+            self._later = {}
+        self._later[event_id] = when
+
+    def _forget(self, event_id: int) -> None:
+        del self._at[event_id]
+        if self._later:
+            self._later.pop(event_id, None)
+
+
+_NONE: dict[int, int] = {}
+"""The `_later` of all `Wakes` that have nothing later than its entry: one empty table for all, never written to."""
+
+
+# --- a run in memory ------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -242,3 +371,40 @@ class NoListener:
 
     def realign(self) -> None:
         """Nothing to do."""
+
+
+# --- alarms ---------------------------------------------------------------------------------------------------
+
+
+class Alarms:
+    """The alarms on one clock; `elapse` is called for a run whose time has come."""
+
+    def __init__(self, clock: Clock, elapse: Callable[[LoadedRun], None]) -> None:
+        self._clock = clock
+        self.early_is_harmless = clock.early_is_harmless
+        self._elapse = elapse
+
+    def set(self, record: LoadedRun, earliest: int, now: int) -> None:
+        """Let the run be looked at when it must be; `earliest` is what the things that changed need."""
+        run = record.run
+        if record.alarm is not None and self.early_is_harmless and run.status is RUNNING:
+            due, task = record.alarm_ns, run.task
+            # Where it is too early it will find nothing due and be set anew. Of the run as a whole, a task's times
+            # alone can be earlier than before.
+            if not 0 < earliest < due and (task is None or not 0 < run_wake_ns(run, now) < due):
+                return
+        wake = record.wakes.next_ns(record.run, now)
+        if record.alarm is not None:
+            if wake == record.alarm_ns:
+                return
+            record.alarm()
+            record.alarm = None
+        if wake:
+            record.alarm_ns = wake
+            record.alarm = self._clock.call_at(wake, partial(self._elapse, record))
+
+    def silence(self, record: LoadedRun) -> None:
+        """Do not look at the run any more."""
+        if record.alarm is not None:
+            record.alarm()
+            record.alarm = None

@@ -19,13 +19,18 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from functools import partial
 
 import msgspec
 
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.clock import SECOND, Clock, to_ns
-from hourglass._embedded.engine.run import AttemptToken, EndListener, LoadedRun, NoListener
+from hourglass._embedded.engine.run import (
+    Alarms,
+    AttemptToken,
+    EndListener,
+    LoadedRun,
+    NoListener,
+)
 from hourglass._embedded.engine.task_queues import TaskQueues
 from hourglass._embedded.engine.transactions import EffectsOnOthers, Part, Transaction, joined
 from hourglass._embedded.rules import tasks as tasks
@@ -34,48 +39,10 @@ from hourglass._embedded.rules.activities import deadline
 from hourglass._embedded.rules.limits import Limits, Overgrown
 from hourglass._embedded.rules.run import RUNNING, OpenActivity, Run, TellSchedule, Transition
 from hourglass._embedded.rules.transitions import needs_recovery, recover
-from hourglass._embedded.rules.wakes import run_wake_ns
 from hourglass._embedded.store.search_attributes import SearchAttributes
 from hourglass._embedded.store.store import AT_ONCE, Change, Refusal, ScheduleChange, Store, Stored
 from hourglass._history import events as h
 from hourglass.errors import StorageError
-
-# --- alarms ---------------------------------------------------------------------------------------------------
-
-
-class Alarms:
-    """The alarms on one clock; `elapse` is called for a run whose time has come."""
-
-    def __init__(self, clock: Clock, elapse: Callable[[LoadedRun], None]) -> None:
-        self._clock = clock
-        self.early_is_harmless = clock.early_is_harmless
-        self._elapse = elapse
-
-    def set(self, record: LoadedRun, earliest: int, now: int) -> None:
-        """Let the run be looked at when it must be; `earliest` is what the things that changed need."""
-        run = record.run
-        if record.alarm is not None and self.early_is_harmless and run.status is RUNNING:
-            due, task = record.alarm_ns, run.task
-            # Where it is too early it will find nothing due and be set anew. Of the run as a whole, a task's times
-            # alone can be earlier than before.
-            if not 0 < earliest < due and (task is None or not 0 < run_wake_ns(run, now) < due):
-                return
-        wake = record.wakes.next_ns(record.run, now)
-        if record.alarm is not None:
-            if wake == record.alarm_ns:
-                return
-            record.alarm()
-            record.alarm = None
-        if wake:
-            record.alarm_ns = wake
-            record.alarm = self._clock.call_at(wake, partial(self._elapse, record))
-
-    def silence(self, record: LoadedRun) -> None:
-        """Do not look at the run any more."""
-        if record.alarm is not None:
-            record.alarm()
-            record.alarm = None
-
 
 # --- what the store has not written yet -----------------------------------------------------------------------
 

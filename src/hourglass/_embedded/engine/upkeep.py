@@ -29,6 +29,9 @@ DEFAULT_RETENTION = 30 * 86_400.0
 SLICE = 200
 """So many runs are dealt with before others get their turn."""
 
+FORGET_PAUSE = 0.02
+"""Seconds between slices of closed runs that are forgotten: commits of work in progress come in between."""
+
 EVERYTHING = 1 << 40
 FOR_EVER = (1 << 63) - 1
 
@@ -59,6 +62,7 @@ class Upkeep:
         self._unreadable: set[str] = set()
         self._open = False
         self._ticker: asyncio.TimerHandle | None = None
+        self._forgetting: asyncio.TimerHandle | None = None
         self._alarm: Cancel | None = None
         self._alarm_ns = 0
         self._watch: asyncio.Task[None] | None = None
@@ -135,10 +139,10 @@ class Upkeep:
     def close(self) -> None:
         """Stop."""
         self._open = False
-        for stop in (self._ticker, self._watch, self._retries, self._sweep):
+        for stop in (self._ticker, self._forgetting, self._watch, self._retries, self._sweep):
             if stop is not None:
                 stop.cancel()
-        self._ticker = self._watch = self._retries = self._sweep = None
+        self._ticker = self._forgetting = self._watch = self._retries = self._sweep = None
         if self._alarm is not None:
             self._alarm()
             self._alarm = None
@@ -162,7 +166,8 @@ class Upkeep:
         self._drop_idle()
         self.wake_sleepers()
         if self._open:
-            self._guarded(self._forget_closed)
+            if self._forgetting is None:
+                self._guarded(self._forget_closed)
             self._watch_store()
 
     def _guarded(self, read: Callable[[], None]) -> None:
@@ -295,8 +300,12 @@ class Upkeep:
     # --- years and accidents --------------------------------------------------------------------------------
 
     def _forget_closed(self) -> None:
+        """Forget what is older than the retention: all of it, however much closes, a slice at a time."""
+        self._forgetting = None
         before = self._runs.clock.trusted_ns - self._retention_ns
-        self._runs.store.forget_closed(before, SLICE)
+        if self._runs.store.forget_closed(before, SLICE) == SLICE:
+            loop = asyncio.get_running_loop()
+            self._forgetting = loop.call_later(FORGET_PAUSE, self._guarded, self._forget_closed)
 
     def _watch_store(self) -> None:
         """A store that dies while no handle and no request waits for a commit must be noticed, too."""

@@ -3,7 +3,6 @@
 run             a run as the engine knows it: frozen data that follows from its history, and what it is tied to
 limits          how large things may grow, in Temporal's words
 draft           the pen of a transition: writes events, keeps the run in step; what begins when a worker takes work
-wakes           when a run must be looked at again
 versioning      which version of worker a run belongs to
 activities      decisions about one activity: when it is due, whether it is tried again, how it ended
 steps           the two steps that most runs take most of the time, each in one piece
@@ -11,7 +10,8 @@ schedule_times  when a schedule, or a workflow with a cron string, acts
 followers       which run follows another: continue-as-new, retry, cron
 children        what happens between a run and others
 updates         the updates of one run
-tasks           a worker's handling of a workflow task: checks of its commands, start, answer, failure, timeout
+command_checks  which of a worker's commands cannot be accepted, and why
+tasks           a worker's handling of a workflow task: start, answer, failure, timeout
 transitions     what happens from outside, from time passing, and from a crash
 resetting       a run begins anew from a task of another
 schedules       a schedule, and what it does as time passes

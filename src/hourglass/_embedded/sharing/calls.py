@@ -29,6 +29,7 @@ import msgspec
 
 from hourglass._contract import service as s
 from hourglass._contract.schedules import DeleteSchedule
+from hourglass._embedded.clock import Bell
 from hourglass._embedded.engine.run import AttemptToken
 from hourglass._embedded.sharing import unix_socket
 from hourglass._embedded.sharing.open_engine import EngineClosed, OpenEngine
@@ -36,7 +37,6 @@ from hourglass._embedded.sharing.ownerless import NoAnswer, OwnerlessTransaction
 from hourglass._embedded.sharing.ownership import FileLock
 from hourglass._embedded.sharing.remote import ConnectionLost, OwnerConnection, connect
 from hourglass._embedded.store.store import StoreOpener
-from hourglass._embedded.waiting import Bell
 from hourglass._history import events as h
 from hourglass._history.codec import read_event
 from hourglass.errors import HourglassError, ServiceError, StorageError

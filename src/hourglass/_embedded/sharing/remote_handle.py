@@ -31,10 +31,9 @@ from hourglass._contract.handle import (
     InProcess,
     Shutdown,
 )
-from hourglass._embedded.clock import RealClock
+from hourglass._embedded.clock import Bell, RealClock
 from hourglass._embedded.sharing import wire
 from hourglass._embedded.sharing.unix_socket import FRAME_LIMIT
-from hourglass._embedded.waiting import Bell
 from hourglass._embedded.workers.activity_slots import Heartbeats
 from hourglass._engine.commands import Completion, Succeeded, TaskFailed
 from hourglass._engine.events import Activation

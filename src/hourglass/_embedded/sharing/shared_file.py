@@ -27,6 +27,7 @@ from hourglass._contract.handle import (
     InProcess,
     Shutdown,
 )
+from hourglass._embedded.clock import Bell
 from hourglass._embedded.engine.engine import EngineFigures
 from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION
 from hourglass._embedded.sharing import wire
@@ -37,7 +38,6 @@ from hourglass._embedded.sharing.remote import ConnectionLost, ForeignProtocol, 
 from hourglass._embedded.sharing.remote_handle import RemoteHandle
 from hourglass._embedded.sharing.serving import OwnerInfo, OwnerServer
 from hourglass._embedded.store.store import DiskCondition, StoreOpener, epoch_is_over, is_permanent
-from hourglass._embedded.waiting import Bell
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation

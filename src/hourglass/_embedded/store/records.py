@@ -3,7 +3,7 @@ defaults left out), and how single ones are read, in one statement and one row e
 
 Must not know: threads, transactions (the caller's), when anything is written (see `writer`), what is still queued,
 lists (see `visibility`). Each row that SQLite gives costs a fight for the interpreter beside busy threads, so a whole
-history comes as one text of hexadecimal pieces.
+history comes as one text of hexadecimal pieces, unless it is large.
 
 Invariants: what any released version wrote can be read, for years; so fields are only added, each with a default; a
 default never changes, for what equals it was not written; what is not known is passed over. The kinds of events are
@@ -15,9 +15,10 @@ that is left open keeps the log from being emptied.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
@@ -182,11 +183,16 @@ def _final(events: Sequence[h.HistoryEvent]) -> h.Attributes | None:
 
 # --- reading single runs ------------------------------------------------------------------------------------
 
+MUCH = 1_000_000
+"""A history of so many bytes is read row by row: as one text of hexadecimal pieces it would take several times its size."""
+
 _LOAD = """
-SELECT CAST(state AS BLOB),
-    (SELECT group_concat(first_id || ':' || hex(data), ' ') FROM events WHERE run = runs.key),
-    (SELECT group_concat(event_id || ':' || hex(data), ' ') FROM pending WHERE run = runs.key)
-FROM runs WHERE run_id = ?
+SELECT CAST(state AS BLOB), key,
+    CASE WHEN (SELECT total(length(data)) FROM events WHERE run = runs.key) < ?2 THEN
+        (SELECT group_concat(first_id || ':' || hex(data), ' ') FROM events WHERE run = runs.key) END,
+    CASE WHEN (SELECT total(length(data)) FROM pending WHERE run = runs.key) < ?2 THEN
+        coalesce((SELECT group_concat(event_id || ':' || hex(data), ' ') FROM pending WHERE run = runs.key), '') END
+FROM runs WHERE run_id = ?1
 """
 
 # CROSS: by the request's id first. A workflow may have any number of runs, an id has few.
@@ -210,17 +216,30 @@ class StoredReads:
         """A run with its whole history."""
         with storage_errors(self._path):
             try:
-                found = self.connection.execute(_LOAD, (plain(run_id),)).fetchall()
-            except sqlite3.DataError:  # longer than a text of SQLite can be
-                found = self._load_row_by_row(run_id)
+                found = self.connection.execute(_LOAD, (plain(run_id), MUCH)).fetchall()
+            except sqlite3.DataError:  # longer than a text of SQLite can be here
+                found = self.connection.execute(_LOAD, (plain(run_id), 0)).fetchall()
             if not found:
                 return None
-            state, events, pending = found[0]
+            state, key, events, pending = found[0]
             try:
-                history = _history(_pieces(events))
-                return Stored(decode_run(state, history, _pieces(pending)), tuple(history))
+                history = self._read_history(key) if events is None else _history(_pieces(events))
+                things = self._read_pending(key) if pending is None else _pieces(pending)
+                return Stored(decode_run(state, history, things), tuple(history))
             except Exception as error:  # whatever stands there
                 raise ValueError(f"the run {run_id}: {error}") from error
+
+    def _read_history(self, key: int) -> list[h.HistoryEvent]:
+        """The events of a run with a large history, which is nowhere in memory twice."""
+        history: list[h.HistoryEvent] = []
+        text = "SELECT first_id, CAST(data AS BLOB) FROM events WHERE run = ? ORDER BY first_id"
+        with contextlib.closing(self.connection.execute(text, (key,))) as rows:
+            for _, data in rows:
+                history += decode_events(data)
+        return history
+
+    def _read_pending(self, key: int) -> Mapping[int, bytes]:
+        return dict(self._rows("SELECT event_id, CAST(data AS BLOB) FROM pending WHERE run = ?", key))
 
     def current(self, workflow_id: str) -> str:
         """The run id of the latest run of a workflow."""
@@ -228,12 +247,15 @@ class StoredReads:
         found = self._rows(text, plain(workflow_id))
         return str(found[0][0]) if found else ""
 
-    def workflow_ids(self) -> Iterator[str]:
-        """The ids of all workflows, once for each run; to be read to the end."""
-        with storage_errors(self._path):
-            # As bytes: one that is no text must not keep the file from being opened.
-            for (workflow_id,) in self.connection.execute("SELECT CAST(workflow_id AS BLOB) FROM runs"):
-                yield workflow_id.decode(errors="replace")
+    def workflow_ids(self, before: int, limit: int) -> tuple[list[str], int]:
+        """The workflow ids of some runs, the newest of those with keys below `before`, and below which key the next
+        are; 0: there are no others.
+        """
+        # As bytes: one that is no text must not keep the file from being opened.
+        text = "SELECT key, CAST(workflow_id AS BLOB) FROM runs WHERE key < ? ORDER BY key DESC LIMIT ?"
+        found = self._rows(text, before, limit)
+        ids = [workflow_id.decode(errors="replace") for _, workflow_id in found]
+        return ids, found[-1][0] if len(found) == limit else 0
 
     def find_request(self, workflow_id: str, request_id: str) -> str:
         """The run id of the latest run of a workflow that carried out a request."""
@@ -290,18 +312,6 @@ class StoredReads:
         with storage_errors(self._path):
             return self.connection.execute(text, parameters).fetchall()
 
-    def _load_row_by_row(self, run_id: str) -> list[tuple[Any, ...]]:
-        run = self.connection.execute(
-            "SELECT CAST(state AS BLOB), key FROM runs WHERE run_id = ?", (plain(run_id),)
-        )
-        rows = run.fetchall()
-        if not rows:
-            return []
-        state, key = rows[0]
-        events = self.connection.execute("SELECT first_id, data FROM events WHERE run = ?", (key,))
-        pending = self.connection.execute("SELECT event_id, data FROM pending WHERE run = ?", (key,))
-        return [(state, dict(events.fetchall()), dict(pending.fetchall()))]
-
 
 def _place(piece: Sequence[str]) -> tuple[int, int]:
     """Where a run stands in the order: by its wake time (damaged, it may be a fraction), then by its key."""
@@ -315,11 +325,9 @@ def _last_time_ns(data: Any) -> int:
         return 0  # its run will say that it cannot be read
 
 
-def _pieces(found: str | Mapping[int, bytes] | None) -> Mapping[int, bytes]:
-    if not isinstance(found, str):
-        return found or {}
+def _pieces(found: str) -> Mapping[int, bytes]:
     pieces: dict[int, bytes] = {}
-    for piece in found.split(" "):
+    for piece in found.split(" ") if found else ():
         number, _, data = piece.partition(":")
         pieces[int(number)] = bytes.fromhex(data)
     return pieces

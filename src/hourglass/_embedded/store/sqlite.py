@@ -5,7 +5,8 @@ on the control loop and committed by the store thread, in groups, on the one con
 knows which number is durable and wakes the calls that wait for it. Single runs are read on the control loop, by a
 second connection; lists have their own threads and connections (`list_reader`). A change is handed to the thread at
 the end of the turn in which a call waits for it, or `PATIENCE` later. `KnownIds`, a Bloom filter over the workflow
-ids that were used, spares most starts a read.
+ids that were used, spares most starts a read; of a file with many runs it is filled in the background, for opening a
+file must not take longer the more has ever run in it.
 
 Invariants: those of `store`; everything that is appended in one turn of the control loop, without a wait in between,
 becomes durable together; a number is durable only when all numbers before it are, but for those that were refused;
@@ -24,6 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import count
 
+from hourglass._embedded.clock import LATEST_NS
 from hourglass._embedded.store import database, fork_safety, visibility
 from hourglass._embedded.store.commit_thread import StoreThread, Turn
 from hourglass._embedded.store.disk_faults import (
@@ -161,7 +163,7 @@ class KnownIds:
     id, in pieces.
     """
 
-    def __init__(self, ids: Iterable[str]) -> None:
+    def __init__(self, ids: Iterable[str] = ()) -> None:
         self._pieces = [bytearray(1 << (_BITS - 3))]
         self._left = _IDS
         for each in ids:
@@ -209,10 +211,19 @@ KEPT_BACK = 0.01
 it are then one change, where the answer takes no longer; a row less is a fifth of a step's time.
 """
 
+IDS_AT_ONCE = 500
+"""So many workflow ids are learnt before others get their turn, about a millisecond's worth."""
+
+IDS_PAUSE = 0.01
+"""Seconds until the next are learnt. Until all are, a start may cost a read."""
+
 LISTS_AT_ONCE = 2 if (os.cpu_count() or 1) > 2 else 1
 """So many lists and counts are worked on at the same time, so that one that takes long does not keep a quick one
 waiting; where there are few processors, workflows come first.
 """
+
+FORGETS_AHEAD = 2000
+"""No more runs are asked to be forgotten while so many are on their way."""
 
 CHECKPOINT_PAGES = 4000
 """The log is moved into the file when it has grown by about this much."""
@@ -245,6 +256,9 @@ class SqliteStore(FileReads):
         self.is_durable: Callable[[int], bool] = self._durability.has
         """Whether a change, and all before it but for those that were refused, are durable. Asked ten times per step."""
         self._known_ids: KnownIds | None = None
+        self._ids_before = 0
+        """The ids of the runs with keys below this are not known yet; 0: all are."""
+        self._is_learning = False
         self._turn: list[Change | ScheduleChange] = []
         self._is_wanted = False  # whether a call waits for it: it is handed over at the end of this turn
         self._timer_runs = False
@@ -276,7 +290,8 @@ class SqliteStore(FileReads):
         know_ids: bool = False,
     ) -> SqliteStore:
         """Open a file, or make it. The caller owns it: no other process may have it open for writing. With `know_ids`
-        the ids of all workflows are read, so that starting new ones reads nothing.
+        the ids of all workflows are read, the newest now and the others in the background, so that starting new ones
+        reads nothing.
 
         Raises `StorageError` for a file that cannot be used, which is left as it was. May be called on any
         thread.
@@ -294,7 +309,8 @@ class SqliteStore(FileReads):
                         retry=retry_seconds,
                     )
                     if know_ids:
-                        store._known_ids = KnownIds(store._reads.workflow_ids())
+                        store._known_ids, store._ids_before = KnownIds(), LATEST_NS
+                        store._learn_ids(store._known_ids)
             except BaseException:
                 fork_safety.close(opened.reader)
                 fork_safety.close(opened.writer)
@@ -339,6 +355,8 @@ class SqliteStore(FileReads):
         self._forgetting = {
             key: place for key, place in self._forgetting.items() if place > self._sink.forgot
         }
+        if len(self._forgetting) > FORGETS_AHEAD:
+            return 0  # the thread comes first
         with self._reading():
             found = self._reads.closed(before_ns, limit + len(self._forgetting))
         keys = [key for key in found if key not in self._forgetting][:limit]
@@ -407,8 +425,11 @@ class SqliteStore(FileReads):
     def current(self, workflow_id: str) -> str:
         """The run id of the latest run of a workflow; empty if there is none."""
         with self._reading():
-            if self._known_ids is not None and not self._known_ids.may_have(plain(workflow_id)):
-                return ""
+            known = self._known_ids
+            if known is not None and not known.may_have(plain(workflow_id)):
+                if not self._ids_before:
+                    return ""
+                self._learn_later()
             return self._reads.current(workflow_id)
 
     # --- inside ---------------------------------------------------------------------------------------------
@@ -418,6 +439,31 @@ class SqliteStore(FileReads):
             known.add(plain(change.run.started.workflow_id))
         for each in change.also:
             self._know_ids(known, each)
+
+    def _learn_later(self) -> None:
+        loop = asyncio._get_running_loop()
+        if loop is not None and not self._is_learning:
+            self._is_learning = True
+            loop.call_later(IDS_PAUSE, self._learn_on)
+
+    def _learn_on(self) -> None:
+        """Learn some more of the workflow ids that are in the file, until all are known."""
+        self._is_learning = False
+        if self._known_ids is None or self.failure is not None or self not in _live:
+            return
+        try:
+            with NO_FORK:
+                self._learn_ids(self._known_ids)
+        except StorageError as error:  # what can be read is read one by one, and says more
+            logger.warning("%s", error)
+            return
+        if self._ids_before:
+            self._learn_later()
+
+    def _learn_ids(self, known: KnownIds) -> None:
+        found, self._ids_before = self._reads.workflow_ids(self._ids_before, IDS_AT_ONCE)
+        for each in found:
+            known.add(each)
 
     def _patience_ends(self) -> None:
         self._timer_runs = False

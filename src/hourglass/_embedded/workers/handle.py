@@ -27,13 +27,12 @@ from hourglass._contract.handle import (
     InProcess,
     Shutdown,
 )
-from hourglass._embedded.clock import Cancel, to_ns
+from hourglass._embedded.clock import Bell, Cancel, to_ns
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.run import AttemptToken, LoadedRun
 from hourglass._embedded.engine.task_queues import PriorityQueue
 from hourglass._embedded.rules.draft import Eager
 from hourglass._embedded.store.store import Unwritable
-from hourglass._embedded.waiting import Bell
 from hourglass._embedded.workers.activity_slots import ActivitySlots, Heartbeats
 from hourglass._embedded.workers.cache import Cache
 from hourglass._engine.commands import Completion

@@ -1,16 +1,18 @@
-"""What a client that waits for a run says, once, when the run cannot end as it stands: its code is parked, an activity fails
-and is tried again, no worker serves its task queue, or one of these holds of a child that it waits for.
+"""Waiting for a run to close: through outages, along its successors, and not in silence; and how it ended, as its caller sees it.
 
-The first look is after a few seconds, later ones at growing pauses, until something was said. A look must not disturb the
-wait: what cannot be found out is left out.
+A wait changes nothing, so it is repeated where the service cannot be reached for a while. A client that waits for a run that
+cannot end as it stands logs why, once: its code is parked, an activity fails and is tried again, no worker serves its task
+queue, or one of these holds of a child that it waits for. The first look is after a few seconds, later ones at growing
+pauses, until something was said. A look must not disturb the wait: what cannot be found out is left out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from datetime import datetime
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -19,20 +21,45 @@ from hourglass._contract.service import (
     Description,
     GetHistory,
     GetPollers,
+    Outcome,
     PendingActivity,
+    Request,
+    RunCanceled,
+    RunCompleted,
+    RunContinued,
+    RunFailed,
+    RunTerminated,
+    RunTimedOut,
+    StillOpen,
+    WaitForClose,
     WorkflowStatus,
 )
 from hourglass._history.codec import read_event
 from hourglass._history.events import WorkflowTaskFailed
 from hourglass.client._session import ClientSession
-from hourglass.converter import ApplicationFailure, Converter, Failure
-from hourglass.errors import ApplicationErrorCategory, HourglassError, summary
+from hourglass.converter import ApplicationFailure, Converter, Failure, Payload
+from hourglass.errors import (
+    ApplicationErrorCategory,
+    CancelledError,
+    HourglassError,
+    InternalError,
+    ServiceError,
+    TerminatedError,
+    TimedOutError,
+    TimeoutType,
+    WorkflowContinuedAsNewError,
+    WorkflowFailedError,
+    summary,
+)
 
 logger = logging.getLogger("hourglass")
 
+# --- what is said meanwhile -------------------------------------------------------------------------
+
+
 SILENCE = 3.0
 """After how many seconds of waiting the first look is."""
-_LONGEST_PAUSE = 300.0
+_LONGEST_SILENCE = 300.0
 # Above this a history is not fetched for the sake of a log line.
 _LONGEST_HISTORY = 2000
 _DEEPEST, _MOST_CHILDREN = 3, 3
@@ -73,7 +100,7 @@ class WaitNotice:
     async def _look_often(self) -> None:
         pause = SILENCE
         while not await self.look():
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _LONGEST_SILENCE)
             await asyncio.sleep(pause)
 
     async def _say(self, workflow_id: str, run_id: str, depth: int) -> bool:
@@ -209,3 +236,136 @@ def _task_failure(event: bytes) -> str:
     failed = read_event(msgspec.json.decode(event)).attributes
     failure = failed.failure if isinstance(failed, WorkflowTaskFailed) else None
     return "" if failure is None else failure.message
+
+
+# --- the wait ------------------------------------------------------------------
+
+
+A = TypeVar("A")
+
+TRANSIENT = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"})
+"""What a service answers while it cannot be reached, or has too much to do."""
+_LONGEST_OUTAGE = 60.0
+FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """How a run closed, and which run of the chain it was."""
+
+    run_id: str
+    outcome: Outcome
+
+
+def wait_for_close(
+    session: ClientSession, workflow_id: str, run_id: str, *, follow: bool, timeout: float | None
+) -> Coroutine[Any, Any, Closed]:
+    """Wait until a run, or with `follow` the last of its successors, closes."""
+    if timeout is None:
+        return _watch(session, workflow_id, run_id, follow)
+    return _watch_within(timeout, session, workflow_id, run_id, follow)
+
+
+async def _watch_within(
+    timeout: float, session: ClientSession, workflow_id: str, run_id: str, follow: bool
+) -> Closed:
+    try:
+        async with session.within(timeout):
+            return await _watch(session, workflow_id, run_id, follow)
+    except TimeoutError as error:
+        if isinstance(error, ServiceError):
+            raise
+        raise TimeoutError(
+            f"workflow {workflow_id!r} has not closed within {timeout:g} s; it goes on, "
+            "and its result can be asked for again"
+        ) from None
+
+
+async def _watch(session: ClientSession, workflow_id: str, run_id: str, follow: bool) -> Closed:
+    notice = WaitNotice(session, workflow_id, run_id)
+    try:
+        while True:
+            request = WaitForClose(workflow_id=workflow_id, run_id=run_id)
+            try:
+                outcome = await session.call(request)
+            except ServiceError as error:
+                outcome = await ask_through_outage(session, request, error)
+            if isinstance(outcome, StillOpen):
+                await notice.look()
+                continue
+            successor = successor_of(outcome)
+            if not successor:
+                return Closed(run_id, outcome)
+            if not follow:
+                # A server tells of any run that another follows (the next of a cron schedule, a retry) as of one that was
+                # continued as new, whatever it returned; an engine that knows better tells the same.
+                return Closed(run_id, RunContinued(successor))
+            run_id = notice.run_id = successor
+    finally:
+        notice.end()
+
+
+def successor_of(outcome: Outcome) -> str:
+    """The run that follows one that ended so; empty if none does."""
+    match outcome:
+        case RunCompleted() | RunFailed() | RunTimedOut() | RunContinued():
+            return outcome.new_run_id
+        case _:
+            return ""
+
+
+async def ask_through_outage(session: ClientSession, request: Request[A], error: ServiceError) -> A:
+    """While the service cannot be reached, as `error` says, ask again what changes nothing, for as long as an outage may
+    last.
+    """
+    if error.status not in TRANSIENT:
+        raise error
+    logger.warning(
+        "waiting for workflow %s goes on although the service does not answer: %s",
+        getattr(request, "workflow_id", ""),
+        error,
+    )
+    loop = asyncio.get_running_loop()
+    began, pause = loop.time(), FIRST_PAUSE
+    while True:
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, _LONGEST_PAUSE)
+        try:
+            return await session.call(request)
+        except ServiceError as again:
+            if again.status not in TRANSIENT or loop.time() - began > _LONGEST_OUTAGE:
+                raise
+
+
+def result_of(workflow_id: str, return_type: Any, converter: Converter, closed: Closed) -> Any:
+    """What a workflow returned; raises for every other end."""
+    name = f"workflow {workflow_id!r}"
+    match closed.outcome:
+        case RunCompleted(result=payloads):
+            return first(payloads, return_type, converter)
+        case RunFailed(failure=failure):
+            cause = converter.from_failure(failure)
+            raise WorkflowFailedError(f"{name} failed: {summary(cause)}") from cause
+        case RunCanceled(details=details):
+            cause = CancelledError("Workflow cancelled", *_all(details, converter))
+            raise WorkflowFailedError(f"{name} was cancelled") from cause
+        case RunTerminated(reason=reason, details=details):
+            cause = TerminatedError(reason or "Workflow terminated", *_all(details, converter))
+            raise WorkflowFailedError(f"{name} was terminated{f': {reason}' if reason else ''}") from cause
+        case RunTimedOut():
+            cause = TimedOutError("Workflow timed out", type=TimeoutType.START_TO_CLOSE)
+            raise WorkflowFailedError(f"{name} timed out") from cause
+        case RunContinued(new_run_id=new_run_id):
+            raise WorkflowContinuedAsNewError(
+                f"{name} continued as a new run, {new_run_id}", new_run_id=new_run_id
+            )
+        case other:
+            raise InternalError(f"{name} closed in an unknown way: {type(other).__name__}")
+
+
+def first(payloads: Sequence[Payload], type: Any, converter: Converter) -> Any:
+    """The answer among payloads: other SDKs send none at all for nothing."""
+    return converter.decode(payloads[0], type) if payloads else None
+
+
+def _all(payloads: Sequence[Payload], converter: Converter) -> list[Any]:
+    return [converter.decode(payload) for payload in payloads]

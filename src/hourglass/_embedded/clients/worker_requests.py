@@ -1,0 +1,226 @@
+"""Requests about workers and their activities: versions, pollers, attempts that are ended or heard of from outside, progress.
+
+Must not know: how an attempt finds its worker. An attempt is named by its token, or by the ids of its activity;
+one that is over is refused in the words of a Temporal server.
+"""
+
+from __future__ import annotations
+
+from hourglass._contract import progress as p
+from hourglass._contract import service as s
+from hourglass._embedded.clients.answering import (
+    Handlers,
+    PendingAnswer,
+    check_open,
+    done,
+    find,
+    is_written,
+    wait,
+)
+from hourglass._embedded.engine.deployments import Build
+from hourglass._embedded.engine.engine import Engine
+from hourglass._embedded.engine.progress import Publisher
+from hourglass._embedded.engine.run import AttemptToken, LoadedRun
+from hourglass._embedded.rules import transitions
+from hourglass._embedded.rules.run import OpenActivity, Run, Transition
+from hourglass._embedded.rules.versioning import external_name
+from hourglass._engine.versions import WorkerDeploymentVersion
+from hourglass.errors import ServiceError
+
+
+async def set_current(engine: Engine, request: s.SetCurrentVersion) -> PendingAnswer[s.CurrentVersionSet]:
+    """Make a version current."""
+    previous = engine.deployments.set_current(request.deployment_name, request.build_id)
+    return PendingAnswer(s.CurrentVersionSet(previous), engine.runs.newest)
+
+
+async def describe_deployment(
+    engine: Engine, request: s.DescribeDeployment
+) -> PendingAnswer[s.DeploymentInfo]:
+    """Look at a deployment."""
+    name = request.deployment_name
+    found = engine.deployments.find(name)
+    await is_written(engine, engine.runs.newest)  # the store counts what is durable
+    versions = [
+        s.KnownVersion(
+            version=WorkerDeploymentVersion(name, build_id),
+            status="CURRENT" if build_id == found.current else await _status(engine, name, build_id, build),
+            create_time_ns=build.created_ns,
+        )
+        for build_id, build in found.builds.items()
+    ]
+    current = WorkerDeploymentVersion(name, found.current) if found.current else None
+    info = s.DeploymentInfo(
+        name=name, current=current, changed_ns=found.changed_ns, versions=tuple(reversed(versions))
+    )
+    return PendingAnswer(info, engine.runs.newest)
+
+
+async def _status(engine: Engine, name: str, build_id: str, build: Build) -> str:
+    """What is left of a version that is not current: one that never was has nothing to lose."""
+    if not build.current_ns:
+        return "INACTIVE"
+    version = external_name(WorkerDeploymentVersion(name, build_id)).replace("'", "''")
+    pinned = await engine.store.count(
+        f"ExecutionStatus = 'Running' AND TemporalWorkerDeploymentVersion = '{version}' "
+        "AND TemporalWorkflowVersioningBehavior = 'Pinned'"
+    )
+    return "DRAINING" if pinned.count else "DRAINED"
+
+
+async def pollers(engine: Engine, request: s.GetPollers) -> PendingAnswer[s.Pollers]:
+    """The workers that take workflow tasks, or attempts of activities, from a queue. A handle ends with its worker's
+    process, so each was last seen now.
+    """
+    now = engine.clock.now_ns()
+    found = tuple(
+        s.Poller(
+            taker.identity,
+            now,
+            taker.version,
+            taker.process_id,
+            taker.process_key == 0,
+            taker.in_hand[1 if request.activities else 0],
+        )
+        for taker in engine.queues.takers(request.task_queue)
+        if (taker.takes_activities if request.activities else taker.takes_workflows)
+    )
+    current = engine.deployments.current(request.task_queue)
+    stats = None
+    if request.stats and engine.is_recovered:
+        stats = engine.queue_stats(request.task_queue, activities=request.activities)
+    return PendingAnswer(s.Pollers(found, engine.queues.served(), current, stats), engine.runs.newest)
+
+
+async def complete_activity(engine: Engine, request: s.CompleteActivity) -> PendingAnswer[s.Nothing]:
+    """End an activity from outside."""
+    returned = request.failure is None and not request.cancelled
+    token, record, activity = _attempt(
+        engine, request.token, request.workflow_id, request.run_id, request.activity_id, waits=returned
+    )
+    who = request.identity
+    failure = request.failure
+    if failure is None and request.cancelled and not activity.cancel_requested_event_id:
+        raise ServiceError("the activity was not asked to cancel", status="INVALID_ARGUMENT")
+    engine.attempts.release(token)
+
+    def end(run: Run, now: int) -> Transition:
+        if failure is not None:
+            return transitions.fail_activity(
+                run, activity, failure, who, now, details=request.last_heartbeat_details
+            )
+        if request.cancelled:
+            return transitions.cancel_activity(run, activity, request.cancelled_details, who, now)
+        return transitions.complete_activity(run, activity, request.result, who, now)
+
+    engine.runs.change(record, end)
+    return done(engine, record)
+
+
+async def reset_activity(engine: Engine, request: s.ResetActivity) -> PendingAnswer[s.Nothing]:
+    """Begin the attempts of an activity anew."""
+    record = find(engine, request.workflow_id, request.run_id)
+    check_open(record)
+    activity = _waiting(record, request.activity_id)
+    if activity is None:
+        raise ServiceError(
+            "Can't find pending activity with such ID. Invalid activityID or activity already completed",
+            status="NOT_FOUND",
+        )
+    forget = request.reset_heartbeat
+    engine.runs.change(record, lambda run, now: transitions.reset_activity(run, activity, forget, now))
+    return done(engine, record)
+
+
+async def heartbeat_activity(
+    engine: Engine, request: s.HeartbeatActivity
+) -> PendingAnswer[s.HeartbeatAnswer]:
+    """Report that an activity lives."""
+    _, record, activity = _attempt(
+        engine, request.token, request.workflow_id, request.run_id, request.activity_id
+    )
+    engine.runs.change(record, lambda run, now: transitions.heartbeat(run, activity, request.details, now))
+    return PendingAnswer(
+        s.HeartbeatAnswer(bool(activity.cancel_requested_event_id)), engine.runs.number_of(record)
+    )
+
+
+async def publish_progress(engine: Engine, request: p.PublishProgress) -> PendingAnswer[p.ProgressTaken]:
+    """Keep what an attempt publishes, unless its sender takes this memory for another, which had more of it."""
+    token, _, activity = _attempt(engine, request.token, "", "", "")
+    memory = engine.progress
+    if request.keeper not in ("", memory.name):
+        return PendingAnswer(p.ProgressTaken(memory.name, taken=False), 0)
+    scheduled = activity.scheduled
+    publisher = Publisher(
+        scheduled.activity_id, scheduled.activity_type, token.attempt, token.scheduled_event_id
+    )
+    memory.publish(token.run_id, publisher, request.published)
+    return PendingAnswer(p.ProgressTaken(memory.name), 0)
+
+
+async def read_progress(engine: Engine, request: p.ReadProgress) -> PendingAnswer[p.ProgressRead]:
+    """What the activities of a run have published, beyond what was seen."""
+    record = find(engine, request.workflow_id, request.run_id)
+    run_id, memory = record.run.run_id, engine.progress
+    seen = {each.scheduled_event_id: (each.attempt, each.next) for each in request.seen}
+    found = memory.read(run_id, request.name, seen)
+    if not found and request.wait_new and record.run.is_open:
+
+        def is_news() -> bool:
+            nonlocal found
+            found = memory.read(run_id, request.name, seen)
+            return bool(found)
+
+        try:
+            await wait(engine, record, memory.news(run_id), is_news, request.rpc_timeout)
+        finally:
+            memory.tidy(run_id)
+    return PendingAnswer(p.ProgressRead(found), 0)
+
+
+def _attempt(
+    engine: Engine, token: bytes, workflow_id: str, run_id: str, activity_id: str, *, waits: bool = False
+) -> tuple[AttemptToken, LoadedRun, OpenActivity]:
+    """The running attempt that a request names, by token or by ids; with `waits` also, by ids, one that waits for its
+    next attempt.
+    """
+    found: tuple[LoadedRun, OpenActivity] | None = None
+    if token:
+        try:
+            name = AttemptToken.decode(token)
+        except ValueError:
+            raise ServiceError("the task token is malformed", status="INVALID_ARGUMENT") from None
+        found = engine.attempts.find(name)
+        if found is not None:
+            return name, *found
+    else:
+        record = find(engine, workflow_id, run_id)
+        activity = _waiting(record, activity_id)
+        if activity is not None and (activity.started_ns or waits):
+            name = AttemptToken(record.run.run_id, activity.scheduled_event_id, activity.attempt)
+            return name, record, activity
+    raise ServiceError(
+        "invalid activityID or activity already timed out or invoking workflow is completed",
+        status="NOT_FOUND",
+    )
+
+
+def _waiting(record: LoadedRun, activity_id: str) -> OpenActivity | None:
+    """The pending activity of this id."""
+    return next(
+        (each for each in record.run.activities.values() if each.scheduled.activity_id == activity_id), None
+    )
+
+
+WORKER_HANDLERS: Handlers = {
+    s.CompleteActivity: complete_activity,
+    s.ResetActivity: reset_activity,
+    s.HeartbeatActivity: heartbeat_activity,
+    p.PublishProgress: publish_progress,
+    p.ReadProgress: read_progress,
+    s.GetPollers: pollers,
+    s.SetCurrentVersion: set_current,
+    s.DescribeDeployment: describe_deployment,
+}
+"""Requests about workers and what they do, with the handler of each."""

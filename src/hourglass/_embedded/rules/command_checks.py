@@ -1,0 +1,216 @@
+"""Checks of a worker's commands: which cannot be accepted, and why, follows Temporal's rules, in Temporal's words. Pure.
+
+A command is checked against the run as the commands before it left it. Must not know: how a command that is accepted is
+written. Invariant: of an answer with one command that is refused nothing counts (`AnswerRefused`).
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import NamedTuple
+
+from hourglass._embedded.rules.draft import Draft
+from hourglass._embedded.rules.draft import unwritten as unwritten
+from hourglass._embedded.rules.limits import Limits, blob_size
+from hourglass._embedded.rules.run import (
+    RequestCancelChild,
+    SendCancel,
+    SendSignal,
+    StartChild,
+)
+from hourglass._embedded.rules.schedule_times import check_cron
+from hourglass._engine import commands as c
+from hourglass._history import events as h
+from hourglass.errors import UsageError
+
+
+class AnswerRefused(Exception):
+    """The answer cannot be accepted: the task fails with this cause (Temporal's number), and is wanted again, unless
+    the run is ended for it.
+    """
+
+    def __init__(self, cause: int, reason: str, message: str, *, ends_run: bool = False) -> None:
+        super().__init__(message)
+        self.cause = cause
+        self.reason = reason
+        self.ends_run = ends_run
+
+
+class _Limit(NamedTuple):
+    cause: int
+    name: str
+    what: str
+
+
+_ACTIVITIES = _Limit(
+    h.PENDING_ACTIVITIES_LIMIT_EXCEEDED, "PendingActivitiesLimitExceeded", "pending activities"
+)
+_CHILDREN = _Limit(
+    h.PENDING_CHILDREN_LIMIT_EXCEEDED,
+    "PendingChildWorkflowsLimitExceeded",
+    "pending child workflow executions",
+)
+_SIGNALS = _Limit(
+    h.PENDING_SIGNALS_LIMIT_EXCEEDED,
+    "PendingSignalsLimitExceeded",
+    "pending signals to external workflows",
+)
+_CANCELS = _Limit(
+    h.PENDING_CANCELS_LIMIT_EXCEEDED,
+    "PendingRequestCancelLimitExceeded",
+    "pending requests to cancel external workflows",
+)
+
+
+_VALUES: dict[type[c.Command], str] = {
+    c.ScheduleActivity: "arguments",
+    c.StartChildWorkflow: "arguments",
+    c.SignalExternalWorkflow: "arguments",
+    c.ContinueAsNew: "arguments",
+    c.CompleteRun: "result",
+    c.CompleteUpdate: "result",
+    c.UpsertMemo: "memo",
+}
+"""What of a command is written down as its author gave it, and may be too large."""
+
+
+class _CommandNames(NamedTuple):
+    cause: int
+    reason: str
+    names: dict[str, str]
+
+
+_NAMES: dict[type[c.Command], _CommandNames] = {
+    c.ScheduleActivity: _CommandNames(
+        h.BAD_SCHEDULE_ACTIVITY,
+        "BadScheduleActivityAttributes",
+        {
+            "activity_id": "activityId exceeds length limit",
+            "activity_type": "activityType exceeds length limit",
+            "spec.task_queue": "taskQueue length exceeds limit",
+        },
+    ),
+    c.StartChildWorkflow: _CommandNames(
+        h.BAD_START_CHILD,
+        "BadStartChildExecutionAttributes",
+        {
+            "workflow_id": "WorkflowId on StartChildWorkflowExecutionCommand exceeds length limit",
+            "workflow_type": "WorkflowType on StartChildWorkflowExecutionCommand exceeds length limit",
+            "spec.task_queue": "invalid TaskQueue on StartChildWorkflowExecutionCommand: taskQueue length exceeds limit",
+        },
+    ),
+    c.ContinueAsNew: _CommandNames(
+        h.BAD_CONTINUE_AS_NEW,
+        "BadContinueAsNewAttributes",
+        {
+            "workflow_type": "WorkflowType on ContinueAsNewWorkflowExecutionCommand exceeds length limit",
+            "spec.task_queue": "error validating ContinueAsNewWorkflowExecutionCommand TaskQueue: taskQueue length exceeds limit",
+        },
+    ),
+    c.SignalExternalWorkflow: _CommandNames(
+        h.BAD_SIGNAL,
+        "BadSignalWorkflowExecutionAttributes",
+        {"workflow_id": "WorkflowId on SignalExternalWorkflowExecutionCommand exceeds length limit"},
+    ),
+    c.RequestCancelExternal: _CommandNames(
+        h.BAD_REQUEST_CANCEL_EXTERNAL,
+        "BadRequestCancelExternalWorkflowExecutionAttributes",
+        {"workflow_id": "WorkflowId on RequestCancelExternalWorkflowExecutionCommand exceeds length limit"},
+    ),
+}
+"""Names that may be too long, and what a server says then. A signal's name may be of any length: a server's rule."""
+
+_named = {name: attrgetter(name) for each in _NAMES.values() for name in each.names}
+
+
+def check(draft: Draft, command: c.Command, limits: Limits) -> None:
+    """Raise `AnswerRefused` for a command that cannot be accepted."""
+    _check_names(command, limits)
+    match command:
+        case c.ScheduleActivity():
+            if len(draft.run.activities) >= limits.pending:
+                _within(limits.pending, len(draft.run.activities), _ACTIVITIES)
+            if command.activity_id != str(command.seq):
+                _of_its_own_id(draft, command)
+        case c.StartChildWorkflow():
+            _within(limits.pending, len(draft.run.children), _CHILDREN)
+            _of_a_cron_schedule(command)
+        case c.SignalExternalWorkflow():
+            _within(limits.pending, draft.asked(SendSignal), _SIGNALS)
+        case c.RequestCancelExternal() | RequestCancelChild():
+            _within(limits.pending, draft.asked(SendCancel), _CANCELS)
+            _not_just_started(draft, command)
+        case _:
+            pass
+
+
+def check_size(command: c.Command, limits: Limits) -> None:
+    """Raise `AnswerRefused` for a command whose values are too large. Only one whose events are can be such a one."""
+    name = _VALUES.get(type(command))
+    size = blob_size(getattr(command, name)) if name else 0
+    if size > limits.blob_bytes:
+        raise AnswerRefused(
+            h.PAYLOADS_TOO_LARGE,
+            "FATAL",
+            f"PayloadsTooLarge: the {name} of {type(command).__name__} takes {size} bytes, "
+            f"at most {limits.blob_bytes} are allowed",
+        )
+
+
+def _check_names(command: c.Command, limits: Limits) -> None:
+    checked = _NAMES.get(type(command))
+    if checked is None:
+        return
+    few = limits.name_bytes // 4  # so many characters are never too many bytes
+    for name, what in checked.names.items():
+        text = _named[name](command)
+        if len(text) > few and limits.is_too_long(text):
+            raise AnswerRefused(checked.cause, "FATAL", f"{checked.reason}: {what} of {limits.name_bytes}")
+
+
+def _of_a_cron_schedule(command: c.StartChildWorkflow) -> None:
+    if not command.spec.cron_schedule:
+        return
+    try:
+        check_cron(command.spec.cron_schedule)
+    except UsageError as error:
+        raise AnswerRefused(
+            h.BAD_START_CHILD,
+            "FATAL",
+            f"BadStartChildExecutionAttributes: invalid CronSchedule on StartChildWorkflowExecutionCommand: {error}",
+        ) from error
+
+
+def _of_its_own_id(draft: Draft, command: c.ScheduleActivity) -> None:
+    """Refuse the id of an activity that is pending. An id that the author did not choose is the command's sequence
+    number, which is new in any case.
+    """
+    if any(each.scheduled.activity_id == command.activity_id for each in draft.run.activities.values()):
+        raise AnswerRefused(
+            h.SCHEDULE_ACTIVITY_DUPLICATE_ID,
+            "FATAL",
+            f"ScheduleActivityDuplicateId: an activity with the id {command.activity_id!r} is pending",
+        )
+
+
+def _within(limit: int, pending: int, which: _Limit) -> None:
+    if pending >= limit:
+        raise AnswerRefused(
+            which.cause,
+            "FATAL",
+            f"{which.name}: the number of {which.what}, {pending}, "
+            f"has reached the per-workflow limit of {limit}",
+        )
+
+
+def _not_just_started(draft: Draft, command: c.RequestCancelExternal | RequestCancelChild) -> None:
+    """A child that is asked for in a task cannot be cancelled from outside in the same task."""
+    for child in draft.run.children.values() if draft.asked(StartChild) else ():
+        if not child.run_id and child.initiated.workflow_id == command.workflow_id:
+            raise AnswerRefused(
+                h.BAD_REQUEST_CANCEL_EXTERNAL,
+                "FATAL",
+                "BadRequestCancelExternalWorkflowExecutionAttributes: Start and RequestCancel for child workflow "
+                f"is not allowed in same workflow task. WorkflowId={command.workflow_id} "
+                f"RunId={command.run_id} Namespace={command.namespace}",
+            )

@@ -1,0 +1,172 @@
+"""Which history can be brought about on a server again, and in which tasks: the plan of an import. Pure.
+
+What cannot be brought about is refused here, before anything is begun: children, updates, activities that timed out, messages
+to other workflows. `normal` is
+what two runs of the same story have in common, by which they are compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import History, HistoryEvent
+
+from hourglass.errors import ServiceError
+
+
+def kind_of(name: str) -> EventType.ValueType:
+    """The kind of event of this name."""
+    return EventType.Value(f"EVENT_TYPE_{name}")
+
+
+COMMANDS: dict[int, str] = {
+    kind_of("ACTIVITY_TASK_SCHEDULED"): "schedule_activity_task",
+    kind_of("ACTIVITY_TASK_CANCEL_REQUESTED"): "request_cancel_activity_task",
+    kind_of("TIMER_STARTED"): "start_timer",
+    kind_of("TIMER_CANCELED"): "cancel_timer",
+    kind_of("MARKER_RECORDED"): "record_marker",
+    kind_of("UPSERT_WORKFLOW_SEARCH_ATTRIBUTES"): "upsert_workflow_search_attributes",
+    kind_of("WORKFLOW_PROPERTIES_MODIFIED"): "modify_workflow_properties",
+}
+"""Events that a command of the workflow leads to, with that command."""
+
+_TOLD = frozenset(
+    map(
+        kind_of,
+        (
+            "WORKFLOW_EXECUTION_SIGNALED",
+            "WORKFLOW_EXECUTION_CANCEL_REQUESTED",
+            "ACTIVITY_TASK_COMPLETED",
+            "ACTIVITY_TASK_FAILED",
+            "ACTIVITY_TASK_CANCELED",
+            "TIMER_FIRED",
+        ),
+    )
+)
+"""Events that a run hears of and that can be brought about."""
+
+ENDS = frozenset(map(kind_of, ("ACTIVITY_TASK_COMPLETED", "ACTIVITY_TASK_FAILED", "ACTIVITY_TASK_CANCELED")))
+"""The ends of activities that can be brought about."""
+
+_SILENT = frozenset(
+    map(
+        kind_of,
+        (
+            "WORKFLOW_EXECUTION_STARTED",
+            "WORKFLOW_TASK_SCHEDULED",
+            "WORKFLOW_TASK_STARTED",
+            "WORKFLOW_TASK_FAILED",
+            "WORKFLOW_TASK_TIMED_OUT",
+            "ACTIVITY_TASK_STARTED",
+            "WORKFLOW_EXECUTION_PAUSED",
+            "WORKFLOW_EXECUTION_UNPAUSED",
+            "WORKFLOW_EXECUTION_OPTIONS_UPDATED",
+        ),
+    )
+)
+COMPLETED = kind_of("WORKFLOW_TASK_COMPLETED")
+SCHEDULED = kind_of("ACTIVITY_TASK_SCHEDULED")
+TIMER = kind_of("TIMER_STARTED")
+
+_WORDS = {
+    "CHILD": "it has started a child workflow",
+    "EXTERNAL": "it has sent something to another workflow",
+    "UPDATE": "it has had an update",
+    "NEXUS": "it has called an operation of another service",
+    "ACTIVITY_TASK_TIMED_OUT": "one of its activities has timed out",
+}
+
+
+@dataclass
+class PlannedTask:
+    """One workflow task: what the run heard of before it, and what it asked for."""
+
+    told: list[HistoryEvent]
+    completed: HistoryEvent | None = None
+    asked: list[HistoryEvent] = field(default_factory=list)
+
+
+def plan(history: History) -> list[PlannedTask]:
+    """The tasks of a history; the last has no end: what it hears of is for the worker that goes on. Raises `ServiceError`
+    for a history that a server cannot be brought to.
+    """
+    first = history.events[0] if history.events else HistoryEvent()
+    if first.WhichOneof("attributes") != "workflow_execution_started_event_attributes":
+        raise refused("it does not begin with the start of a workflow")
+    if first.workflow_execution_started_event_attributes.cron_schedule:
+        raise refused("it is a cron workflow: start it anew there, and its next run comes at its time")
+    tasks = [PlannedTask([])]
+    for event in history.events:
+        kind = event.event_type
+        if kind in _TOLD and not _comes_by_itself(event):
+            tasks[-1].told.append(event)
+        elif kind == COMPLETED:
+            tasks[-1].completed = event
+            tasks.append(PlannedTask([]))
+        elif kind in COMMANDS and len(tasks) > 1:
+            tasks[-2].asked.append(event)
+        elif kind not in _SILENT and kind not in _TOLD:
+            raise refused(_reason(kind))
+    return tasks
+
+
+def _comes_by_itself(event: HistoryEvent) -> bool:
+    """Whether an activity was cancelled before it started: a server writes that when it is asked to cancel it."""
+    return (
+        event.event_type == kind_of("ACTIVITY_TASK_CANCELED")
+        and not event.activity_task_canceled_event_attributes.started_event_id
+    )
+
+
+def _reason(kind: EventType.ValueType) -> str:
+    name = EventType.Name(kind).removeprefix("EVENT_TYPE_")
+    return next((words for part, words in _WORDS.items() if part in name), f"it has ended, by {name}")
+
+
+def refused(why: str) -> ServiceError:
+    """The error for a history that cannot be brought to a server."""
+    return ServiceError(
+        f"a server cannot go on with this history: {why}. It can be finished where it is, or started anew",
+        status="FAILED_PRECONDITION",
+    )
+
+
+def normal(history: History) -> list[tuple[Any, ...]]:
+    """What a run heard of and asked for, task by task, to be compared."""
+    activities = {
+        event.event_id: event.activity_task_scheduled_event_attributes.activity_id
+        for event in history.events
+        if event.event_type == SCHEDULED
+    }
+
+    def name(event: HistoryEvent) -> tuple[int, str]:
+        said: Any = getattr(event, event.WhichOneof("attributes") or "")
+        return (
+            (event.event_type, activities.get(said.scheduled_event_id, ""))
+            if event.event_type in ENDS
+            else named(event)
+        )
+
+    return [
+        (task.completed is not None, tuple(map(name, task.told)), tuple(map(name, task.asked)))
+        for task in plan(history)
+    ]
+
+
+def is_equal(there: History, here: History) -> bool:
+    """Whether two runs have heard of and asked for the same, task by task."""
+    try:
+        return normal(there) == normal(here)
+    except ServiceError:  # it has gone on, to where no import goes
+        return False
+
+
+def named(event: HistoryEvent) -> tuple[int, str]:
+    """What an event is about: its kind, and the name or id that it carries."""
+    said: Any = getattr(event, event.WhichOneof("attributes") or "")
+    for each in ("activity_id", "timer_id", "marker_name", "signal_name"):
+        if found := getattr(said, each, ""):
+            return event.event_type, str(found)
+    return event.event_type, ""
