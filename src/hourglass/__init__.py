@@ -36,6 +36,7 @@ and `hourglass.backup(file, dest)` copies an embedded engine's file while it is 
 The private packages:
 
     _forks        what happens at a fork, and in which order
+    _loops        event loops in threads of their own, for coroutines of the author's
     _engine       pure: events in, commands out. No clock, loop, file or network
     _supervision  processes, supervisors and restarts on asyncio; knows nothing of workflows
     _check        determinism, checked before the run: reads syntax trees, imports nothing of the others
@@ -53,7 +54,7 @@ The private packages:
 
 Imports only go down these ranks (tests/architecture holds us to it):
 
-    {errors, _forks} < {converter, metrics} < {_engine, _supervision, _check} < activity
+    {errors, _forks, _loops} < {converter, metrics} < {_engine, _supervision, _check} < activity
     < {workflow, _contract, _history} < _bridge < {_temporal, _embedded} < _runtime < client
     < {interceptors, progress} < limits < _built_in < {worker, replay} < {testing, contrib, plugins} < aio < _story < _ui < _cli
 

@@ -7,7 +7,7 @@ import pytest
 from . import source
 
 RANKS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "_forks"}),
+    frozenset({"errors", "_forks", "_loops"}),
     frozenset({"converter", "metrics"}),
     frozenset({"_engine", "_supervision", "_check"}),
     frozenset({"activity"}),

@@ -9,29 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from hourglass._contract.tuning import CustomSlotSupplier
+from hourglass._loops import submit
 
 logger = logging.getLogger("hourglass.worker")
 
 _PAUSE = 1.0  # after an exception: Core asks again at once
-
-_lock = threading.Lock()
-_loops: dict[int, asyncio.AbstractEventLoop] = {}
-
-
-def _loop() -> asyncio.AbstractEventLoop:
-    """The loop of this process that suppliers run on; a fork has none of its parent's threads, and makes its own."""
-    with _lock:
-        loop = _loops.get(os.getpid())
-        if loop is None:
-            loop = _loops[os.getpid()] = asyncio.new_event_loop()
-            threading.Thread(target=loop.run_forever, name="hourglass-slots", daemon=True).start()
-        return loop
 
 
 class SuppliedSlots:
@@ -42,8 +28,7 @@ class SuppliedSlots:
 
     async def reserve_slot(self, ctx: Any, reserve_cb: Callable[[Any], None]) -> Any:
         """Wait for a slot. What `reserve_cb` is given, Core cancels where it needs the slot no longer."""
-        asked = asyncio.run_coroutine_threadsafe(self._supplier.reserve_slot(ctx), _loop())
-        waiting = asyncio.wrap_future(asked)
+        waiting = asyncio.wrap_future(submit(self._supplier.reserve_slot(ctx), "slots"))
         reserve_cb(waiting)
         try:
             return await waiting

@@ -30,7 +30,14 @@ from hourglass.client._plugins import ClientConfig, Plugin, all_plugins, configu
 from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleListDescription
 from hourglass.client._session import ClientSession, open_link
 from hourglass.client._values import WorkflowExecution, WorkflowExecutionCount, WorkflowExecutionPage
-from hourglass.converter import Codec, Converter, SearchAttributes, default_converter
+from hourglass.converter import (
+    Codec,
+    Converter,
+    HeaderCodecBehavior,
+    SearchAttributes,
+    default_converter,
+    with_headers,
+)
 
 if TYPE_CHECKING:
     from hourglass.replay import History
@@ -56,6 +63,7 @@ class Client(ClientFacts):
         identity: str | None = None,
         converter: Converter = default_converter,
         codec: Codec | None = None,
+        header_codec_behavior: HeaderCodecBehavior = HeaderCodecBehavior.NO_CODEC,
         interceptors: Sequence[Interceptor] = (),
         timeout: Duration = 10.0,
         retention: Duration | None = None,
@@ -78,9 +86,10 @@ class Client(ClientFacts):
             retention=None if said["retention"] is None else seconds(said["retention"], "retention"),
         )
         limit, chain = seconds(said["timeout"], "timeout"), checked(said["interceptors"])
+        coded = with_headers(said["codec"], said["header_codec_behavior"])
         portal = Portal.current()
         link = portal.call(open_link(portal, where, said["identity"], limit))
-        return cls(ClientSession(link, said["converter"], said["codec"], chain, every, said))
+        return cls(ClientSession(link, said["converter"], coded, chain, every, said))
 
     def close(self) -> None:
         """Close the connection. Workflows go on without it."""

@@ -21,7 +21,7 @@ from hourglass._runtime.plan import WorkerDeploymentConfig
 from hourglass._runtime.watcher import Action
 from hourglass.activity._definition import ActivitySource
 from hourglass.client._interception import Interceptor
-from hourglass.converter import Codec, Converter
+from hourglass.converter import Codec, Converter, HeaderCodecBehavior
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry
 from hourglass.workflow._definitions import WorkflowSource
@@ -43,6 +43,7 @@ class ClientConfig(TypedDict):
     identity: str | None
     converter: Converter
     codec: Codec | None
+    header_codec_behavior: HeaderCodecBehavior
     interceptors: Sequence[Interceptor]
     timeout: Duration
     retention: Duration | None
@@ -103,6 +104,7 @@ class ReplayerConfig(TypedDict):
     modules: Sequence[Any]
     converter: Converter
     codec: Codec | None
+    header_codec_behavior: HeaderCodecBehavior
     compare_arguments: bool
     failure_exceptions: Sequence[type[BaseException]]
     interceptors: Sequence[Interceptor]

@@ -1,6 +1,7 @@
-"""Bridges to other libraries. Each needs its extra, and is loaded only by the program that imports it.
+"""Bridges to other libraries and services, each loaded only by the program that imports it; most need an extra.
 
 opentelemetry  OpenTelemetry
+s3             large payloads in a bucket; needs no extra
 sqlalchemy     steps that happen exactly once in your database, and an outbox
 """
 

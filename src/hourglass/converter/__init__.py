@@ -9,6 +9,7 @@ _hints              what a type hint is, seen from JSON; what does not fit one; 
 _search_attributes  search attributes
 _signature          `Signature`: how a function's arguments travel
 _stacks             Python's stacks as text: which frames are the author's, ours, or a library's
+_storage            large payloads elsewhere: a codec, the drivers' seam, a folder
 _typed              decoded JSON to typed values, the slow and thorough way
 """
 
@@ -16,12 +17,17 @@ from __future__ import annotations
 
 from hourglass.converter._codec import (
     Codec,
+    HeaderCodecBehavior,
     decode_failure,
+    decoded,
     encode_failure,
+    encoded,
     map_failures,
     map_payloads,
     seal,
     unseal,
+    with_headers,
+    without_codec,
 )
 from hourglass.converter._converter import Converter, RawPayload, default_converter
 from hourglass.converter._data import (
@@ -45,6 +51,15 @@ from hourglass.converter._search_attributes import (
     encode_search_attributes,
 )
 from hourglass.converter._signature import Signature, check_dynamic, raw_payloads
+from hourglass.converter._storage import (
+    ExternalStorage,
+    FolderStorage,
+    StorageDriver,
+    StorageDriverClaim,
+    StorageDriverRetrieveContext,
+    StorageDriverSelectContext,
+    StorageDriverStoreContext,
+)
 
 __all__ = [
     "ActivityFailure",
@@ -53,8 +68,11 @@ __all__ = [
     "ChildWorkflowFailure",
     "Codec",
     "Converter",
+    "ExternalStorage",
     "Failure",
     "FailureInfo",
+    "FolderStorage",
+    "HeaderCodecBehavior",
     "Payload",
     "RawPayload",
     "ResetFailure",
@@ -63,17 +81,26 @@ __all__ = [
     "SearchAttributes",
     "ServerFailure",
     "Signature",
+    "StorageDriver",
+    "StorageDriverClaim",
+    "StorageDriverRetrieveContext",
+    "StorageDriverSelectContext",
+    "StorageDriverStoreContext",
     "TerminatedFailure",
     "TimeoutFailure",
     "check_dynamic",
     "decode_failure",
     "decode_search_attribute",
+    "decoded",
     "default_converter",
     "encode_failure",
     "encode_search_attributes",
+    "encoded",
     "map_failures",
     "map_payloads",
     "raw_payloads",
     "seal",
     "unseal",
+    "with_headers",
+    "without_codec",
 ]
