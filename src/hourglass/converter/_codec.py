@@ -215,18 +215,18 @@ def seal(obj: T, codec: Codec, converter: Converter, *, in_workflow: bool = Fals
     """What leaves: failures and payloads encoded by the codec; `in_workflow` where workflow code said it. Raises EncodeError."""
     closed = map_failures(obj, lambda failure: encode_failure(failure, converter))
     skip = without_codec(codec, in_workflow=in_workflow)
-    return map_payloads(closed, lambda payloads: _run(codec, "encode", payloads), skip=skip)
+    return map_payloads(closed, lambda payloads: run_codec(codec, "encode", payloads), skip=skip)
 
 
 def unseal(obj: T, codec: Codec, converter: Converter, *, in_workflow: bool = False) -> T:
     """What arrives: payloads and failures decoded by the codec. Raises DecodeError."""
     skip = without_codec(codec, in_workflow=in_workflow)
-    opened = map_payloads(obj, lambda payloads: _run(codec, "decode", payloads), skip=skip)
+    opened = map_payloads(obj, lambda payloads: run_codec(codec, "decode", payloads), skip=skip)
     return map_failures(opened, lambda failure: decode_failure(failure, converter))
 
 
-def _run(codec: Codec, way: str, payloads: list[Payload]) -> Sequence[Payload]:
-    """Call a codec and check what it gives back."""
+def run_codec(codec: Codec, way: str, payloads: list[Payload]) -> Sequence[Payload]:
+    """Call a codec and check what it gives back. Raises `EncodeError` or `DecodeError`, which hold no contents."""
     error = EncodeError if way == "encode" else DecodeError
     own = codec.codec if isinstance(codec, CodecWithHeaders) else codec
     name = f"codec {type(own).__name__}.{way}"
