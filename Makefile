@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo demo-temporal test thorough check faces names reference house bench chaos docs format clean
+.PHONY: demo demo-temporal test thorough check faces names reference house bench chaos soak docs format clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -67,8 +67,11 @@ bench: $(READY)  ## side by side with temporalio and DBOS, as ratios (BENCH="--a
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
 	$(BIN)/python -m benchmarks $(BENCH)
 
-chaos: $(READY)  ## every fault with a seed, and a table of what was survived (CHAOS="--seed 7 --quick" for less)
+chaos: $(READY)  ## more than a thousand faults of all kinds by seed, every acknowledgement checked, a report (CHAOS="--seed 7 --quick" for less)
 	$(BIN)/python -m tests.chaos $(CHAOS)
+
+soak: $(READY)  ## a worker under load for ten minutes, or for SOAK="--hours 8": fails if memory, threads, descriptors or the file grow
+	$(BIN)/python -m tests.durability.soak $(SOAK)
 
 docs: $(READY)  ## the manual as a site in site/; a warning is an error
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group docs

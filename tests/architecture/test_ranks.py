@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from . import source
@@ -43,7 +45,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "hourglass.replay",
     ): "the type of handle.history(), for type checkers only",
     (
-        "hourglass.activity._context",
+        "hourglass.activity._current",
         "hourglass.client",
     ): "the type of activity.client(), for type checkers only",
     (
@@ -90,6 +92,15 @@ def test_every_part_has_a_rank() -> None:
     """A new package below `hourglass` must find its place in the ranks."""
     parts = {each.part for each in source.modules()} - {""}
     assert parts <= set(RANK), f"no rank: {parts - set(RANK)}"
+
+
+def test_the_table_in_the_architecture_is_this_one() -> None:
+    """ARCHITECTURE.md's map has each part at its rank, highest first."""
+    page = (source.ROOT / "ARCHITECTURE.md").read_text()
+    rows = re.findall(r"(?m)^\| (\d+) \| (`[^|]*`) \|", page)
+    told = {int(rank): frozenset(re.findall(r"`(\w+)`", parts)) for rank, parts in rows}
+    assert told == dict(enumerate(RANKS, 1))
+    assert list(told) == sorted(told, reverse=True)
 
 
 def test_imports_go_down() -> None:

@@ -1,4 +1,4 @@
-"""Runs the faults and prints their table; ends with status 1 if one was not survived."""
+"""Runs the faults by seed and writes a report of them; ends with status 1 if one was not survived, or a promise not kept."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import argparse
 import logging
 import sys
 import time
+from pathlib import Path
 
 from . import arena
 from .faults import FAULTS
-from .outcome import FULL, QUICK, SHORT, Outcome, Scale, table
+from .outcome import FULL, QUICK, SHORT, Row, Scale, as_json, as_text
 
 
 def main(arguments: list[str]) -> int:
@@ -18,22 +19,32 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--only", nargs="+", metavar="FAULT", choices=sorted(FAULTS), default=sorted(FAULTS))
     parser.add_argument("--quick", action="store_true", help="fewer runs and shorter watches")
     parser.add_argument("--short", action="store_true", help="the size that the test suite runs")
+    parser.add_argument(
+        "--report",
+        type=Path,
+        default=Path("chaos-report"),
+        metavar="NAME",
+        help="the report is NAME.txt, and NAME.json for programs (chaos-report)",
+    )
     parser.add_argument("--log", default="CRITICAL", help="the level of what is logged meanwhile")
     given = parser.parse_args(arguments)
     logging.basicConfig(level=given.log, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     scale = SHORT if given.short else QUICK if given.quick else FULL
-    rows = []
+    rows: list[Row] = []
     try:
         for name in FAULTS:
             if name in given.only:
                 rows.append(_run(name, given.seed, scale))
     finally:
         arena.close()
-    print(f"\nseed {given.seed}, {scale.name}\n\n{table(rows)}")
+    report = as_text(rows, given.seed, scale)
+    print(f"\n{report}")
+    given.report.with_suffix(".txt").write_text(f"{report}\n")
+    given.report.with_suffix(".json").write_text(as_json(rows, given.seed, scale) + "\n")
     return 0 if all(outcome.good for _, outcome, _ in rows) else 1
 
 
-def _run(name: str, seed: int, scale: Scale) -> tuple[str, Outcome, float]:
+def _run(name: str, seed: int, scale: Scale) -> Row:
     print(f"{name} …", flush=True)
     began = time.monotonic()
     outcome = FAULTS[name](seed, scale)

@@ -1,4 +1,4 @@
-"""Workers of a file are killed at random instants, by the hundred: under clients of theirs, and under a web server.
+"""Everything that can fail does, by the hundred: processes, their parts, the disk, the clock, the network, the server.
 
 What happens is in the package `durability`, beside this one.
 """
@@ -18,7 +18,37 @@ _STORMS = {
     "short": {"workflows": 60, "kills": 12},
 }
 _WEB_KILLS = {"full": 60, "quick": 12, "short": 3}
+_CAMPAIGNS = {  # so many campaigns, of so many faults each
+    "full": {"on_file": (6, 150), "on_server": (2, 75)},
+    "quick": {"on_file": (1, 100), "on_server": (1, 20)},
+    "short": {"on_file": (1, 20), "on_server": (1, 8)},
+}
 _FEW = 10
+
+
+def campaign_on_file(seed: int, scale: Scale) -> Outcome:
+    """Processes killed and stopped, disks full, failing, torn and cut off, clocks moved, while clients work on one file."""
+    if not _part("shim").is_here():
+        return Outcome(1, 0, troubles=("a campaign on a file needs Linux and a C compiler (cc)",))
+    return _campaigns("on_file", seed, scale)
+
+
+def campaign_on_server(seed: int, scale: Scale) -> Outcome:
+    """Processes killed and stopped, connections reset, frozen and silent, the server killed, while clients use a dev server."""
+    return _campaigns("on_server", seed, scale)
+
+
+def _campaigns(kind: str, seed: int, scale: Scale) -> Outcome:
+    rounds, faults = _CAMPAIGNS[scale.name][kind]
+    outcome = Outcome(0, 0)
+    for number in range(rounds):
+        found = getattr(_part("campaign"), kind)(1000 * seed + number, faults)
+        hits = found.faults.total()
+        troubles = tuple(f"campaign {found.seed}: {each}" for each in found.violations[:_FEW])
+        outcome += Outcome(
+            hits, 0 if troubles else hits, (), troubles, dict(found.faults), dict(found.checked)
+        )
+    return outcome
 
 
 def _part(name: str) -> Any:

@@ -35,6 +35,8 @@ FAULTS: dict[str, Fault] = {
     "bad-activities": bad_activities.all_of_them,
     "forks-loops-exits": exits.programs,
     "status-while-dying": answers.status_while_dying,
+    "campaign-on-file": durability.campaign_on_file,
+    "campaign-on-server": durability.campaign_on_server,
     "durability": durability.storm,
     "web-processes": durability.web,
 }

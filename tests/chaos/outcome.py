@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import platform
 import statistics
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -73,6 +76,10 @@ class Outcome:
     survived: int
     recoveries: tuple[float, ...] = ()
     troubles: tuple[str, ...] = ()
+    faults: Mapping[str, int] = field(default_factory=dict)
+    """How many faults of each kind there were, where one outcome is of several kinds."""
+    checked: Mapping[str, int] = field(default_factory=dict)
+    """How many acknowledgements and effects of each kind were checked afterwards."""
 
     @property
     def good(self) -> bool:
@@ -85,6 +92,8 @@ class Outcome:
             self.survived + other.survived,
             self.recoveries + other.recoveries,
             self.troubles + other.troubles,
+            Counter(self.faults) + Counter(other.faults),
+            Counter(self.checked) + Counter(other.checked),
         )
 
 
@@ -124,7 +133,67 @@ class Tally:
         return Outcome(self.tries, self.survived, tuple(self.recoveries), tuple(self.troubles))
 
 
-def table(rows: Iterable[tuple[str, Outcome, float]]) -> str:
+Row = tuple[str, Outcome, float]
+"""A fault's name, what became of it, and the seconds that took."""
+
+
+def faults_by_kind(rows: Sequence[Row]) -> Counter[str]:
+    """How many there were of each kind, over all."""
+    found: Counter[str] = Counter()
+    for name, outcome, _ in rows:
+        found.update(outcome.faults or {name: outcome.tries})
+    return found
+
+
+def checked_by_kind(rows: Sequence[Row]) -> Counter[str]:
+    """How many acknowledgements and effects were checked, over all."""
+    return sum((Counter(outcome.checked) for _, outcome, _ in rows), Counter())
+
+
+def as_text(rows: Sequence[Row], seed: int, scale: Scale) -> str:
+    """The report for people."""
+    faults, checked = faults_by_kind(rows), checked_by_kind(rows)
+    troubles = [f"- {name}: {trouble}" for name, outcome, _ in rows for trouble in outcome.troubles]
+    lines = [f"seed {seed}, {scale.name}", "", table(rows), "", f"{faults.total():,} faults:", ""]
+    lines += [f"{count:7,}  {name}" for name, count in faults.most_common()]
+    if checked:
+        lines += ["", f"{checked.total():,} acknowledgements and effects checked:", ""]
+        lines += [f"{count:7,}  {name}" for name, count in checked.most_common()]
+    lines += ["", f"{len(troubles)} violations" if troubles else "no violation", *troubles]
+    lines += ["", f"to repeat the faults: python -m tests.chaos --seed {seed}{_flag(scale)}"]
+    return "\n".join(lines)
+
+
+def _flag(scale: Scale) -> str:
+    return "" if scale.name == "full" else f" --{scale.name}"
+
+
+def as_json(rows: Sequence[Row], seed: int, scale: Scale) -> str:
+    """The report for programs."""
+    told = {
+        "seed": seed,
+        "scale": scale.name,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "faults": dict(faults_by_kind(rows)),
+        "checked": dict(checked_by_kind(rows)),
+        "scenarios": [
+            {
+                "name": name,
+                "tries": outcome.tries,
+                "survived": outcome.survived,
+                "recoveries": list(outcome.recoveries),
+                "violations": list(outcome.troubles),
+                "seconds": round(took, 1),
+            }
+            for name, outcome, took in rows
+        ],
+        "violations": sum(len(outcome.troubles) for _, outcome, _ in rows),
+    }
+    return json.dumps(told, indent=2)
+
+
+def table(rows: Iterable[Row]) -> str:
     """Fault, tries, survived, time to recover (median, max), and how long all of it took."""
     lines = [
         "| fault | tries | survived | recovery, median s | recovery, max s | took s |",

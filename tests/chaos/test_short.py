@@ -16,8 +16,16 @@ from .outcome import SHORT, Outcome
 
 # For the full run: each death of a process under load costs the task timeout, and what is done to the server's tasks by
 # kills under load, or by a link that is silent for a while, is a matter of the server's own limits. The short versions of the
-# last two are in tests/durability.
-_LONG = {"processes-killed-under-load", "kills-on-server", "black-hole", "durability", "web-processes"}
+# last four are in tests/durability.
+_LONG = {
+    "processes-killed-under-load",
+    "kills-on-server",
+    "black-hole",
+    "campaign-on-file",
+    "campaign-on-server",
+    "durability",
+    "web-processes",
+}
 
 # These count what the process holds, or judge how others get on, and want it for themselves.
 _ALONE = ["kills-in-memory", "status-while-dying", "workflow-code-hangs"]

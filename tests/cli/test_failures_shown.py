@@ -135,8 +135,8 @@ def test_the_whole_traceback_where_it_is_asked_for(
     assert "no carrier serves this address" in short
     assert line not in short
     assert line in whole
-    assert "activity_calls.py" in whole
-    assert "client/_operations.py" in whole
+    assert "_runtime/attempts.py" in whole
+    assert "client/_waiting.py" in whole
 
 
 def test_run_shows_failed_attempts_where_there_is_no_picture(tmp_path: Path) -> None:

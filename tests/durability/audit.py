@@ -29,6 +29,17 @@ class Written:
     """Which execution a token is of."""
     beats: dict[tuple[str, str], set[int]] = field(default_factory=lambda: defaultdict(set))
     resumed: list[tuple[str, str, int]] = field(default_factory=list)
+    at_begin: dict[tuple[str, str], float] = field(default_factory=dict)
+    """When the first attempt of an activity of a run began, by the machine's monotonic clock."""
+    at_end: dict[tuple[str, str], float] = field(default_factory=dict)
+    """When its last one had done its work."""
+
+    ends: dict[str, float] = field(default_factory=dict)
+    """When a run was last seen at work."""
+
+    def last_at(self, run_id: str) -> float:
+        """When a run was last seen at work, by the machine's monotonic clock; 0 if it never was."""
+        return self.ends.get(run_id, 0.0)
 
     @staticmethod
     def read(path: Path) -> Written:
@@ -36,13 +47,16 @@ class Written:
         for line in path.read_text().splitlines():
             said = json.loads(line)
             name = (said["run"], said["activity"], said["attempt"])
+            written.ends[said["run"]] = said["at"]
             match said["what"]:
                 case "begun":
                     written.begun[name] += 1
+                    written.at_begin.setdefault(name[:2], said["at"])
                     if said.get("come") is not None:
                         written.resumed.append((said["run"], said["activity"], said["come"]))
                 case "done":
                     written.done[said["token"]] = name
+                    written.at_end[name[:2]] = said["at"]
                 case "beat":
                     written.beats[name[:2]].add(said["place"])
         return written

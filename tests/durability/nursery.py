@@ -1,60 +1,79 @@
-"""A process that forks workers on a file: `python -m tests.durability.nursery PATH`; and who talks to it.
+"""A process that forks workers and clients: `python -m tests.durability.nursery TARGET`; and who talks to it.
 
 Importing Hourglass takes longer than a worker lives here. The nursery itself never opens the file and has no threads.
-Its lines: `fork` is answered by the child's process id, `kill PID` (by SIGKILL, and waited for) by the same. When its
-input ends it kills all that are left.
+Its lines: `fork ROLE ARGUMENT…` is answered by the child's process id, `kill PID` (by SIGKILL, and waited for) by the same,
+`gone` by the ids of those that have died by themselves. When its input ends it kills all that are left.
+
+A worker kills one of its own parts when it gets SIGUSR1.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 
 from hourglass import Client, Worker
+from hourglass._supervision import SupervisionError
 
-from . import work
+from . import trips, work
 
 ROOT = Path(__file__).resolve().parents[2]
+JOURNAL = "HOURGLASS_TEST_JOURNAL"
+"""The environment's name for the journal of clients."""
 
 
 class Nursery:
-    """Its parent's side. Ends all workers when the block ends."""
+    """Its parent's side. Ends all children when the block ends."""
 
-    def __init__(self, path: Path, notes: Path, log: Path) -> None:
+    def __init__(self, target: Path | str, notes: Path, log: Path, **environment: str) -> None:
         self.alive: list[int] = []
         self._log = log.open("ab")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.durability.nursery", str(path)],
+            [
+                sys.executable,
+                "-m",
+                "tests.durability.nursery",
+                target if isinstance(target, str) else f"local:{target}",
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
             cwd=ROOT,
-            env={**os.environ, work.NOTES: str(notes)},
+            env={**os.environ, work.NOTES: str(notes), **environment},
         )
 
-    def fork(self) -> int:
-        """Another worker, which begins to open the file."""
-        pid = self._ask("fork")
+    def fork(self, role: str = "worker", *arguments: str) -> int:
+        """Another child, which begins to work, or to ask."""
+        (pid,) = self._ask(" ".join(["fork", role, *arguments]))
         self.alive.append(pid)
         return pid
 
     def kill(self, pid: int) -> None:
         """By SIGKILL, and gone."""
         self.alive.remove(pid)
-        assert self._ask(f"kill {pid}") == pid
+        assert self._ask(f"kill {pid}") == [pid]
 
-    def _ask(self, line: str) -> int:
+    def bury(self) -> list[int]:
+        """Who has died by itself since this was asked last."""
+        gone = self._ask("gone")
+        self.alive = [pid for pid in self.alive if pid not in gone]
+        return gone
+
+    def _ask(self, line: str) -> list[int]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
-        return int(self._process.stdout.readline())
+        return [int(each) for each in self._process.stdout.readline().split()]
 
     def __enter__(self) -> Nursery:
         return self
@@ -70,41 +89,79 @@ class Nursery:
         self._log.close()
 
 
-def _serve(path: str) -> None:
-    """In a child."""
-    with Client.connect(f"local:{path}") as client:
-        Worker(client, workflows=work.WORKFLOWS, activities=work.ACTIVITIES, deadlock_timeout=None).start()
-        threading.Event().wait()
+# --- in the nursery -------------------------------------------------------------------------------------------
 
 
-def _fork(path: str) -> int:
+def _work(target: str, seed: str = "0", queue: str = "") -> None:
+    """In a child: a worker, which has one of its parts killed by each SIGUSR1."""
+    chance = random.Random(f"parts {seed}")
+    with Client.connect(target) as client:
+        options = {"task_queue": queue} if queue else {}
+        worker = Worker(
+            client,
+            **options,  # type: ignore[arg-type]
+            workflows=[*work.WORKFLOWS, *trips.WORKFLOWS],
+            activities=trips.ACTIVITIES,
+            deadlock_timeout=None,
+        )
+        worker.start()
+        while True:
+            signal.sigwait({signal.SIGUSR1})
+            try:
+                worker.tree.kill(chance.choice(sorted(worker.tree.paths())))
+            except SupervisionError:
+                pass  # it died by itself first
+
+
+def _travel(target: str, name: str) -> None:
+    """In a child: a client, until SIGTERM asks it to stop."""
+    from .clients import Journal, Traveller
+
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    with Client.connect(target) as client:
+        Traveller(client, Journal(Path(os.environ[JOURNAL]), name), name).go_on(stopped.is_set)
+    os._exit(0)
+
+
+_ROLES: dict[str, Callable[..., None]] = {"worker": _work, "client": _travel}
+
+
+def _fork(role: str, target: str, *arguments: str) -> int:
     pid = os.fork()
     if pid == 0:
         try:
             null = os.open(os.devnull, os.O_RDWR)
             os.dup2(null, 0)
             os.dup2(null, 1)
-            _serve(path)
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # a worker waits for it
+            _ROLES[role](target, *arguments)
         finally:
             os._exit(1)
     return pid
 
 
-def main(path: str) -> None:
+def main(target: str) -> None:
+    local = target.startswith("local:")
+    for name in ("_embedded.sharing.connection" if local else "_temporal.connection", "_runtime.processes"):
+        import_module(f"hourglass.{name}")  # here, once, and not in every child
     alive: set[int] = set()
     try:
         for line in sys.stdin:
             match line.split():
-                case ["fork"]:
-                    pid = _fork(path)
-                    alive.add(pid)
+                case ["fork", role, *arguments]:
+                    told = [_fork(role, target, *arguments)]
+                    alive.add(told[0])
                 case ["kill", text]:
-                    pid = int(text)
-                    alive.remove(pid)
-                    _end(pid)
+                    told = [int(text)]
+                    alive.remove(told[0])
+                    _end(told[0])
+                case ["gone"]:
+                    told = [pid for pid in alive if os.waitpid(pid, os.WNOHANG)[0]]
+                    alive.difference_update(told)
                 case _:
                     raise ValueError(line)
-            print(pid, flush=True)
+            print(*told, flush=True)
     finally:
         for pid in alive:
             _end(pid)

@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import threading
+import time
 import uuid
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +35,7 @@ def note(what: str, **more: Any) -> None:
         "activity": here.activity_id,
         "type": here.activity_type,
         "attempt": here.attempt,
+        "at": time.monotonic(),
         **more,
     }
     descriptor = os.open(os.environ[NOTES], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

@@ -10,8 +10,10 @@ from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.store import (
+    LAST_KEY,
     Change,
     DiskCondition,
+    DueRun,
     Refusal,
     ScheduleChange,
     ScheduleEntry,
@@ -109,8 +111,10 @@ class ScriptedStore:
     def find_request(self, workflow_id: str, request_id: str) -> str:
         return self._readable().find_request(workflow_id, request_id)
 
-    def due(self, until_ns: int, limit: int, after_ns: int = 0) -> Sequence[str]:
-        return self._readable().due(until_ns, limit, after_ns)
+    def due(
+        self, until_ns: int, limit: int, after_ns: int = 0, after_key: int = LAST_KEY
+    ) -> Sequence[DueRun]:
+        return self._readable().due(until_ns, limit, after_ns, after_key)
 
     def without_wake(self) -> Sequence[str]:
         return ()

@@ -247,7 +247,7 @@ async def changes_of_several_runs_are_one(place: Place) -> None:
     assert_kept(store, follower)
     assert store.current("a") == "a2"
     assert store.find_request("a", "r") == "a2"
-    assert list(store.due(NOW, 9)) == ["a2"]
+    assert [due.run_id for due in store.due(NOW, 9)] == ["a2"]
     store.close()
 
 
@@ -266,11 +266,11 @@ async def wake_times_are_found_in_order(place: Place) -> None:
     assert store.next_due_ns(AT_ONCE) == NOW + 1
     assert store.next_due_ns(NOW + 1) == NOW + 3
     assert store.next_due_ns(NOW + 3) == 0
-    assert list(store.due(NOW + 3, 9)) == ["b", "c", "a"]
-    assert list(store.due(NOW + 3, 2)) == ["b", "c"]
-    assert list(store.due(NOW + 2, 9, AT_ONCE)) == ["c"]
+    assert [due.run_id for due in store.due(NOW + 3, 9)] == ["b", "c", "a"]
+    assert [due.run_id for due in store.due(NOW + 3, 2)] == ["b", "c"]
+    assert [due.run_id for due in store.due(NOW + 2, 9, AT_ONCE)] == ["c"]
     await put(store, lives["b"].signal(wake_ns=0), lives["c"].signal(wake_ns=NOW + 9))
-    assert list(store.due(NOW + 9, 9)) == ["a", "c"]
+    assert [due.run_id for due in store.due(NOW + 9, 9)] == ["a", "c"]
     store.close()
     store = place.open()
     assert store.next_due_ns() == NOW + 3

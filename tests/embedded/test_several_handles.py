@@ -12,6 +12,7 @@ from tests.specs import made
 
 from hourglass._contract.handle import ActivityOk, ActivityTask, HandleConfig
 from hourglass._contract.service import QueryWorkflow, SignalWorkflow
+from hourglass._embedded.sharing.worker_peer import ProcessorUse, next_handicap
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
@@ -326,6 +327,50 @@ def test_a_worker_beside_a_busy_engine_gets_less() -> None:
         assert (len(world.seen), len(other.activations)) == (2, 6)
 
     run_async(body)
+
+
+def use(share: float, control: float) -> ProcessorUse:
+    found = ProcessorUse()
+    found.share, found.control = share, control
+    return found
+
+
+def after_looks(ours: ProcessorUse, *others: ProcessorUse) -> float:
+    """What the handicap comes to while the processes stay as they are."""
+    handicap = 1.0
+    for _ in range(40):
+        handicap = next_handicap(handicap, ours, others)
+    return handicap
+
+
+def test_what_the_engine_process_keeps_follows_what_keeps_it_busy() -> None:
+    """Code that computes is sent away while the engine's process is busier than the others; light code stays, for to send it
+    costs as much; a process that has time gets as much as the others; all of it is found again when the load changes.
+    """
+    computing, idle = use(1.0, 0.15), use(0.3, 0.1)
+    assert after_looks(computing, idle) > 10
+    assert after_looks(use(1.0, 0.15), use(1.0, 0.1)) == 1.0
+    light = after_looks(use(1.0, 0.6), use(0.4, 0.3))
+    assert light == after_looks(use(1.0, 0.6), idle, idle) < 0.5
+    assert next_handicap(light, computing, [idle]) >= 1.0
+    at_leisure = use(0.2, 0.15)
+    handicap = light
+    for _ in range(40):
+        handicap = next_handicap(handicap, at_leisure, [idle])
+    assert handicap == after_looks(at_leisure, idle) == 1.0
+
+
+def test_the_use_of_a_processor_follows_what_a_process_says() -> None:
+    """Seconds that were used, as a part of the time that passed; a clock that goes back, or an older process that says
+    nothing of its control loop, does no harm.
+    """
+    noted = ProcessorUse()
+    noted.note(5.0, 3.0)
+    assert (noted.share, noted.control) == (0.0, 0.0)
+    noted.note(1e9, 1e9)
+    assert 0.0 < noted.control == noted.share <= 1.0
+    noted.note(0.0, 0.0)
+    assert 0.0 <= noted.control == noted.share < 1.0
 
 
 def test_an_attempt_that_was_not_handed_out_is_not_lost() -> None:

@@ -217,7 +217,7 @@ def test_a_wake_time_is_always_exact_in_the_store() -> None:
         store = MemoryStore()
         world = await World.new(store=store, max_cached_workflows=0)
         run_id = (await world.start()).run_id
-        assert store.due(AT_ONCE, 9) == [run_id]
+        assert [due.run_id for due in store.due(AT_ONCE, 9)] == [run_id]
         await world.activation()
         act = made(
             c.ScheduleActivity,
@@ -229,7 +229,7 @@ def test_a_wake_time_is_always_exact_in_the_store() -> None:
             retry_policy=RetryRule(initial_interval=50.0, maximum_attempts=3),
         )
         await world.complete(run_id, act)
-        assert store.due(AT_ONCE, 9) == [run_id]  # offered
+        assert [due.run_id for due in store.due(AT_ONCE, 9)] == [run_id]  # offered
         item = await world.activity()
         await world.handle.complete_activity(ActivityDeferred(item.token))
         start = world.clock.now_ns()
@@ -241,7 +241,7 @@ def test_a_wake_time_is_always_exact_in_the_store() -> None:
         world.clock.advance(6)  # lost; tried again in 50 seconds
         assert store.next_due_ns() == start + 68 * 10**9
         world.clock.advance(50)
-        assert store.due(AT_ONCE, 9) == [run_id]
+        assert [due.run_id for due in store.due(AT_ONCE, 9)] == [run_id]
         await world.close()
 
     run_async(body)

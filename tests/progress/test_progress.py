@@ -10,7 +10,7 @@ import pytest
 from hourglass import workflow
 from hourglass.errors import UsageError, WorkflowFailedError, WorkflowParked
 from hourglass.progress import Progress, ProgressStream
-from hourglass.progress._following import MOST_AT_ONCE, MOST_BYTES, Buffer
+from hourglass.progress._buffer import MOST_AT_ONCE, MOST_BYTES, Buffer
 from hourglass.testing import Environment
 
 

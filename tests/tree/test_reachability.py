@@ -119,6 +119,14 @@ def test_a_busy_server_answers() -> None:
     assert reach.outage is None
 
 
+def test_who_was_busy_once_and_cannot_be_asked_is_not_lost() -> None:
+    """A file whose disk was full for a while: busy is no answer to whether it can be asked."""
+    reach = Reachability()
+    assert reach.refused(refusal("RESOURCE_EXHAUSTED"), 0.0)
+    assert not reach.refused(refusal("UNIMPLEMENTED"), 1.0)
+    assert reach.outage is None
+
+
 def test_what_is_not_ours_is_told_by_its_kind_only() -> None:
     """An exception of unknown origin may carry secrets."""
     reach = Reachability()

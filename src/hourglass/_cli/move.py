@@ -40,7 +40,7 @@ _PAUSE = 0.1
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RunMove:
     """What becomes of a run: `moves` or, once it is done, `moved`; `stays`, with the reason."""
 
     id: str
@@ -88,7 +88,7 @@ def move(
     if resolve(to).kind != "temporal":
         raise UsageError(f"--to is a Temporal server, such as localhost:7233, not {to!r}")
     loaded = load(code)
-    verdicts: list[Verdict] = []
+    verdicts: list[RunMove] = []
     with (
         connecting.connected(f"local:{path}", None) as here,
         connecting.connected(to, namespace) as there,
@@ -114,7 +114,7 @@ def _open_runs(client: Client, query: str) -> Iterator[WorkflowExecution]:
 _COLUMNS = (Column("ID"), Column("TYPE"), Column("VERDICT", whole=True), Column("WHY"))
 
 
-def _tell(verdicts: list[Verdict], path: str, to: str, done: bool) -> None:
+def _tell(verdicts: list[RunMove], path: str, to: str, done: bool) -> None:
     if not verdicts:
         console.show(f"no workflow is open in {path}")
         return
@@ -148,19 +148,19 @@ class _Mover:
         self._replayer = replayer
         self._mark = f"{MOVING}{there.target}"
 
-    def handle(self, run: WorkflowExecution, *, carry_out: bool) -> Verdict:
+    def handle(self, run: WorkflowExecution, *, carry_out: bool) -> RunMove:
         """What becomes of a run."""
         handle = self._here.get_workflow_handle(run.id, run_id=run.run_id)
         named = (run.id, run.run_id, run.workflow_type)
         try:
             self._check(run, handle)
             if not carry_out:
-                return Verdict(*named, "moves")
-            return Verdict(*named, "moved", f"goes on as run {self._move(run, handle)}")
+                return RunMove(*named, "moves")
+            return RunMove(*named, "moved", f"goes on as run {self._move(run, handle)}")
         except _Stays as stays:
-            return Verdict(*named, "stays", console.one_line(str(stays)))
+            return RunMove(*named, "stays", console.one_line(str(stays)))
         except HourglassError as error:
-            return Verdict(*named, "stays", console.one_line(str(error)))
+            return RunMove(*named, "stays", console.one_line(str(error)))
 
     def _check(self, run: WorkflowExecution, handle: WorkflowHandle[Any]) -> None:
         """Raise `_Stays` for a run that cannot move."""

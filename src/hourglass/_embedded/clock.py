@@ -37,6 +37,10 @@ _FEW = 64
 """So many cancelled callbacks may lie in the queue before they are swept out."""
 
 
+_AT_ONCE = 32
+"""So many callbacks that are due run before others get their turn: a hundred thousand timers may be set for one moment."""
+
+
 class _Clock(Protocol):
     longest_nap: float
 
@@ -89,12 +93,13 @@ class Naps:
 
     def _wake(self) -> None:
         self._timer = None
-        now, due = self._clock.now_ns(), self._due
-        while due and (due[0][0] <= now or due[0][2].fn is None):
+        now, due, called = self._clock.now_ns(), self._due, 0
+        while due and called < _AT_ONCE and (due[0][0] <= now or due[0][2].fn is None):
             _, _, nap = heapq.heappop(due)
             if nap.fn is None:
                 self._remains -= 1
             else:
+                called += 1
                 self.loop.call_soon(nap.end)  # not called here: one that raises must stop none of the others
         if due:
             self._set_timer(due[0][0])

@@ -171,7 +171,7 @@ class ChildHandle(asyncio.Task[R], Generic[R]):
         self._run.issue(CancelChildWorkflow(self._command.seq, reason), self._run.loop.fiber)
 
 
-class _Answer:
+class _AwaitedAnswer:
     """The pending answer to a signal or cancel request sent to another workflow."""
 
     __slots__ = ("future",)
@@ -244,7 +244,7 @@ async def signal_external(command: SignalExternalWorkflow) -> None:
     """Send a signal to another workflow and wait until it is delivered. `command` comes without its number."""
     run = require_fiber("signalling another workflow").run
     fiber, seq = run.loop.fiber, run.accumulator.number(SIGNAL)
-    answer = _Answer(run)
+    answer = _AwaitedAnswer(run)
     run.issue(msgspec.structs.replace(command, seq=seq), fiber, (SIGNAL, seq), answer)
     await _answered(run, answer.future.future, lambda _: run.issue(CancelSignalExternal(seq), fiber))
 
@@ -253,7 +253,7 @@ async def cancel_external(workflow_id: str, run_id: str, reason: str) -> None:
     """Ask another workflow to cancel and wait until the request is delivered."""
     run = require_fiber("cancelling another workflow").run
     seq = run.accumulator.number(CANCEL)
-    answer = _Answer(run)
+    answer = _AwaitedAnswer(run)
     command = RequestCancelExternal(seq=seq, workflow_id=workflow_id, run_id=run_id, reason=reason)
     run.issue(command, run.loop.fiber, (CANCEL, seq), answer)
     await answer.future.future

@@ -237,7 +237,7 @@ class LiveRun:
         """The fibers that have failed and whose result the workflow never asked for, in words."""
         return tuple(
             [
-                f"task {task.label} failed and nobody looked at it: {type(task.value).__name__}: {task.value}"
+                f"task {task.label} failed and no code looked at its result: {type(task.value).__name__}: {task.value}"
                 for task in self.failed_tasks or ()
                 if not task.looked_at
             ]

@@ -21,7 +21,7 @@ Headers: TypeAlias = dict[str, Payload]
 
 
 @dataclass(kw_only=True)
-class Call:
+class InterceptedCall:
     """A call on its way through a chain: its arguments, its headers, and how it goes on after the last interceptor."""
 
     args: list[Any] = field(default_factory=list, repr=False)
@@ -30,7 +30,7 @@ class Call:
 
 
 @dataclass(kw_only=True)
-class ExecuteWorkflowInput(Call):
+class ExecuteWorkflowInput(InterceptedCall):
     """The body of a workflow is to run. `type` is its type's name."""
 
     type: str
@@ -38,14 +38,14 @@ class ExecuteWorkflowInput(Call):
 
 
 @dataclass(kw_only=True)
-class HandleSignalInput(Call):
+class HandleSignalInput(InterceptedCall):
     """A signal is to be handled. What is read from a channel has no handler, and is not seen here."""
 
     signal: str
 
 
 @dataclass(kw_only=True)
-class HandleQueryInput(Call):
+class HandleQueryInput(InterceptedCall):
     """A query is to be answered."""
 
     id: str
@@ -53,7 +53,7 @@ class HandleQueryInput(Call):
 
 
 @dataclass(kw_only=True)
-class HandleUpdateInput(Call):
+class HandleUpdateInput(InterceptedCall):
     """An update is to be validated, or handled."""
 
     id: str
@@ -61,7 +61,7 @@ class HandleUpdateInput(Call):
 
 
 @dataclass(kw_only=True)
-class StartActivityInput(Call):
+class StartActivityInput(InterceptedCall):
     """An activity is to be scheduled. `settings` may be replaced by `msgspec.structs.replace`."""
 
     activity: str
@@ -69,7 +69,7 @@ class StartActivityInput(Call):
 
 
 @dataclass(kw_only=True)
-class StartLocalActivityInput(Call):
+class StartLocalActivityInput(InterceptedCall):
     """A local activity is to be scheduled."""
 
     activity: str
@@ -77,7 +77,7 @@ class StartLocalActivityInput(Call):
 
 
 @dataclass(kw_only=True)
-class StartChildWorkflowInput(Call):
+class StartChildWorkflowInput(InterceptedCall):
     """A child workflow is to be started. `options` are those of `workflow.ChildOptions`."""
 
     workflow: str
@@ -85,7 +85,7 @@ class StartChildWorkflowInput(Call):
 
 
 @dataclass(kw_only=True)
-class SignalChildWorkflowInput(Call):
+class SignalChildWorkflowInput(InterceptedCall):
     """A child is to be signalled."""
 
     signal: str
@@ -93,7 +93,7 @@ class SignalChildWorkflowInput(Call):
 
 
 @dataclass(kw_only=True)
-class SignalExternalWorkflowInput(Call):
+class SignalExternalWorkflowInput(InterceptedCall):
     """Another workflow is to be signalled."""
 
     signal: str
@@ -102,7 +102,7 @@ class SignalExternalWorkflowInput(Call):
 
 
 @dataclass(kw_only=True)
-class ContinueAsNewInput(Call):
+class ContinueAsNewInput(InterceptedCall):
     """The run is to end and begin anew. `options` are what `workflow.continue_as_new` was given by name."""
 
     workflow: str
@@ -110,7 +110,7 @@ class ContinueAsNewInput(Call):
 
 
 @dataclass(kw_only=True)
-class SleepInput(Call):
+class SleepInput(InterceptedCall):
     """The workflow is to wait, so many seconds."""
 
     duration: float
@@ -118,7 +118,7 @@ class SleepInput(Call):
 
 
 @dataclass(kw_only=True)
-class InfoInput(Call):
+class InfoInput(InterceptedCall):
     """The workflow asks who it is."""
 
 
@@ -202,7 +202,7 @@ class _LastOutbound(WorkflowOutboundInterceptor):
     def __init__(self) -> None:
         pass
 
-    def _go_on(self, input: Call) -> Any:
+    def _go_on(self, input: InterceptedCall) -> Any:
         return input._proceed(input)
 
     start_activity = start_local_activity = start_child_workflow = _go_on
@@ -218,7 +218,7 @@ class _LastInbound(WorkflowInboundInterceptor):
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
         self.outbound = outbound
 
-    def _go_on(self, input: Call) -> Any:
+    def _go_on(self, input: InterceptedCall) -> Any:
         return input._proceed(input)
 
     execute_workflow = handle_signal = handle_query = _go_on

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
-import linecache
-import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
+from hourglass._engine import built_in_queries
 from hourglass._engine.commands import AcceptUpdate, AnswerQuery, CompleteUpdate, RejectUpdate
-from hourglass._engine.context import LiveRun, Site, is_library, raised_at, returned_at
+from hourglass._engine.context import LiveRun, Site, raised_at, returned_at
 from hourglass._engine.definition import HandlerUnfinishedPolicy, MessageDefinition, MessageKind
 from hourglass._engine.events import QueryReceived, SignalReceived, UpdateReceived
 from hourglass._engine.fibers import (
@@ -41,7 +39,7 @@ from hourglass._engine.interception import (
 )
 from hourglass._engine.scheduler import PENDING, RESOLVED, Future
 from hourglass._engine.state import NOTHING
-from hourglass.converter import Payload, raw_payloads
+from hourglass.converter import raw_payloads
 from hourglass.errors import (
     Cancelled,
     CancelledError,
@@ -159,13 +157,6 @@ class ContinueAsNewError(BaseException):
 
 current_update: ContextVar[tuple[str, str] | None] = ContextVar("hourglass_update", default=None)
 """Id and name of the update whose handler a coroutine is, or that started it."""
-UNREAD_SIGNALS: Final = "__hourglass_unread_signals"
-"""A query that every run of ours answers: the signals that came and that neither a handler nor a channel took, by name."""
-
-ACTIVITY_STACKS: Final = "__hourglass_activity_stacks"
-"""Asks a run's worker where the activities stand that it executes for the run: for each its id, and the stack below it."""
-WAITED_FOR: Final = "the workflow waits for it"
-"""How a channel is described that a fiber reads from now."""
 
 
 class Handlers:
@@ -250,7 +241,7 @@ class Handlers:
             return ()
         unfinished = [each for each in map(self._described, (self.running or {}).items()) if each]
         notices = [
-            f"{count} of signal {name!r} came, and no handler took them and nobody read them"
+            f"{count} of signal {name!r} came, and no handler took them and no code read them"
             for name, count in ((name, len(waiting)) for name, waiting in self.run.state.signals.items())
             if count
         ]
@@ -482,20 +473,8 @@ class Handlers:
         """Answer a question. The handler may look at everything and change nothing."""
         run = self.run
         try:
-            if event.name == "__stack_trace":
-                return AnswerQuery(event.id, run.converter.encode(self.stack_trace()))
-            if event.name == "__enhanced_stack_trace":
-                return AnswerQuery(event.id, self.enhanced_stack_trace())
-            if event.name == "__temporal_workflow_metadata":
-                return AnswerQuery(event.id, self.metadata())
-            if event.name == UNREAD_SIGNALS:
-                unread = {name: len(waiting) for name, waiting in run.state.signals.items() if waiting}
-                return AnswerQuery(event.id, run.converter.encode(unread))
-            if event.name == ACTIVITY_STACKS:
-                look = run.settings.activity_stacks
-                return AnswerQuery(
-                    event.id, run.converter.encode("" if look is None else look(run.state.run_id))
-                )
+            if (told := built_in_queries.answer(event.name, run, self.known, self.receivers)) is not None:
+                return AnswerQuery(event.id, told)
             handler = self.find("query", event.name)
             if handler is None:
                 raise UsageError(
@@ -512,67 +491,6 @@ class Handlers:
             return AnswerQuery(event.id, run.converter.encode(fiber.value))
         except Exception as error:
             return AnswerQuery(event.id, failure=run.converter.to_failure(error))
-
-    def stack_trace(self) -> str:
-        """Where every fiber stands."""
-        parts = []
-        for line in self.run.lines:
-            frames = [(frame, frame.f_lineno) for frame in reversed(line.frames())]
-            if frames:
-                lines = traceback.StackSummary.extract(iter(frames)).format()
-                parts.append(f"{line.label}\n{''.join(lines)}")
-        return "\n".join(parts)
-
-    def enhanced_stack_trace(self) -> Payload:
-        """The same as data, with the author's source, the innermost frame first: Temporal's `EnhancedStackTrace`."""
-        stacks: list[dict[str, Any]] = []
-        sources: dict[str, dict[str, Any]] = {}
-        for line in self.run.lines:
-            locations = []
-            for frame in line.frames():
-                path, name = frame.f_code.co_filename, frame.f_code.co_name
-                internal = is_library(path)
-                if not internal:
-                    sources[path] = {"lineOffset": 0, "content": "".join(linecache.getlines(path))}
-                place = {"filePath": path, "line": frame.f_lineno, "column": -1, "functionName": name}
-                locations.append({**place, "internalCode": internal})
-            if locations:
-                stacks.append({"locations": locations})
-        document = {"sdk": {"name": "hourglass"}, "sources": sources, "stacks": stacks}
-        return Payload(
-            json.dumps(document).encode(),
-            "json/protobuf",
-            {"messageType": b"temporal.api.sdk.v1.EnhancedStackTrace"},
-        )
-
-    def metadata(self) -> Payload:
-        """What Temporal's UI shows of a workflow's definition."""
-
-        def described(kind: MessageKind) -> list[dict[str, str]]:
-            found = {
-                name or "": message.description
-                for (of, name), (message, _) in self.known.items()
-                if of == kind
-            }
-            if kind == "signal" and self.receivers is not None:  # channels that were read are signals, too
-                found |= {name: WAITED_FOR if waiting else "" for name, waiting in self.receivers.items()}
-            return [{"name": name, "description": found[name]} for name in sorted(found)]
-
-        document: dict[str, Any] = {
-            "definition": {
-                "type": self.run.state.workflow_type,
-                "queryDefinitions": described("query"),
-                "signalDefinitions": described("signal"),
-                "updateDefinitions": described("update"),
-            }
-        }
-        if self.run.notes.details:
-            document["currentDetails"] = self.run.notes.details
-        return Payload(
-            json.dumps(document).encode(),
-            "json/protobuf",
-            {"messageType": b"temporal.api.sdk.v1.WorkflowMetadata"},
-        )
 
 
 class HandlerFiber(FiberTask[None]):

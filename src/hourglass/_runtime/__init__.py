@@ -14,7 +14,7 @@ The tree:
     dispatch          from an engine to an answer: one job per item, which is also its entry in the book of work in flight
     codec_edge        a codec around a handle
     watchdog          looks for what should be impossible, and mends what stays so; whether the engine sees and answers us
-    work_log          what the log says of runs and attempts that fail, time out or are dropped; of runs that begin and end
+    work_log          what the log says of runs and attempts that fail, time out or are dropped; what metrics count of attempts
     worker_view       what a worker tells of itself, its states, Ctrl-C and SIGTERM
     status            the same over HTTP, `/live`, `/ready` and `/status`, and as metrics
 

@@ -30,14 +30,11 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from functools import partial
 from traceback import StackSummary
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from hourglass._contract.handle import (
-    ActivityDeferred,
-    ActivityOk,
     ActivityResult,
     ActivityTask,
-    AttemptCancelled,
     AttemptFailed,
 )
 from hourglass._runtime import work_log
@@ -64,6 +61,7 @@ from hourglass._runtime.portal import Mailbox
 from hourglass._runtime.process_pool import ProcessPool
 from hourglass._runtime.process_wire import refuse_in_script
 from hourglass._runtime.resolver import Resolver
+from hourglass._runtime.work_log import ActivityMetrics
 from hourglass.activity import ActivityDefinition
 from hourglass.activity._context import (
     PAYLOAD_LIMIT,
@@ -75,7 +73,6 @@ from hourglass.activity._context import (
 from hourglass.activity._options import LIVENESS_TIMEOUT
 from hourglass.converter import Converter
 from hourglass.metrics import Registry, default_registry
-from hourglass.metrics._samples import Labels, labels_of
 
 # --- limits and statistics -------------------------------------------------------------------------------------------
 
@@ -162,79 +159,6 @@ class Beats:
             return False
         definition = self._resolver.known_activity(task.activity_type)
         return definition is None or definition.beats_by_itself
-
-
-# --- metrics ---------------------------------------------------------------------------------------------------------
-
-
-_OUTCOMES: dict[type[ActivityResult], str] = {
-    ActivityOk: "completed",
-    AttemptFailed: "failed",
-    AttemptCancelled: "cancelled",
-    ActivityDeferred: "deferred",
-}
-
-
-class _Labels(NamedTuple):
-    """The series of one activity type: of its times, and of how its attempts ended."""
-
-    plain: Labels
-    outcomes: dict[type[ActivityResult], Labels]
-
-
-_BATCH = 256
-
-
-class ActivityMetrics:
-    """Counts the attempts of one queue: how many, how they ended, how long they took and waited.
-
-    Belongs to the control loop. Every step comes by here, so records are made in batches, unless a sink wants to hear of
-    each.
-    """
-
-    def __init__(self, registry: Registry, namespace: str, task_queue: str) -> None:
-        self._registry = registry
-        self._common = {"namespace": namespace, "task_queue": task_queue}
-        self._known: dict[str, _Labels] = {}
-        self._executions = registry.metric(
-            "hourglass_activity_executions", "counter", "Attempts of activities that have ended, by outcome."
-        )
-        self._seconds = registry.metric(
-            "hourglass_activity_execution_seconds", "histogram", "How long attempts of activities took.", "s"
-        )
-        self._waits = registry.metric(
-            "hourglass_activity_schedule_to_start_seconds",
-            "histogram",
-            "How long attempts waited in their task queue.",
-            "s",
-        )
-
-    def began(self, task: ActivityTask) -> None:
-        """An attempt begins."""
-        since, until = task.current_attempt_scheduled_time_ns or task.scheduled_time_ns, task.started_time_ns
-        if since and until and not task.is_local:
-            labels = self._known.get(task.activity_type) or self._labels(task.activity_type)
-            self._waits.pending.append((labels.plain, (until - since) / 1e9 if until > since else 0.0))
-            if self._registry.sinks:
-                self._waits.fold()
-
-    def ended(self, task: ActivityTask, result: ActivityResult, seconds: float) -> None:
-        """An attempt has ended, after so long."""
-        labels = self._known.get(task.activity_type) or self._labels(task.activity_type)
-        pending = self._executions.pending
-        pending.append((labels.outcomes[type(result)], 1))
-        self._seconds.pending.append((labels.plain, seconds))
-        if len(pending) >= _BATCH or self._registry.sinks:
-            for metric in (self._waits, self._executions, self._seconds):
-                metric.fold()
-
-    def _labels(self, activity_type: str) -> _Labels:
-        plain = {**self._common, "activity_type": activity_type}
-        outcomes = {kind: labels_of({**plain, "outcome": name}) for kind, name in _OUTCOMES.items()}
-        found = _Labels(labels_of(plain), outcomes)
-        if len(self._known) < 2000:  # names come from the wire: what is remembered is bounded
-            self._known[activity_type] = found
-        return found
 
 
 # --- the executor ----------------------------------------------------------------------------------------------------

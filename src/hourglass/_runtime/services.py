@@ -20,7 +20,7 @@ from hourglass._runtime import guarded
 from hourglass._runtime.cache import CacheLimits, Key, StateCache
 from hourglass._runtime.deaths import Deaths, close_deaths, open_deaths
 from hourglass._runtime.evaluation import Evaluations
-from hourglass._runtime.executors import ActivityExecutor, ActivityMetrics, ExecutorLimits
+from hourglass._runtime.executors import ActivityExecutor, ExecutorLimits
 from hourglass._runtime.guarded import Guarded
 from hourglass._runtime.hung import gil_watchdog
 from hourglass._runtime.lane import Lane
@@ -31,6 +31,7 @@ from hourglass._runtime.plan import Plan
 from hourglass._runtime.reporting import HeartbeatSender, ProgressSender, ResultSender
 from hourglass._runtime.targets import resolve
 from hourglass._runtime.watcher import Watcher
+from hourglass._runtime.work_log import ActivityMetrics
 from hourglass.errors import HourglassError, TargetError
 
 

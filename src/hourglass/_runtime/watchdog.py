@@ -383,6 +383,9 @@ class Reachability:
     def answered(self, now: float) -> None:
         """The engine knows us and our namespace."""
         self._has_answered = True
+        self._is_back(now)
+
+    def _is_back(self, now: float) -> None:
         outage, self.outage = self.outage, None
         if outage is not None:
             logger.info("the engine answers again, after %.0f s", now - outage.since)
@@ -391,7 +394,9 @@ class Reachability:
         """There was no answer, or not the right one. False: this engine cannot be asked, and counts as reachable."""
         status = error.status if isinstance(error, ServiceError) else "UNKNOWN"
         if status == _BUSY:
-            self.answered(now)
+            # It is there, but has not said whether it can be asked: a file whose disk was full for a while cannot, and would be
+            # taken for lost by its next answer.
+            self._is_back(now)
             return True
         if status in _CANNOT_BE_ASKED and not self._has_answered:
             self.outage = None

@@ -1,4 +1,5 @@
-"""What the log says of runs and of attempts of activities that do not end well: each is told once, where it ran.
+"""What the log says of runs and of attempts of activities that do not end well, each told once, where it ran; and what
+metrics count of attempts.
 
 An attempt that fails is a WARNING with the time of the next one; the last is an ERROR; one that the engine no longer waits
 for is a WARNING, and so is a run that fails. An error that its author called benign is told to DEBUG alone. What is told:
@@ -16,8 +17,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import NamedTuple
 
-from hourglass._contract.handle import ActivityTask, AttemptFailed
+from hourglass._contract.handle import (
+    ActivityDeferred,
+    ActivityOk,
+    ActivityResult,
+    ActivityTask,
+    AttemptCancelled,
+    AttemptFailed,
+)
 from hourglass._engine.commands import CancelRun, CompleteRun, ContinueAsNew, FailRun
 from hourglass._engine.events import RunStarted
 from hourglass._engine.retries import next_delay, retry_state
@@ -34,6 +43,8 @@ from hourglass.converter import (
 from hourglass.converter._data import causes
 from hourglass.converter._stacks import authors_frames
 from hourglass.errors import ApplicationErrorCategory, RetryState
+from hourglass.metrics import Registry
+from hourglass.metrics._samples import Labels, labels_of
 
 logger = logging.getLogger("hourglass.worker")
 runs = logging.getLogger("hourglass.runs")
@@ -247,3 +258,76 @@ def _limits(task: ActivityTask) -> str:
         if (limit := getattr(spec, name))
     ]
     return f" ({', '.join(given)})" if given else ""
+
+
+# --- metrics ---------------------------------------------------------------------------------------------------------
+
+
+_OUTCOMES: dict[type[ActivityResult], str] = {
+    ActivityOk: "completed",
+    AttemptFailed: "failed",
+    AttemptCancelled: "cancelled",
+    ActivityDeferred: "deferred",
+}
+
+
+class _Labels(NamedTuple):
+    """The series of one activity type: of its times, and of how its attempts ended."""
+
+    plain: Labels
+    outcomes: dict[type[ActivityResult], Labels]
+
+
+_BATCH = 256
+
+
+class ActivityMetrics:
+    """Counts the attempts of one queue: how many, how they ended, how long they took and waited.
+
+    Belongs to the control loop. Every step comes by here, so records are made in batches, unless a sink wants to hear of
+    each.
+    """
+
+    def __init__(self, registry: Registry, namespace: str, task_queue: str) -> None:
+        self._registry = registry
+        self._common = {"namespace": namespace, "task_queue": task_queue}
+        self._known: dict[str, _Labels] = {}
+        self._executions = registry.metric(
+            "hourglass_activity_executions", "counter", "Attempts of activities that have ended, by outcome."
+        )
+        self._seconds = registry.metric(
+            "hourglass_activity_execution_seconds", "histogram", "How long attempts of activities took.", "s"
+        )
+        self._waits = registry.metric(
+            "hourglass_activity_schedule_to_start_seconds",
+            "histogram",
+            "How long attempts waited in their task queue.",
+            "s",
+        )
+
+    def began(self, task: ActivityTask) -> None:
+        """An attempt begins."""
+        since, until = task.current_attempt_scheduled_time_ns or task.scheduled_time_ns, task.started_time_ns
+        if since and until and not task.is_local:
+            labels = self._known.get(task.activity_type) or self._labels(task.activity_type)
+            self._waits.pending.append((labels.plain, (until - since) / 1e9 if until > since else 0.0))
+            if self._registry.sinks:
+                self._waits.fold()
+
+    def ended(self, task: ActivityTask, result: ActivityResult, seconds: float) -> None:
+        """An attempt has ended, after so long."""
+        labels = self._known.get(task.activity_type) or self._labels(task.activity_type)
+        pending = self._executions.pending
+        pending.append((labels.outcomes[type(result)], 1))
+        self._seconds.pending.append((labels.plain, seconds))
+        if len(pending) >= _BATCH or self._registry.sinks:
+            for metric in (self._waits, self._executions, self._seconds):
+                metric.fold()
+
+    def _labels(self, activity_type: str) -> _Labels:
+        plain = {**self._common, "activity_type": activity_type}
+        outcomes = {kind: labels_of({**plain, "outcome": name}) for kind, name in _OUTCOMES.items()}
+        found = _Labels(labels_of(plain), outcomes)
+        if len(self._known) < 2000:  # names come from the wire: what is remembered is bounded
+            self._known[activity_type] = found
+        return found

@@ -20,7 +20,7 @@ from difflib import SequenceMatcher
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hourglass._engine.messages import ACTIVITY_STACKS, WAITED_FOR
+from hourglass._engine.built_in_queries import ACTIVITY_STACKS, WAITED_FOR
 from hourglass._engine.versions import VersioningBehavior
 from hourglass._history import events as h
 from hourglass._runtime.deaths import known_deaths

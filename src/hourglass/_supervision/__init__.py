@@ -35,7 +35,7 @@ from hourglass._supervision.exits import (
     StartFailed,
     SupervisionError,
 )
-from hourglass._supervision.node import LoopClock, MonotonicClock, TimerHandle
+from hourglass._supervision.node import Cancellable, LoopClock, MonotonicClock
 from hourglass._supervision.process import ChildView, Context, Down, Job, Monitor, Process, ProcessState
 from hourglass._supervision.registry import ProcessRegistry
 from hourglass._supervision.reports import Reports, SupervisionReport
@@ -47,6 +47,7 @@ __all__ = [
     "KILLED",
     "NORMAL",
     "SHUTDOWN",
+    "Cancellable",
     "ChildSpec",
     "ChildView",
     "Context",
@@ -72,7 +73,6 @@ __all__ = [
     "SupervisionReport",
     "Supervisor",
     "TaskSupervisor",
-    "TimerHandle",
     "Tree",
     "start_tree",
 ]

@@ -20,7 +20,7 @@ from hourglass._supervision.reports import ReportKind, Reports
 # Monotonic time and timers, as a part that tests replace. Nothing else in this package knows what time it is.
 
 
-class TimerHandle(Protocol):
+class Cancellable(Protocol):
     """Something that will happen, unless it is cancelled."""
 
     def cancel(self) -> None:
@@ -34,7 +34,7 @@ class MonotonicClock(Protocol):
         """The time."""
         ...
 
-    def call_later(self, delay: float, callback: Callable[[], object]) -> TimerHandle:
+    def call_later(self, delay: float, callback: Callable[[], object]) -> Cancellable:
         """Call back after so many seconds."""
         ...
 
@@ -46,7 +46,7 @@ class LoopClock:
         """The loop's monotonic time."""
         return asyncio.get_running_loop().time()
 
-    def call_later(self, delay: float, callback: Callable[[], object]) -> TimerHandle:
+    def call_later(self, delay: float, callback: Callable[[], object]) -> Cancellable:
         """A timer of the loop."""
         return asyncio.get_running_loop().call_later(delay, callback)
 
@@ -68,7 +68,7 @@ class Node:
         self.clock = clock or LoopClock()
         self.reports = reports or Reports()
         self._grace = grace
-        self._unwinding: dict[TaskDriver, TimerHandle | None] = {}
+        self._unwinding: dict[TaskDriver, Cancellable | None] = {}
         self._waiters: list[asyncio.Future[None]] = []
 
     def report(self, kind: ReportKind, path: str, reason: Exit | None = None, detail: str = "") -> None:

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from hourglass._supervision.driver import TaskDriver
 from hourglass._supervision.exits import KILLED, NORMAL, SHUTDOWN, DeadProcess, Exit, StartFailed, crash
-from hourglass._supervision.node import Node, TimerHandle, logger
+from hourglass._supervision.node import Cancellable, Node, logger
 from hourglass._supervision.spec import ChildSpec, ChildType, Shutdown, Start
 
 # --- what others see of a process --------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class Process:
         self._quiet = quiet
         self._monitors: dict[Monitor, None] | None = None
         self._waiters: list[asyncio.Future[None]] | None = None
-        self._timer: TimerHandle | None = None
+        self._timer: Cancellable | None = None
         self._terminate: Terminate | None = None
         self._terminating: TaskDriver | None = None
         self._failure: BaseException | None = None

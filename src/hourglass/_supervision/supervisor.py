@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from hourglass._supervision.exits import Exit, IntensityExceeded, StartFailed, crash
-from hourglass._supervision.node import MonotonicClock, TimerHandle
+from hourglass._supervision.node import Cancellable, MonotonicClock
 from hourglass._supervision.policy import (
     Escalate,
     History,
@@ -53,7 +53,7 @@ class ChildSlot:
         self.restarts = 0
         self._up_since: float | None = None
         self._failures = 0
-        self._timer: TimerHandle | None = None
+        self._timer: Cancellable | None = None
 
     def fill(self, process: Process) -> None:
         """A process takes the place."""

@@ -4,7 +4,7 @@ Must not know: engines. It uses the public client, the story and the replayer, a
 a function that can be called without a server (`pages`), the handlers (`reading`, `actions`) only ask and choose.
 
 server     serves the page: address, token, browser
-app        the routes, and how each is answered
+app        the routes, and how each is answered; server-sent events
 reading    what is read: the handlers of all pages
 actions    what is done: the handlers of all forms
 asked      what a request asks, from its address and its form
@@ -18,6 +18,5 @@ run_view   what the pages of one run are made of beyond its story: links, resets
 waterfall  the story of a run as rows of bars
 forms      from text in a form to the arguments of a workflow, a signal, an update
 bulk       one thing done to many runs, in the background, with its progress
-live       server-sent events: a page hears that what it shows has changed
 pages      pages from data: the only user of templates
 """

@@ -7,9 +7,12 @@ nothing is done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 from importlib.resources import files
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -19,11 +22,13 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from hourglass._ui import asked, live, security
+from hourglass._built_in import without_keepers
+from hourglass._ui import asked, finding, security
 from hourglass._ui.actions import PageActions
 from hourglass._ui.bulk import BulkOperations
-from hourglass._ui.reading import PageReads
+from hourglass._ui.reading import PageReads, task_queues, worker_facts
 from hourglass._ui.site import Site
+from hourglass.client import TaskQueueDescription
 from hourglass.errors import (
     HourglassError,
     ScheduleNotFoundError,
@@ -31,6 +36,90 @@ from hourglass.errors import (
     UsageError,
     WorkflowNotFoundError,
 )
+
+# --- server-sent events ---------------------------------------------------------------------------
+#
+# An event says only that what an open page shows has changed, and the page fetches it anew; so a page holds no second copy of the
+# truth, and one left open all day does not grow. What is compared is a short mark of the content (`mark_of`), asked for every
+# second while the page is open. That something is the matter is an event, too: the page says what it is, and that it is over.
+
+
+PAUSE = 1.0
+SELDOM = 2.0
+"""The same for what takes many questions: all task queues."""
+
+_SILENCE = 15.0
+
+Mark: TypeAlias = Callable[[], Awaitable[tuple[str, str]]]
+"""What a page shows, so short that it can be compared (a number of events, a hash); and what is the matter, if anything."""
+
+
+async def changes(
+    mark: Mark, gone: Callable[[], Awaitable[bool]], pause: float = PAUSE
+) -> AsyncIterator[bytes]:
+    """Events for one open page, until it is closed."""
+    known: str | None = None
+    told: str | None = None
+    quiet = 0.0
+    while not await gone():
+        found: str | None = None
+        try:
+            found, trouble = await mark()
+        except HourglassError as error:
+            trouble = str(error).partition("\n")[0]
+        if trouble != told:
+            yield event("trouble", {"message": trouble}) if trouble else event("well", {})
+            told, quiet = trouble, 0.0
+        if found is not None:
+            # The first one, too: what a page shows may have changed between its making and this connection.
+            if found != known:
+                yield event("change", {})
+                quiet = 0.0
+            known = found
+        await asyncio.sleep(pause)
+        quiet += pause
+        if quiet >= _SILENCE:  # so that a connection that has gone is noticed
+            yield b": still here\n\n"
+            quiet = 0.0
+
+
+def mark_of(site: Site, operations: BulkOperations, request: Request) -> str:
+    """What a page shows now, so short that it can be compared. Its address says which page: a run, an operation, the workers,
+    whether all is well and nothing else (`state`), or else a list.
+    """
+    client, params = site.client, request.query_params
+    if "state" in params:
+        return ""
+    if "run" in params:
+        found = client.get_workflow_handle(params.get("id", ""), run_id=params["run"]).describe()
+        pending = [(each.id, each.attempt, each.state) for each in found.pending_activities]
+        return f"{found.history_length} {found.status} {found.task_attempt} {pending}"
+    if "operation" in params:
+        operation = operations.find(int(params["operation"]))
+        return "" if operation is None else f"{operation.done} {operation.failed} {operation.ended}"
+    if "workers" in params:
+        return f"{[_queue(each) for each in task_queues(client)]} {[worker_facts(each) for each in site.workers()]}"
+    search, now = asked.search(request), datetime.now(UTC)
+    page = client.list_page(without_keepers(finding.filter_of(search, now)), page_size=finding.PAGE_SIZE)
+    return f"{[(each.run_id, each.status) for each in page.items]} {finding.counts(client, search, now)}"
+
+
+def _queue(queue: TaskQueueDescription) -> TaskQueueDescription:
+    """Without when its pollers were last seen: that is always another moment."""
+    tasks, activities = (
+        tuple(replace(each, last_seen=None) for each in pollers)
+        for pollers in (queue.workflow_pollers, queue.activity_pollers)
+    )
+    return replace(queue, workflow_pollers=tasks, activity_pollers=activities)
+
+
+def event(name: str, data: object) -> bytes:
+    """One event, as it travels."""
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
+
+
+# --- the routes -----------------------------------------------------------------------------------
+
 
 T = TypeVar("T")
 
@@ -94,11 +183,11 @@ class PageApp:
         """Events for an open page: what it shows has changed."""
 
         async def mark() -> tuple[str, str]:
-            found = await self._unless_away(lambda: live.mark(self._site, self.operations, request))
+            found = await self._unless_away(lambda: mark_of(self._site, self.operations, request))
             return found, self._site.pulse.health().notice
 
-        pause = live.SELDOM if "workers" in request.query_params else live.PAUSE
-        events = live.changes(mark, request.is_disconnected, pause)
+        pause = SELDOM if "workers" in request.query_params else PAUSE
+        events = changes(mark, request.is_disconnected, pause)
         return StreamingResponse(events, media_type="text/event-stream")
 
     async def failed(self, request: Request, error: Exception) -> Response:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
-from hourglass._engine.messages import UNREAD_SIGNALS
+from hourglass._engine.built_in_queries import UNREAD_SIGNALS
 from hourglass._history.events import HistoryEvent
 from hourglass._story.asking import WhyContext
 from hourglass._story.spans import Story

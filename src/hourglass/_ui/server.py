@@ -1,7 +1,7 @@
 """Serves the page: address, token, browser.
 
-On loopback no token is needed: whoever can reach it can read the file, too. Any other address needs one, given or made here, and
-said once on the terminal.
+On loopback no token is needed: a user who can reach it can read the file, too. Any other address needs one, given or made
+here, and said once on the terminal.
 """
 
 from __future__ import annotations

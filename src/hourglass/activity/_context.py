@@ -31,7 +31,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from hourglass._engine.interception import Call, Headers
+from hourglass._engine.interception import Headers, InterceptedCall
 from hourglass._engine.options import RetryPolicy
 from hourglass._engine.specs import Payloads
 from hourglass.converter import Converter, Payload, default_converter
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class ExecuteActivityInput(Call):
+class ExecuteActivityInput(InterceptedCall):
     """An activity is to run. `activity.info()` says more about the attempt."""
 
     activity: str
@@ -234,7 +234,8 @@ class Resources:
     """What all activities of a worker share: objects, and what functions open when the worker starts. Found by their type.
 
     A function (or a class) is called without arguments and returns a context manager, which is entered then and left
-    when the worker has ended; anything else is a resource as it is. Whoever opened something else closes it.
+    when the worker has ended; anything else is a resource as it is, and is closed by the
+    author, who opened it.
     """
 
     def __init__(self, given: Sequence[Any] = (), around: Sequence[Callable[[], object]] = ()) -> None:

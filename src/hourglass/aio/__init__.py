@@ -7,15 +7,17 @@
 A program that was written for temporalio runs here with its imports changed, `temporalio` to `hourglass.aio`: `hourglass port
 FILE` shows the difference. What is not here is refused by name where it is imported. Each module has the name of its counterpart:
 
-    activity    `@activity.defn`, and what is called inside an activity
-    client      `Client`, handles, schedules
-    common      retry policies, priorities, keys of search attributes, versions
-    envconfig   where to connect to, from the environment
-    exceptions  failures
-    testing     a local engine as `async with`, and activities on their own
-    worker      `Worker`, awaited
-    workflow    `@workflow.defn`, and what is awaited inside a workflow
-    _values     how arguments and options are given there
+    activity     `@activity.defn`, and what is called inside an activity
+    client       `Client`, handles, schedules
+    common       retry policies, priorities, keys of search attributes, versions
+    envconfig    where to connect to, from the environment
+    exceptions   failures
+    testing      a local engine as `async with`, and activities on their own
+    worker       `Worker`, awaited
+    workflow     `@workflow.defn`, and what is awaited inside a workflow
+    _activities  what `workflow` has for activities and steps
+    _children    the same for children and other workflows
+    _values      how arguments and options are given there
 """
 
 from __future__ import annotations

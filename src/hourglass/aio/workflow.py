@@ -11,50 +11,35 @@ workflow, `hourglass.workflow.run_async` in plain code, `await hourglass.workflo
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import (
     Any,
-    Generic,
     Literal,
     NoReturn,
-    Protocol,
-    TypedDict,
     TypeVar,
     TypeVarTuple,
-    Unpack,
-    cast,
     overload,
 )
 
-import msgspec
-
 from hourglass._engine import awaited
 from hourglass._engine.awaited import ActivityHandle
-from hourglass._engine.commands import SignalExternalWorkflow
-from hourglass._engine.context import LiveRun, require_run
+from hourglass._engine.context import require_run
 from hourglass._engine.definition import HandlerUnfinishedPolicy
-from hourglass._engine.fibers import Bridge, bridged_wait, require_fiber
+from hourglass._engine.fibers import require_fiber
 from hourglass._engine.interception import (
-    SignalChildWorkflowInput,
-    SignalExternalWorkflowInput,
     SleepInput,
-    StartChildWorkflowInput,
 )
 from hourglass._engine.messages import ContinueAsNewError
-from hourglass._engine.operations import drop_step, keep_step, start_intercepted
 from hourglass._engine.options import (
     Duration,
     RetryPolicy,
-    check_text,
     optional_seconds,
     seconds,
 )
 from hourglass._engine.specs import (
     ActivityCancellationType,
-    IdReusePolicy,
     ParentClosePolicy,
 )
 from hourglass._engine.specs import ChildCancellationType as ChildWorkflowCancellationType
@@ -63,9 +48,30 @@ from hourglass._engine.versions import (
     VersioningBehavior,
     WorkerDeploymentVersion,
 )
-from hourglass.activity import Activity
-from hourglass.activity._options import FOREIGN_DEFAULTS, settings_with
-from hourglass.aio._values import given_options, given_values
+from hourglass.aio._activities import (
+    ActivityConfig,
+    execute_activity,
+    execute_activity_method,
+    execute_local_activity,
+    execute_local_activity_method,
+    start_activity,
+    start_activity_method,
+    start_local_activity,
+    start_local_activity_method,
+    step,
+)
+from hourglass.aio._children import (
+    ChildWorkflowConfig,
+    ChildWorkflowHandle,
+    ExternalWorkflowHandle,
+    bridging,
+    execute_child_workflow,
+    get_external_workflow_handle,
+    get_external_workflow_handle_for,
+    outward,
+    start_child_workflow,
+)
+from hourglass.aio._values import given_values
 from hourglass.aio.common import Priority
 from hourglass.converter import SearchAttributes
 from hourglass.errors import NondeterminismError, UsageError
@@ -136,10 +142,7 @@ from hourglass.workflow import defn as _defn
 from hourglass.workflow import last_completion_result as get_last_completion_result
 from hourglass.workflow import last_failure as get_last_failure
 from hourglass.workflow import unsafe as _unsafe
-from hourglass.workflow._calls import StepOptions, begin_step, check_step
-from hourglass.workflow._children import check_options, child_command
 from hourglass.workflow._facts import BasicInfo, facts_of
-from hourglass.workflow._references import given_message, given_workflow
 
 __all__ = [
     "ActivityCancellationType",
@@ -282,446 +285,6 @@ def defn(
     return decorate if cls is None else decorate(cls)
 
 
-# --- activities -------------------------------------------------------------------------------------------------------
-
-
-class ActivityConfig(TypedDict, total=False):
-    """What can be said about one call of an activity. A duration is a `timedelta` or seconds."""
-
-    task_queue: str | None
-    schedule_to_close_timeout: Duration | None
-    schedule_to_start_timeout: Duration | None
-    start_to_close_timeout: Duration | None
-    heartbeat_timeout: Duration | None
-    local_retry_threshold: Duration | None
-    retry_policy: RetryPolicy | None
-    cancellation_type: ActivityCancellationType
-    activity_id: str | None
-    summary: str | None
-    priority: Priority
-
-
-class _ExecuteActivity(Protocol):
-    @overload
-    async def __call__(
-        self,
-        activity: str,
-        /,
-        *given: Any,
-        args: Sequence[Any] = (),
-        result_type: Any = Any,
-        **options: Unpack[ActivityConfig],
-    ) -> Any: ...
-    @overload
-    async def __call__(
-        self, activity: Callable[[*Ts], Awaitable[R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
-    ) -> R: ...
-    @overload
-    async def __call__(
-        self, activity: Callable[[*Ts], R], /, *given: *Ts, **options: Unpack[ActivityConfig]
-    ) -> R: ...
-    @overload
-    async def __call__(
-        self,
-        activity: Callable[..., Awaitable[R]],
-        /,
-        *,
-        args: Sequence[Any],
-        **options: Unpack[ActivityConfig],
-    ) -> R: ...
-    @overload
-    async def __call__(
-        self, activity: Callable[..., R], /, *, args: Sequence[Any], **options: Unpack[ActivityConfig]
-    ) -> R: ...
-
-
-class _StartActivity(Protocol):
-    @overload
-    def __call__(
-        self,
-        activity: str,
-        /,
-        *given: Any,
-        args: Sequence[Any] = (),
-        result_type: Any = Any,
-        **options: Unpack[ActivityConfig],
-    ) -> ActivityHandle[Any]: ...
-    @overload
-    def __call__(
-        self, activity: Callable[[*Ts], Awaitable[R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
-    ) -> ActivityHandle[R]: ...
-    @overload
-    def __call__(
-        self, activity: Callable[[*Ts], R], /, *given: *Ts, **options: Unpack[ActivityConfig]
-    ) -> ActivityHandle[R]: ...
-    @overload
-    def __call__(
-        self,
-        activity: Callable[..., Awaitable[R]],
-        /,
-        *,
-        args: Sequence[Any],
-        **options: Unpack[ActivityConfig],
-    ) -> ActivityHandle[R]: ...
-    @overload
-    def __call__(
-        self, activity: Callable[..., R], /, *, args: Sequence[Any], **options: Unpack[ActivityConfig]
-    ) -> ActivityHandle[R]: ...
-
-
-class _StartMethod(Protocol):
-    """A method of a class whose instance the worker has: `Billing.charge`, its `self` left out."""
-
-    @overload
-    def __call__(
-        self, activity: Callable[[Any, *Ts], Awaitable[R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
-    ) -> ActivityHandle[R]: ...
-    @overload
-    def __call__(
-        self, activity: Callable[[Any, *Ts], R], /, *given: *Ts, **options: Unpack[ActivityConfig]
-    ) -> ActivityHandle[R]: ...
-    @overload
-    def __call__(
-        self,
-        activity: Callable[..., Awaitable[R]],
-        /,
-        *,
-        args: Sequence[Any],
-        **options: Unpack[ActivityConfig],
-    ) -> ActivityHandle[R]: ...
-    @overload
-    def __call__(
-        self, activity: Callable[..., R], /, *, args: Sequence[Any], **options: Unpack[ActivityConfig]
-    ) -> ActivityHandle[R]: ...
-
-
-class _ExecuteMethod(Protocol):
-    @overload
-    async def __call__(
-        self, activity: Callable[[Any, *Ts], Awaitable[R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
-    ) -> R: ...
-    @overload
-    async def __call__(
-        self, activity: Callable[[Any, *Ts], R], /, *given: *Ts, **options: Unpack[ActivityConfig]
-    ) -> R: ...
-    @overload
-    async def __call__(
-        self,
-        activity: Callable[..., Awaitable[R]],
-        /,
-        *,
-        args: Sequence[Any],
-        **options: Unpack[ActivityConfig],
-    ) -> R: ...
-    @overload
-    async def __call__(
-        self, activity: Callable[..., R], /, *, args: Sequence[Any], **options: Unpack[ActivityConfig]
-    ) -> R: ...
-
-
-def _begin(
-    activity: Any, given: tuple[Any, ...], options: dict[str, Any], *, local: bool
-) -> ActivityHandle[Any]:
-    values = given_values(given, options.pop("args", ()))
-    said = given_options(options)
-    if isinstance(activity, Activity):
-        chosen = activity.options(**said) if said else activity
-        run = require_fiber("starting activity", activity.name).run
-        return cast(
-            ActivityHandle[Any], chosen._start(run, values, {}, local=local, start=awaited.start_activity)
-        )
-    if not isinstance(activity, str):
-        raise UsageError(
-            f"an activity is given by its name or as a function decorated with @activity.defn, not {activity!r}"
-        )
-    run = require_fiber("starting activity", activity).run
-    result_type = said.pop("result_type", Any)
-    settings = settings_with(FOREIGN_DEFAULTS, said, f"activity {activity}")
-    if run.outbound is None:
-        payloads = run.converter.encode_all(values)
-        return awaited.start_activity(activity, payloads, settings, result_type, local=local)
-    return cast(
-        ActivityHandle[Any],
-        start_intercepted(
-            run.outbound,
-            activity,
-            list(values),
-            settings,
-            result_type,
-            run.converter.encode_all,
-            local=local,
-            start=awaited.start_activity,
-        ),
-    )
-
-
-def _start_activity(activity: Any, /, *given: Any, **options: Any) -> ActivityHandle[Any]:
-    """Begin an activity; the handle is a task of asyncio's."""
-    return _begin(activity, given, options, local=False)
-
-
-async def _execute_activity(activity: Any, /, *given: Any, **options: Any) -> Any:
-    """Run an activity and wait for its result."""
-    return await _begin(activity, given, options, local=False)
-
-
-def _start_local_activity(activity: Any, /, *given: Any, **options: Any) -> ActivityHandle[Any]:
-    """Begin a short activity on this very worker; the handle is a task of asyncio's."""
-    return _begin(activity, given, options, local=True)
-
-
-async def _execute_local_activity(activity: Any, /, *given: Any, **options: Any) -> Any:
-    """Run a short activity on this very worker, within the workflow task, and wait for its result."""
-    return await _begin(activity, given, options, local=True)
-
-
-start_activity = cast(_StartActivity, _start_activity)
-execute_activity = cast(_ExecuteActivity, _execute_activity)
-start_local_activity = cast(_StartActivity, _start_local_activity)
-execute_local_activity = cast(_ExecuteActivity, _execute_local_activity)
-start_activity_method = cast(_StartMethod, _start_activity)
-execute_activity_method = cast(_ExecuteMethod, _execute_activity)
-start_local_activity_method = cast(_StartMethod, _start_local_activity)
-execute_local_activity_method = cast(_ExecuteMethod, _execute_local_activity)
-
-
-@overload
-async def step(
-    fn: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, name: str | None = None, **options: Unpack[StepOptions]
-) -> R: ...
-@overload
-async def step(
-    fn: Callable[[*Ts], R], /, *args: *Ts, name: str | None = None, **options: Unpack[StepOptions]
-) -> R: ...
-async def step(fn: Any, /, *args: Any, name: str | None = None, **options: Any) -> Any:  # type: ignore[misc]
-    """Run any function durably, without a declaration, as `hourglass.workflow.step` does. Not in temporalio."""
-    run = require_fiber("workflow.step").run
-    if isinstance(fn, Activity):
-        check_step(options, fn, name)
-        return await _begin(fn, args, options, local=True)
-    kept = ""
-
-    def start(definition: Any, type: str, arguments: Any, settings: Any, *rest: Any, **more: Any) -> Any:
-        nonlocal kept
-        kept = keep_step(run, definition, settings)
-        said = msgspec.structs.replace(settings, activity_id=kept)
-        return awaited.start_activity(type, arguments, said, *rest, **{**more, "local": True})
-
-    try:
-        result = await begin_step(run, fn, args, name, options, start)
-    except Exception:
-        drop_step(run, kept)
-        raise
-    # Not in a `finally`: a coroutine that is dropped from the cache still wants the step's result.
-    drop_step(run, kept)
-    return result
-
-
-# --- children ---------------------------------------------------------------------------------------------------------
-
-
-class ChildWorkflowConfig(TypedDict, total=False):
-    """How a child workflow is started. A duration is a `timedelta` or seconds."""
-
-    id: str | None
-    task_queue: str | None
-    cancellation_type: ChildWorkflowCancellationType
-    parent_close_policy: ParentClosePolicy
-    execution_timeout: Duration | None
-    run_timeout: Duration | None
-    task_timeout: Duration | None
-    id_reuse_policy: IdReusePolicy
-    retry_policy: RetryPolicy | None
-    cron_schedule: str
-    memo: Mapping[str, Any] | None
-    search_attributes: SearchAttributes | None
-    static_summary: str | None
-    static_details: str | None
-    priority: Priority
-
-
-class ChildWorkflowHandle(awaited.ChildHandle[R], Generic[R]):
-    """A child workflow that has started: a task of asyncio's whose result is the child's, and which can be signalled."""
-
-    @overload
-    async def signal(self, signal: str, /, *given: Any, args: Sequence[Any] = ()) -> None: ...
-    @overload
-    async def signal(self, signal: Callable[[*Ts], Any], /, *given: *Ts) -> None: ...
-    @overload
-    async def signal(self, signal: Callable[..., Any], /, *, args: Sequence[Any]) -> None: ...
-    async def signal(self, signal: Any, /, *given: Any, args: Sequence[Any] = ()) -> None:  # type: ignore[misc]
-        """Send the child a signal and wait until it is delivered."""
-        run, message = self._run, given_message("signal", signal)
-
-        async def send(call: SignalChildWorkflowInput) -> None:
-            await awaited.signal_external(
-                SignalExternalWorkflow(
-                    seq=0,
-                    workflow_id=call.child_workflow_id,
-                    signal_name=call.signal,
-                    is_child=True,
-                    arguments=message.encode(run.converter, call.args),
-                    headers=call.headers,
-                )
-            )
-
-        call = SignalChildWorkflowInput(
-            signal=message.name,
-            child_workflow_id=self.id,
-            args=list(given_values(given, args)),
-            _proceed=_bridging(send),
-        )
-        await _outward(run, send, call, "signal_child_workflow")
-
-    def __repr__(self) -> str:
-        return f"<child workflow {self._command.workflow_type} {self.id}>"
-
-
-@overload
-async def start_child_workflow(
-    workflow: str,
-    /,
-    *given: Any,
-    args: Sequence[Any] = (),
-    result_type: Any = None,
-    **options: Unpack[ChildWorkflowConfig],
-) -> ChildWorkflowHandle[Any]: ...
-@overload
-async def start_child_workflow(
-    workflow: Callable[[*Ts], R], /, *given: *Ts, **options: Unpack[ChildWorkflowConfig]
-) -> ChildWorkflowHandle[R]: ...
-@overload
-async def start_child_workflow(
-    workflow: Callable[..., R], /, *, args: Sequence[Any], **options: Unpack[ChildWorkflowConfig]
-) -> ChildWorkflowHandle[R]: ...
-async def start_child_workflow(  # type: ignore[misc]
-    workflow: Any, /, *given: Any, args: Sequence[Any] = (), result_type: Any = None, **options: Any
-) -> Any:
-    """Start a child workflow, given as its run method or its name, and wait until it has started.
-
-    Raises `WorkflowAlreadyStartedError` where its id is taken. `result_type` is for workflows given by name.
-    """
-    live = require_fiber("starting a child workflow").run
-    target = given_workflow(workflow)
-    return_type = target.return_type if result_type is None else result_type
-    said = given_options(options)
-    check_options(said, f"workflow {target.name}")
-
-    async def start(call: StartChildWorkflowInput) -> Any:
-        payloads = target.encode(live.converter, call.args)
-        command = child_command(live, call.workflow, payloads, call.options, call.headers)
-        return await awaited.start_child(command, return_type, ChildWorkflowHandle)
-
-    call = StartChildWorkflowInput(
-        workflow=target.name, args=list(given_values(given, args)), options=said, _proceed=_bridging(start)
-    )
-    return await _outward(live, start, call, "start_child_workflow")
-
-
-@overload
-async def execute_child_workflow(
-    workflow: str,
-    /,
-    *given: Any,
-    args: Sequence[Any] = (),
-    result_type: Any = None,
-    **options: Unpack[ChildWorkflowConfig],
-) -> Any: ...
-@overload
-async def execute_child_workflow(
-    workflow: Callable[[*Ts], R], /, *given: *Ts, **options: Unpack[ChildWorkflowConfig]
-) -> R: ...
-@overload
-async def execute_child_workflow(
-    workflow: Callable[..., R], /, *, args: Sequence[Any], **options: Unpack[ChildWorkflowConfig]
-) -> R: ...
-async def execute_child_workflow(workflow: Any, /, *given: Any, **options: Any) -> Any:  # type: ignore[misc]
-    """Run a child workflow and wait for its result. Raises `ChildWorkflowError` if it did not complete."""
-    return await (await start_child_workflow(workflow, *given, **options))
-
-
-# --- other workflows --------------------------------------------------------------------------------------------------
-
-
-class ExternalWorkflowHandle(Generic[T]):
-    """A workflow that is not a child of this one. Made by `get_external_workflow_handle`."""
-
-    def __init__(self, id: str, run_id: str | None) -> None:
-        self.id = id
-        self.run_id = run_id
-
-    @overload
-    async def signal(self, signal: str, /, *given: Any, args: Sequence[Any] = ()) -> None: ...
-    @overload
-    async def signal(self, signal: Callable[[*Ts], Any], /, *given: *Ts) -> None: ...
-    @overload
-    async def signal(self, signal: Callable[..., Any], /, *, args: Sequence[Any]) -> None: ...
-    async def signal(self, signal: Any, /, *given: Any, args: Sequence[Any] = ()) -> None:  # type: ignore[misc]
-        """Send a signal and wait until it is delivered. Raises `ApplicationError` where there is no such workflow."""
-        run = require_fiber("signalling another workflow").run
-        message = given_message("signal", signal)
-
-        async def send(call: SignalExternalWorkflowInput) -> None:
-            await awaited.signal_external(
-                SignalExternalWorkflow(
-                    seq=0,
-                    workflow_id=call.workflow_id,
-                    run_id=call.workflow_run_id or "",
-                    signal_name=call.signal,
-                    arguments=message.encode(run.converter, call.args),
-                    headers=call.headers,
-                )
-            )
-
-        call = SignalExternalWorkflowInput(
-            signal=message.name,
-            workflow_id=self.id,
-            workflow_run_id=self.run_id,
-            args=list(given_values(given, args)),
-            _proceed=_bridging(send),
-        )
-        await _outward(run, send, call, "signal_external_workflow")
-
-    async def cancel(self, reason: str = "") -> None:
-        """Ask the workflow to cancel and wait until the request is delivered, not until it has cancelled."""
-        await awaited.cancel_external(self.id, self.run_id or "", check_text(reason, "reason"))
-
-    def __repr__(self) -> str:
-        return f"<external workflow {self.id}>"
-
-
-def get_external_workflow_handle(
-    workflow_id: str, *, run_id: str | None = None
-) -> ExternalWorkflowHandle[Any]:
-    """A handle to another workflow, or with `run_id` to that run alone. Does not ask whether it exists."""
-    require_fiber("workflow.get_external_workflow_handle")
-    if not isinstance(workflow_id, str) or not workflow_id:
-        raise UsageError("the id of a workflow must be a text that is not empty")
-    check_text(workflow_id, "the id of a workflow")
-    check_text(run_id or "", "run_id")
-    return ExternalWorkflowHandle(workflow_id, run_id)
-
-
-def get_external_workflow_handle_for(
-    workflow: Callable[..., Any], workflow_id: str, *, run_id: str | None = None
-) -> ExternalWorkflowHandle[Any]:
-    """The same; `workflow` is for readers alone."""
-    return get_external_workflow_handle(workflow_id, run_id=run_id)
-
-
-def _bridging(send: Callable[[Any], Coroutine[Any, Any, T]]) -> Callable[[Any], T]:
-    """The end of a chain of interceptors, which are plain, where the call itself is a coroutine."""
-    return lambda call: cast(T, bridged_wait(send(call)))
-
-
-async def _outward(run: LiveRun, send: Callable[[Any], Coroutine[Any, Any, T]], call: Any, method: str) -> T:
-    """A call that goes out, through the interceptors where there are any; without a turn of its own."""
-    if run.outbound is None:
-        return await send(call)
-    chain = functools.partial(getattr(run.outbound, method), call)
-    return cast(T, await Bridge(run.loop.fiber, chain).drive())
-
-
 # --- the next run -----------------------------------------------------------------------------------------------------
 
 
@@ -764,8 +327,8 @@ async def sleep(duration: Duration, *, summary: str | None = None) -> None:
     async def wait_so_long(call: SleepInput) -> None:
         await awaited.sleep(call.duration, call.summary)
 
-    call = SleepInput(duration=length, summary=summary or "", _proceed=_bridging(wait_so_long))
-    await _outward(run, wait_so_long, call, "sleep")
+    call = SleepInput(duration=length, summary=summary or "", _proceed=bridging(wait_so_long))
+    await outward(run, wait_so_long, call, "sleep")
 
 
 async def wait_condition(

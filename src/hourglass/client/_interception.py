@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from hourglass._engine.interception import Call, InterceptWorkflow, WorkflowInboundInterceptor
+from hourglass._engine.interception import InterceptedCall, InterceptWorkflow, WorkflowInboundInterceptor
 from hourglass.activity._context import ActivityChain, ActivityInboundInterceptor, LastActivityInbound
 from hourglass.errors import UsageError
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class ClientCall(Call):
+class ClientCall(InterceptedCall):
     """A client's call on its way through a chain."""
 
     _method: ClassVar[str]

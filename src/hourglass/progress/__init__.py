@@ -16,7 +16,8 @@ Publishing costs nothing: no event, no command, no workflow task. A follower wai
 the engine tells without being asked again and again, and then asks the workflow what is new, by a query. So readers
 leave no trace in the history either, however many there are.
 
-    _following  the workflow's side (a buffer that a query reads), the client's, written once, and its two faces
+    _buffer     the workflow's side: a buffer that a query reads
+    _following  the client's side, written once, and its two faces
     _token      `Progress`, which joins the two sides
 """
 

@@ -1,13 +1,10 @@
-"""What a run publishes, and how a follower reads it: the run's buffer, the follower (written once), its two faces.
+"""How a follower reads what a run publishes: the follower, written once, and its two faces.
 
-Two sources make one stream: the workflow's items, which a query reads from the buffer, and those of its activities, which
-the engine hands out (`ReadProgress`). An item of the workflow is stamped with the length of the history when it was
-published, one of an activity belongs to the event that asked for the activity. So an activity's items come after what
-the workflow had published when it asked for it, and before what it published once it had the result.
-
-The buffer holds the last items of each name in the run's memory; a query reads them. It must not know clients.
-Publishing issues no command and writes no event: the items follow from executing the run, as its variables do.
-Invariants: offsets count from 0 and never go back; at most `limit` items are kept, the newest.
+Two sources make one stream: the workflow's items, which a query reads from its buffer (`_buffer`), and those of its
+activities, which the engine hands out (`ReadProgress`). An item of the workflow is stamped with the length of the
+history when it was published, one of an activity belongs to the event that asked for the activity. So an activity's
+items come after what the workflow had published when it asked for it, and before what it published once it had the
+result.
 
 A follower waits for the history to grow and then asks, in this order, so that nothing is published unseen in between.
 What a run publishes changes only when one of its workflow tasks completes: other events are not worth a question. It
@@ -21,12 +18,10 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from hourglass import workflow
 from hourglass._contract.progress import (
     CarriedProgress,
     ProgressSeen,
@@ -43,7 +38,6 @@ from hourglass._contract.service import (
     QueryWorkflow,
     Request,
 )
-from hourglass._engine.fibers import require_fiber
 from hourglass._engine.options import Duration, optional_seconds
 from hourglass._history.codec import read_event
 from hourglass._history.events import (
@@ -59,80 +53,7 @@ from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.client._waiting import ask_through_outage
 from hourglass.converter import Payload, unseal
 from hourglass.errors import PayloadError, QueryFailedError, ServiceError, UsageError
-
-# --- the buffer, in the run -----------------------------------------------------------------------
-
-
-Batch = tuple[int, int, list[Any]]
-"""The offset of the first item, how many have been published so far, and the items."""
-
-StampedBatch = tuple[int, int, list[Any], list[int]]
-"""The same, and how long the history was when each item was published."""
-
-MOST_AT_ONCE = 100
-MOST_BYTES = 512 * 1024
-"""What an answer may hold: an engine takes two megabytes at most."""
-
-
-class Buffer:
-    """The newest items of one name."""
-
-    def __init__(self, limit: int) -> None:
-        self._items: deque[tuple[Any, int, int]] = deque(maxlen=limit)
-        self._published = 0
-
-    def add(self, value: Any, size: int, stamp: int = 0) -> None:
-        """Keep an item of so many bytes, published when the history was so long."""
-        self._items.append((value, size, stamp))
-        self._published += 1
-
-    def read(self, begin: int, most: int) -> Batch:
-        """Items from an offset on, as many as fit into an answer; a negative one counts from the end."""
-        return self.read_stamped(begin, most)[:3]
-
-    def read_stamped(self, begin: int, most: int) -> StampedBatch:
-        """The same, and their stamps."""
-        oldest = self._published - len(self._items)
-        begin = self._published + begin if begin < 0 else begin
-        first = min(max(begin, oldest), self._published)
-        skipped = first - oldest
-        found: list[Any] = []
-        stamps: list[int] = []
-        room = MOST_BYTES
-        for value, size, stamp in islice(self._items, skipped, skipped + max(0, min(most, MOST_AT_ONCE))):
-            room -= size
-            if room < 0 and found:
-                break
-            found.append(value)
-            stamps.append(stamp)
-        return first, self._published, found, stamps
-
-
-def query_name(name: str) -> str:
-    """The query by which the items of a name are read; from other programs and languages, too."""
-    return f"progress.{name}"
-
-
-def buffer_of_run(name: str, limit: int) -> Buffer:
-    """The buffer of a name in the current run; set up when it is first asked for."""
-    fiber = require_fiber("publishing progress")
-    run = fiber.run
-    if run.latched:
-        run.refuse(fiber, "publishing progress")
-    known = run.handlers.known.get(("query", query_name(name)))
-    if known is not None:
-        found: Buffer = vars(known[0].fn)["buffer"]
-        return found
-    made = Buffer(limit)
-
-    def read(begin: int = 0, most: int = MOST_AT_ONCE, stamped: bool = False) -> Batch | StampedBatch:
-        """What the workflow has published: the first item's offset, how many there were in all, and the items."""
-        return made.read_stamped(begin, most) if stamped else made.read(begin, most)
-
-    vars(read)["buffer"] = made
-    workflow.query(name=query_name(name))(read)
-    return made
-
+from hourglass.progress._buffer import MOST_AT_ONCE, query_name
 
 # --- what activities publish ----------------------------------------------------------------------
 
@@ -471,7 +392,7 @@ class Follower(Generic[T]):
             try:
                 result = await asyncio.to_thread(unseal, result, session.codec, session.converter)
             except PayloadError:
-                return  # of another codec: the workflow tells whoever waits for the result
+                return  # of another codec: a client that waits for the result is told
         carried = tail_of(result)
         if carried is not None:
             self._activities.note_tail(event.attributes.scheduled_event_id, carried)

@@ -11,14 +11,8 @@ from hourglass._engine.options import Duration
 from hourglass.activity import in_activity, publish
 from hourglass.client import AsyncWorkflowHandle, WorkflowHandle
 from hourglass.errors import UsageError
-from hourglass.progress._following import (
-    MOST_BYTES,
-    NEW_ONES,
-    AsyncProgressStream,
-    Follower,
-    ProgressStream,
-    buffer_of_run,
-)
+from hourglass.progress._buffer import MOST_BYTES, buffer_of_run
+from hourglass.progress._following import NEW_ONES, AsyncProgressStream, Follower, ProgressStream
 
 T = TypeVar("T")
 

@@ -42,7 +42,7 @@ from hourglass._engine.specs import (
 from hourglass.converter import Payload, SearchAttributes, Signature, encode_search_attributes
 from hourglass.errors import UsageError
 from hourglass.workflow._facts import default_id
-from hourglass.workflow._references import Channel, given_message, given_workflow
+from hourglass.workflow._references import Channel, Given, given_message, given_workflow
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -68,16 +68,7 @@ class ExternalWorkflowHandle:
         given = given_message("signal", signal)
 
         def send(call: SignalExternalWorkflowInput) -> None:
-            signal_external(
-                SignalExternalWorkflow(
-                    seq=0,
-                    workflow_id=call.workflow_id,
-                    run_id=call.workflow_run_id or "",
-                    signal_name=call.signal,
-                    arguments=given.encode(run.converter, call.args),
-                    headers=call.headers,
-                )
-            )
+            signal_external(signal_command(run, given, call))
 
         call = SignalExternalWorkflowInput(
             signal=given.name,
@@ -98,12 +89,36 @@ class ExternalWorkflowHandle:
 
 def get_external_workflow_handle(id: str, *, run_id: str | None = None) -> ExternalWorkflowHandle:
     """A handle to another workflow, or with `run_id` to that run alone. Does not ask whether it exists."""
+    check_external(id, run_id)
+    return ExternalWorkflowHandle(id, run_id)
+
+
+def check_external(id: str, run_id: str | None) -> None:
+    """Raise `UsageError` unless these can name another workflow, and this is workflow code."""
     require_fiber("workflow.get_external_workflow_handle")
     if not isinstance(id, str) or not id:
         raise UsageError("the id of a workflow must be a text that is not empty")
     check_text(id, "the id of a workflow")
     check_text(run_id or "", "run_id")
-    return ExternalWorkflowHandle(id, run_id)
+
+
+def signal_command(
+    run: LiveRun, given: Given, call: SignalExternalWorkflowInput | SignalChildWorkflowInput
+) -> SignalExternalWorkflow:
+    """The command that sends a signal, as the interceptors left the call, to a child or to another workflow."""
+    if isinstance(call, SignalChildWorkflowInput):
+        workflow_id, run_id, is_child = call.child_workflow_id, "", True
+    else:
+        workflow_id, run_id, is_child = call.workflow_id, call.workflow_run_id or "", False
+    return SignalExternalWorkflow(
+        seq=0,
+        workflow_id=workflow_id,
+        run_id=run_id,
+        signal_name=call.signal,
+        is_child=is_child,
+        arguments=given.encode(run.converter, call.args),
+        headers=call.headers,
+    )
 
 
 class ChildOptions(TypedDict, total=False):
@@ -171,16 +186,7 @@ class ChildWorkflowHandle(ChildOperation[R], Generic[R]):
         run, given = self.run, given_message("signal", signal)
 
         def send(call: SignalChildWorkflowInput) -> None:
-            signal_external(
-                SignalExternalWorkflow(
-                    seq=0,
-                    workflow_id=call.child_workflow_id,
-                    signal_name=call.signal,
-                    is_child=True,
-                    arguments=given.encode(run.converter, call.args),
-                    headers=call.headers,
-                )
-            )
+            signal_external(signal_command(run, given, call))
 
         call = SignalChildWorkflowInput(
             signal=given.name, child_workflow_id=self.id, args=list(args), _proceed=send

@@ -228,13 +228,13 @@ def test_every_command_travels(kind: type[Command]) -> None:
 @pytest.mark.parametrize("kind", EVENTS)
 def test_every_event_travels(kind: type[Event]) -> None:
     """What happened to a run arrives as it was, every field of it, in an activation."""
-    sent = wire.Work(handle=1, activations=(replace(whole(Activation), events=(whole(kind),)),))
+    sent = wire.HandleWork(handle=1, activations=(replace(whole(Activation), events=(whole(kind),)),))
     assert wire.decode_to_client(wire.encode(sent)) == sent
 
 
 def test_attempts_and_their_ends_travel() -> None:
     """So do attempts, cancellations, heartbeats and all ends that an attempt can have; and the description of a worker."""
-    work = wire.Work(handle=1, tasks=(whole(ActivityTask),), cancels=(whole(ActivityCancel),))
+    work = wire.HandleWork(handle=1, tasks=(whole(ActivityTask),), cancels=(whole(ActivityCancel),))
     assert wire.decode_to_client(wire.encode(work)) == work
     answers = wire.WorkAnswers(
         handle=1,

@@ -99,7 +99,7 @@ def test_old_files_open(open_store: Open, path: Path, file: Path) -> None:
             assert store.find_request(expected["workflow_id"], f"{run_id}-request-1") == run_id
         assert (await store.count("ExecutionStatus = 'Running'")).count == 1
         assert store.latest_ns == 5_000
-        assert list(store.due(5_000, 10)) == ["waiting"]
+        assert [due.run_id for due in store.due(5_000, 10)] == ["waiting"]
         assert store.schedules() == [
             ("reports", 180_000_000_000, ("report-1970-01-01T00:01:00Z",)),
         ]

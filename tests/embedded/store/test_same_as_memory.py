@@ -34,7 +34,7 @@ async def answers(store: Store, run_ids: list[str]) -> dict[str, Any]:
             for n in (1, 5, 99)
         ],
         "due": [
-            sorted(store.due(until, 100, after))
+            sorted(due.run_id for due in store.due(until, 100, after))
             for until, after in ((1, 0), (400, 0), (400, AT_ONCE), (400, 200))
         ],
         "next": [store.next_due_ns(after) for after in (0, AT_ONCE, 250, 10**6)],

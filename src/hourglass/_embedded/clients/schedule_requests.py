@@ -1,5 +1,4 @@
-"""What clients ask about schedules: one small handler per request, and the table of them; and lists of schedules, by
-Temporal's filters.
+"""What clients ask about schedules: one small handler per request, and the table of them.
 
 Must not know: when a schedule acts, what is woken for it. Refusals are those that clients know from a Temporal
 server. Invariant: a request that is sent again, because its answer was lost, is not carried out twice.
@@ -8,18 +7,17 @@ server. Invariant: a request that is sent again, because its answer was lost, is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 
 import msgspec
 
 from hourglass._contract import schedules as sc
-from hourglass._contract.schedules import SchedulePage
 from hourglass._contract.service import Nothing
 from hourglass._embedded.clients.answering import MOST_LISTED, Handlers, PendingAnswer, is_written
 from hourglass._embedded.clock import RealClock
 from hourglass._embedded.engine.engine import Engine
+from hourglass._embedded.engine.schedules import SLICE, ScheduleListing
 from hourglass._embedded.engine.starting import check_start
-from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.schedules import (
     ScheduleRecord,
     create,
@@ -31,10 +29,6 @@ from hourglass._embedded.rules.schedules import (
     token_of,
     update,
 )
-from hourglass._embedded.store.memory import MemoryListing
-from hourglass._engine.specs import StartSpec
-from hourglass._history import events as h
-from hourglass.converter import SearchAttributeKey, encode_search_attributes
 from hourglass.errors import (
     ScheduleAlreadyExistsError,
     ScheduleNotFoundError,
@@ -42,62 +36,6 @@ from hourglass.errors import (
     StorageError,
     UsageError,
 )
-
-# --- lists ----------------------------------------------------------------------------------------------------
-
-
-_ID = SearchAttributeKey.for_keyword("ScheduleId")
-_PAUSED = SearchAttributeKey.for_bool("TemporalSchedulePaused")
-
-SLICE = 200
-"""So many schedules are shown to the index before others get their turn."""
-
-
-async def page(
-    records: Sequence[ScheduleRecord], text: str, token: bytes, limit: int, *, real_time: bool
-) -> SchedulePage:
-    """Schedules that pass a filter, the newest first, from where another page ended.
-
-    A server keeps each schedule as a workflow of its own, so a filter over schedules is one over such workflows; here
-    each is shown to the index of runs as such a workflow. There are few schedules, so the index is made anew, in
-    memory, for each question. `ScheduleId`, `TemporalSchedulePaused` and a schedule's own attributes can be asked.
-
-    Raises `ServiceError` for a filter or a token that is not understood.
-    """
-    shown: dict[str, Run] = {}
-    for record in records:
-        shown[record.schedule_id] = _as_run(record)
-        if real_time and not len(shown) % SLICE:
-            await asyncio.sleep(0)
-    listing = MemoryListing(shown, {_ID.name: "Keyword"}, real_time=real_time)
-    try:
-        found = await listing.page(text, token, limit)
-    finally:
-        listing.close()
-    by_id = {record.schedule_id: record for record in records}
-    return SchedulePage(
-        tuple(summarize(by_id[each.run_id]) for each in found.workflows), found.next_page_token
-    )
-
-
-def _as_run(record: ScheduleRecord) -> Run:
-    own = encode_search_attributes(
-        [_ID.value_set(record.schedule_id), _PAUSED.value_set(record.schedule.state.paused)]
-    )
-    started = h.WorkflowExecutionStarted(
-        workflow_id=f"temporal-sys-scheduler:{record.schedule_id}",
-        workflow_type="temporal-sys-scheduler-workflow",
-        original_run_id=record.schedule_id,
-        first_run_id=record.schedule_id,
-        spec=StartSpec(task_queue="temporal-sys-per-ns-tq"),
-    )
-    return Run(
-        run_id=record.schedule_id,
-        started=started,
-        start_ns=record.create_time_ns,
-        search_attributes={**record.search_attributes, **own},
-    )
-
 
 # --- requests -------------------------------------------------------------------------------------------------
 
@@ -167,20 +105,24 @@ async def delete_schedule(engine: Engine, request: sc.DeleteSchedule) -> Pending
 
 async def list_schedules(engine: Engine, request: sc.ListSchedules) -> PendingAnswer[sc.SchedulePage]:
     """List schedules, the newest first."""
-    written = await is_written(engine, engine.runs.newest)
-    known, number = (engine.schedules.all(), engine.runs.newest) if written else (_on_disk(engine), 0)
-    records = [_as_of_now(engine, record) for record in known]
     size = min(max(1, request.page_size), MOST_LISTED)
-    real_time = isinstance(engine.clock, RealClock)
-    found = await page(records, request.query, request.next_page_token, size, real_time=real_time)
-    return PendingAnswer(found, number)
-
-
-def _on_disk(engine: Engine) -> Iterator[ScheduleRecord]:
-    for entry in engine.store.schedules():
-        record = engine.store.schedule(entry.schedule_id)
-        if record is not None:
-            yield record
+    written = await is_written(engine, engine.runs.newest)
+    find = engine.schedules.find if written else engine.store.schedule
+    if written:
+        found = await engine.schedules.listing.page(request.query, request.next_page_token, size)
+    else:
+        ids = [entry.schedule_id for entry in engine.store.schedules()]
+        listing = ScheduleListing(dict.fromkeys(ids), find, keep=False)
+        found = await listing.page(request.query, request.next_page_token, size)
+    summaries: list[sc.ScheduleSummary] = []
+    for place, each in enumerate(found.workflows, 1):
+        record = find(each.run_id)
+        if record is not None:  # else it was deleted meanwhile
+            summaries.append(summarize(_as_of_now(engine, record)))
+        if not place % SLICE and isinstance(engine.clock, RealClock):
+            await asyncio.sleep(0)
+    number = engine.runs.newest if written else 0
+    return PendingAnswer(sc.SchedulePage(tuple(summaries), found.next_page_token), number)
 
 
 SCHEDULE_HANDLERS: Handlers = {

@@ -10,6 +10,7 @@ engine waits for the number of the change that it rests on. Several connections 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable
 
@@ -88,7 +89,8 @@ class Engine:
 
     async def open_existing(self, *, took_over: bool = False, living: frozenset[str] = frozenset()) -> None:
         """Begin an epoch: recover the runs that the store knows and that were in flight or are due, and from
-        now on look after those that are not in memory. Returns when all are offered. Raises `StorageError`. `took_over`:
+        now on look after those that are not in memory. Returns when as many are offered as workers need not to wait
+        for others. Raises `StorageError`. `took_over`:
         another process has just ended, and what its workers had is tried again without a pause; but those of these
         identities live in other processes, and keep their attempts if they `claim` them soon.
         """
@@ -102,8 +104,12 @@ class Engine:
 
     def claim(self, tokens: Iterable[bytes]) -> None:
         """A worker that outlived the owner before still has these attempts."""
-        for token in tokens:
-            self.runs.kept.discard(AttemptToken.decode(token))
+        for token in map(AttemptToken.decode, tokens):
+            with contextlib.suppress(StorageError):  # it is logged when its time comes
+                self.runs.record(
+                    token.run_id, late=True
+                )  # now, while attempts are kept for those that claim them
+            self.runs.kept.discard(token)
 
     def lose_attempts(self, tokens: Iterable[bytes]) -> None:
         """The process that had claimed these attempts has ended."""

@@ -254,6 +254,10 @@ class LoadedRun:
     held_count: int = 0
     held_size: int = 0
     """How many of the events that are held were measured, and how many bytes they have."""
+    late: bool = False
+    """Whether time has brought it here: a timer of its own, or the engine, which found it due in the store. What a client
+    asks of it ends that.
+    """
     resting: bool = False
     """Whether the run's task, which a worker has, waits for a local activity: no worker computes anything for it."""
 

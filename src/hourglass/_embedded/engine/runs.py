@@ -237,12 +237,12 @@ class RunTable:
         """The run of this id, if it is in memory."""
         return self._records.get(run_id)
 
-    def record(self, run_id: str) -> LoadedRun | None:
-        """The run of this id."""
+    def record(self, run_id: str, *, late: bool = False) -> LoadedRun | None:
+        """The run of this id; `late`: it is to come into memory because its time has come."""
         record = self._records.get(run_id)
         if record is None and run_id:
             stored = self.store.load(run_id)
-            record = None if stored is None else self._brought_in(stored)
+            record = None if stored is None else self._brought_in(stored, late)
         return record
 
     def current(self, workflow_id: str) -> LoadedRun | None:
@@ -460,8 +460,11 @@ class RunTable:
         """Forget a run until it is asked for again, if nothing uses it and it is durable."""
         if self._records.get(record.run.run_id) is not record:
             return True  # it was parked, and another may be in its place
-        if not record.is_quiet(self.clock.now_ns()) or not self.is_durable(self.number_of(record)):
+        now = self.clock.now_ns()
+        if not record.is_quiet(now) or not self.is_durable(self.number_of(record)):
             return False
+        if AT_ONCE < record.stored_wake_ns <= now:
+            return False  # the store has given it out as due: it would not come again
         self._alarms.silence(record)
         del self._records[record.run.run_id]
         workflow_id = record.run.started.workflow_id
@@ -531,9 +534,9 @@ class RunTable:
 
     # --- storing and telling --------------------------------------------------------------------------------
 
-    def _brought_in(self, stored: Stored) -> LoadedRun:
+    def _brought_in(self, stored: Stored, late: bool) -> LoadedRun:
         try:
-            return self._bring_in(stored)
+            return self._bring_in(stored, late)
         except StorageError:
             raise
         except Exception as error:  # it can be read, and makes no sense
@@ -545,13 +548,15 @@ class RunTable:
                 status="DATA_LOSS",
             ) from error
 
-    def _bring_in(self, stored: Stored) -> LoadedRun:
+    def _bring_in(self, stored: Stored, late: bool) -> LoadedRun:
         """A run comes into memory. What workers of an earlier owner had of it is lost (see `recover`)."""
         now = self.clock.now_ns()
         run = stored.run
         if not run.latest_ns:  # it was written before this was kept
             run = msgspec.structs.replace(run, latest_ns=max(event.time_ns for event in stored.events))
-        record = LoadedRun(run, list(stored.events), has_past=True, stored_events=len(stored.events))
+        record = LoadedRun(
+            run, list(stored.events), has_past=True, stored_events=len(stored.events), late=late
+        )
         self._records[stored.run.run_id] = record
         pending = frozenset((*stored.run.activities, *stored.run.timers))
         earliest = record.look(pending, now)
@@ -658,6 +663,7 @@ class RunTable:
             record.touched = record.touched | step.touched if record.touched else step.touched
         if request_ids:
             record.seen.update(request_ids)
+            record.late = False
         return record.look(ids, now) if ids else 0
 
     def _change_of(self, record: LoadedRun, request_ids: tuple[str, ...], now: int) -> Change:
@@ -698,7 +704,7 @@ class RunTable:
         run = record.run
         if run.run_id not in self.parked:
             self._alarms.set(record, earliest, now)
-            self.queues.offer(run, ids, now, record.sticky)
+            self.queues.offer(run, ids, now, record.sticky, late=record.late)
         if record.attempts:
             record.tell_holders(ids)
         self.note_hands(record)
@@ -730,6 +736,7 @@ class RunTable:
         still = self.store_stands_still()
         now = self.clock.now_ns()
         due = frozenset(record.wakes.due(now))
+        record.late = record.late or bool(due)
         if record.run.is_open:
             withheld = self._withheld(record, due, now, stands_still=still)
             if withheld:

@@ -6,22 +6,26 @@ happened or none; a workflow that a schedule waits for tells it of its end in th
 cannot be read, or whose workflow cannot be started, keeps no other schedule from acting.
 
 All schedules are known in short from the first look on (`ScheduleEntry`); a record is read when it is needed, and is
-dropped when there are many and all is durable.
+dropped when there are many and all is durable. `ScheduleListing` is the list of them, by Temporal's filters: made when it
+is first asked for, then kept up to date for a while, so that a page costs what is on it and what has changed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
+from itertools import islice
 
-from hourglass._contract.service import CancelWorkflow, TerminateWorkflow
-from hourglass._embedded.clock import SECOND, Cancel, later
+from hourglass._contract.service import CancelWorkflow, Page, TerminateWorkflow
+from hourglass._embedded.clock import SECOND, Cancel, RealClock, later
 from hourglass._embedded.engine.run import LoadedRun
 from hourglass._embedded.engine.runs import RunTable
 from hourglass._embedded.engine.starting import start_workflow
 from hourglass._embedded.rules import transitions
+from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.run import Transition as RunStep
 from hourglass._embedded.rules.schedules import (
     Running,
@@ -34,16 +38,19 @@ from hourglass._embedded.rules.schedules import (
     start_request,
     started,
 )
+from hourglass._embedded.store.memory import MemoryListing
 from hourglass._embedded.store.store import ScheduleChange, ScheduleEntry
-from hourglass._engine.specs import Payloads
+from hourglass._engine.specs import Payloads, StartSpec
 from hourglass._history import events as h
-from hourglass.converter import Failure
+from hourglass.converter import Failure, SearchAttributeKey, encode_search_attributes
 from hourglass.errors import HourglassError, ServiceError, StorageError
 
 SLICE = 50
-"""So many schedules act before others get their turn."""
+"""So many schedules act, or are listed, before others get their turn."""
 KEPT = 1000
 """About so many records stay in memory."""
+LISTED = 60.0
+"""So many seconds after it was last asked for the list of schedules is kept in memory."""
 PAUSE_NS = 5 * SECOND
 """How long to wait before looking again whether there is room for new workflows."""
 
@@ -67,6 +74,10 @@ class Schedules:
         self._loaded = self._acts = False
         self._alarm: Cancel | None = None
         self._alarm_ns = 0
+        self._unlisted: dict[str, None] = {}
+        self.listing = ScheduleListing(
+            self._unlisted, self.find, keep=isinstance(runs.clock, RealClock), load=self.load
+        )
 
     def load(self) -> None:
         """Learn which schedules there are, unless they are known. Raises `StorageError`."""
@@ -85,32 +96,23 @@ class Schedules:
         """Act no more."""
         self._acts = False
         self._silence()
+        self.listing.close()
 
     # --- records --------------------------------------------------------------------------------------------
 
     def get(self, schedule_id: str) -> ScheduleRecord | None:
-        """A schedule."""
-        self.load()
-        if schedule_id not in self._entries:
-            return None
-        record = self._records.get(schedule_id) or self._runs.store.schedule(schedule_id)
+        """A schedule, which is kept in memory from now on: it is to be changed."""
+        record = self.find(schedule_id)
         if record is not None:
             self._records[schedule_id] = record
         return record
 
-    def all(self) -> Iterator[ScheduleRecord]:
-        """All schedules that can be read, the oldest first."""
+    def find(self, schedule_id: str) -> ScheduleRecord | None:
+        """A schedule, to be looked at."""
         self.load()
-        found: list[ScheduleRecord] = []
-        for schedule_id in tuple(self._entries):
-            try:
-                record = self.get(schedule_id)
-            except StorageError as error:
-                logger.error("schedule %r cannot be read: %s", schedule_id, error)
-                continue
-            if record is not None:
-                found.append(record)
-        return iter(sorted(found, key=lambda each: (each.create_time_ns, each.schedule_id)))
+        if schedule_id not in self._entries:
+            return None
+        return self._records.get(schedule_id) or self._runs.store.schedule(schedule_id)
 
     def put(self, record: ScheduleRecord) -> None:
         """A schedule is new, or was changed by a request: it acts, if there is something to do."""
@@ -298,6 +300,7 @@ class Schedules:
         before = self._entries.get(entry.schedule_id)
         self._forget(entry.schedule_id)
         self._entries[entry.schedule_id] = entry
+        self._unlisted[entry.schedule_id] = None
         for workflow_id in entry.awaited:
             self._awaited.setdefault(workflow_id, set()).add(entry.schedule_id)
         # A time that is unchanged stands in the heap already: `_elapse` clears the one that it takes out.
@@ -311,6 +314,7 @@ class Schedules:
 
     def _forget(self, schedule_id: str) -> None:
         self._records.pop(schedule_id, None)
+        self._unlisted[schedule_id] = None
         entry = self._entries.pop(schedule_id, None)
         for workflow_id in () if entry is None else entry.awaited:
             others = self._awaited.get(workflow_id, set())
@@ -328,3 +332,120 @@ def _outcome(record: LoadedRun) -> tuple[Payloads, Failure | None]:
             return (), failure
         case _:
             return (), None
+
+
+# --- lists ----------------------------------------------------------------------------------------------------
+
+
+_ID = SearchAttributeKey.for_keyword("ScheduleId")
+_PAUSED = SearchAttributeKey.for_bool("TemporalSchedulePaused")
+
+
+class ScheduleListing:
+    """The list of schedules, the newest first.
+
+    A server keeps each schedule as a workflow of its own, so a filter over schedules is one over such workflows; here
+    each is shown to the index of runs as such a workflow. `ScheduleId`, `TemporalSchedulePaused` and a schedule's own
+    attributes can be asked. `unlisted` names the schedules that are new, changed or gone since the last look. Without
+    `keep` the index is made anew for each page: a list on virtual time takes no time.
+    """
+
+    def __init__(
+        self,
+        unlisted: dict[str, None],
+        find: Callable[[str], ScheduleRecord | None],
+        *,
+        keep: bool,
+        load: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._unlisted = unlisted
+        self._find = find
+        self._keep = keep
+        self._load = load
+        self._shown: dict[str, Run] = {}
+        self._index: MemoryListing | None = None
+        self._asking = 0
+        self._end: asyncio.TimerHandle | None = None
+
+    async def page(self, text: str, token: bytes, limit: int) -> Page:
+        """Schedules that pass a filter, as workflows whose run ids are the schedules', from where another page ended.
+        Raises `ServiceError` for a filter or a token that is not understood.
+        """
+        self._load()
+        if self._index is None:
+            self._index = MemoryListing(self._shown, {_ID.name: "Keyword"}, real_time=self._keep)
+        self._asking += 1
+        try:
+            await self._take_in(self._index)
+            return await self._index.page(text, token, limit)
+        finally:
+            self._asking -= 1
+            self._close_later()
+
+    async def _take_in(self, index: MemoryListing) -> None:
+        """Show what has changed; others get their turns in between, and may change more."""
+        changed: list[str] = []
+        while self._unlisted:
+            for schedule_id in list(islice(self._unlisted, SLICE)):
+                del self._unlisted[schedule_id]
+                changed.append(schedule_id)
+                record = self._readable(schedule_id)
+                if record is None:
+                    self._shown.pop(schedule_id, None)
+                else:
+                    self._shown[schedule_id] = _as_run(record)
+            if self._keep:
+                await asyncio.sleep(0)
+        # In one order, however often the index is made: pages of one list may come from two.
+        for schedule_id in sorted(changed, key=self._place):
+            index.changed(schedule_id)
+
+    def _place(self, schedule_id: str) -> tuple[int, str]:
+        run = self._shown.get(schedule_id)
+        return (0 if run is None else run.start_ns), schedule_id
+
+    def _close_later(self) -> None:
+        if self._end is not None:
+            self._end.cancel()
+            self._end = None
+        if not self._keep and not self._asking:
+            self.close()
+        elif self._keep and self._index is not None:
+            self._end = asyncio.get_running_loop().call_later(LISTED, self.close)
+
+    def _readable(self, schedule_id: str) -> ScheduleRecord | None:
+        try:
+            return self._find(schedule_id)
+        except StorageError as error:
+            logger.error("schedule %r cannot be read: %s", schedule_id, error)
+            return None
+
+    def close(self) -> None:
+        """Forget all of it; it is made anew when it is asked for."""
+        self._unlisted |= dict.fromkeys(self._shown)
+        self._shown.clear()
+        if self._end is not None:
+            self._end.cancel()
+            self._end = None
+        if self._index is not None:
+            self._index.close()
+            self._index = None
+
+
+def _as_run(record: ScheduleRecord) -> Run:
+    own = encode_search_attributes(
+        [_ID.value_set(record.schedule_id), _PAUSED.value_set(record.schedule.state.paused)]
+    )
+    started = h.WorkflowExecutionStarted(
+        workflow_id=f"temporal-sys-scheduler:{record.schedule_id}",
+        workflow_type="temporal-sys-scheduler-workflow",
+        original_run_id=record.schedule_id,
+        first_run_id=record.schedule_id,
+        spec=StartSpec(task_queue="temporal-sys-per-ns-tq"),
+    )
+    return Run(
+        run_id=record.schedule_id,
+        started=started,
+        start_ns=record.create_time_ns,
+        search_attributes={**record.search_attributes, **own},
+    )

@@ -9,6 +9,10 @@ latest in the loop's next turn.
 Where several handles serve a queue (`shared`: each process with a worker has one), what waits goes to the one that has
 least in hand, of those that know its type and have room; a run that a handle knows waits in that handle's own queue.
 So a handle never looks through what only others may take.
+
+What waits on a queue is shared fairly (`PriorityQueue`): within a priority, workflow types and activity types take turns,
+and so do what clients ask for now and what was late already, so that no flood of one keeps the others waiting. Handles
+of different queues never wait for each other.
 """
 
 from __future__ import annotations
@@ -17,12 +21,13 @@ import asyncio
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Hashable, Iterator
-from itertools import chain
-from typing import Protocol, TypeVar
+from heapq import heappop, heappush, heapreplace
+from itertools import chain, count, islice
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from hourglass._contract.ids import new_id
 from hourglass._embedded.rules.draft import LEVELS, level_of
-from hourglass._embedded.rules.run import Run
+from hourglass._embedded.rules.run import OpenActivity, Run
 from hourglass._engine.versions import WorkerDeploymentVersion
 
 
@@ -126,9 +131,76 @@ class QueuePoller(Protocol):
 
 K = TypeVar("K", bound=Hashable)
 
+Sharer: TypeAlias = tuple[bool, str, str]
+"""What work is counted by where it must share a queue with others: whether the engine brought it in late (a backlog of
+timers, or of what waited when the file was opened); the workflow type; the activity type, if it is an attempt.
+"""
 
-class PriorityQueue(dict[K, int]):
-    """What waits on one queue, with its priority: the most urgent first, and of the same priority in order of arrival.
+NO_SHARER: Sharer = (False, "", "")
+
+
+class _Share(Generic[K]):
+    """What waits at one level of a queue for one sharer, oldest first. `turn` is its place among the others: how much it
+    has had, counted from when it had to share.
+    """
+
+    __slots__ = ("cost", "items", "level", "place", "sharer", "turn")
+
+    def __init__(self, level: int, sharer: Sharer, place: int, turn: float, cost: float) -> None:
+        self.level, self.sharer, self.place, self.turn, self.cost = level, sharer, place, turn, cost
+        self.items: dict[K, None] = {}
+
+
+class _Level(Generic[K]):
+    """What waits at one priority: the sharers take turns, each as often as the others, or by its weight."""
+
+    __slots__ = ("_heap", "_now", "_places", "shares")
+
+    def __init__(self) -> None:
+        self.shares: dict[Sharer, _Share[K]] = {}
+        self._heap: list[tuple[float, int, _Share[K]]] = []
+        self._now = 0.0
+        self._places = count()
+
+    def share(self, level: int, sharer: Sharer, weight: float) -> _Share[K]:
+        """Where something waits for this sharer. One that comes now begins where the others are."""
+        share = self.shares.get(sharer)
+        if share is None:
+            place = next(self._places)
+            share = self.shares[sharer] = _Share(level, sharer, place, self._now, 1 / weight)
+            heappush(self._heap, (share.turn, place, share))
+        elif not share.items:
+            share.turn = max(share.turn, self._now)
+        return share
+
+    def first(self) -> _Share[K] | None:
+        """The share whose turn it is. The heap follows late: a share that was served, or is empty, is noticed here."""
+        heap = self._heap
+        while heap:
+            turn, place, share = heap[0]
+            if not share.items:
+                heappop(heap)
+                del self.shares[share.sharer]
+            elif turn < share.turn:
+                heapreplace(heap, (share.turn, place, share))
+            else:
+                self._now = turn
+                return share
+        return None
+
+    def others(self, first: _Share[K]) -> list[_Share[K]]:
+        """The shares behind the first, in the order of their turns."""
+        found = [share for share in self.shares.values() if share is not first and share.items]
+        return sorted(found, key=_turn)
+
+
+def _turn(share: _Share[Any]) -> tuple[float, int]:
+    return share.turn, share.place
+
+
+class PriorityQueue(dict[K, "_Share[K]"]):
+    """What waits on one queue: the most urgent first; of the same priority the sharers take turns; of one sharer in order of
+    arrival.
 
     A dict, because handles ask with every step whether something waits, and a dict answers that without a call of Python.
     """
@@ -137,28 +209,75 @@ class PriorityQueue(dict[K, int]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._by_level: dict[int, dict[K, None]] = {level: {} for level in LEVELS}
+        self._by_level: dict[int, _Level[K]] = {level: _Level() for level in LEVELS}
 
     def __iter__(self) -> Iterator[K]:
         for level in self._by_level.values():
-            yield from level
+            first = level.first() if level.shares else None
+            if first is None:
+                continue
+            yield next(iter(first.items))
+            # It was not taken. Who looks further sees what is next of the others, then all the rest.
+            others = level.others(first)
+            for share in others:
+                yield next(iter(share.items))
+            for share in (first, *others):
+                yield from islice(share.items, 1, None)
 
-    def put(self, key: K, level: int) -> None:
+    def put(self, key: K, level: int, sharer: Sharer = NO_SHARER, weight: float = 1.0) -> None:
         """Something waits, at its place if it waited before."""
-        if self.setdefault(key, level) != level:
+        share = self.get(key)
+        if share is not None:
+            if share.level == level and share.sharer == sharer:
+                return
             self.drop(key)
-            self[key] = level
-        self._by_level[level][key] = None
+        share = self._by_level[level].share(level, sharer, weight)
+        share.items[key] = None
+        self[key] = share
+
+    def urgent(self) -> Iterator[K]:
+        """The same without what can wait: what is late already, and what is many."""
+        for level in self._by_level.values():
+            for share in sorted(level.shares.values(), key=_turn):
+                if not share.sharer[0] and len(share.items) <= MANY:
+                    yield from share.items
 
     def heads(self) -> list[K]:
-        """What has waited longest of each priority."""
-        return [next(iter(level)) for level in self._by_level.values() if level]
+        """What has waited longest of each priority and sharer."""
+        return [
+            next(iter(share.items))
+            for level in self._by_level.values()
+            for share in level.shares.values()
+            if share.items
+        ]
 
     def drop(self, key: K) -> None:
-        """Something waits no more, if it did."""
-        level = self.pop(key, 0)
-        if level:
-            del self._by_level[level][key]
+        """Something waits no more, if it did: that was its sharer's turn."""
+        share = self.pop(key, None)
+        if share is not None:
+            del share.items[key]
+            share.turn += share.cost
+
+    def late(self) -> int:
+        """How much waits here that the engine has brought in late."""
+        return sum(
+            len(share.items)
+            for level in self._by_level.values()
+            for share in level.shares.values()
+            if share.sharer[0]
+        )
+
+
+MANY = 64
+"""What waits in a line longer than this waits anyway: while the engine has much to do, shorter lines go first."""
+
+FEW_TASKS = 16
+"""A handle whose worker has so many workflow tasks in hand takes no more of what can wait: tasks are short, and each more is
+one that others must wait for.
+"""
+
+LOOK_AGAIN = 0.003
+"""Seconds until what was held back is looked for again."""
 
 
 class TakenCount:
@@ -217,6 +336,13 @@ class TaskQueues:
         """Whether a queue has several handles: then it matters which of them takes what waits."""
         self.uniform = True
         """Whether the handles of each queue know the same types: then one that may not take the first may not take another."""
+        self.is_behind: Callable[[], bool] | None = None
+        """Says whether the engine has more to do than it can at once: then what can wait does, and the rest goes first.
+        None: nothing is held back.
+        """
+        self._held_back: dict[str, None] = {}
+        self.on_join: Callable[[], None] = lambda: None
+        """Called when a handle begins to serve a queue."""
         self.handicap = 1.0
         """How much heavier work weighs in the process of the engine than in others, which have all their time for it."""
 
@@ -224,6 +350,7 @@ class TaskQueues:
         """A handle begins to serve its queue."""
         self._takers[taker.task_queue].append(taker)
         self._count()
+        self.on_join()
 
     def leave(self, taker: QueuePoller) -> None:
         """A handle takes no more: what waited for it alone waits for the others."""
@@ -246,10 +373,10 @@ class TaskQueues:
 
     def release(self, taker: QueuePoller, run_id: str) -> None:
         """A handle knows a run no more: its task, if one waits, is for any handle of the queue."""
-        level = taker.own_tasks.get(run_id)
-        if level is not None:
+        share = taker.own_tasks.get(run_id)
+        if share is not None:
             taker.own_tasks.drop(run_id)
-            self._tasks[taker.task_queue].put(run_id, level)
+            self._tasks[taker.task_queue].put(run_id, share.level, share.sharer, 1 / share.cost)
             self.wake(taker.task_queue)
 
     # --- which of several handles ---------------------------------------------------------------------------
@@ -311,9 +438,12 @@ class TaskQueues:
         """Runs whose tasks wait for this handle or for any of its queue, the most urgent first. A caller that takes one
         stops looking: the offers change under the iterator.
         """
-        policy, waiting = self.policy, self._tasks[taker.task_queue]
-        if taker.own_tasks:
-            return chain(taker.own_tasks, waiting)
+        policy, waiting, own = self.policy, self._tasks[taker.task_queue], taker.own_tasks
+        if self.is_behind is not None and (taker.in_hand[0] >= FEW_TASKS or self.is_behind()):
+            self._look_again(taker.task_queue)
+            return chain(own.urgent(), waiting.urgent())
+        if own:
+            return chain(own, waiting)
         return (
             (each for each in waiting if policy.may_take(each, 0)) if policy.is_selective else iter(waiting)
         )
@@ -321,7 +451,21 @@ class TaskQueues:
     def attempts(self, task_queue: str) -> Iterator[tuple[str, int]]:
         """Activities whose attempts wait, as (run id, scheduled event id); the same holds."""
         policy, waiting = self.policy, self._attempts[task_queue]
+        if self.is_behind is not None and self.is_behind():
+            self._look_again(task_queue)
+            return waiting.urgent()
         return (each for each in waiting if policy.may_take(*each)) if policy.is_selective else iter(waiting)
+
+    def _look_again(self, task_queue: str) -> None:
+        """What was held back is looked for again in a moment, whatever happens until then."""
+        if not self._held_back:
+            asyncio.get_running_loop().call_later(LOOK_AGAIN, self._wake_held_back)
+        self._held_back[task_queue] = None
+
+    def _wake_held_back(self) -> None:
+        queues, self._held_back = self._held_back, {}
+        for queue in queues:
+            self.wake(queue)
 
     @property
     def is_free(self) -> bool:
@@ -352,15 +496,24 @@ class TaskQueues:
         return [key for queue, takers in self._takers.items() if takers for key in self._attempts[queue]]
 
     def offer(
-        self, run: Run, event_ids: Collection[int], now_ns: int, sticky: QueuePoller | None = None
+        self,
+        run: Run,
+        event_ids: Collection[int],
+        now_ns: int,
+        sticky: QueuePoller | None = None,
+        *,
+        late: bool = False,
     ) -> None:
-        """Bring a run's task and these of its activities up to date. `sticky` is the handle that knows the run."""
+        """Bring a run's task and these of its activities up to date. `sticky` is the handle that knows the run; `late`:
+        the engine brought it in, or a timer did, no client.
+        """
         queue, task = run.started.spec.task_queue, run.task
         if task is not None and not task.started_event_id and task.available_ns <= now_ns:
             if sticky is None or not self.shared or self.versioned or run.run_id in self._tasks[queue]:
-                self._tasks[queue].put(run.run_id, level_of(run))
+                waiting = self._tasks[queue]
             else:
-                sticky.own_tasks.put(run.run_id, level_of(run))
+                waiting = sticky.own_tasks
+            waiting.put(run.run_id, level_of(run), (late, run.started.workflow_type, ""))
             self.wake(queue)
         elif run.run_id in self._tasks[queue]:
             self._tasks[queue].drop(run.run_id)
@@ -374,15 +527,16 @@ class TaskQueues:
                 and activity.available_ns <= now_ns
                 and run.paused is None
             ):
-                key, queue = (run.run_id, event_id), activity.spec.task_queue
-                self._offer_attempt(key, queue, level_of(run, activity))
+                self._offer_attempt(run, activity, late)
             elif self._offered:
                 self._withdraw_attempt((run.run_id, event_id))
 
-    def _offer_attempt(self, key: tuple[str, int], queue: str, level: int) -> None:
+    def _offer_attempt(self, run: Run, activity: OpenActivity, late: bool) -> None:
+        key, queue = (run.run_id, activity.scheduled_event_id), activity.spec.task_queue
         if key not in self._offered:
             self._offered[key] = queue
-            self._attempts[queue].put(key, level)
+            sharer = (late, run.started.workflow_type, activity.scheduled.activity_type)
+            self._attempts[queue].put(key, level_of(run, activity), sharer)
             self.wake(queue)
 
     def _withdraw_attempt(self, key: tuple[str, int]) -> None:
@@ -397,12 +551,16 @@ class TaskQueues:
         return self._taken[task_queue]
 
     def oldest_tasks(self, task_queue: str) -> list[str]:
-        """The runs whose tasks have waited longest: one of each priority."""
+        """The runs whose tasks have waited longest: one of each priority and sharer."""
         return self._tasks[task_queue].heads()
 
     def oldest_attempts(self, task_queue: str) -> list[tuple[str, int]]:
-        """The attempts that have waited longest: one of each priority."""
+        """The attempts that have waited longest: one of each priority and sharer."""
         return self._attempts[task_queue].heads()
+
+    def late(self, task_queue: str) -> int:
+        """How much waits on a queue that the engine has brought in late."""
+        return self._tasks[task_queue].late() + self._attempts[task_queue].late()
 
     def busy(self) -> set[str]:
         """The queues that a handle serves, or on which something waits."""

@@ -1,9 +1,11 @@
 """Looking after the runs of an engine that nothing uses now: opening, waking, dropping, forgetting.
 
-Must not know: transitions, queues, requests. It moves runs between the store and memory and decides nothing about
-them. The work is done in slices, so that a hundred thousand runs do not hold the loop. Invariants: a run that is not
-in memory is brought in when its wake time has come, at the latest a second of real time later (a clock may jump); a
-closed run is forgotten after the retention, never before, and never by a clock that has just jumped.
+Must not know: transitions, requests. It moves runs between the store and memory and decides nothing about them. The
+work is done in slices, so that a hundred thousand runs do not hold the loop; and runs that are due come as fast as they
+are served (`DueRuns`), so that they fill neither the memory nor the task queues. Invariants: a run that is not in memory
+is brought in when its wake time has come, at the latest a second of real time later (a clock may jump), unless others of
+its task queue came before it and wait for a worker; however many those are, some more come every second; no queue waits
+for another; a closed run is forgotten after the retention, never before, and never by a clock that has just jumped.
 """
 
 from __future__ import annotations
@@ -11,23 +13,41 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import islice
 
 import msgspec
 
-from hourglass._embedded.clock import Cancel, Clock, Vouched, later, to_ns
+from hourglass._embedded.clock import Cancel, Clock, RealClock, Vouched, later, to_ns
 from hourglass._embedded.engine.run import LoadedRun
 from hourglass._embedded.engine.runs import RunTable
 from hourglass._embedded.rules.tasks import LONGEST_WAIT
 from hourglass._embedded.rules.transitions import is_backing_off, try_now
-from hourglass._embedded.store.store import AT_ONCE, NoteChange, Store, Unwritable
+from hourglass._embedded.store.store import AT_ONCE, LAST_KEY, DueRun, NoteChange, Store, Unwritable
 from hourglass.errors import StorageError
 
 DEFAULT_RETENTION = 30 * 86_400.0
 """Seconds from a run's end until it is forgotten."""
 
 SLICE = 200
-"""So many runs are dealt with before others get their turn."""
+"""So many runs are forgotten before others get their turn."""
+
+FEW = 32
+"""So many runs are brought in before others get their turn: each is read from the store, a fifth of a millisecond."""
+
+PAUSE = 0.005
+"""Seconds between such slices."""
+
+WINDOW = 256
+"""While so much waits on a task queue that was brought in because it was due, what else is due waits in the store."""
+
+AHEAD = 64
+"""While so many changes are on their way to the disk nothing more is begun of what is late already: what clients ask for now
+would wait for all of it to be written.
+"""
+
+PAGE = 500
+"""So many runs that are due are read at a time: their ids alone, at less than a hundredth of a millisecond each."""
 
 FORGET_PAUSE = 0.02
 """Seconds between slices of closed runs that are forgotten: commits of work in progress come in between."""
@@ -48,10 +68,60 @@ TICK = 1.0
 logger = logging.getLogger("hourglass.embedded")
 
 
+class DueRuns:
+    """The runs that are due and not in memory, as far as the store was asked for them: their ids, by task queue. Each queue
+    has as many in memory as its workers need not to wait for them; the others come when those are served. Where no worker
+    comes, some more do every second: a workflow can time out on a queue that no worker serves.
+    """
+
+    def __init__(self, runs: RunTable) -> None:
+        self._runs = runs
+        self._waiting: dict[str, dict[str, None]] = {}
+        self._read_to = (0, LAST_KEY)
+
+    def __contains__(self, due: DueRun) -> bool:
+        return due.run_id in self._waiting.get(due.task_queue, ())
+
+    @property
+    def is_served(self) -> bool:
+        """Whether some wait for a place on a queue that a worker serves."""
+        return any(self._runs.queues.takers(queue) for queue in self._waiting)
+
+    def read(self, now_ns: int, is_known: Callable[[str], bool]) -> bool:
+        """Ask the store for the next; whether there may be more."""
+        found = self._runs.store.due(now_ns, PAGE, *self._read_to)
+        for due in found:
+            if not is_known(due.run_id) and due not in self:
+                self._waiting.setdefault(due.task_queue, {})[due.run_id] = None
+        if found:
+            self._read_to = (found[-1].wake_ns, found[-1].key)
+        return len(found) == PAGE
+
+    def read_again(self) -> None:
+        """Time has jumped: what the store was asked for may not be due any more, and other things may be."""
+        self._waiting.clear()
+        self._read_to = (AT_ONCE, LAST_KEY)
+
+    def take(self, limit: int, *, in_any_case: int = 0) -> list[str]:
+        """At most so many to bring in now, the queues in turn: as many of each as have room on it, or, `in_any_case`, some."""
+        taken: list[str] = []
+        for queue in tuple(self._waiting):
+            waiting = self._waiting.pop(queue)
+            room = max(WINDOW - self._runs.queues.late(queue), in_any_case)
+            some = list(islice(waiting, max(0, min(room, limit - len(taken)))))
+            for run_id in some:
+                del waiting[run_id]
+            if waiting:
+                self._waiting[queue] = waiting  # behind the others now
+            taken += some
+        return taken
+
+
 class Upkeep:
     """The care of one engine's runs; begins with `open`, and does nothing before."""
 
     _runs: RunTable
+    _due: DueRuns
     _durable: Callable[[int], Awaitable[None]]
     _die: Callable[[StorageError], None]
     _sample: Callable[[], None]
@@ -65,6 +135,8 @@ class Upkeep:
         self._forgetting: asyncio.TimerHandle | None = None
         self._alarm: Cancel | None = None
         self._alarm_ns = 0
+        self._next_slice: asyncio.TimerHandle | None = None
+        self._is_paced = True
         self._watch: asyncio.Task[None] | None = None
         self._retries: asyncio.Task[None] | None = None
         self._jumps = 0
@@ -115,11 +187,19 @@ class Upkeep:
         called every few seconds.
         """
         self._runs, self._durable, self._die, self._sample = runs, durable, die, sample
-        waiting = [*runs.store.due(runs.clock.now_ns(), EVERYTHING), *runs.store.without_wake()]
-        await self._in_slices(waiting, self._bring_in)
+        self._due, self._is_paced = DueRuns(runs), isinstance(runs.clock, RealClock)
+        await self._in_slices(runs.store.without_wake(), self._bring_in)
+        # On real time the rest comes as it is served; and reading what is due may take long if it is much.
+        for _ in range(2 * WINDOW // FEW if self._is_paced else EVERYTHING):
+            if runs.stopped or not self._bring_in_due(runs.clock.now_ns()):
+                break
+            await asyncio.sleep(0)
         if runs.stopped:
             return
         self._open = True
+        runs.queues.on_join = self.wake_sleepers
+        if self._is_paced:
+            runs.queues.is_behind = lambda: not runs.is_durable(runs.appended - AHEAD)
         self._time_written = float("-inf")  # at once: after a sudden end, too, the next process must know
         self.tick()
         if runs.store.latest_ns > runs.clock.now_ns():
@@ -128,11 +208,11 @@ class Upkeep:
 
     async def _in_slices(self, run_ids: Sequence[str], act: Callable[[str], None]) -> None:
         """Do something with many runs, letting others have their turn in between, until the engine stops."""
-        for begin in range(0, len(run_ids), SLICE):
-            for run_id in run_ids[begin : begin + SLICE]:
+        for begin in range(0, len(run_ids), FEW):
+            for run_id in run_ids[begin : begin + FEW]:
                 act(run_id)
             self._runs.queues.dispatch()
-            await asyncio.sleep(0)
+            await asyncio.sleep(PAUSE if self._is_paced else 0)
             if self._runs.stopped:
                 return
 
@@ -143,9 +223,7 @@ class Upkeep:
             if stop is not None:
                 stop.cancel()
         self._ticker = self._forgetting = self._watch = self._retries = self._sweep = None
-        if self._alarm is not None:
-            self._alarm()
-            self._alarm = None
+        self._silence()
 
     def may_drop(self, record: LoadedRun) -> None:
         """This run may be out of use: look at the next tick whether it can be dropped."""
@@ -164,6 +242,7 @@ class Upkeep:
         self._runs.store_stands_still()
         self._watch_room()
         self._drop_idle()
+        self._guarded(self._bring_in_some)
         self.wake_sleepers()
         if self._open:
             if self._forgetting is None:
@@ -192,6 +271,7 @@ class Upkeep:
         if clock.jumps != self._jumps:
             self._jumps = clock.jumps
             self._runs.realign()
+            self._due.read_again()
             self._write_time()  # a process that comes after a sudden end must know of it
             self._look_at_all()
 
@@ -208,7 +288,7 @@ class Upkeep:
 
         try:
             waiting = self._runs.store.due(FOR_EVER, EVERYTHING, self._runs.clock.now_ns())
-            await self._in_slices(waiting, realign)
+            await self._in_slices([due.run_id for due in waiting], realign)
         except StorageError as error:
             self._die(error)
 
@@ -231,7 +311,7 @@ class Upkeep:
 
         try:
             waiting = self._runs.store.due(later(now, to_ns(LONGEST_WAIT)), EVERYTHING, now)
-            await self._in_slices(waiting, try_at_once)
+            await self._in_slices([due.run_id for due in waiting], try_at_once)
         except StorageError as error:
             self._die(error)
 
@@ -245,22 +325,32 @@ class Upkeep:
     def _wake_due(self) -> None:
         now = self._runs.clock.now_ns()
         more = self._bring_in_due(now)
-        if self._open:
+        if not self._open:
+            return
+        if self._is_paced and (more or self._due.is_served):
+            self._silence()
+            self._next_slice = asyncio.get_running_loop().call_later(PAUSE, self._wake)
+        else:
             self._call_at(now if more else self._runs.store.next_due_ns(now))
 
     def _bring_in_due(self, now: int) -> bool:
-        """Says whether there may be more."""
-        limit = SLICE
-        while True:
-            due = self._runs.store.due(now, limit, AT_ONCE)
-            absent = [run_id for run_id in due if not self._is_known(run_id)]
-            if absent or len(due) < limit:
-                break
-            limit *= 2  # all of these are in memory, and the store has not heard of it yet
-        for run_id in absent:
+        """Bring in a slice of what is due, as far as there is room for it. Says whether more could follow at once."""
+        limit = FEW if self._is_paced else EVERYTHING
+        some = self._due.take(limit, in_any_case=0 if self._is_paced else EVERYTHING)
+        more = not some and self._due.read(now, self._is_known)
+        if not some:
+            some = self._due.take(limit, in_any_case=0 if self._is_paced else EVERYTHING)
+        self._bring_in_all_of(some)
+        return more or bool(some)
+
+    def _bring_in_some(self) -> None:
+        """Every second, whether there is room or not: where no worker serves a queue, time passes all the same."""
+        self._bring_in_all_of(self._due.take(EVERYTHING, in_any_case=FEW))
+
+    def _bring_in_all_of(self, run_ids: Iterable[str]) -> None:
+        for run_id in run_ids:
             self._bring_in(run_id)
         self._runs.queues.dispatch()
-        return len(due) == limit
 
     def _is_known(self, run_id: str) -> bool:
         if run_id in self._unreadable or run_id in self._runs.parked:
@@ -276,25 +366,31 @@ class Upkeep:
             return
         # One run that cannot be read must not keep the others from running.
         try:
-            if self._runs.record(run_id) is None:
+            if self._runs.record(run_id, late=True) is None:
                 self._unreadable.add(run_id)
                 logger.error("run %r cannot be read and stays as it is: its id is damaged", run_id)
         except StorageError as error:
             self._unreadable.add(run_id)
             logger.error("run %s cannot be read and stays as it is: %s", run_id, error)
 
-    def _call_at(self, when_ns: int) -> None:
+    def _silence(self) -> None:
         if self._alarm is not None:
-            if when_ns == self._alarm_ns:
-                return
             self._alarm()
             self._alarm = None
+        if self._next_slice is not None:
+            self._next_slice.cancel()
+            self._next_slice = None
+
+    def _call_at(self, when_ns: int) -> None:
+        if self._alarm is not None and when_ns == self._alarm_ns and self._next_slice is None:
+            return
+        self._silence()
         if when_ns:
             self._alarm_ns = when_ns
             self._alarm = self._runs.clock.call_at(when_ns, self._wake)
 
     def _wake(self) -> None:
-        self._alarm = None
+        self._alarm = self._next_slice = None
         self.wake_sleepers()
 
     # --- years and accidents --------------------------------------------------------------------------------

@@ -131,7 +131,7 @@ class OwnerConnection:
         self._sign_of_life = None
         if self._handles and self.is_open:
             used = time.process_time()
-            self.tell(wire.Alive(used))
+            self.tell(wire.Alive(used, time.thread_time()))
             self._idle = used - self._used < _HARDLY_ANY * wire.SIGN_OF_LIFE
             self._used = used
             pause = wire.SIGN_WHEN_IDLE if self._idle else wire.SIGN_OF_LIFE
@@ -165,7 +165,7 @@ class OwnerConnection:
                     self._settle(answer.number, lambda waiting: waiting.read(answer))
                 case wire.Failed(number, problem):
                     self._settle(number, lambda _: _raise(wire.error_of(problem)))
-                case wire.Work() as work:
+                case wire.HandleWork() as work:
                     if (handle := self._handles.get(work.handle)) is not None:
                         handle.heard(work)
                     if self._idle:

@@ -90,7 +90,7 @@ class RemoteHandle:
 
     # --- from the owner -------------------------------------------------------------------------------------
 
-    def heard(self, work: wire.Work) -> None:
+    def heard(self, work: wire.HandleWork) -> None:
         """The owner sends work."""
         if work.activations:
             receiver = self.on_activations

@@ -110,16 +110,17 @@ class OwnerServer:
 
     def measure(self) -> None:
         """Measure, from now on and while other processes work, how busy this process is beside them: its workers share
-        their interpreter with the engine, and get less work while they hold it up.
+        their interpreter with the engine, and get less work while they hold it up, and more where it is the sending
+        that does.
         """
         if self._meter is None:
             self._measure(ProcessorUse(), 1.0)
 
     def _measure(self, ours: ProcessorUse, handicap: float) -> None:
         self._meter = None
-        ours.note(time.process_time())
-        others = [peer.workers.use.share for peer in self.peers if peer.workers.works]
-        handicap = 1.0 if not others else next_handicap(handicap, ours.share, sum(others) / len(others))
+        ours.note(time.process_time(), time.thread_time())
+        others = [peer.workers.use for peer in self.peers if peer.workers.works]
+        handicap = 1.0 if not others else next_handicap(handicap, ours, others)
         self.owner.weigh(handicap)
         if others and self._server is not None:
             loop = asyncio.get_running_loop()
@@ -235,7 +236,7 @@ class _Peer:
                 case wire.Holding():
                     self._hold(message)
                 case wire.Alive():
-                    self.workers.use.note(message.processor_time)
+                    self.workers.use.note(message.processor_time, message.control_time)
         except wire.Garbage as error:
             _log.warning("a client of %s was cut off: %s", self._server.owner.path, error)
             self.stream.abort()

@@ -186,7 +186,7 @@ class SharedFile:
         more or it fails. The lock is ours.
         """
         self._leave_owner()
-        took_over, survivors = self._took_over, self._survivors
+        took_over = self._took_over
         try:
             engine = await OpenEngine.open(
                 self._opener,
@@ -194,27 +194,12 @@ class SharedFile:
                 self.namespace,
                 self.retention,
                 took_over=took_over,
-                living=survivors,
+                living=self._survivors,
             )
         except StorageError as error:
             self._failed(error)
             raise
-        answer = partial(self._answer, engine)
-        since = self._lock.since_ns
-        server = OwnerServer(
-            OwnerInfo(
-                path=self.path,
-                namespace=self.namespace,
-                pid=os.getpid(),
-                since_ns=since,
-                answer=answer,
-                open_handle=engine.open_for_other,
-                claim=engine.engine.claim,
-                lose_attempts=engine.engine.lose_attempts,
-                processes=engine.processes,
-                weigh=engine.weigh,
-            )
-        )
+        server = self._server_of(engine)
         claims: asyncio.TimerHandle | None = None
         try:
             await server.start()
@@ -245,6 +230,23 @@ class SharedFile:
             _log.error("the engine of %s ended and is opened anew: %s", self.path, engine.failed)
             self._failed(engine.failed)
             self._fail_all(engine.failed, of=engine)
+
+    def _server_of(self, engine: OpenEngine) -> OwnerServer:
+        """What other processes reach the engine by."""
+        return OwnerServer(
+            OwnerInfo(
+                path=self.path,
+                namespace=self.namespace,
+                pid=os.getpid(),
+                since_ns=self._lock.since_ns,
+                answer=partial(self._answer, engine),
+                open_handle=engine.open_for_other,
+                claim=engine.engine.claim,
+                lose_attempts=engine.engine.lose_attempts,
+                processes=engine.processes,
+                weigh=engine.weigh,
+            )
+        )
 
     async def _serve(self, engine: OpenEngine, server: OwnerServer) -> None:
         """Let handles work as they come, and see every second that the lock and the socket are still ours."""

@@ -5,7 +5,7 @@ the client asks, many things at once, each under a number of its own. The tags a
 classes are called. Requests, answers and errors are found in fixed tables by
 their names: what comes over the wire can name nothing else, and imports nothing.
 
-A process with workers also opens handles, each under a number of its own (`OpenHandle`). The owner then sends `Work` for
+A process with workers also opens handles, each under a number of its own (`OpenHandle`). The owner then sends `HandleWork` for
 them, unasked, as far as a handle has slots, which is all the credit that there is; the process sends `WorkAnswers`. Both
 hold all that one turn of a loop brought.
 """
@@ -144,11 +144,12 @@ class Holding(msgspec.Struct, frozen=True, tag=True):
 
 
 class Alive(msgspec.Struct, frozen=True, tag=True):
-    """A process with workers says that it runs, and how much time it has used of its processors so far: one that is
-    stopped keeps its connection, and does nothing.
+    """A process with workers says that it runs, and how much time it has used of its processors so far, and of that on its
+    control loop: one that is stopped keeps its connection, and does nothing.
     """
 
     processor_time: float
+    control_time: float = 0.0
 
 
 # --- to the client ------------------------------------------------------------------------------------------
@@ -184,7 +185,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     problem: Problem
 
 
-class Work(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, kw_only=True):
+class HandleWork(msgspec.Struct, frozen=True, tag="Work", omit_defaults=True, kw_only=True):
     """Work for a handle: activations, attempts of activities, and attempts that are to stop."""
 
     handle: int
@@ -218,7 +219,7 @@ ToOwner: TypeAlias = (
     | Holding
     | Alive
 )
-ToClient: TypeAlias = Welcome | RefusedMessage | AnswerMessage | Failed | Work | PollEnded | Processes
+ToClient: TypeAlias = Welcome | RefusedMessage | AnswerMessage | Failed | HandleWork | PollEnded | Processes
 
 _encoder = msgspec.msgpack.Encoder()
 _to_owner: msgspec.msgpack.Decoder[ToOwner] = msgspec.msgpack.Decoder(ToOwner)

@@ -6,8 +6,8 @@ attempts are with it at most, sent or about to be, and an answer makes room for 
 process: what it does not read stays with its connection, and is no more than the slots allow.
 
 Invariants: what is sent may leave the engine (it is durable, or rests on nothing); when the connection ends all that the
-process had is given to others at once; a handle that the owner does not know, or that was closed, is answered for by
-nobody and harms nothing.
+process had is given to others at once; what comes for a handle that the owner does not know, or that was closed, is
+dropped and harms nothing.
 """
 
 from __future__ import annotations
@@ -45,36 +45,53 @@ SILENT_LOOKS = 10
 
 
 class ProcessorUse:
-    """How much of one processor a process uses, of late."""
+    """How much of one processor a process uses, of late, and how much of it is work for the engine or with it: that of its
+    control loop. The rest is the author's, in lanes and threads.
+    """
 
     def __init__(self) -> None:
         self.share = 0.0
+        self.control = 0.0
         self._used = 0.0
+        self._in_control = 0.0
         self._at = 0.0
 
-    def note(self, used: float) -> None:
-        """The process has used so many seconds so far."""
+    def note(self, used: float, in_control: float) -> None:
+        """The process has used so many seconds so far, so many of them on its control loop."""
         now = time.monotonic()
         if self._at and now > self._at:
-            share = min(max(used - self._used, 0.0) / (now - self._at), 1.0)
-            self.share += (share - self.share) * _WEIGHT_OF_NEW
-        self._used, self._at = used, now
+            self.share += (self._part(used - self._used, now) - self.share) * _WEIGHT_OF_NEW
+            self.control += (self._part(in_control - self._in_control, now) - self.control) * _WEIGHT_OF_NEW
+        self._used, self._in_control, self._at = used, in_control, now
+
+    def _part(self, used: float, now: float) -> float:
+        return min(max(used, 0.0) / (now - self._at), 1.0)
 
 
-def next_handicap(before: float, ours: float, others: float) -> float:
-    """How much heavier work is to weigh in the engine's process than in others, of which so much is in use.
+def next_handicap(before: float, ours: ProcessorUse, others: Sequence[ProcessorUse]) -> float:
+    """How much heavier work is to weigh in the engine's process than in the others.
 
     While it is busier than they are it gets less, down to nearly nothing where the engine alone keeps it busy; where all are
     as busy, as with long computations in activities, this is right as it is; where it has time it gets the same as they.
+    Where what the authors' code takes is little beside what it takes to have it done, to send it costs as much as it
+    saves, and a third process would only take the processors from the first two: then it gets most.
     """
-    if ours < _AT_LEISURE:
-        return max(1.0, before * 0.7)
-    return min(max(1.0, before * (1.0 + 2.0 * (ours - others))), _HEAVIEST)
+    if ours.share < _AT_LEISURE:
+        return max(1.0, before * 0.7) if before > 1.0 else min(1.0, before * 1.5)
+    control = ours.control + sum(each.control for each in others)
+    if ours.share + sum(each.share for each in others) < (1.0 + _LIGHT) * control:
+        return max(before * 0.5, _LIGHTEST)
+    busier = ours.share - sum(each.share for each in others) / len(others)
+    return min(max(1.0, before * (1.0 + 2.0 * busier)), _HEAVIEST)
 
 
 _WEIGHT_OF_NEW = 0.7
 _AT_LEISURE = 0.5
-_HEAVIEST = 50.0
+_HEAVIEST, _LIGHTEST = 50.0, 0.1
+_LIGHT = 1.2
+"""Authors' code that takes less than so many times what the control loops take is light. (The engine's own process has the
+store's thread besides, which takes half of what its control loop does.)
+"""
 
 
 class Opener(Protocol):
@@ -199,7 +216,7 @@ class _SentHandle:
         self._send(wire.encode(wire.PollEnded(self._number, activities, broken)))
 
     def _send_activations(self, activations: Sequence[Activation]) -> None:
-        data = wire.encode(wire.Work(handle=self._number, activations=tuple(activations)))
+        data = wire.encode(wire.HandleWork(handle=self._number, activations=tuple(activations)))
         if len(data) <= FRAME_LIMIT:
             self._send(data)
         elif len(activations) > 1:
@@ -210,7 +227,7 @@ class _SentHandle:
             asyncio.get_running_loop().call_soon(self._complete, failed)
 
     def _send_activities(self, items: Sequence[ActivityItem]) -> None:
-        work = wire.Work(
+        work = wire.HandleWork(
             handle=self._number,
             tasks=tuple(each for each in items if isinstance(each, ActivityTask)),
             cancels=tuple(each for each in items if isinstance(each, ActivityCancel)),

@@ -21,7 +21,7 @@ from hourglass._embedded.store.store import Change, ScheduleChange
 
 logger = logging.getLogger("hourglass")
 
-MOST_CHANGES = 4096
+MOST_CHANGES = 1024
 """More than that is left for the next commit, so that the calls that wait for the first of them are answered soon."""
 
 B = TypeVar("B")

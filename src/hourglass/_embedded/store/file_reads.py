@@ -19,8 +19,10 @@ from hourglass._embedded.store.list_reader import ListReader
 from hourglass._embedded.store.records import StoredReads
 from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.store import (
+    LAST_KEY,
     Change,
     DiskCondition,
+    DueRun,
     Refusal,
     ScheduleChange,
     ScheduleEntry,
@@ -65,10 +67,12 @@ class FileReads:
         with self._reading():
             return self._reads.find_request(workflow_id, request_id)
 
-    def due(self, until_ns: int, limit: int, after_ns: int = 0) -> Sequence[str]:
-        """Runs whose wake time has come (`after_ns < wake time <= until_ns`), earliest first."""
+    def due(
+        self, until_ns: int, limit: int, after_ns: int = 0, after_key: int = LAST_KEY
+    ) -> Sequence[DueRun]:
+        """Runs whose wake time has come, earliest first, from behind a place."""
         with self._reading():
-            return self._reads.due(until_ns, limit, after_ns)
+            return self._reads.due(until_ns, limit, after_ns, after_key)
 
     def without_wake(self) -> Sequence[str]:
         """Runs whose wake time is damaged: they must be looked at now, for they would never be due."""

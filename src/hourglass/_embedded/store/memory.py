@@ -22,8 +22,10 @@ from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._embedded.store.list_reader import ListReader, is_interrupted
 from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.store import (
+    LAST_KEY,
     Change,
     DiskCondition,
+    DueRun,
     NoteChange,
     Refusal,
     ScheduleChange,
@@ -149,6 +151,8 @@ class MemoryStore:
         self._runs: dict[str, Run] = {}
         self._events: dict[str, list[h.HistoryEvent]] = {}
         self._wakes: dict[str, int] = {}
+        self._keys: dict[str, int] = {}
+        self._next_key = 0
         self._requests: dict[tuple[str, str], list[str]] = {}
         """The runs that carried out a request, oldest first, by workflow id and request id."""
         self._request_ids: dict[str, list[str]] = {}
@@ -196,6 +200,7 @@ class MemoryStore:
     def _keep(self, change: Change) -> None:
         run = change.run
         if run.run_id not in self._runs:
+            self._keys[run.run_id] = self._next_key = self._next_key + 1
             self._events[run.run_id] = []
             self._current[run.started.workflow_id] = run.run_id
         self._runs[run.run_id] = run
@@ -236,10 +241,17 @@ class MemoryStore:
         """The run id of the latest run of a workflow that carried out a request; empty if none did."""
         return self._requests.get((workflow_id, request_id), ("",))[-1]
 
-    def due(self, until_ns: int, limit: int, after_ns: int = 0) -> Sequence[str]:
-        """Runs whose wake time has come."""
-        found = sorted((wake, run_id) for run_id, wake in self._wakes.items() if after_ns < wake <= until_ns)
-        return [run_id for _, run_id in found[:limit]]
+    def due(
+        self, until_ns: int, limit: int, after_ns: int = 0, after_key: int = LAST_KEY
+    ) -> Sequence[DueRun]:
+        """Runs whose wake time has come, from behind a place."""
+        found = (
+            DueRun(run_id, self._runs[run_id].started.spec.task_queue, wake, self._keys[run_id])
+            for run_id, wake in self._wakes.items()
+            if after_ns <= wake <= until_ns
+        )
+        behind = [due for due in found if (due.wake_ns, due.key) > (after_ns, after_key)]
+        return sorted(behind, key=lambda due: (due.wake_ns, due.key))[:limit]
 
     def without_wake(self) -> Sequence[str]:
         """None: nothing is ever damaged."""
@@ -298,6 +310,7 @@ class MemoryStore:
         workflow_id = run.started.workflow_id
         self._listing.changed(run_id)
         self._events.pop(run_id)
+        del self._keys[run_id]
         self._forget_requests(workflow_id, run_id)
         if self._current.get(workflow_id) == run_id:
             # An earlier run of the same id is the latest one now, as it is in a file.

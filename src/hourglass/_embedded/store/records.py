@@ -29,7 +29,7 @@ from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.rules.run import OpenActivity, OpenChild, PendingTimer, Run
 from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store.disk_faults import storage_errors
-from hourglass._embedded.store.store import NoteChange, ScheduleChange, ScheduleEntry, Stored
+from hourglass._embedded.store.store import DueRun, NoteChange, ScheduleChange, ScheduleEntry, Stored
 from hourglass._engine.specs import StartSpec
 from hourglass._history import events as h
 from hourglass._history.encoding import (
@@ -262,15 +262,19 @@ class StoredReads:
         found = self._rows(FIND_REQUEST, plain(request_id), plain(workflow_id))
         return str(found[0][0]) if found else ""
 
-    def due(self, until_ns: int, limit: int, after_ns: int) -> Sequence[str]:
-        """Runs with a wake time after the one and not after the other, earliest first."""
-        text = """SELECT group_concat(wake_ns || ':' || key || ':' || run_id, char(31)) FROM (
-            SELECT wake_ns, key, run_id FROM runs
-            WHERE wake_ns > 0 AND wake_ns > ? AND wake_ns <= ? ORDER BY wake_ns, key LIMIT ?)"""
-        found = self._joined(text, after_ns, until_ns, limit)
-        pieces = [piece.split(":", 2) for piece in found.split("\x1f") if piece]
+    def due(self, until_ns: int, limit: int, after_ns: int, after_key: int) -> Sequence[DueRun]:
+        """Runs with a wake time behind one place and not after a time, earliest first."""
+        text = """SELECT group_concat(wake_ns || ':' || key || ':' || coalesce(hex((
+                SELECT task_queue FROM visibility WHERE visibility.run_id = found.run_id
+            )), '') || ':' || run_id, char(31)) FROM (
+                SELECT wake_ns, key, run_id FROM runs
+                WHERE wake_ns > 0 AND wake_ns >= ? AND (wake_ns > ? OR key > ?) AND wake_ns <= ?
+                ORDER BY wake_ns, key LIMIT ?
+            ) AS found"""
+        found = self._joined(text, after_ns, after_ns, after_key, until_ns, limit)
+        pieces = [piece.split(":", 3) for piece in found.split("\x1f") if piece]
         # SQLite does not promise the order of what it joins.
-        return [run_id for _, _, run_id in sorted(pieces, key=_place)]
+        return sorted(map(_due_run, pieces), key=_place)
 
     def without_wake(self) -> Sequence[str]:
         """Runs whose wake time is no number, for the row is damaged: they would never be due."""
@@ -313,9 +317,14 @@ class StoredReads:
             return self.connection.execute(text, parameters).fetchall()
 
 
-def _place(piece: Sequence[str]) -> tuple[int, int]:
-    """Where a run stands in the order: by its wake time (damaged, it may be a fraction), then by its key."""
-    return int(piece[0].partition(".")[0]), int(piece[1])
+def _due_run(piece: Sequence[str]) -> DueRun:
+    wake, key, queue, run_id = piece  # damaged, a wake time may be a fraction
+    task_queue = bytes.fromhex(queue).decode(errors="replace")
+    return DueRun(run_id, task_queue, int(wake.partition(".")[0]), int(key))
+
+
+def _place(due: DueRun) -> tuple[int, int]:
+    return due.wake_ns, due.key
 
 
 def _last_time_ns(data: Any) -> int:

@@ -73,6 +73,21 @@ class ScheduleEntry(NamedTuple):
     awaited: tuple[str, ...]
 
 
+class DueRun(NamedTuple):
+    """A run whose wake time has come. `key` is its place among those of the same wake time; `task_queue` is its workflow's,
+    empty where the store does not know.
+    """
+
+    run_id: str
+    task_queue: str
+    wake_ns: int
+    key: int
+
+
+LAST_KEY = (1 << 63) - 1
+"""No run has a greater key."""
+
+
 class Stored(msgspec.Struct, frozen=True):
     """A run as it was stored, with its whole history."""
 
@@ -199,10 +214,13 @@ class Store(Protocol):
         """The run id of the latest run of a workflow that carried out a request; empty if none did."""
         ...
 
-    def due(self, until_ns: int, limit: int, after_ns: int = 0) -> Sequence[str]:
-        """Runs whose wake time has come (`after_ns < wake time <= until_ns`), earliest first.
+    def due(
+        self, until_ns: int, limit: int, after_ns: int = 0, after_key: int = LAST_KEY
+    ) -> Sequence[DueRun]:
+        """Runs whose wake time has come, earliest first, from behind a place: `after_ns < wake time <= until_ns`, or the
+        wake time is `after_ns` and the key greater than `after_key`.
 
-        With `after_ns=AT_ONCE` those are left out that had something in flight: they are in memory.
+        With `after_ns=AT_ONCE` those are left out that had something in flight.
         """
         ...
 

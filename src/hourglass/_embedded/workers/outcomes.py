@@ -35,7 +35,7 @@ UpdateCommand: TypeAlias = c.AcceptUpdate | c.RejectUpdate | c.CompleteUpdate
 
 
 @dataclass(slots=True)
-class _Update:
+class _OpenUpdate:
     """An update: received, accepted (`accepted_event_id` once that is written), or over."""
 
     request: UpdateRequest
@@ -51,13 +51,13 @@ class UpdateOutcomes:
 
     issued: deque[c.Command]
     refused: list[tuple[str, Failure]] = field(default_factory=list)
-    _known: dict[str, _Update] = field(default_factory=dict)
+    _known: dict[str, _OpenUpdate] = field(default_factory=dict)
 
     def receive(
         self, request: UpdateRequest, admitted_event_id: int, *, is_replaying: bool
     ) -> e.UpdateReceived:
         """A client asks for an update, now or in the history; gives what the worker is told."""
-        self._known[request.update_id] = _Update(request, admitted_event_id)
+        self._known[request.update_id] = _OpenUpdate(request, admitted_event_id)
         return e.UpdateReceived(
             id=request.update_id,
             protocol_instance_id=request.update_id,
@@ -108,7 +108,7 @@ class UpdateOutcomes:
         return refused
 
 
-def _may_follow(update: _Update, command: UpdateCommand) -> bool:
+def _may_follow(update: _OpenUpdate, command: UpdateCommand) -> bool:
     match command:
         case c.AcceptUpdate():
             return not update.is_accepted

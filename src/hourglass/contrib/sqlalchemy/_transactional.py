@@ -45,14 +45,14 @@ _KINDS: tuple[type, ...] = (Session, Connection, AsyncSession, AsyncConnection)
 _INSERTS: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 
 
-class _Decorator(Protocol):
+class _TransactionalDecorator(Protocol):
     @overload
     def __call__(self, fn: Callable[Concatenate[X, P], R], /) -> Callable[P, R]: ...
     @overload
     def __call__(self, fn: Callable[Concatenate[S, X, P], R], /) -> Callable[Concatenate[S, P], R]: ...
 
 
-def transactional(engine: EngineSource | None = None, /) -> _Decorator:
+def transactional(engine: EngineSource | None = None, /) -> _TransactionalDecorator:
     """Run a function in one transaction of your database, exactly once for each activity:
 
         @activity.defn
@@ -72,7 +72,7 @@ def transactional(engine: EngineSource | None = None, /) -> _Decorator:
         raise DefinitionError(
             f"@transactional takes an Engine, or what returns one, not {type(engine).__name__}"
         )
-    return cast(_Decorator, functools.partial(_decorate, engine))
+    return cast(_TransactionalDecorator, functools.partial(_decorate, engine))
 
 
 def _decorate(engine: EngineSource | None, fn: Callable[..., Any], /) -> Callable[..., Any]:

@@ -174,7 +174,7 @@ def _write(session: Session | Connection, kind: str, workflow_id: str, request: 
 # --- sending --------------------------------------------------------------------------------------
 
 
-class _Row(msgspec.Struct, frozen=True):
+class _TakenRow(msgspec.Struct, frozen=True):
     """A row that this relay has taken until `until`."""
 
     id: int
@@ -257,7 +257,7 @@ class Outbox:
         with self._engine.begin() as connection:
             return connection.execute(again).rowcount
 
-    def _take(self) -> Sequence[_Row]:
+    def _take(self) -> Sequence[_TakenRow]:
         """Rows that are due, each the first of its workflow id, for `_LEASE`."""
         earlier = rows.alias()
         is_first = ~exists().where(
@@ -282,11 +282,11 @@ class Outbox:
         with self._engine.begin() as connection:
             found = connection.execute(taking).all()
         return [
-            _Row(row.id, row.kind, row.request, row.attempts, until)
+            _TakenRow(row.id, row.kind, row.request, row.attempts, until)
             for row in sorted(found, key=lambda row: row.id)
         ]
 
-    def _send(self, row: _Row) -> bool:
+    def _send(self, row: _TakenRow) -> bool:
         try:
             request = msgspec.json.decode(row.request, type=_KINDS[row.kind])
             self._session.run(asking(request, nothing))
@@ -299,7 +299,7 @@ class Outbox:
         self._change(row, delete(rows))
         return True
 
-    def _failed(self, row: _Row, error: Exception) -> None:
+    def _failed(self, row: _TakenRow, error: Exception) -> None:
         said = f"{type(error).__name__}: {error}"[:1000]
         values: dict[str, Any] = {"attempts": row.attempts + 1, "last_error": said}
         if _is_refusal(error):
@@ -311,7 +311,7 @@ class Outbox:
             logger.warning("outbox row %d could not be sent, and is in %g s: %s", row.id, pause, said)
         self._change(row, update(rows).values(**values))
 
-    def _change(self, row: _Row, statement: Any) -> None:
+    def _change(self, row: _TakenRow, statement: Any) -> None:
         with self._engine.begin() as connection:
             connection.execute(statement.where(rows.c.id == row.id, rows.c.due_at == row.until))
 

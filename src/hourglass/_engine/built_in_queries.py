@@ -1,0 +1,105 @@
+"""The queries that every run answers, whatever its code: where it stands, and what Temporal's UI shows of it. Pure."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import traceback
+from collections.abc import Collection, Mapping
+from typing import Any, Final, TypeAlias
+
+from hourglass._engine.context import LiveRun, is_library
+from hourglass._engine.definition import MessageDefinition, MessageKind
+from hourglass.converter import Payload
+
+UNREAD_SIGNALS: Final = "__hourglass_unread_signals"
+"""A query that every run of ours answers: the signals that came and that neither a handler nor a channel took, by name."""
+
+ACTIVITY_STACKS: Final = "__hourglass_activity_stacks"
+"""Asks a run's worker where the activities stand that it executes for the run: for each its id, and the stack below it."""
+WAITED_FOR: Final = "the workflow waits for it"
+"""How a channel is described that a fiber reads from now."""
+
+Known: TypeAlias = Mapping[tuple[MessageKind, str | None], tuple[MessageDefinition, Any]]
+Receivers: TypeAlias = Mapping[str, Collection[object]]
+
+
+def answer(name: str, run: LiveRun, known: Known, receivers: Receivers | None) -> Payload | None:
+    """The answer to a query of this name; None: it is none of these, but the author's. `known` are the handlers of the run,
+    `receivers` the channels that were read, with those that wait at each now.
+    """
+    match name:
+        case "__stack_trace":
+            return run.converter.encode(_stack_trace(run))
+        case "__enhanced_stack_trace":
+            return _enhanced_stack_trace(run)
+        case "__temporal_workflow_metadata":
+            return _metadata(run, known, receivers)
+        case _ if name == UNREAD_SIGNALS:
+            unread = {name: len(waiting) for name, waiting in run.state.signals.items() if waiting}
+            return run.converter.encode(unread)
+        case _ if name == ACTIVITY_STACKS:
+            look = run.settings.activity_stacks
+            return run.converter.encode("" if look is None else look(run.state.run_id))
+        case _:
+            return None
+
+
+def _stack_trace(run: LiveRun) -> str:
+    """Where every fiber stands."""
+    parts = []
+    for line in run.lines:
+        frames = [(frame, frame.f_lineno) for frame in reversed(line.frames())]
+        if frames:
+            lines = traceback.StackSummary.extract(iter(frames)).format()
+            parts.append(f"{line.label}\n{''.join(lines)}")
+    return "\n".join(parts)
+
+
+def _enhanced_stack_trace(run: LiveRun) -> Payload:
+    """The same as data, with the author's source, the innermost frame first: Temporal's `EnhancedStackTrace`."""
+    stacks: list[dict[str, Any]] = []
+    sources: dict[str, dict[str, Any]] = {}
+    for line in run.lines:
+        locations = []
+        for frame in line.frames():
+            path, name = frame.f_code.co_filename, frame.f_code.co_name
+            internal = is_library(path)
+            if not internal:
+                sources[path] = {"lineOffset": 0, "content": "".join(linecache.getlines(path))}
+            place = {"filePath": path, "line": frame.f_lineno, "column": -1, "functionName": name}
+            locations.append({**place, "internalCode": internal})
+        if locations:
+            stacks.append({"locations": locations})
+    document = {"sdk": {"name": "hourglass"}, "sources": sources, "stacks": stacks}
+    return Payload(
+        json.dumps(document).encode(),
+        "json/protobuf",
+        {"messageType": b"temporal.api.sdk.v1.EnhancedStackTrace"},
+    )
+
+
+def _metadata(run: LiveRun, known: Known, receivers: Receivers | None) -> Payload:
+    """What Temporal's UI shows of a workflow's definition."""
+
+    def described(kind: MessageKind) -> list[dict[str, str]]:
+        found = {name or "": message.description for (of, name), (message, _) in known.items() if of == kind}
+        if kind == "signal" and receivers is not None:  # channels that were read are signals, too
+            found |= {name: WAITED_FOR if waiting else "" for name, waiting in receivers.items()}
+        return [{"name": name, "description": found[name]} for name in sorted(found)]
+
+    document: dict[str, Any] = {
+        "definition": {
+            "type": run.state.workflow_type,
+            "queryDefinitions": described("query"),
+            "signalDefinitions": described("signal"),
+            "updateDefinitions": described("update"),
+        }
+    }
+    if run.notes.details:
+        document["currentDetails"] = run.notes.details
+    return Payload(
+        json.dumps(document).encode(),
+        "json/protobuf",
+        {"messageType": b"temporal.api.sdk.v1.WorkflowMetadata"},
+    )

@@ -1,0 +1,261 @@
+"""Activities and steps as `async def` workflows ask for them, in temporalio's words."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypedDict, TypeVar, TypeVarTuple, Unpack, cast, overload
+
+import msgspec
+
+from hourglass._engine import awaited
+from hourglass._engine.awaited import ActivityHandle
+from hourglass._engine.fibers import require_fiber
+from hourglass._engine.operations import drop_step, keep_step, start_intercepted
+from hourglass._engine.options import (
+    Duration,
+    RetryPolicy,
+)
+from hourglass._engine.specs import (
+    ActivityCancellationType,
+)
+from hourglass.activity import Activity
+from hourglass.activity._options import FOREIGN_DEFAULTS, settings_with
+from hourglass.aio._values import given_options, given_values
+from hourglass.aio.common import Priority
+from hourglass.errors import UsageError
+from hourglass.workflow._calls import StepOptions, begin_step, check_step
+
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
+
+
+class ActivityConfig(TypedDict, total=False):
+    """What can be said about one call of an activity. A duration is a `timedelta` or seconds."""
+
+    task_queue: str | None
+    schedule_to_close_timeout: Duration | None
+    schedule_to_start_timeout: Duration | None
+    start_to_close_timeout: Duration | None
+    heartbeat_timeout: Duration | None
+    local_retry_threshold: Duration | None
+    retry_policy: RetryPolicy | None
+    cancellation_type: ActivityCancellationType
+    activity_id: str | None
+    summary: str | None
+    priority: Priority
+
+
+class _ExecuteActivity(Protocol):
+    @overload
+    async def __call__(
+        self,
+        activity: str,
+        /,
+        *given: Any,
+        args: Sequence[Any] = (),
+        result_type: Any = Any,
+        **options: Unpack[ActivityConfig],
+    ) -> Any: ...
+    @overload
+    async def __call__(
+        self, activity: Callable[[*Ts], Awaitable[R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
+    ) -> R: ...
+    @overload
+    async def __call__(
+        self, activity: Callable[[*Ts], R], /, *given: *Ts, **options: Unpack[ActivityConfig]
+    ) -> R: ...
+    @overload
+    async def __call__(
+        self,
+        activity: Callable[..., Awaitable[R]],
+        /,
+        *,
+        args: Sequence[Any],
+        **options: Unpack[ActivityConfig],
+    ) -> R: ...
+    @overload
+    async def __call__(
+        self, activity: Callable[..., R], /, *, args: Sequence[Any], **options: Unpack[ActivityConfig]
+    ) -> R: ...
+
+
+class _StartActivity(Protocol):
+    @overload
+    def __call__(
+        self,
+        activity: str,
+        /,
+        *given: Any,
+        args: Sequence[Any] = (),
+        result_type: Any = Any,
+        **options: Unpack[ActivityConfig],
+    ) -> ActivityHandle[Any]: ...
+    @overload
+    def __call__(
+        self, activity: Callable[[*Ts], Awaitable[R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
+    ) -> ActivityHandle[R]: ...
+    @overload
+    def __call__(
+        self, activity: Callable[[*Ts], R], /, *given: *Ts, **options: Unpack[ActivityConfig]
+    ) -> ActivityHandle[R]: ...
+    @overload
+    def __call__(
+        self,
+        activity: Callable[..., Awaitable[R]],
+        /,
+        *,
+        args: Sequence[Any],
+        **options: Unpack[ActivityConfig],
+    ) -> ActivityHandle[R]: ...
+    @overload
+    def __call__(
+        self, activity: Callable[..., R], /, *, args: Sequence[Any], **options: Unpack[ActivityConfig]
+    ) -> ActivityHandle[R]: ...
+
+
+class _StartMethod(Protocol):
+    """A method of a class whose instance the worker has: `Billing.charge`, its `self` left out."""
+
+    @overload
+    def __call__(
+        self, activity: Callable[[Any, *Ts], Awaitable[R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
+    ) -> ActivityHandle[R]: ...
+    @overload
+    def __call__(
+        self, activity: Callable[[Any, *Ts], R], /, *given: *Ts, **options: Unpack[ActivityConfig]
+    ) -> ActivityHandle[R]: ...
+    @overload
+    def __call__(
+        self,
+        activity: Callable[..., Awaitable[R]],
+        /,
+        *,
+        args: Sequence[Any],
+        **options: Unpack[ActivityConfig],
+    ) -> ActivityHandle[R]: ...
+    @overload
+    def __call__(
+        self, activity: Callable[..., R], /, *, args: Sequence[Any], **options: Unpack[ActivityConfig]
+    ) -> ActivityHandle[R]: ...
+
+
+class _ExecuteMethod(Protocol):
+    @overload
+    async def __call__(
+        self, activity: Callable[[Any, *Ts], Awaitable[R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
+    ) -> R: ...
+    @overload
+    async def __call__(
+        self, activity: Callable[[Any, *Ts], R], /, *given: *Ts, **options: Unpack[ActivityConfig]
+    ) -> R: ...
+    @overload
+    async def __call__(
+        self,
+        activity: Callable[..., Awaitable[R]],
+        /,
+        *,
+        args: Sequence[Any],
+        **options: Unpack[ActivityConfig],
+    ) -> R: ...
+    @overload
+    async def __call__(
+        self, activity: Callable[..., R], /, *, args: Sequence[Any], **options: Unpack[ActivityConfig]
+    ) -> R: ...
+
+
+def _begin(
+    activity: Any, given: tuple[Any, ...], options: dict[str, Any], *, local: bool
+) -> ActivityHandle[Any]:
+    values = given_values(given, options.pop("args", ()))
+    said = given_options(options)
+    if isinstance(activity, Activity):
+        chosen = activity.options(**said) if said else activity
+        run = require_fiber("starting activity", activity.name).run
+        return cast(
+            ActivityHandle[Any], chosen._start(run, values, {}, local=local, start=awaited.start_activity)
+        )
+    if not isinstance(activity, str):
+        raise UsageError(
+            f"an activity is given by its name or as a function decorated with @activity.defn, not {activity!r}"
+        )
+    run = require_fiber("starting activity", activity).run
+    result_type = said.pop("result_type", Any)
+    settings = settings_with(FOREIGN_DEFAULTS, said, f"activity {activity}")
+    if run.outbound is None:
+        payloads = run.converter.encode_all(values)
+        return awaited.start_activity(activity, payloads, settings, result_type, local=local)
+    return cast(
+        ActivityHandle[Any],
+        start_intercepted(
+            run.outbound,
+            activity,
+            list(values),
+            settings,
+            result_type,
+            run.converter.encode_all,
+            local=local,
+            start=awaited.start_activity,
+        ),
+    )
+
+
+def _start_activity(activity: Any, /, *given: Any, **options: Any) -> ActivityHandle[Any]:
+    """Begin an activity; the handle is a task of asyncio's."""
+    return _begin(activity, given, options, local=False)
+
+
+async def _execute_activity(activity: Any, /, *given: Any, **options: Any) -> Any:
+    """Run an activity and wait for its result."""
+    return await _begin(activity, given, options, local=False)
+
+
+def _start_local_activity(activity: Any, /, *given: Any, **options: Any) -> ActivityHandle[Any]:
+    """Begin a short activity on this very worker; the handle is a task of asyncio's."""
+    return _begin(activity, given, options, local=True)
+
+
+async def _execute_local_activity(activity: Any, /, *given: Any, **options: Any) -> Any:
+    """Run a short activity on this very worker, within the workflow task, and wait for its result."""
+    return await _begin(activity, given, options, local=True)
+
+
+start_activity = cast(_StartActivity, _start_activity)
+execute_activity = cast(_ExecuteActivity, _execute_activity)
+start_local_activity = cast(_StartActivity, _start_local_activity)
+execute_local_activity = cast(_ExecuteActivity, _execute_local_activity)
+start_activity_method = cast(_StartMethod, _start_activity)
+execute_activity_method = cast(_ExecuteMethod, _execute_activity)
+start_local_activity_method = cast(_StartMethod, _start_local_activity)
+execute_local_activity_method = cast(_ExecuteMethod, _execute_local_activity)
+
+
+@overload
+async def step(
+    fn: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, name: str | None = None, **options: Unpack[StepOptions]
+) -> R: ...
+@overload
+async def step(
+    fn: Callable[[*Ts], R], /, *args: *Ts, name: str | None = None, **options: Unpack[StepOptions]
+) -> R: ...
+async def step(fn: Any, /, *args: Any, name: str | None = None, **options: Any) -> Any:  # type: ignore[misc]
+    """Run any function durably, without a declaration, as `hourglass.workflow.step` does. Not in temporalio."""
+    run = require_fiber("workflow.step").run
+    if isinstance(fn, Activity):
+        check_step(options, fn, name)
+        return await _begin(fn, args, options, local=True)
+    kept = ""
+
+    def start(definition: Any, type: str, arguments: Any, settings: Any, *rest: Any, **more: Any) -> Any:
+        nonlocal kept
+        kept = keep_step(run, definition, settings)
+        said = msgspec.structs.replace(settings, activity_id=kept)
+        return awaited.start_activity(type, arguments, said, *rest, **{**more, "local": True})
+
+    try:
+        result = await begin_step(run, fn, args, name, options, start)
+    except Exception:
+        drop_step(run, kept)
+        raise
+    # Not in a `finally`: a coroutine that is dropped from the cache still wants the step's result.
+    drop_step(run, kept)
+    return result

@@ -1,0 +1,216 @@
+"""Child workflows and other workflows as `async def` workflows ask for them, in temporalio's words.
+
+Interceptors are plain functions: a call that goes out passes through them on a bridge (`outward`), and without one where there
+are none.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Generic, TypedDict, TypeVar, TypeVarTuple, Unpack, cast, overload
+
+from hourglass._engine import awaited
+from hourglass._engine.context import LiveRun
+from hourglass._engine.fibers import Bridge, bridged_wait, require_fiber
+from hourglass._engine.interception import (
+    SignalChildWorkflowInput,
+    SignalExternalWorkflowInput,
+    StartChildWorkflowInput,
+)
+from hourglass._engine.options import (
+    Duration,
+    RetryPolicy,
+    check_text,
+)
+from hourglass._engine.specs import ChildCancellationType as ChildWorkflowCancellationType
+from hourglass._engine.specs import (
+    IdReusePolicy,
+    ParentClosePolicy,
+)
+from hourglass.aio._values import given_options, given_values
+from hourglass.aio.common import Priority
+from hourglass.converter import SearchAttributes
+from hourglass.workflow._children import check_external, check_options, child_command, signal_command
+from hourglass.workflow._references import given_message, given_workflow
+
+R = TypeVar("R")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class ChildWorkflowConfig(TypedDict, total=False):
+    """How a child workflow is started. A duration is a `timedelta` or seconds."""
+
+    id: str | None
+    task_queue: str | None
+    cancellation_type: ChildWorkflowCancellationType
+    parent_close_policy: ParentClosePolicy
+    execution_timeout: Duration | None
+    run_timeout: Duration | None
+    task_timeout: Duration | None
+    id_reuse_policy: IdReusePolicy
+    retry_policy: RetryPolicy | None
+    cron_schedule: str
+    memo: Mapping[str, Any] | None
+    search_attributes: SearchAttributes | None
+    static_summary: str | None
+    static_details: str | None
+    priority: Priority
+
+
+class ChildWorkflowHandle(awaited.ChildHandle[R], Generic[R]):
+    """A child workflow that has started: a task of asyncio's whose result is the child's, and which can be signalled."""
+
+    @overload
+    async def signal(self, signal: str, /, *given: Any, args: Sequence[Any] = ()) -> None: ...
+    @overload
+    async def signal(self, signal: Callable[[*Ts], Any], /, *given: *Ts) -> None: ...
+    @overload
+    async def signal(self, signal: Callable[..., Any], /, *, args: Sequence[Any]) -> None: ...
+    async def signal(self, signal: Any, /, *given: Any, args: Sequence[Any] = ()) -> None:  # type: ignore[misc]
+        """Send the child a signal and wait until it is delivered."""
+        run, message = self._run, given_message("signal", signal)
+
+        async def send(call: SignalChildWorkflowInput) -> None:
+            await awaited.signal_external(signal_command(run, message, call))
+
+        call = SignalChildWorkflowInput(
+            signal=message.name,
+            child_workflow_id=self.id,
+            args=list(given_values(given, args)),
+            _proceed=bridging(send),
+        )
+        await outward(run, send, call, "signal_child_workflow")
+
+    def __repr__(self) -> str:
+        return f"<child workflow {self._command.workflow_type} {self.id}>"
+
+
+@overload
+async def start_child_workflow(
+    workflow: str,
+    /,
+    *given: Any,
+    args: Sequence[Any] = (),
+    result_type: Any = None,
+    **options: Unpack[ChildWorkflowConfig],
+) -> ChildWorkflowHandle[Any]: ...
+@overload
+async def start_child_workflow(
+    workflow: Callable[[*Ts], R], /, *given: *Ts, **options: Unpack[ChildWorkflowConfig]
+) -> ChildWorkflowHandle[R]: ...
+@overload
+async def start_child_workflow(
+    workflow: Callable[..., R], /, *, args: Sequence[Any], **options: Unpack[ChildWorkflowConfig]
+) -> ChildWorkflowHandle[R]: ...
+async def start_child_workflow(  # type: ignore[misc]
+    workflow: Any, /, *given: Any, args: Sequence[Any] = (), result_type: Any = None, **options: Any
+) -> Any:
+    """Start a child workflow, given as its run method or its name, and wait until it has started.
+
+    Raises `WorkflowAlreadyStartedError` where its id is taken. `result_type` is for workflows given by name.
+    """
+    live = require_fiber("starting a child workflow").run
+    target = given_workflow(workflow)
+    return_type = target.return_type if result_type is None else result_type
+    said = given_options(options)
+    check_options(said, f"workflow {target.name}")
+
+    async def start(call: StartChildWorkflowInput) -> Any:
+        payloads = target.encode(live.converter, call.args)
+        command = child_command(live, call.workflow, payloads, call.options, call.headers)
+        return await awaited.start_child(command, return_type, ChildWorkflowHandle)
+
+    call = StartChildWorkflowInput(
+        workflow=target.name, args=list(given_values(given, args)), options=said, _proceed=bridging(start)
+    )
+    return await outward(live, start, call, "start_child_workflow")
+
+
+@overload
+async def execute_child_workflow(
+    workflow: str,
+    /,
+    *given: Any,
+    args: Sequence[Any] = (),
+    result_type: Any = None,
+    **options: Unpack[ChildWorkflowConfig],
+) -> Any: ...
+@overload
+async def execute_child_workflow(
+    workflow: Callable[[*Ts], R], /, *given: *Ts, **options: Unpack[ChildWorkflowConfig]
+) -> R: ...
+@overload
+async def execute_child_workflow(
+    workflow: Callable[..., R], /, *, args: Sequence[Any], **options: Unpack[ChildWorkflowConfig]
+) -> R: ...
+async def execute_child_workflow(workflow: Any, /, *given: Any, **options: Any) -> Any:  # type: ignore[misc]
+    """Run a child workflow and wait for its result. Raises `ChildWorkflowError` if it did not complete."""
+    return await (await start_child_workflow(workflow, *given, **options))
+
+
+class ExternalWorkflowHandle(Generic[T]):
+    """A workflow that is not a child of this one. Made by `get_external_workflow_handle`."""
+
+    def __init__(self, id: str, run_id: str | None) -> None:
+        self.id = id
+        self.run_id = run_id
+
+    @overload
+    async def signal(self, signal: str, /, *given: Any, args: Sequence[Any] = ()) -> None: ...
+    @overload
+    async def signal(self, signal: Callable[[*Ts], Any], /, *given: *Ts) -> None: ...
+    @overload
+    async def signal(self, signal: Callable[..., Any], /, *, args: Sequence[Any]) -> None: ...
+    async def signal(self, signal: Any, /, *given: Any, args: Sequence[Any] = ()) -> None:  # type: ignore[misc]
+        """Send a signal and wait until it is delivered. Raises `ApplicationError` where there is no such workflow."""
+        run = require_fiber("signalling another workflow").run
+        message = given_message("signal", signal)
+
+        async def send(call: SignalExternalWorkflowInput) -> None:
+            await awaited.signal_external(signal_command(run, message, call))
+
+        call = SignalExternalWorkflowInput(
+            signal=message.name,
+            workflow_id=self.id,
+            workflow_run_id=self.run_id,
+            args=list(given_values(given, args)),
+            _proceed=bridging(send),
+        )
+        await outward(run, send, call, "signal_external_workflow")
+
+    async def cancel(self, reason: str = "") -> None:
+        """Ask the workflow to cancel and wait until the request is delivered, not until it has cancelled."""
+        await awaited.cancel_external(self.id, self.run_id or "", check_text(reason, "reason"))
+
+    def __repr__(self) -> str:
+        return f"<external workflow {self.id}>"
+
+
+def get_external_workflow_handle(
+    workflow_id: str, *, run_id: str | None = None
+) -> ExternalWorkflowHandle[Any]:
+    """A handle to another workflow, or with `run_id` to that run alone. Does not ask whether it exists."""
+    check_external(workflow_id, run_id)
+    return ExternalWorkflowHandle(workflow_id, run_id)
+
+
+def get_external_workflow_handle_for(
+    workflow: Callable[..., Any], workflow_id: str, *, run_id: str | None = None
+) -> ExternalWorkflowHandle[Any]:
+    """The same; `workflow` is for readers alone."""
+    return get_external_workflow_handle(workflow_id, run_id=run_id)
+
+
+def bridging(send: Callable[[Any], Coroutine[Any, Any, T]]) -> Callable[[Any], T]:
+    """The end of a chain of interceptors, which are plain, where the call itself is a coroutine."""
+    return lambda call: cast(T, bridged_wait(send(call)))
+
+
+async def outward(run: LiveRun, send: Callable[[Any], Coroutine[Any, Any, T]], call: Any, method: str) -> T:
+    """A call that goes out, through the interceptors where there are any; without a turn of its own."""
+    if run.outbound is None:
+        return await send(call)
+    chain = functools.partial(getattr(run.outbound, method), call)
+    return cast(T, await Bridge(run.loop.fiber, chain).drive())

@@ -1,0 +1,84 @@
+"""What a workflow publishes: a buffer in the run for each name, which holds the last items and which a query reads.
+
+Must not know: clients. Publishing issues no command and writes no event: the items follow from executing the run, as its
+variables do. Invariants: offsets count from 0 and never go back; at most `limit` items are kept, the newest.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+from typing import Any
+
+from hourglass import workflow
+from hourglass._engine.fibers import require_fiber
+
+Batch = tuple[int, int, list[Any]]
+"""The offset of the first item, how many have been published so far, and the items."""
+
+StampedBatch = tuple[int, int, list[Any], list[int]]
+"""The same, and how long the history was when each item was published."""
+
+MOST_AT_ONCE = 100
+MOST_BYTES = 512 * 1024
+"""What an answer may hold: an engine takes two megabytes at most."""
+
+
+class Buffer:
+    """The newest items of one name."""
+
+    def __init__(self, limit: int) -> None:
+        self._items: deque[tuple[Any, int, int]] = deque(maxlen=limit)
+        self._published = 0
+
+    def add(self, value: Any, size: int, stamp: int = 0) -> None:
+        """Keep an item of so many bytes, published when the history was so long."""
+        self._items.append((value, size, stamp))
+        self._published += 1
+
+    def read(self, begin: int, most: int) -> Batch:
+        """Items from an offset on, as many as fit into an answer; a negative one counts from the end."""
+        return self.read_stamped(begin, most)[:3]
+
+    def read_stamped(self, begin: int, most: int) -> StampedBatch:
+        """The same, and their stamps."""
+        oldest = self._published - len(self._items)
+        begin = self._published + begin if begin < 0 else begin
+        first = min(max(begin, oldest), self._published)
+        skipped = first - oldest
+        found: list[Any] = []
+        stamps: list[int] = []
+        room = MOST_BYTES
+        for value, size, stamp in islice(self._items, skipped, skipped + max(0, min(most, MOST_AT_ONCE))):
+            room -= size
+            if room < 0 and found:
+                break
+            found.append(value)
+            stamps.append(stamp)
+        return first, self._published, found, stamps
+
+
+def query_name(name: str) -> str:
+    """The query by which the items of a name are read; from other programs and languages, too."""
+    return f"progress.{name}"
+
+
+def buffer_of_run(name: str, limit: int) -> Buffer:
+    """The buffer of a name in the current run; set up when it is first asked for."""
+    fiber = require_fiber("publishing progress")
+    run = fiber.run
+    if run.latched:
+        run.refuse(fiber, "publishing progress")
+    known = run.handlers.known.get(("query", query_name(name)))
+    if known is not None:
+        found: Buffer = vars(known[0].fn)["buffer"]
+        return found
+    made = Buffer(limit)
+
+    def read(begin: int = 0, most: int = MOST_AT_ONCE, stamped: bool = False) -> Batch | StampedBatch:
+        """What the workflow has published: the first item's offset, how many there were in all, and the items."""
+        return made.read_stamped(begin, most) if stamped else made.read(begin, most)
+
+    vars(read)["buffer"] = made
+    workflow.query(name=query_name(name))(read)
+    return made

@@ -1,0 +1,410 @@
+"""A thousand faults by seed, one after the other and one into the other, while clients work; then the checker has its say.
+
+`FileCampaign` is a file, the processes that work on it and their clients, on a disk and a clock that fail (`shim`).
+`ServerCampaign` is a Temporal dev server, workers and clients that reach it over a network that fails (`chaos.proxy`). Which
+faults come, when, and whom they hit is drawn from the seed; how the processes get on meanwhile is the machine's affair, so a
+seed repeats the faults, not every instant.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from hourglass import Client
+from hourglass._embedded.sharing.ownership import FileLock
+from hourglass.errors import HourglassError
+from hourglass.testing import dev_server
+
+from . import trips
+from .checker import Case, about_file, check, collect
+from .clients import LEDGERS, QUEUE, Journal, end_all, ledger
+from .nursery import JOURNAL, Nursery
+from .shim import Shim
+
+_WORKERS, _CLIENTS = 3, 3
+
+
+@dataclass
+class Findings:
+    """What a campaign has come to."""
+
+    seed: int
+    faults: Counter[str] = field(default_factory=Counter)
+    """How many of each kind have hit."""
+    checked: Counter[str] = field(default_factory=Counter)
+    """How many acknowledgements and effects of each kind were checked."""
+    unanswered: Counter[str] = field(default_factory=Counter)
+    """How many requests had no answer: they may have been carried out once."""
+    violations: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    log: str = ""
+
+
+class Campaign:
+    """What both kinds have in common. `gap` is the mean of the seconds between two faults."""
+
+    kinds: Mapping[str, int] = {}
+    """The kinds of faults, and how often each is drawn, against the others."""
+
+    def __init__(self, folder: Path, seed: int, faults: int, *, gap: float = 0.2) -> None:
+        self.findings = Findings(seed)
+        self.folder = folder
+        self.journal, self.notes = folder / "journal", folder / "notes"
+        self.chance = random.Random(f"campaign {type(self).__name__} {seed}")
+        self._wanted = faults
+        self._gap = gap
+        self._clients = 0
+        self._roles: dict[int, str] = {}
+        self._later: list[tuple[float, Callable[[], None]]] = []
+        self.nursery: Nursery
+        self.case: Case
+
+    # --- what each kind says for itself -----------------------------------------------------------------------
+
+    @contextmanager
+    def arena(self) -> Iterator[Client]:
+        """All that is needed; gives a client that no fault hits but those of the engine."""
+        raise NotImplementedError
+
+    def strike(self, kind: str) -> bool:
+        """One fault; False if there was nothing to hit."""
+        raise NotImplementedError
+
+    def calm(self) -> None:
+        """The end of all faults."""
+        raise NotImplementedError
+
+    def afterwards(self) -> Iterator[str]:
+        """What is wrong with what is left when all processes have ended."""
+        return iter(())
+
+    jumps: Sequence[tuple[float, float]] = ()
+
+    # --- the campaign -------------------------------------------------------------------------------------------
+
+    def run(self) -> Findings:
+        """Faults, then calm, then the check."""
+        began = time.monotonic()
+        with self.arena() as client:
+            for number in range(LEDGERS):
+                self._begin_ledger(client, number)
+            self._faults()
+            self.calm()
+            self._end(client)
+            self.case = case = collect(
+                client, self.journal, self.notes, self.jumps, is_embedded=isinstance(self, FileCampaign)
+            )
+        found = self.findings
+        found.violations += check(case)
+        found.violations += self.afterwards()
+        found.checked += case.checked
+        for line in case.lines:
+            if line.phase == "failed":
+                found.unanswered[line.what] += 1
+        found.seconds = time.monotonic() - began
+        log = self.folder / "log"
+        found.log = log.read_text(errors="replace")[-20_000:] if log.exists() else ""
+        return found
+
+    def _begin_ledger(self, client: Client, number: int) -> None:
+        journal, name = Journal(self.journal, "first"), ledger(number)
+        journal.request(
+            "start",
+            name,
+            lambda _: client.start_workflow(trips.Ledger.run, 0, id=name, task_queue=QUEUE).run_id,
+        )
+
+    def _faults(self) -> None:
+        while (done := self.findings.faults.total()) < self._wanted:
+            self.keep_alive()
+            self._wait(self.chance.expovariate(1 / self._gap))
+            kind = self._next_kind(done)
+            if self.strike(kind):
+                self.findings.faults[kind] += 1
+
+    def _next_kind(self, done: int) -> str:
+        """By chance; but each kind has come before one comes twice. Clocks are moved in the second half only: before that,
+        the times in histories can be checked.
+        """
+        calm = 2 * done < self._wanted
+        kinds = {name: weight for name, weight in self.kinds.items() if not (calm and "clock" in name)}
+        new = [name for name in kinds if name not in self.findings.faults]
+        if new:
+            return self.chance.choice(new)
+        return self.chance.choices(list(kinds), list(kinds.values()))[0]
+
+    def _wait(self, seconds: float) -> None:
+        """Let time pass, and do what has to be undone by then."""
+        until = time.monotonic() + seconds
+        while True:
+            now = time.monotonic()
+            for when, undo in [each for each in self._later if each[0] <= now]:
+                self._later.remove((when, undo))
+                undo()
+            if now >= until:
+                return
+            time.sleep(min(until - now, 0.01))  # the instants of faults are the point
+
+    def later(self, seconds: float, undo: Callable[[], None]) -> None:
+        """Have this done after a while, whatever faults come before."""
+        self._later.append((time.monotonic() + seconds, undo))
+
+    def _end(self, client: Client) -> None:
+        for _, undo in self._later:
+            undo()
+        self._later.clear()
+        self.keep_alive()
+        for pid in self.with_role("client"):
+            _send(pid, signal.SIGCONT)
+            _send(pid, signal.SIGTERM)
+        deadline = time.monotonic() + 240.0
+        while self.with_role("client") and time.monotonic() < deadline:
+            time.sleep(0.05)
+            self.nursery.bury()
+        if self.with_role("client"):
+            self.findings.violations.append("a client still waits for an answer, long after the last fault")
+        try:
+            self.findings.violations += end_all(client, Journal(self.journal, "last"))
+        except HourglassError as error:
+            self.findings.violations.append(f"after the last fault: {type(error).__name__}: {error}")
+
+    # --- processes ------------------------------------------------------------------------------------------------
+
+    def keep_alive(self) -> None:
+        """Fork whoever is missing."""
+        self.nursery.bury()
+        while len(self.with_role("worker")) < _WORKERS:
+            pid = self.nursery.fork("worker", str(self.chance.randrange(10**6)), QUEUE)
+            self._roles[pid] = "worker"
+        while len(self.with_role("client")) < _CLIENTS:
+            self._clients += 1
+            self._roles[self.nursery.fork("client", f"c{self._clients}")] = "client"
+
+    def with_role(self, role: str) -> list[int]:
+        """Those that live."""
+        return [pid for pid in self.nursery.alive if self._roles.get(pid) == role]
+
+    def kill(self, pid: int | None) -> bool:
+        """By SIGKILL; False if there is nobody."""
+        if pid is None:
+            return False
+        self.nursery.kill(pid)
+        return True
+
+    def stop(self, pid: int | None, longest: float) -> bool:
+        """SIGSTOP, and SIGCONT after a while."""
+        if pid is None or not _send(pid, signal.SIGSTOP):
+            return False
+        self.later(self.chance.random() * longest, lambda: _resume(self.nursery, pid))
+        return True
+
+    def one_of(self, role: str) -> int | None:
+        """Any of those that live."""
+        alive = self.with_role(role)
+        return self.chance.choice(alive) if alive else None
+
+    def kill_part(self) -> bool:
+        """One part of the tree of a worker that lives on."""
+        pid = self.one_of("worker")
+        return pid is not None and _send(pid, signal.SIGUSR1)
+
+
+def _send(pid: int, which: signal.Signals) -> bool:
+    try:
+        os.kill(pid, which)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _resume(nursery: Nursery, pid: int) -> None:
+    if pid in nursery.alive:
+        _send(pid, signal.SIGCONT)
+
+
+class FileCampaign(Campaign):
+    """Processes on one file."""
+
+    kinds = {
+        "owner killed": 14,
+        "worker killed": 10,
+        "client killed": 8,
+        "part killed": 14,
+        "owner stopped": 5,
+        "process stopped": 6,
+        "disk full": 6,
+        "write error": 7,
+        "sync error": 7,
+        "slow disk": 4,
+        "torn write": 8,
+        "power cut": 6,
+        "clock forward": 4,
+        "clock back": 3,
+    }
+
+    def __init__(self, folder: Path, seed: int, faults: int, *, gap: float = 0.2) -> None:
+        super().__init__(folder, seed, faults, gap=gap)
+        self.path = folder / "campaign.db"
+        self.jumps: list[tuple[float, float]] = []
+        self._ahead = 0.0
+        self._shim = Shim(folder / "control", self.path, seed)
+        self._hits: Counter[str] = Counter()
+
+    @contextmanager
+    def arena(self) -> Iterator[Client]:
+        environment = {**self._shim.environment, JOURNAL: str(self.journal)}
+        with (
+            Nursery(self.path, self.notes, self.folder / "log", **environment) as self.nursery,
+            Client.connect(f"local:{self.path}") as client,
+        ):
+            yield client
+
+    def strike(self, kind: str) -> bool:
+        chance = self.chance
+        match kind:
+            case "owner killed":
+                return self.kill(self._owner())
+            case "worker killed":
+                return self.kill(self.one_of("worker"))
+            case "client killed":
+                return self.kill(self.one_of("client"))
+            case "part killed":
+                return self.kill_part()
+            case "owner stopped":
+                return self.stop(self._owner(), 2.0)
+            case "process stopped":
+                return self.stop(self.one_of(chance.choice(("worker", "client"))), 3.0)
+            case "clock forward" | "clock back":
+                return self._move_clock(kind)
+            case "power cut":
+                self._shim.cut_power()
+                return self._has_hit("power-cut")
+        name = {"disk full": "disk-full", "slow disk": "slow-sync"}.get(kind, kind.replace(" ", "-"))
+        self._shim.tell(name, chance.randrange(1, 4) if name in ("write-error", "sync-error") else 1)
+        if not self._has_hit(name):
+            self._shim.tell(name, 0)
+            return False
+        if name == "disk-full":
+            self.later(chance.random(), lambda: self._shim.tell(name, 0))
+        return True
+
+    def _has_hit(self, name: str) -> bool:
+        """Whether a process has met it by now; most do within a few milliseconds."""
+        before = self._hits[name]
+        deadline = time.monotonic() + 2.0
+        while self._shim.hits(name) <= before and time.monotonic() < deadline:
+            time.sleep(0.002)
+        self._hits[name] = self._shim.hits(name)
+        return self._hits[name] > before
+
+    def _owner(self) -> int | None:
+        owner = FileLock(str(self.path)).note().pid
+        return owner if owner in self.nursery.alive else None
+
+    def _move_clock(self, kind: str) -> bool:
+        """By seconds, minutes or hours, and some time later back to where it should be."""
+        if self._ahead:
+            return False
+        self._ahead = self.chance.choice((2.0, 90.0, 3 * 3600.0)) * (1 if kind == "clock forward" else -1)
+        self._shim.set_clock(self._ahead)
+        began = time.monotonic()
+
+        def back() -> None:
+            self._shim.set_clock(0.0)
+            self._ahead = 0.0
+            self.jumps.append((began - 1.0, time.monotonic() + 1.0))
+
+        self.later(0.5 + 2 * self.chance.random(), back)
+        return True
+
+    def calm(self) -> None:
+        self._wait(0.0)
+        self._shim.calm()
+
+    def afterwards(self) -> Iterator[str]:
+        return about_file(self.path)
+
+
+class ServerCampaign(Campaign):
+    """Workers and clients of a Temporal dev server, over a network that fails."""
+
+    kinds = {
+        "worker killed": 6,
+        "client killed": 4,
+        "part killed": 8,
+        "process stopped": 5,
+        "connections reset": 8,
+        "network silent": 6,
+        "connections frozen": 4,
+        "server killed": 3,
+    }
+
+    @contextmanager
+    def arena(self) -> Iterator[Client]:
+        above = (__package__ or "").rpartition(".")[0]
+        chaos = import_module(f"{above}.chaos.proxy" if above else "chaos.proxy")
+        with ExitStack() as stack:
+            self._server = stack.enter_context(
+                dev_server(
+                    db_filename=self.folder / "server.db",
+                    extra_args=["--dynamic-config-value", 'history.timerProcessorMaxTimeShift="1ms"'],
+                )
+            )
+            self._proxy: Any = stack.enter_context(chaos.Proxy(self._server.target))
+            client = stack.enter_context(Client.connect(self._server.target))
+            self.nursery = stack.enter_context(
+                Nursery(self._proxy.target, self.notes, self.folder / "log", **{JOURNAL: str(self.journal)})
+            )
+            yield client
+
+    def strike(self, kind: str) -> bool:
+        match kind:
+            case "worker killed":
+                return self.kill(self.one_of("worker"))
+            case "client killed":
+                return self.kill(self.one_of("client"))
+            case "part killed":
+                return self.kill_part()
+            case "process stopped":
+                return self.stop(self.one_of(self.chance.choice(("worker", "client"))), 3.0)
+            case "connections reset":
+                return bool(self._proxy.reset())
+            case "network silent":
+                self._proxy.swallow()
+                self.later(2 * self.chance.random(), self._proxy.let_through)
+                return True
+            case "connections frozen":
+                self._proxy.freeze()
+                self.later(2 * self.chance.random(), self._proxy.let_through)
+                return True
+            case _:
+                self._server.kill()
+                time.sleep(self.chance.random())  # the outage itself
+                self._server.start()
+                return True
+
+    def calm(self) -> None:
+        self._proxy.let_through()
+
+
+def on_file(seed: int, faults: int, *, gap: float = 0.2) -> Findings:
+    """A campaign on a file, in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="hourglass-campaign-") as folder:
+        return FileCampaign(Path(folder), seed, faults, gap=gap).run()
+
+
+def on_server(seed: int, faults: int, *, gap: float = 1.0) -> Findings:
+    """A campaign on a dev server, in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="hourglass-campaign-") as folder:
+        return ServerCampaign(Path(folder), seed, faults, gap=gap).run()

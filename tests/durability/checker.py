@@ -1,0 +1,438 @@
+"""What must hold after a campaign: every acknowledgement that a client was given, against histories and notes of activities.
+
+Each check is a function that counts what it looked at and yields what is wrong. A request that was asked and not answered may
+have been carried out once, or not at all.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from hourglass import Client, History, Replayer
+
+from . import trips
+from .audit import Written
+from .clients import Journal, Line
+
+_ENDS = {
+    "WORKFLOW_EXECUTION_COMPLETED",
+    "WORKFLOW_EXECUTION_FAILED",
+    "WORKFLOW_EXECUTION_TIMED_OUT",
+    "WORKFLOW_EXECUTION_CANCELED",
+    "WORKFLOW_EXECUTION_TERMINATED",
+    "WORKFLOW_EXECUTION_CONTINUED_AS_NEW",
+}
+
+
+@dataclass
+class Case:
+    """What a campaign left behind."""
+
+    lines: list[Line]
+    written: Written
+    histories: dict[str, list[History]]
+    """Of each workflow, the first run's first."""
+    jumps: list[tuple[float, float]] = field(default_factory=list)
+    """From when to when, by the monotonic clock, the wall clock was ahead."""
+    is_embedded: bool = True
+    """A Temporal server puts what came during a task behind it, with the times at which it came."""
+    checked: Counter[str] = field(default_factory=Counter)
+
+    def of(self, what: str, phase: str = "told") -> Iterator[Line]:
+        """The lines of one kind, counted as checked."""
+        for line in self.lines:
+            if line.what == what and line.phase == phase:
+                self.checked[what] += phase == "told"
+                yield line
+
+
+Check = Callable[[Case], Iterator[str]]
+
+
+def check(case: Case) -> list[str]:
+    """All that is wrong; nothing if all is well."""
+    return [found for each in CHECKS for found in each(case)]
+
+
+def collect(
+    client: Client,
+    journal: Path,
+    notes: Path,
+    jumps: Sequence[tuple[float, float]] = (),
+    *,
+    is_embedded: bool = True,
+) -> Case:
+    """Read all that there is."""
+    found: dict[str, list[History]] = defaultdict(list)
+    for each in client.list_workflows():
+        found[each.id].append(client.get_workflow_handle(each.id, run_id=each.run_id).history())
+    histories = {name: _in_order(runs) for name, runs in found.items()}
+    return Case(Journal.read(journal), Written.read(notes), histories, list(jumps), is_embedded)
+
+
+def _in_order(runs: list[History]) -> list[History]:
+    """From the first run to the last, each after the one that it continues: their times may have been moved."""
+    after = {_started(each).get("continuedExecutionRunId", ""): each for each in runs}
+    chain = [after[""]] if "" in after else []
+    while chain and chain[-1].run_id in after:
+        chain.append(after[chain[-1].run_id])
+    return chain if len(chain) == len(runs) else runs
+
+
+# --- requests -------------------------------------------------------------------------------------------------
+
+
+def starts(case: Case) -> Iterator[str]:
+    """What was acknowledged is the first run of its workflow; no workflow has a first run twice, or was never asked for."""
+    asked = {line.workflow_id for line in case.of("start", "asked")}
+    for line in case.of("start"):
+        runs = case.histories.get(line.workflow_id, [])
+        if not runs:
+            yield f"{line.workflow_id} was acknowledged and is not there"
+        elif runs[0].run_id != line.value:
+            yield f"{line.workflow_id} was acknowledged as {line.value} and began as {runs[0].run_id}"
+    for name, runs in case.histories.items():
+        first = [each for each in runs if not _started(each).get("continuedExecutionRunId")]
+        if len(first) != 1:
+            yield f"{name} was begun {len(first)} times"
+        if "-leg-" not in name and name not in asked:
+            yield f"{name} was never asked for"
+    for line in case.lines:
+        if line.phase == "failed" and "NotFound" in line.error:
+            yield f"{line.sender} was told of {line.workflow_id}, which it had started: {line.error}"
+
+
+def signals(case: Case) -> Iterator[str]:
+    """Each is in the history once, those of a sender in the order in which they were acknowledged."""
+    asked = {(line.workflow_id, line.sender, line.number) for line in case.of("signal", "asked")}
+    places: dict[tuple[str, str, int], int] = {}
+    for name in case.histories:
+        for place, (sender, number) in enumerate(_signals(case, name)):
+            if (name, sender, number) in places:
+                yield f"signal {number} of {sender} is twice in {name}"
+            if (name, sender, number) not in asked:
+                yield f"signal {number} of {sender} in {name} was never sent"
+            places[name, sender, number] = place
+    last: dict[tuple[str, str], int] = {}
+    for line in case.of("signal"):
+        place_of = places.get((line.workflow_id, line.sender, line.number))
+        if place_of is None:
+            yield f"signal {line.number} of {line.sender} to {line.workflow_id} was acknowledged and is lost"
+            continue
+        if place_of < last.get((line.workflow_id, line.sender), -1):
+            yield f"signal {line.number} of {line.sender} to {line.workflow_id} came before an earlier one"
+        last[line.workflow_id, line.sender] = place_of
+
+
+def updates(case: Case) -> Iterator[str]:
+    """Each was accepted and completed once, with the answer that was given, whoever asked and how often."""
+    accepted: Counter[tuple[str, str]] = Counter()
+    answers: dict[tuple[str, str], Any] = {}
+    for name, runs in case.histories.items():
+        for history in runs:
+            ids: dict[str, str] = {}
+            for event in history.events:
+                if (kind := _kind(event)) == "WORKFLOW_EXECUTION_UPDATE_ACCEPTED":
+                    request = event["workflowExecutionUpdateAcceptedEventAttributes"]["acceptedRequest"]
+                    ids[event["eventId"]] = request["meta"]["updateId"]
+                    accepted[name, request["meta"]["updateId"]] += 1
+                elif kind == "WORKFLOW_EXECUTION_UPDATE_COMPLETED":
+                    done = event["workflowExecutionUpdateCompletedEventAttributes"]
+                    key = (name, done["meta"]["updateId"])
+                    if key in answers:
+                        yield f"update {key} was answered twice"
+                    answers[key] = _value(done["outcome"].get("success", {}))
+    for key, count in accepted.items():
+        if count > 1:
+            yield f"update {key} was accepted {count} times"
+    for line in case.of("update"):
+        key = (line.workflow_id, f"{line.sender}-{line.number}")
+        if key not in answers:
+            yield f"update {key} was answered by {line.value}, and the history does not say so"
+        elif answers[key] != line.value:
+            yield f"update {key} was answered by {line.value}, and by {answers[key]} in the history"
+
+
+def results(case: Case) -> Iterator[str]:
+    """A run ends once, with its last event, and with what was told; whoever asks gets the same."""
+    ends: dict[str, Any] = {}
+    for name, runs in case.histories.items():
+        for history in runs:
+            closing = [place for place, event in enumerate(history.events) if _kind(event) in _ENDS]
+            if len(closing) > 1 or closing not in ([], [len(history.events) - 1]):
+                yield f"{name}, run {history.run_id}, ends at {closing} of {len(history.events)}"
+        last = runs[-1].events[-1]
+        if _kind(last) == "WORKFLOW_EXECUTION_COMPLETED":
+            ends[name] = _value(last["workflowExecutionCompletedEventAttributes"].get("result", {}))
+        elif not name.startswith("ledger"):
+            yield f"{name} has ended with {_kind(last)}"
+    for line in case.of("result"):
+        told, kept = line.value, ends.get(line.workflow_id)
+        if isinstance(told, dict) and isinstance(kept, dict):
+            kept = {key: kept[key] for key in told}
+        if told != kept:
+            yield f"the result of {line.workflow_id} was told as {told} and is {kept}"
+    for line in case.lines:
+        if line.phase == "failed" and "WorkflowFailed" in line.error:
+            yield f"{line.workflow_id}: {line.error}"
+
+
+def messages_in_order(case: Case) -> Iterator[str]:
+    """Signals are heard in the order of the history; a query tells of all that was acknowledged before it was asked."""
+    for name, runs in case.histories.items():
+        last = runs[-1].events[-1]
+        if name.startswith("trip") and "-leg-" not in name and _kind(last) == "WORKFLOW_EXECUTION_COMPLETED":
+            heard = _value(last["workflowExecutionCompletedEventAttributes"]["result"])["heard"]
+            if heard != [list(each) for each in _signals(case, name)]:
+                yield f"{name} heard {heard}, its history has {_signals(case, name)}"
+    told: dict[str, list[list[Any]]] = defaultdict(list)
+    begun: dict[tuple[str, int], int] = {}
+    for line in case.lines:  # in the order in which they were written
+        if line.what == "signal" and line.phase == "told":
+            told[line.workflow_id].append([line.sender, line.number])
+        if line.what == "query" and line.phase == "asked":
+            begun[line.sender, line.number] = len(told[line.workflow_id])
+        if line.what == "query" and line.phase == "told":
+            case.checked["query"] += 1
+            before = told[line.workflow_id][: begun[line.sender, line.number]]
+            if not all(each in line.value for each in before):
+                yield f"a query of {line.workflow_id} gave {line.value}, though {before} were acknowledged"
+
+
+def ledgers(case: Case) -> Iterator[str]:
+    """They count what their histories have, and give each update a place of its own."""
+    places: dict[str, dict[int, int]] = defaultdict(dict)
+    for line in case.of("update"):
+        if line.workflow_id.startswith("ledger"):
+            other = places[line.workflow_id].setdefault(line.value, line.number)
+            if other != line.number:
+                yield f"{line.workflow_id} gave the place {line.value} to {other} and to {line.number}"
+    for line in case.of("total"):
+        events = [
+            event
+            for history in case.histories[line.workflow_id]
+            for event in history.events
+            if _kind(event) in ("WORKFLOW_EXECUTION_SIGNALED", "WORKFLOW_EXECUTION_UPDATE_ACCEPTED")
+        ]
+        if line.value != len(events):
+            yield f"{line.workflow_id} counts {line.value} messages, its histories have {len(events)}"
+
+
+# --- effects --------------------------------------------------------------------------------------------------
+
+
+def executions(case: Case) -> Iterator[str]:
+    """An attempt is executed once; what is recorded is what the last attempt gave; what may happen once happened once."""
+    for name, count in case.written.begun.items():
+        case.checked["attempt"] += 1
+        if count > 1:
+            yield f"{name} was executed {count} times"
+    last: dict[tuple[str, str], int] = {}
+    for run_id, activity_id, attempt in case.written.begun:
+        last[run_id, activity_id] = max(attempt, last.get((run_id, activity_id), 0))
+    for runs in case.histories.values():
+        for history in runs:
+            yield from _recorded(case, history, last)
+    for run_id, activity_id, come in case.written.resumed:
+        if come not in case.written.beats[run_id, activity_id]:
+            yield f"{activity_id} of {run_id} went on from {come}, where it never was"
+
+
+def _recorded(case: Case, history: History, last: dict[tuple[str, str], int]) -> Iterator[str]:
+    specs: dict[str, dict[str, Any]] = {}
+    attempts: dict[str, int] = {}
+    ended: Counter[str] = Counter()
+    for event in history.events:
+        match _kind(event):
+            case "ACTIVITY_TASK_SCHEDULED":
+                specs[event["eventId"]] = event["activityTaskScheduledEventAttributes"]
+            case "ACTIVITY_TASK_STARTED":
+                begun = event["activityTaskStartedEventAttributes"]
+                attempts[begun["scheduledEventId"]] = begun.get("attempt", 1)
+            case "ACTIVITY_TASK_COMPLETED":
+                case.checked["recorded result"] += 1
+                done = event["activityTaskCompletedEventAttributes"]
+                number = done["scheduledEventId"]
+                ended[number] += 1
+                activity_id = specs[number]["activityId"]
+                token = _value(done["result"])
+                name = (history.run_id, activity_id, attempts[number])
+                if case.written.done.get(token) != name:
+                    yield f"{name} is recorded with {token}, which is of {case.written.done.get(token)}"
+                if last[history.run_id, activity_id] != attempts[number]:
+                    yield f"{name} was recorded, and another attempt was executed after it"
+            case "ACTIVITY_TASK_FAILED" | "ACTIVITY_TASK_TIMED_OUT" as kind:
+                ended[_attributes(event)["scheduledEventId"]] += 1
+                scheduled = specs[_attributes(event)["scheduledEventId"]]
+                if scheduled["activityType"]["name"] != "pay":
+                    yield f"{scheduled['activityId']} of {history.run_id} has ended with {kind}"
+    for number, spec in specs.items():
+        if ended[number] > 1:
+            yield f"{spec['activityId']} of {history.run_id} has ended {ended[number]} times"
+        if spec["activityType"]["name"] == "pay" and last.get((history.run_id, spec["activityId"]), 0) > 1:
+            yield f"{spec['activityId']} of {history.run_id} may be executed once, and was executed again"
+
+
+def children(case: Case) -> Iterator[str]:
+    """A child that a run has asked for is there once, belongs to it, and its result is what the parent got."""
+    for runs in case.histories.values():
+        for history in runs:
+            for event in history.events:
+                if _kind(event) != "CHILD_WORKFLOW_EXECUTION_COMPLETED":
+                    continue
+                case.checked["child"] += 1
+                done = event["childWorkflowExecutionCompletedEventAttributes"]
+                child = case.histories.get(done["workflowExecution"]["workflowId"], [])
+                if [each.run_id for each in child] != [done["workflowExecution"]["runId"]]:
+                    yield f"{done['workflowExecution']} is not the only run of its id"
+                    continue
+                parent = _started(child[0])["parentWorkflowExecution"]["runId"]
+                told = _value(done["result"])
+                kept = _value(child[0].events[-1]["workflowExecutionCompletedEventAttributes"]["result"])
+                if parent != history.run_id or told != kept:
+                    yield f"{done['workflowExecution']} of {parent} gave {kept}, {history.run_id} got {told}"
+
+
+def timers(case: Case) -> Iterator[str]:
+    """None fires early: by the times of its history, as long as no clock was moved, and by a clock that no fault moves."""
+    moved = min((begun for begun, _ in case.jumps), default=float("inf"))
+    for name, runs in case.histories.items():
+        for history in runs:
+            if case.written.last_at(history.run_id) < moved:
+                yield from _fired(case, name, history)
+        if name.startswith("nap"):
+            yield from _napped(case, name, runs[0])
+
+
+def _fired(case: Case, name: str, history: History) -> Iterator[str]:
+    begun: dict[str, tuple[datetime, float]] = {}
+    for event in history.events:
+        if _kind(event) == "TIMER_STARTED":
+            begun[event["eventId"]] = (_time(event), _seconds(event))
+        elif _kind(event) == "TIMER_FIRED":
+            case.checked["timer, by its history"] += 1
+            since, seconds = begun.pop(event["timerFiredEventAttributes"]["startedEventId"])
+            if (passed := (_time(event) - since).total_seconds()) < seconds - 0.001:
+                yield f"a timer of {name} fired after {passed} s of {seconds}"
+
+
+def _napped(case: Case, name: str, history: History) -> Iterator[str]:
+    seconds = next((_seconds(each) for each in history.events if _kind(each) == "TIMER_STARTED"), 0.0)
+    ends = case.written.at_end.get((history.run_id, "1"))
+    begins = case.written.at_begin.get((history.run_id, "2"))
+    if ends is None or begins is None:
+        return
+    if any(begun <= begins and ends <= over for begun, over in case.jumps):
+        return  # by the clock on the wall it was late enough
+    case.checked["timer, by another clock"] += 1
+    if begins - ends < seconds - 0.001:
+        yield f"{name} slept {begins - ends:.3f} s of {seconds}"
+
+
+def _seconds(event: dict[str, Any]) -> float:
+    return float(event["timerStartedEventAttributes"]["startToFireTimeout"].rstrip("s"))
+
+
+# --- histories ------------------------------------------------------------------------------------------------
+
+
+def orderly(case: Case) -> Iterator[str]:
+    """Events are numbered without a gap, and time does not go back, but for attempts, which stand there once they have ended."""
+    for name, runs in case.histories.items():
+        for history in runs:
+            case.checked["history"] += 1
+            numbers = [int(event["eventId"]) for event in history.events]
+            if numbers != list(range(1, len(numbers) + 1)):
+                yield f"{name}, run {history.run_id}: its events are numbered {numbers}"
+            times = [_time(event) for event in history.events if _kind(event) != "ACTIVITY_TASK_STARTED"]
+            if case.is_embedded and times != sorted(times):
+                yield f"{name}, run {history.run_id}: time goes back"
+
+
+def replays(case: Case) -> Iterator[str]:
+    """Every history is one that the code would write again."""
+    with Replayer(workflows=trips.WORKFLOWS) as replayer:
+        for name, runs in case.histories.items():
+            for history in runs:
+                result = replayer.try_replay(history)
+                case.checked["replay"] += 1
+                if not result.ok:
+                    yield f"{name}, run {history.run_id}, does not replay: {result.error}"
+
+
+CHECKS: tuple[Check, ...] = (
+    starts,
+    signals,
+    updates,
+    results,
+    messages_in_order,
+    ledgers,
+    executions,
+    children,
+    timers,
+    orderly,
+    replays,
+)
+
+
+def about_file(path: Path) -> Iterator[str]:
+    """The file is sound, and holds nothing for runs that have ended."""
+    connection = sqlite3.connect(path)
+    try:
+        for (line,) in connection.execute("PRAGMA integrity_check").fetchall():
+            if line != "ok":
+                yield f"the file is not sound: {line}"
+        for (line,) in connection.execute("PRAGMA foreign_key_check").fetchall():
+            yield f"the file refers to what is not there: {line}"
+    finally:
+        connection.close()
+
+
+# --- reading --------------------------------------------------------------------------------------------------
+
+
+def _kind(event: dict[str, Any]) -> str:
+    kind: str = event["eventType"]
+    return kind.removeprefix("EVENT_TYPE_")
+
+
+def _attributes(event: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = next(value for name, value in event.items() if name.endswith("Attributes"))
+    return found
+
+
+def _started(history: History) -> dict[str, Any]:
+    return _attributes(history.events[0])
+
+
+def _time(event: dict[str, Any]) -> datetime:
+    text: str = event["eventTime"]
+    whole, _, rest = text.rstrip("Z").partition(".")
+    return datetime.fromisoformat(f"{whole}.{rest[:6]:0<6}")
+
+
+def _value(payloads: dict[str, Any]) -> Any:
+    found = [json.loads(base64.b64decode(each["data"])) for each in payloads.get("payloads", [])]
+    return found[0] if found else None
+
+
+def _signals(case: Case, name: str) -> list[tuple[str, int]]:
+    """The numbered signals of a workflow, in the order of its histories."""
+    found = []
+    for history in case.histories[name]:
+        for event in history.events:
+            if _kind(event) == "WORKFLOW_EXECUTION_SIGNALED" and _attributes(event)["signalName"] == "tell":
+                sender, number = (
+                    json.loads(base64.b64decode(each["data"]))
+                    for each in _attributes(event)["input"]["payloads"]
+                )
+                found.append((sender, number))
+    return found

@@ -1,0 +1,193 @@
+"""What a client of a campaign does, in a process of its own, and the journal that says what it asked for and was told.
+
+A line is written before each request (`asked`) and after it (`told`, or `failed` with the reason), by one write to a file that is
+open for appending: whenever the process is killed, the journal has all that it was told.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hourglass import Client, WorkflowHandle
+from hourglass.errors import HourglassError
+
+from . import trips
+
+QUEUE = "campaign"
+LEDGERS = 3
+PATIENCE = 120.0
+"""Seconds that a client waits for a result before it says that there is none."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a journal."""
+
+    phase: str
+    what: str
+    sender: str
+    number: int
+    workflow_id: str
+    value: Any = None
+    error: str = ""
+    at: float = 0.0
+
+
+class Journal:
+    """Written by one client, read by the checker."""
+
+    def __init__(self, path: Path, sender: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._sender = sender
+        self._numbers = 0
+
+    @staticmethod
+    def read(path: Path) -> list[Line]:
+        """All lines of all clients, in the order in which they were written."""
+        return [Line(**json.loads(each)) for each in path.read_text().splitlines()]
+
+    def next(self) -> int:
+        """A number that this client has not used."""
+        self._numbers += 1
+        return self._numbers
+
+    def request(
+        self, what: str, workflow_id: str, send: Callable[[int], Any], number: int | None = None
+    ) -> Any:
+        """Ask, and note what was asked and told; None if there was no answer."""
+        number = self.next() if number is None else number
+        self._write("asked", what, number, workflow_id)
+        try:
+            told = send(number)
+        except HourglassError as error:
+            self._write("failed", what, number, workflow_id, error=f"{type(error).__name__}: {error}")
+            return None
+        self._write("told", what, number, workflow_id, value=told)
+        return told
+
+    def _write(self, phase: str, what: str, number: int, workflow_id: str, **more: Any) -> None:
+        line = {"phase": phase, "what": what, "sender": self._sender, "number": number}
+        line |= {"workflow_id": workflow_id, "at": time.monotonic(), **more}
+        os.write(self._file, json.dumps(line).encode() + b"\n")
+
+
+def ledger(number: int) -> str:
+    """The name of one of the ledgers."""
+    return f"ledger-{number}"
+
+
+class Traveller:
+    """A client that goes on until it is killed or told to stop."""
+
+    def __init__(self, client: Client, journal: Journal, name: str) -> None:
+        self._client = client
+        self._journal = journal
+        self._name = name
+        self._chance = random.Random(f"traveller {name}")
+
+    def go_on(self, stopped: Callable[[], bool]) -> None:
+        """One thing after the other."""
+        things = (self._trip, self._trip, self._write_to_ledger, self._write_to_ledger, self._nap)
+        while not stopped():
+            self._chance.choice(things)()
+
+    def _start(self, workflow: Any, *arguments: Any, workflow_id: str) -> WorkflowHandle[Any] | None:
+        found: list[WorkflowHandle[Any]] = []
+
+        def send(_: int) -> str:
+            handle = self._client.start_workflow(workflow, *arguments, id=workflow_id, task_queue=QUEUE)
+            found.append(handle)
+            return handle.run_id
+
+        self._journal.request("start", workflow_id, send)
+        return found[0] if found else None
+
+    def _trip(self) -> None:
+        number = self._journal.next()
+        name = f"trip-{self._name}-{number}"
+        plan = trips.Plan(number, self._chance.random() * 0.05)
+        handle = self._start(trips.Trip.run, plan, workflow_id=name)
+        if handle is None:
+            return
+        current = self._client.get_workflow_handle(name)  # whichever run is the latest
+        for _ in range(self._chance.randrange(1, 5)):
+            if self._chance.random() < 0.7:
+                self._tell(current, trips.Trip.tell)
+            else:
+                self._ask(current, trips.Trip.ask)
+        if self._chance.random() < 0.3:
+            self._journal.request("query", name, lambda _: current.query(trips.Trip.all_heard))
+        self._journal.request("finish", name, lambda _: current.signal(trips.Trip.finish))
+        if self._chance.random() < 0.7:
+            self.take_result(handle)
+
+    def take_result(self, handle: WorkflowHandle[Any]) -> None:
+        """Wait for a result; every second time ask for it twice."""
+        for _ in range(self._chance.randrange(1, 3)):
+            self._journal.request("result", handle.id, lambda _: _plain(handle.result(timeout=PATIENCE)))
+
+    def _tell(self, handle: WorkflowHandle[Any], signal: Any) -> None:
+        self._journal.request("signal", handle.id, lambda number: handle.signal(signal, self._name, number))
+
+    def _ask(self, handle: WorkflowHandle[Any], update: Any) -> None:
+        number = self._journal.next()
+
+        def send(_: int) -> Any:
+            return handle.execute_update(update, self._name, number, id=f"{self._name}-{number}")
+
+        for _ in range(
+            1 if self._chance.random() < 0.7 else 2
+        ):  # the second time it is asked again, by its id
+            self._journal.request("update", handle.id, send, number)
+
+    def _write_to_ledger(self) -> None:
+        handle = self._client.get_workflow_handle(ledger(self._chance.randrange(LEDGERS)))
+        for _ in range(self._chance.randrange(1, 6)):
+            if self._chance.random() < 0.5:
+                self._tell(handle, trips.Ledger.tell)
+            else:
+                self._ask(handle, trips.Ledger.ask)
+
+    def _nap(self) -> None:
+        number = self._journal.next()
+        seconds = self._chance.choice((0.01, 0.1, 0.5, 1.0))
+        self._start(trips.nap, number, seconds, workflow_id=f"nap-{self._name}-{number}")
+
+
+def _plain(value: Any) -> Any:
+    return {"heard": value.heard, "tokens": value.tokens} if isinstance(value, trips.Receipt) else value
+
+
+def end_all(client: Client, journal: Journal) -> Iterator[str]:
+    """When the faults are over: tell every trip to finish, wait for every result, and say of which there is none."""
+    traveller = Traveller(client, journal, "last")
+    opened = [
+        each
+        for each in client.list_workflows("ExecutionStatus = 'Running'")
+        if each.workflow_type != "Ledger"
+    ]
+    for each in opened:
+        if each.workflow_type == "Trip":
+            handle = client.get_workflow_handle(each.id)
+            journal.request("finish", each.id, lambda _, handle=handle: handle.signal(trips.Trip.finish))
+    for each in opened:
+        if each.workflow_type in ("Trip", "nap"):
+            traveller.take_result(client.get_workflow_handle(each.id))
+    for each in client.list_workflows("ExecutionStatus = 'Running'"):
+        if each.workflow_type != "Ledger":
+            yield f"{each.id} has not ended: {_story(client, each.id)}"
+    for number in range(LEDGERS):
+        handle = client.get_workflow_handle(ledger(number))
+        journal.request("total", handle.id, lambda _, handle=handle: handle.query(trips.Ledger.total))
+
+
+def _story(client: Client, workflow_id: str) -> str:
+    events = client.get_workflow_handle(workflow_id).history().events
+    return " ".join(event["eventType"].removeprefix("EVENT_TYPE_") for event in events[-12:])

@@ -1,0 +1,312 @@
+"""A worker under a steady load for minutes or hours: what it holds must not grow.
+
+    python -m tests.durability.soak [--minutes 10 | --hours 8] [--target local:FILE]
+
+Memory, threads, descriptors and the file are looked at again and again; what lies before the warm-up's end does not count. It
+fails if one of them grows: if the line through the middle of its values (Theil and Sen's, which a few outliers do not turn)
+rises over the rest of the time by more than a share of what is there and more than a floor. The worker is a process of its own,
+and keeps closed workflows for a few seconds only, so that a file which is kept tidy stays as large as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from itertools import combinations
+from pathlib import Path
+
+from hourglass import Client, Worker
+from hourglass.errors import HourglassError
+
+from . import trips, work
+from .clients import QUEUE
+
+ROOT = Path(__file__).resolve().parents[2]
+KIB, MIB = 1 << 10, 1 << 20
+_RETENTION = 5.0
+_WARM_UP = 0.3
+"""This share of the time is for caches to fill, and for retention to catch up."""
+_FEWEST_LOOKS = 10
+_MOST_SAMPLES = 300
+"""For the slope; more samples would say the same."""
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """How much may come on top over the whole time: a share of what there is, and a floor below which it is noise."""
+
+    share: float
+    floor: float
+    unit: float = 1.0
+    unit_name: str = ""
+
+
+ALLOWANCES: Mapping[str, Allowance] = {
+    "memory": Allowance(0.05, 6 * MIB, MIB, "MiB"),
+    "threads": Allowance(0.0, 1.5),
+    "descriptors": Allowance(0.0, 2.5),
+    "file": Allowance(0.05, 4 * MIB, MIB, "MiB"),
+    "log of the file": Allowance(0.1, 8 * MIB, MIB, "MiB"),
+}
+
+
+@dataclass
+class Series:
+    """What was seen of one thing: when, in seconds from the beginning, and how much."""
+
+    at: list[float] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+    def add(self, at: float, value: float) -> None:
+        """One more look."""
+        self.at.append(at)
+        self.values.append(value)
+
+    def settled(self, begin: float) -> Series:
+        """What was seen from then on."""
+        kept = [(at, value) for at, value in zip(self.at, self.values, strict=True) if at >= begin]
+        return Series([at for at, _ in kept], [value for _, value in kept])
+
+    def slope(self) -> float:
+        """How much it grows in a second: the middle one of the slopes between any two looks."""
+        step = max(1, len(self.at) // _MOST_SAMPLES)
+        points = list(zip(self.at, self.values, strict=True))[::step]
+        slopes = [(b - a) / (then - now) for (now, a), (then, b) in combinations(points, 2) if then > now]
+        return statistics.median(slopes) if slopes else 0.0
+
+    def growth(self) -> float:
+        """How much came on top, by that slope."""
+        return self.slope() * (self.at[-1] - self.at[0]) if self.at else 0.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether one thing stayed as it was."""
+
+    name: str
+    middle: float
+    largest: float
+    growth: float
+    allowed: float
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether it grew by no more than is allowed."""
+        return self.growth <= self.allowed
+
+    def __str__(self) -> str:
+        allowance = ALLOWANCES[self.name]
+        middle, largest, growth, allowed = (
+            f"{each / allowance.unit:,.1f}" for each in (self.middle, self.largest, self.growth, self.allowed)
+        )
+        mark = "" if self.is_flat else "  GROWS"
+        return (
+            f"{self.name:16} middle {middle:>9}, most {largest:>9}, growth {growth:>8} of {allowed:>6} allowed"
+            f" {allowance.unit_name}{mark}"
+        )
+
+
+def judge(name: str, seen: Series, begin: float) -> Verdict:
+    """Whether it stayed as it was, from then on."""
+    settled, allowance = seen.settled(begin), ALLOWANCES[name]
+    if len(settled.at) < 3:
+        raise ValueError(f"{name} was seen {len(settled.at)} times only")
+    middle = statistics.median(settled.values)
+    allowed = max(allowance.floor, allowance.share * middle)
+    return Verdict(name, middle, max(settled.values), settled.growth(), allowed)
+
+
+# --- what a process holds -------------------------------------------------------------------------------------
+
+
+def look(pid: int, path: Path | None) -> dict[str, float]:
+    """What a process holds now, and how large its file is."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    resident = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
+    found: dict[str, float] = {
+        "memory": float(resident.split()[1]) * KIB,
+        "threads": len(os.listdir(f"/proc/{pid}/task")),
+        "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
+    }
+    if path is not None:
+        log = Path(f"{path}-wal")
+        found["file"] = path.stat().st_size
+        found["log of the file"] = log.stat().st_size if log.exists() else 0
+    return found
+
+
+# --- the load -------------------------------------------------------------------------------------------------
+
+
+class Load:
+    """Clients in this process that start, signal, update, query and wait, one thing after the other."""
+
+    def __init__(self, client: Client, at_once: int) -> None:
+        self.done = 0
+        self.errors: list[str] = []
+        self._client = client
+        self._stopped = threading.Event()
+        self._threads = [threading.Thread(target=self._drive, args=(n,), daemon=True) for n in range(at_once)]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join(120)
+
+    def _drive(self, place: int) -> None:
+        number = 0
+        while not self._stopped.is_set():
+            number += 1
+            try:
+                self._trip(f"trip-{place}-{number}", number)
+                self.done += 1
+            except HourglassError as error:
+                self.errors.append(f"{type(error).__name__}: {error}")
+                if len(self.errors) > 100:
+                    return
+
+    def _trip(self, name: str, number: int) -> None:
+        plan = trips.Plan(number, 0.005)
+        handle = self._client.start_workflow(trips.Trip.run, plan, id=name, task_queue=QUEUE)
+        current = self._client.get_workflow_handle(name)
+        current.signal(trips.Trip.tell, "soak", number)
+        current.execute_update(trips.Trip.ask, "soak", number)
+        current.query(trips.Trip.all_heard)
+        current.signal(trips.Trip.finish)
+        receipt = handle.result(timeout=120)
+        if receipt.heard != [["soak", number]]:
+            self.errors.append(f"{name} heard {receipt.heard}")
+
+
+@dataclass
+class Report:
+    """What a soak has come to."""
+
+    minutes: float
+    workflows: int
+    errors: list[str]
+    verdicts: list[Verdict]
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing grew, and nothing went wrong."""
+        return not self.errors and all(each.is_flat for each in self.verdicts)
+
+    def as_text(self) -> str:
+        """For people."""
+        lines = [
+            f"{self.minutes:.1f} minutes, {self.workflows:,} workflows",
+            *map(str, self.verdicts),
+            *self.errors[:10],
+        ]
+        return "\n".join([*lines, "flat" if self.is_good else "NOT FLAT"])
+
+    def as_json(self) -> str:
+        """For programs."""
+        told = {
+            "minutes": self.minutes,
+            "workflows": self.workflows,
+            "errors": self.errors[:100],
+            "held": [{**asdict(each), "is_flat": each.is_flat} for each in self.verdicts],
+        }
+        return json.dumps(told, indent=2)
+
+
+def soak(
+    minutes: float, target: str, path: Path | None, folder: Path, *, at_once: int = 4, every: float = 0.0
+) -> Report:
+    """Work for so long, and judge."""
+    every = every or max(0.5, minutes * 60 / 600)
+    seen: dict[str, Series] = {}
+    with _worker(target, folder) as process, Client.connect(target) as client, Load(client, at_once) as load:
+        began, looks = time.monotonic(), 0
+        while (passed := time.monotonic() - began) < minutes * 60 or looks < _FEWEST_LOOKS:
+            looks += 1
+            if process.poll() is not None:
+                raise RuntimeError(f"the worker has ended with {process.returncode}")
+            for name, value in look(process.pid, path).items():
+                seen.setdefault(name, Series()).add(passed, value)
+            time.sleep(every)  # the soak itself
+    verdicts = [judge(name, series, _WARM_UP * minutes * 60) for name, series in seen.items()]
+    return Report(minutes, load.done, load.errors, verdicts)
+
+
+@contextmanager
+def _worker(target: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.durability.soak", "--serve", target],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, work.NOTES: os.devnull},
+        )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    try:
+        if process.stdout.readline().strip() != "ready":
+            raise RuntimeError((folder / "log").read_text()[-2000:])
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+def serve(target: str) -> None:
+    """The worker, until its parent goes away."""
+    retention = {"retention": _RETENTION} if target.startswith("local:") else {}
+    with (
+        Client.connect(target, **retention) as client,  # type: ignore[arg-type]
+        Worker(client, QUEUE, workflows=trips.WORKFLOWS, activities=trips.ACTIVITIES, deadlock_timeout=None),
+    ):
+        print("ready", flush=True)
+        sys.stdin.read()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run by `make soak`; ends with status 1 if something grew."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.durability.soak", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("--minutes", type=float, default=0.0)
+    parser.add_argument("--hours", type=float, default=0.0)
+    parser.add_argument("--at-once", type=int, default=4, help="workflows under way at a time (4)")
+    parser.add_argument("--target", default="", help="a server instead of a file of its own")
+    parser.add_argument("--report", type=Path, default=Path("soak-report"), metavar="NAME")
+    parser.add_argument("--serve", metavar="TARGET", help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    if given.serve:
+        serve(given.serve)
+        return 0
+    minutes = (given.minutes + 60 * given.hours) or 10.0
+    with tempfile.TemporaryDirectory(prefix="hourglass-soak-", dir=".") as name:
+        folder = Path(name).resolve()
+        path = None if given.target else folder / "soak.db"
+        report = soak(minutes, given.target or f"local:{path}", path, folder, at_once=given.at_once)
+    print(report.as_text())
+    given.report.with_suffix(".txt").write_text(f"{report.as_text()}\n")
+    given.report.with_suffix(".json").write_text(f"{report.as_json()}\n")
+    return 0 if report.is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,58 @@
+"""What `make soak` judges by: growth is seen, noise and warming up are not."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from .soak import ALLOWANCES, MIB, Series, judge, soak
+
+
+def _series(value: float, per_second: float, noise: float = 0.0, warm_up: float = 0.0) -> Series:
+    """Ten minutes, seen every two seconds."""
+    chance, seen = random.Random(1), Series()
+    for at in range(0, 600, 2):
+        warming = warm_up * max(0.0, 1 - at / 120)
+        seen.add(at, value - warming + per_second * at + noise * chance.uniform(-1, 1))
+    return seen
+
+
+@pytest.mark.parametrize("name", ALLOWANCES)
+def test_what_grows_is_seen(name: str) -> None:
+    """A leak of twice what is allowed shows, through noise as large as itself."""
+    allowed = judge(name, _series(100 * MIB, 0.0), 180).allowed
+    verdict = judge(name, _series(100 * MIB, 2 * allowed / 420, noise=allowed), 180)
+    assert not verdict.is_flat
+    assert "GROWS" in str(verdict)
+
+
+@pytest.mark.parametrize("name", ALLOWANCES)
+def test_noise_and_warming_up_are_not_growth(name: str) -> None:
+    """What swings, and what fills in the first fifth of the time, is flat."""
+    allowed = judge(name, _series(100 * MIB, 0.0), 180).allowed
+    assert judge(name, _series(100 * MIB, 0.0, noise=allowed, warm_up=50 * MIB), 180).is_flat
+
+
+def test_a_few_outliers_turn_nothing() -> None:
+    """A checkpoint that came late once makes the log larger for a moment, and a slope of least squares steep."""
+    seen = _series(MIB, 0.0)
+    seen.values[-5:] = [200 * MIB] * 5
+    assert judge("log of the file", seen, 180).is_flat
+
+
+def test_too_few_looks_say_nothing() -> None:
+    """A soak that was too short to judge is no success."""
+    with pytest.raises(ValueError, match="was seen 2 times only"):
+        judge("memory", Series([0.0, 1.0], [1.0, 1.0]), 0)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_a_short_soak_runs_from_end_to_end(tmp_path: Path) -> None:
+    """A worker in a process of its own, a load, and looks at all that it holds; too short for a judgement on growth."""
+    path = tmp_path / "soak.db"
+    report = soak(0.03, f"local:{path}", path, tmp_path, every=0.1)
+    assert not report.errors
+    assert {each.name for each in report.verdicts} == set(ALLOWANCES)
+    assert all(each.middle > 0 for each in report.verdicts if each.name != "log of the file")
