@@ -1,6 +1,7 @@
 """Values and failures to the wire and back.
 
 _codec              the codec seam: what stands between encoded payloads and the outside
+_composed           converters composed of others: one for each encoding, and for each type that JSON does not know
 _converter          `Converter`: values as JSON and in Temporal's other encodings, and back; `RawPayload`
 _data               Temporal's payload and failure messages as frozen data, without protobuf
 _failures           exceptions to failures and back, as Temporal's Python SDK does it, so that both read each
@@ -28,6 +29,12 @@ from hourglass.converter._codec import (
     unseal,
     with_headers,
     without_codec,
+)
+from hourglass.converter._composed import (
+    CompositeConverter,
+    EncodingConverter,
+    JSONTypeConverter,
+    JSONTypeConverterUnhandled,
 )
 from hourglass.converter._converter import Converter, RawPayload, default_converter
 from hourglass.converter._data import (
@@ -67,12 +74,16 @@ __all__ = [
     "CanceledFailure",
     "ChildWorkflowFailure",
     "Codec",
+    "CompositeConverter",
     "Converter",
+    "EncodingConverter",
     "ExternalStorage",
     "Failure",
     "FailureInfo",
     "FolderStorage",
     "HeaderCodecBehavior",
+    "JSONTypeConverter",
+    "JSONTypeConverterUnhandled",
     "Payload",
     "RawPayload",
     "ResetFailure",
