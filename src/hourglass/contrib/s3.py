@@ -131,7 +131,7 @@ class S3Storage(StorageDriver):
             data: bytes = answer.read()
             return data
 
-    def _signed(self, method: str, path: str, body: bytes, now: datetime) -> Mapping[str, str]:
+    def _signed(self, method: str, path: str, body: bytes, now: datetime) -> dict[str, str]:
         access, secret, token = self._keys()
         digest = hashlib.sha256(body).hexdigest()
         headers = {
