@@ -29,6 +29,7 @@ from hourglass._forks import ForkStage, at_fork
 from hourglass._temporal.configs import TemporalSettings, call_settings
 from hourglass._temporal.slots import SuppliedSlots
 from hourglass._temporal.telemetry import CoreMetrics, runtime_settings
+from hourglass.metrics._telemetry import take_telemetry
 
 _rust: Any = _rust_module  # compiled, without type information
 
@@ -84,7 +85,7 @@ def runtime() -> Ref:
     global _runtime, _counts
     with _lock:
         if _runtime is None or _runtime.gone:
-            settings: Any = runtime_settings(os.environ)
+            settings: Any = runtime_settings(os.environ, take_telemetry())
             _runtime = Ref(_RUNTIME, _rust.init_runtime(settings))
             _counts = (
                 settings.telemetry.metrics is not None and settings.telemetry.metrics.buffered_with_size > 0
