@@ -23,6 +23,7 @@ A path is public if and only if none of its segments begins with an underscore:
     limits        how many at a time, how often, how many calls are one run: slot, throttle, debounce, once
     progress      what a run publishes while it works, and how clients follow it
     interceptors  code of yours between callers and what they call; headers
+    nexus         operations that workflows of other namespaces call, served as plain functions
     plugins       one object that sets up clients, workers and replayers
     metrics       counters, gauges and histograms, as text for Prometheus
     contrib       bridges to other libraries: OpenTelemetry
@@ -54,7 +55,7 @@ The private packages:
 
 Imports only go down these ranks (tests/architecture holds us to it):
 
-    {errors, _forks, _loops} < {converter, metrics} < {_engine, _supervision, _check} < activity
+    {errors, _forks, _loops} < {converter, metrics} < {_engine, _supervision, _check} < {activity, nexus}
     < {workflow, _contract, _history} < _bridge < {_temporal, _embedded} < _runtime < client
     < {interceptors, progress} < limits < _built_in < {worker, replay} < {testing, contrib, plugins} < aio < _story < _ui < _cli
 
@@ -111,7 +112,7 @@ _HOMES = {
     "backup": "hourglass._embedded.store.database",
 }
 _MAIN = frozenset(("activity", "client", "converter", "errors", "replay", "testing", "worker", "workflow"))
-_MODULES = _MAIN | {"aio", "contrib", "interceptors", "limits", "metrics", "plugins", "progress"}
+_MODULES = _MAIN | {"aio", "contrib", "interceptors", "limits", "metrics", "nexus", "plugins", "progress"}
 
 
 def __getattr__(name: str) -> Any:

@@ -20,8 +20,10 @@ from functools import partial
 from types import ModuleType, TracebackType
 from typing import Any, Literal
 
+import msgspec
+
 from hourglass._built_in import BUILT_IN
-from hourglass._contract.handle import HandleConfig
+from hourglass._contract.handle import HandleConfig, NexusServices
 from hourglass._contract.service import WorkerProcess
 from hourglass._contract.tuning import (
     ActivitySlotInfo,
@@ -47,11 +49,12 @@ from hourglass._contract.tuning import (
     poller_behavior,
 )
 from hourglass._engine.definition import check_exceptions
-from hourglass._engine.options import Duration, optional_seconds, seconds
+from hourglass._engine.options import Duration, optional_seconds, seconds, whole_number
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
 from hourglass._forks import ForkStage, at_fork, leak
 from hourglass._runtime import hung
 from hourglass._runtime.application import Application
+from hourglass._runtime.daemon_executor import DaemonExecutor
 from hourglass._runtime.evaluation import Verify
 from hourglass._runtime.plan import (
     Plan,
@@ -76,6 +79,7 @@ from hourglass.client._interception import checked as checked_interceptors
 from hourglass.client._plugins import Plugin, WorkerConfig, all_plugins, configured
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry, default_registry
+from hourglass.nexus import Service
 from hourglass.workflow._definitions import WorkflowSource
 from hourglass.workflow._facts import PatchActivationInput
 
@@ -156,6 +160,8 @@ class Worker(WorkerFacts):
         max_eager_activity_reservations_per_workflow_task: int = 3,
         disable_eager_activity_execution: bool = False,
         failure_exceptions: Sequence[type[BaseException]] = (),
+        nexus_services: Sequence[Service] = (),
+        max_concurrent_nexus_tasks: int = 100,
         patch_activation_callback: Callable[[PatchActivationInput], bool] | None = None,
         verify: Verify | None = None,
         watch: Action | Literal["off"] | None = None,
@@ -422,7 +428,7 @@ def _plan(said: WorkerConfig, around: Sequence[Callable[[], object]]) -> Plan:
     cached, live = said["max_cached_workflows"], said["max_live_workflows"]
     verify = checked_verify(said["verify"])
     return Plan(
-        config=_handle_config(said, resolver, versioning),
+        config=msgspec.structs.replace(_handle_config(said, resolver, versioning), nexus=_nexus(said)),
         resolver=resolver,
         converter=client.converter,
         codec=client.codec,
@@ -483,6 +489,26 @@ def _handle_config(said: WorkerConfig, resolver: Resolver, versioning: Versionin
             said["default_heartbeat_throttle_interval"], "default_heartbeat_throttle_interval"
         ),
     )
+
+
+def _nexus(said: WorkerConfig) -> NexusServices | None:
+    """The Nexus services, where there are any."""
+    given = said["nexus_services"]
+    if not given:
+        return None
+    services: dict[str, Service] = {}
+    for each in given:
+        if not isinstance(each, Service):
+            raise UsageError(f"nexus_services are objects of nexus.Service, not {type(each).__name__}")
+        if services.setdefault(each.name, each) is not each:
+            raise UsageError(f"two Nexus services are called {each.name!r}")
+    client, slots = (
+        said["client"],
+        whole_number(said["max_concurrent_nexus_tasks"], "max_concurrent_nexus_tasks", 1, 2**31 - 1),
+    )
+    blocking = client if isinstance(client, Client) else Client(client._session)
+    threads = DaemonExecutor("hourglass-nexus", slots)
+    return NexusServices(services, threads, client.converter, client.codec, lambda: blocking, slots)
 
 
 _COUNTS = ("max_concurrent_workflow_tasks", "max_concurrent_activities", "max_concurrent_local_activities")

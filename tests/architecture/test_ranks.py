@@ -12,7 +12,7 @@ RANKS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "_forks", "_loops"}),
     frozenset({"converter", "metrics"}),
     frozenset({"_engine", "_supervision", "_check"}),
-    frozenset({"activity"}),
+    frozenset({"activity", "nexus"}),
     frozenset({"workflow", "_contract", "_history"}),
     frozenset({"_bridge"}),
     frozenset({"_temporal", "_embedded"}),
@@ -48,6 +48,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "hourglass.activity._current",
         "hourglass.client",
     ): "the type of activity.client(), for type checkers only",
+    ("hourglass.nexus", "hourglass.client"): "the type of nexus.client(), for type checkers only",
     (
         "hourglass.client._async_handles",
         "hourglass.replay",

@@ -16,7 +16,9 @@ The contract, the same for every engine:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
@@ -26,7 +28,7 @@ from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation
 from hourglass._engine.specs import ActivitySpec, Payloads
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
-from hourglass.converter import Failure, Payload
+from hourglass.converter import Codec, Converter, Failure, Payload
 from hourglass.errors import HourglassError, UsageError
 
 if TYPE_CHECKING:
@@ -104,6 +106,18 @@ class ActivityDeferred(msgspec.Struct, frozen=True, gc=False):
 ActivityResult: TypeAlias = ActivityOk | AttemptFailed | AttemptCancelled | ActivityDeferred
 
 
+@dataclass(frozen=True)
+class NexusServices:
+    """The Nexus services that a worker serves, by name, and what their operations need."""
+
+    services: Mapping[str, Any]
+    executor: Executor
+    converter: Converter
+    codec: Codec | None
+    client: Callable[[], Any]
+    slots: int = 100
+
+
 class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How a handle behaves; checked by `check` before any engine sees it."""
 
@@ -135,6 +149,8 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
     workflow_scaling: PollerBehaviorAutoscaling | None = None
     """Where set, how the number of polls for workflow tasks changes; else `workflow_pollers` is that number."""
     activity_scaling: PollerBehaviorAutoscaling | None = None
+    nexus: Any = None
+    """`NexusServices`, where there are any."""
     tuner: Any = None
     """A `WorkerTuner`, where slots are more than the numbers above."""
     graceful_shutdown: float = 0.0
@@ -163,9 +179,9 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{field} must be at least 1, not {getattr(self, field)}")
         if self.max_cached_workflows < 0:
             raise ValueError(f"max_cached_workflows must not be negative, not {self.max_cached_workflows}")
-        if not (self.workflows or self.activities):
+        if not (self.workflows or self.activities or self.nexus):
             raise ValueError("a worker needs workflows or activities, or both")
-        if not (self.workflows or self.remote_activities):
+        if not (self.workflows or self.remote_activities or self.nexus):
             raise ValueError("a worker without workflows and without remote activities has nothing to do")
         if not 0 < self.nonsticky_poll_ratio <= 1:
             raise ValueError(
@@ -187,6 +203,11 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(
                 "the embedded engine gives a worker fixed numbers of slots: resource-based and custom slot suppliers need a "
                 "Temporal server. Use WorkerTuner.create_fixed, or max_concurrent_activities"
+            )
+        if self.nexus is not None:
+            raise UsageError(
+                "the embedded engine has no Nexus, for there is no other namespace that could call: nexus_services need a "
+                "Temporal server"
             )
         if self.max_task_queue_activities_per_second is not None:
             raise UsageError(

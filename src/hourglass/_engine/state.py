@@ -32,6 +32,7 @@ Numbered: TypeAlias = tuple[str, int]
 """A kind of command and its number, counted from 1 for each kind."""
 
 ACTIVITY, TIMER, CHILD, SIGNAL, CANCEL = "activity", "timer", "child", "external_signal", "external_cancel"
+NEXUS = "nexus"
 
 
 NOTHING: dict[Any, Any] = {}

@@ -120,7 +120,10 @@ def worker_settings(namespace: str, config: HandleConfig, identity: str) -> Temp
         tuner=_tuner(config),
         nonsticky_to_sticky_poll_ratio=config.nonsticky_poll_ratio,
         task_types=_kinds(
-            config.workflows, config.activities and config.remote_activities, local=config.workflows
+            config.workflows,
+            config.activities and config.remote_activities,
+            local=config.workflows,
+            nexus=config.nexus is not None,
         ),
         sticky_queue_schedule_to_start_timeout_millis=_millis(config.sticky_timeout),
         max_heartbeat_throttle_interval_millis=_millis(config.heartbeat_throttle),
@@ -190,6 +193,7 @@ def _tuner(config: HandleConfig) -> TemporalSettings:
             config.max_concurrent_workflow_tasks,
             config.max_concurrent_activities,
             config.max_concurrent_local_activities,
+            1 if config.nexus is None else config.nexus.slots,
         )
     return TemporalSettings(
         workflow_slot_supplier=_supplier(tuner.workflow_supplier, 5, 0.0),
@@ -221,21 +225,21 @@ def _supplier(supplier: SlotSupplier, least: int, ramp: float) -> Any:
             return SuppliedSlots(supplier)
 
 
-def _slots(workflow: int, activity: int, local: int) -> TemporalSettings:
+def _slots(workflow: int, activity: int, local: int, nexus: int = 1) -> TemporalSettings:
     return TemporalSettings(
         workflow_slot_supplier=TemporalSettings(num_slots=workflow),
         activity_slot_supplier=TemporalSettings(num_slots=activity),
         local_activity_slot_supplier=TemporalSettings(num_slots=local),
-        nexus_slot_supplier=TemporalSettings(num_slots=1),
+        nexus_slot_supplier=TemporalSettings(num_slots=nexus),
     )
 
 
-def _kinds(workflows: bool, activities: bool, local: bool) -> TemporalSettings:
+def _kinds(workflows: bool, activities: bool, local: bool, nexus: bool = False) -> TemporalSettings:
     return TemporalSettings(
         enable_workflows=workflows,
         enable_local_activities=local,
         enable_remote_activities=activities,
-        enable_nexus=False,
+        enable_nexus=nexus,
     )
 
 

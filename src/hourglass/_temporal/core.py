@@ -235,6 +235,16 @@ def complete_activity(worker: Ref, completion: bytes) -> asyncio.Future[None]:
     return call
 
 
+def poll_nexus(worker: Ref) -> asyncio.Future[bytes]:
+    """Ask for the next call of a Nexus operation."""
+    return _future(worker.get().poll_nexus_task())
+
+
+def complete_nexus(worker: Ref, completion: bytes) -> asyncio.Future[None]:
+    """Answer a call of a Nexus operation."""
+    return _future(worker.get().complete_nexus_task(completion))
+
+
 def heartbeat(worker: Ref, beat: bytes) -> None:
     """Record that an activity lives."""
     worker.get().record_activity_heartbeat(beat)

@@ -24,6 +24,7 @@ from hourglass.client._interception import Interceptor
 from hourglass.converter import Codec, Converter, HeaderCodecBehavior
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry
+from hourglass.nexus import Service
 from hourglass.workflow._definitions import WorkflowSource
 from hourglass.workflow._facts import PatchActivationInput
 
@@ -77,6 +78,8 @@ class WorkerConfig(TypedDict):
     max_eager_activity_reservations_per_workflow_task: int
     disable_eager_activity_execution: bool
     failure_exceptions: Sequence[type[BaseException]]
+    nexus_services: Sequence[Service]
+    max_concurrent_nexus_tasks: int
     patch_activation_callback: Callable[[PatchActivationInput], bool] | None
     verify: Verify | None
     watch: Action | Literal["off"] | None
