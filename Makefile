@@ -63,7 +63,7 @@ reference: $(READY)  ## write docs/reference from the docstrings
 house: $(READY)  ## how easily a stranger finds a way through the source, in figures
 	$(BIN)/python -m tests.architecture.house --temporal
 
-bench: $(READY)  ## side by side with temporalio and DBOS, as ratios (BENCH="--against FOLDER" for an earlier checkout, too)
+bench: $(READY)  ## side by side with temporalio and DBOS, as ratios (BENCH="--publish" writes docs/performance.md; "--against FOLDER" for an earlier checkout, too)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
 	$(BIN)/python -m benchmarks $(BENCH)
 

@@ -67,7 +67,7 @@ def measure(*, quick: bool) -> list[Row]:
     for case, (in_activities, in_workflow, runs) in CASES.items():
         subjects: dict[str, Callable[[], dict[str, float]]] = {
             f"{count} process{'es' if count > 1 else ''}": partial(
-                _steps, count, runs // 4 if quick else runs, in_activities, in_workflow
+                run_steps, count, runs // 4 if quick else runs, in_activities, in_workflow
             )
             for count in (1, several)
         }
@@ -75,7 +75,7 @@ def measure(*, quick: bool) -> list[Row]:
     return [*rows, *_kills(several + 1, 3 if quick else 10)]
 
 
-def _steps(count: int, runs: int, in_activities: float, in_workflow: float) -> dict[str, float]:
+def run_steps(count: int, runs: int, in_activities: float, in_workflow: float) -> dict[str, float]:
     with workers(count) as (path, processes), Client.connect(f"local:{path}") as client:
 
         def one(number: int) -> None:

@@ -6,11 +6,29 @@ import asyncio
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from temporalio.client import Client
+
+from hourglass.testing import dev_server as served
+
+from .report import NotHere
+
+
+@contextmanager
+def running_server() -> Iterator[str]:
+    """A server for others than this process; gives its address."""
+    try:
+        stack = served()
+        server = stack.__enter__()
+    except Exception as error:
+        raise NotHere(f"there is no Temporal dev server: {error}") from error
+    try:
+        yield server.target
+    finally:
+        stack.__exit__(None, None, None)
 
 
 @asynccontextmanager

@@ -70,7 +70,7 @@ async def _child(shown: str, subject: str, port: int, cached: int) -> AsyncItera
 
 def measure_live(*, quick: bool) -> list[Row]:
     """CPU of the worker's process per activity step."""
-    return asyncio.run(_live(runs=20 if quick else 60, steps=10, rounds=2 if quick else 5))
+    return asyncio.run(_live(runs=20 if quick else 60, steps=10, rounds=2 if quick else 3))
 
 
 async def _live(*, runs: int, steps: int, rounds: int) -> list[Row]:
@@ -105,7 +105,7 @@ async def _sequences(client: Client, queue: str, *, runs: int, steps: int) -> No
 
 def measure_memory(*, quick: bool) -> list[Row]:
     """Memory of the worker's process per idle run in its cache."""
-    return asyncio.run(_memory(runs=300 if quick else 1000, rounds=1 if quick else 3))
+    return asyncio.run(_memory(runs=300 if quick else 1000, rounds=1))
 
 
 async def _memory(*, runs: int, rounds: int) -> list[Row]:

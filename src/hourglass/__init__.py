@@ -18,6 +18,7 @@ A path is public if and only if none of its segments begins with an underscore:
     activity      @activity.defn, and what you call inside an activity
     workflow      @workflow.defn, and what you call inside a workflow
     client        Client, AsyncClient, handles, TLS
+    envconfig     Temporal's configuration file and variables as objects
     worker        Worker and its options
     aio           the same for `async def` code, under temporalio's names
     limits        how many at a time, how often, how many calls are one run: slot, throttle, debounce, once
@@ -56,7 +57,7 @@ The private packages:
 Imports only go down these ranks (tests/architecture holds us to it):
 
     {errors, _forks, _loops} < {converter, metrics} < {_engine, _supervision, _check} < {activity, nexus}
-    < {workflow, _contract, _history} < _bridge < {_temporal, _embedded} < _runtime < client
+    < {workflow, _contract, _history} < _bridge < {_temporal, _embedded} < _runtime < {client, envconfig}
     < {interceptors, progress} < limits < _built_in < {worker, replay} < {testing, contrib, plugins} < aio < _story < _ui < _cli
 
 Five minutes: this page, then `_engine/evaluator.py` (how events become commands), `_embedded/__init__.py` and its
@@ -75,7 +76,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hourglass import activity, errors, workflow
-    from hourglass._embedded.store.database import backup
+    from hourglass._embedded.store.sqlite.database import backup
     from hourglass._engine.options import RetryPolicy
     from hourglass.client import AsyncClient, Client, WorkflowHandle
     from hourglass.errors import ApplicationError
@@ -109,10 +110,20 @@ _HOMES = {
     "RetryPolicy": "hourglass._engine.options",
     "Worker": "hourglass.worker",
     "WorkflowHandle": "hourglass.client",
-    "backup": "hourglass._embedded.store.database",
+    "backup": "hourglass._embedded.store.sqlite.database",
 }
 _MAIN = frozenset(("activity", "client", "converter", "errors", "replay", "testing", "worker", "workflow"))
-_MODULES = _MAIN | {"aio", "contrib", "interceptors", "limits", "metrics", "nexus", "plugins", "progress"}
+_MODULES = _MAIN | {
+    "aio",
+    "contrib",
+    "envconfig",
+    "interceptors",
+    "limits",
+    "metrics",
+    "nexus",
+    "plugins",
+    "progress",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -54,7 +54,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
 __all__ = [
@@ -484,6 +484,10 @@ class WorkflowFailedError(HourglassError):
     """The run did not complete; `cause` says why: an `ApplicationError`, `CancelledError`, `TimedOutError` …"""
 
 
+class ActivityFailedError(HourglassError):
+    """An activity that a client started did not complete; `cause` says why, as with `WorkflowFailedError`."""
+
+
 class WorkflowContinuedAsNewError(WorkflowFailedError):
     """The run continued as a new one, and its result was asked for without following."""
 
@@ -509,6 +513,28 @@ class UpdateFailedError(HourglassError):
 
 
 # --- the service refused ---------------------------------------------------------------------------------------------
+
+
+class ServiceStatus(StrEnum):
+    """gRPC's names of what a service says: what `ServiceError.status` may be, and is equal to."""
+
+    OK = "OK"
+    CANCELLED = "CANCELLED"
+    UNKNOWN = "UNKNOWN"
+    INVALID_ARGUMENT = "INVALID_ARGUMENT"
+    DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
+    NOT_FOUND = "NOT_FOUND"
+    ALREADY_EXISTS = "ALREADY_EXISTS"
+    PERMISSION_DENIED = "PERMISSION_DENIED"
+    RESOURCE_EXHAUSTED = "RESOURCE_EXHAUSTED"
+    FAILED_PRECONDITION = "FAILED_PRECONDITION"
+    ABORTED = "ABORTED"
+    OUT_OF_RANGE = "OUT_OF_RANGE"
+    UNIMPLEMENTED = "UNIMPLEMENTED"
+    INTERNAL = "INTERNAL"
+    UNAVAILABLE = "UNAVAILABLE"
+    DATA_LOSS = "DATA_LOSS"
+    UNAUTHENTICATED = "UNAUTHENTICATED"
 
 
 class ServiceError(HourglassError):
@@ -542,6 +568,20 @@ class WorkflowAlreadyStartedError(ServiceError, FailureError):
         super().__init__(message, status="ALREADY_EXISTS")
         self.workflow_id = workflow_id
         self.workflow_type = workflow_type
+        self.run_id = run_id
+
+
+class ActivityNotFoundError(ServiceError):
+    """There is no such activity, or it has ended."""
+
+
+class ActivityAlreadyStartedError(ServiceError):
+    """An activity of this id, which a client started, runs already, or has run and the reuse policy forbids another."""
+
+    def __init__(self, message: str, *, activity_id: str, activity_type: str = "", run_id: str = "") -> None:
+        super().__init__(message, status="ALREADY_EXISTS")
+        self.activity_id = activity_id
+        self.activity_type = activity_type
         self.run_id = run_id
 
 

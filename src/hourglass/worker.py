@@ -54,6 +54,7 @@ from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersi
 from hourglass._forks import ForkStage, at_fork, leak
 from hourglass._runtime import hung
 from hourglass._runtime.application import Application
+from hourglass._runtime.cache import FEWEST_CACHED, most_cached
 from hourglass._runtime.daemon_executor import DaemonExecutor
 from hourglass._runtime.evaluation import Verify
 from hourglass._runtime.plan import (
@@ -141,7 +142,7 @@ class Worker(WorkerFacts):
         workflows: Sequence[WorkflowSource | type] = (),
         activities: Sequence[ActivitySource] = (),
         modules: Sequence[str | ModuleType] = (),
-        max_cached_workflows: int = 1000,
+        max_cached_workflows: int | None = None,
         max_live_workflows: int | None = None,
         max_concurrent_workflow_tasks: int = 100,
         max_concurrent_activities: int = 100,
@@ -425,10 +426,10 @@ def _plan(said: WorkerConfig, around: Sequence[Callable[[], object]]) -> Plan:
         built_in=BUILT_IN,
     )
     chain = (*client._session.interceptors, *checked_interceptors(said["interceptors"]))
-    cached, live = said["max_cached_workflows"], said["max_live_workflows"]
+    config, live = _handle_config(said, resolver, versioning), said["max_live_workflows"]
     verify = checked_verify(said["verify"])
     return Plan(
-        config=msgspec.structs.replace(_handle_config(said, resolver, versioning), nexus=_nexus(said)),
+        config=msgspec.structs.replace(config, nexus=_nexus(said)),
         resolver=resolver,
         converter=client.converter,
         codec=client.codec,
@@ -437,7 +438,7 @@ def _plan(said: WorkerConfig, around: Sequence[Callable[[], object]]) -> Plan:
         verify=verify,
         watch=checked_watch(said["watch"], verify),
         lanes=said["lanes"],
-        max_live_workflows=cached if live is None else live,
+        max_live_workflows=config.max_busy_workflows if live is None else live,
         deadlock_timeout=optional_seconds(said["deadlock_timeout"], "deadlock_timeout") or None,
         max_processes=said["max_process_activities"],
         activity_executor=checked_executor(said["activity_executor"]),
@@ -457,6 +458,7 @@ def _handle_config(said: WorkerConfig, resolver: Resolver, versioning: Versionin
     activity_polls = poller_behavior(
         said["activity_task_poller_behavior"], said["activity_pollers"], "activity_task_poller_behavior"
     )
+    kept = said["max_cached_workflows"]
     return HandleConfig(
         task_queue=said["task_queue"],
         identity=said["identity"] or "",
@@ -468,7 +470,8 @@ def _handle_config(said: WorkerConfig, resolver: Resolver, versioning: Versionin
         remote_activities=not said["no_remote_activities"],
         workflow_types=resolver.workflow_types,
         activity_types=resolver.activity_types,
-        max_cached_workflows=said["max_cached_workflows"],
+        max_cached_workflows=FEWEST_CACHED if kept is None else kept,
+        max_busy_workflows=most_cached() if kept is None else kept,
         **_slots(said),
         workflow_pollers=polls.maximum,
         activity_pollers=activity_polls.maximum,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 import signal
@@ -79,6 +80,17 @@ class AsyncErrands:
         ]
 
 
+@aio.defn
+class AsyncStarts:
+    @aio.run
+    async def run(self, base: int) -> list[Any]:
+        begun = [aio.start_step(add, each, base) for each in range(3)]
+        begun.append(aio.start_step(declared, base))
+        failing = aio.start_step(lambda: 1 // 0, name="fails", retry_policy=RetryPolicy(maximum_attempts=1))
+        results = await asyncio.gather(*begun, failing, return_exceptions=True)
+        return [*results[:-1], type(results[-1]).__name__]
+
+
 EXPECTED = [3, 4, "bakery greets ann", 14, 11, 3, 101, 12]
 
 
@@ -86,15 +98,18 @@ def test_any_function_is_a_step() -> None:
     """Functions, coroutines, methods, named lambdas, partials, closures and activities; the history replays."""
     with (
         Client.connect("local:") as client,
-        Worker(client, workflows=[errands, AsyncErrands], activities=[declared]) as worker,
+        Worker(client, workflows=[errands, AsyncErrands, AsyncStarts], activities=[declared]) as worker,
     ):
         handle = client.start_workflow(errands, 2, id="e")
         assert handle.result() == EXPECTED
         assert client.execute_workflow(AsyncErrands.run, 2, id="a") == [3, 4, 14]
-        history = handle.history()
+        begun = client.start_workflow(AsyncStarts.run, 2, id="b")
+        assert begun.result() == [2, 3, 4, declared.fn(2), "ActivityError"]
+        history, begun_history = handle.history(), begun.history()
         resolver = worker._plan.resolver
     assert not any(resolver.steps.values())  # nothing is kept of steps that are over
     Replayer(workflows=[errands]).replay(history)
+    Replayer(workflows=[AsyncStarts]).replay(begun_history)
 
 
 def test_a_worker_without_activities_runs_steps() -> None:

@@ -26,7 +26,7 @@ from hourglass._embedded.rules.run import Transition
 from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.rules.tasks import Sent, TaskAnswer, complete_task, start_task
 from hourglass._embedded.rules.transitions import open_run
-from hourglass._embedded.store.records import decode_events, decode_schedule, encode_schedule
+from hourglass._embedded.store.sqlite.records import decode_events, decode_schedule, encode_schedule
 from hourglass._embedded.workers.cursor import run_started
 from hourglass._embedded.workers.matching import COMMAND_OF
 from hourglass._engine import commands as c
@@ -76,6 +76,8 @@ ACTIVITY: dict[str, tuple[Any, Any]] = {
     "retry_policy": (RETRY, RETRY.rule()),
     "cancellation_type": (ActivityCancellationType.ABANDON, ActivityCancellationType.ABANDON),
     "priority_key": (3, 3),
+    "fairness_key": ("acme", "acme"),
+    "fairness_weight": (2.5, 2.5),
     "disable_eager_execution": (True, True),
     "local_retry_threshold": (5.0, 5.0),
 }
@@ -89,6 +91,8 @@ START: dict[str, tuple[Any, Any]] = {
     "memo": ({"k": "x"}, {"k": TEXT}),
     "search_attributes": ({"Region": "eu"}, encode_search_attributes({"Region": "eu"})),
     "priority_key": (3, 3),
+    "fairness_key": ("acme", "acme"),
+    "fairness_weight": (2.5, 2.5),
     "static_summary": ("x", TEXT),
     "static_details": ("x", TEXT),
 }
@@ -109,7 +113,9 @@ ONLY_LOCAL = {
 ONLY_REMOTE = {
     "task_queue": "a local activity runs on the worker that asks for it",
     "heartbeat_timeout": "Core sees itself whether a local activity lives",
-    "priority_key": "a local activity waits in no queue",
+    **dict.fromkeys(
+        ("priority_key", "fairness_key", "fairness_weight"), "a local activity waits in no queue"
+    ),
     "disable_eager_execution": "a local activity is always taken at once",
 }
 NOT_IN_ACTIVITY_EVENTS = {
@@ -123,7 +129,15 @@ NOT_IN_ACTIVITY_INFO = {
 }
 NOT_IN_CORES_TASK = NOT_IN_ACTIVITY_INFO | {"task_queue": "the handle's own"}
 NOT_SAID_OF_THE_NEXT_RUN = dict.fromkeys(
-    ("execution_timeout", "cron_schedule", "priority_key", "static_summary", "static_details"),
+    (
+        "execution_timeout",
+        "cron_schedule",
+        "priority_key",
+        "fairness_key",
+        "fairness_weight",
+        "static_summary",
+        "static_details",
+    ),
     "the next run goes on with what the first was started with",
 )
 NOT_IN_CONTINUED_EVENTS = NOT_SAID_OF_THE_NEXT_RUN | {"retry_policy": "Temporal's event has no place for it"}
@@ -279,8 +293,8 @@ def test_an_activity_task_from_core(field: str, said: Any, meant: Any) -> None:
     start.activity_type = "act"
     if field == "retry_policy":
         start.retry_policy.maximum_attempts = 3
-    elif field == "priority_key":
-        start.priority.priority_key = 3
+    elif field in ("priority_key", "fairness_key", "fairness_weight"):
+        setattr(start.priority, field, meant)
     else:
         getattr(start, field).seconds = int(meant)
     task: Any = activity_item_from_proto(message.SerializeToString(), "own")
@@ -349,8 +363,8 @@ def test_a_start_from_core(field: str, said: Any, meant: Any) -> None:
         job.retry_policy.maximum_attempts = 3
     elif field == "cron_schedule":
         job.cron_schedule = meant
-    elif field == "priority_key":
-        job.priority.priority_key = meant
+    elif field in ("priority_key", "fairness_key", "fairness_weight"):
+        setattr(job.priority, field, meant)
     elif field == "memo":
         job.memo.fields["k"].data = b"1"
     else:

@@ -653,6 +653,7 @@ def test_both_faces_have_the_same_names_and_parameters() -> None:
         "get_update_handle",
         "list_schedules",
         "list_workflows",
+        "with_rpc_metadata",
         "with_start",
     }
     for blocking, awaited in pairs:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hourglass._contract.service import TLSConfig
+from hourglass._contract.transport import TLSConfig
 from hourglass._runtime import targets
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import Target, configuration_file, open_connection, resolve

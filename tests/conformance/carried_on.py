@@ -174,6 +174,46 @@ def priorities_are_handed_on(world: World) -> None:
         world.client.start_workflow(urgent, False, priority_key=-1)
 
 
+@activity.defn
+def my_share() -> tuple[int, str, float]:
+    """What the attempt was given."""
+    info = activity.info()
+    return info.priority_key, info.fairness_key, info.fairness_weight
+
+
+@workflow.defn
+def shared(children: bool) -> list[tuple[int, str, float]]:
+    """Its own share, and those that it gives."""
+    info = workflow.info()
+    found = [(info.priority_key, info.fairness_key, info.fairness_weight)]
+    if children:
+        found += shared.options(fairness_key="b", fairness_weight=0.5)(False)
+        found += shared(False)
+        queued = my_share.options(
+            disable_eager_execution=True
+        )  # a server tells the worker that asks only what was asked
+        found += [queued.options(fairness_weight=4)(), queued.options(priority_key=5)()]
+    return found
+
+
+@scenario("loose")
+def shares_are_handed_on(world: World) -> None:
+    """A fairness key and a weight are known where they are given; what is not said there is the caller's."""
+    handle = world.start(shared, True, priority_key=2, fairness_key="acme", fairness_weight=2.5)
+    assert handle.result(timeout=LIMIT) == [
+        (2, "acme", 2.5),
+        (2, "b", 0.5),
+        (2, "acme", 2.5),
+        (2, "acme", 4.0),
+        (5, "acme", 2.5),
+    ]
+    first = handle.history().events[0]["workflowExecutionStartedEventAttributes"]["priority"]
+    assert (first["fairnessKey"], first["fairnessWeight"]) == ("acme", 2.5)
+    for wrong in ({"fairness_key": "k" * 65}, {"fairness_weight": -1}, {"fairness_weight": 1001}):
+        with pytest.raises(UsageError, match="fairness_"):
+            world.client.start_workflow(shared, False, **wrong)
+
+
 # --- what a run knows -------------------------------------------------------------------------------------------------
 
 

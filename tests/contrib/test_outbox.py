@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
+import signal
+import subprocess
+import sys
 import threading
+import uuid
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, create_engine, func, select, update
+from sqlalchemy import Engine, create_engine, func, select, text, update
 from sqlalchemy.orm import Session
 
 from hourglass import Client, Worker, workflow
@@ -16,6 +21,9 @@ from hourglass.contrib.sqlalchemy import Outbox, create_tables, outbox
 from hourglass.contrib.sqlalchemy._tables import now
 from hourglass.contrib.sqlalchemy._tables import outbox as rows
 from hourglass.errors import ArgumentError, UsageError
+from hourglass.testing import DevServer
+
+from .outbox_program import AFTER_COMMIT, AFTER_START, PLACES
 
 
 @workflow.defn
@@ -139,6 +147,39 @@ def test_an_engine_that_is_not_there_is_tried_again(engine: Engine, client: Clie
         connection.execute(update(rows).values(due_at=now()))
     assert Outbox(engine, client).deliver() == 2
     assert client.get_workflow_handle("patient").result() == [1]
+
+
+@pytest.mark.server
+def test_a_process_killed_around_the_commit_on_a_server(
+    engine: Engine, database_url: str, quick_server: DevServer
+) -> None:
+    """On a real server: what committed starts once and is told once, wherever the process was killed; what did not, never."""
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE orders (id TEXT PRIMARY KEY)"))
+    queue = f"outbox-{uuid.uuid4().hex[:8]}"
+    program = str(Path(__file__).with_name("outbox_program.py"))
+    shops = [
+        subprocess.Popen([sys.executable, program, quick_server.target, database_url, queue, place])
+        for place in PLACES
+    ]
+    assert [shop.wait(120) for shop in shops] == [-signal.SIGKILL] * 3
+    with engine.begin() as connection:
+        orders = connection.execute(text("SELECT id FROM orders")).scalars().all()
+        connection.execute(update(rows).values(due_at=now()))  # the dead relay's lease passes
+    assert set(orders) == {AFTER_COMMIT, AFTER_START}
+    with (
+        Client.connect(quick_server.target) as client,
+        Worker(client, queue, workflows=[Tally]),
+        Outbox(engine, client),
+    ):
+        for place in orders:
+            assert client.get_workflow_handle(place).result(timeout=60) == [1, 2]
+        while waiting(engine):
+            threading.Event().wait(0.02)
+        started = [each.id for each in client.list_workflows(f"TaskQueue = '{queue}'")]
+        assert sorted(started) == sorted(orders)
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE orders"))
 
 
 def test_mistakes_are_told_where_they_are_made() -> None:

@@ -91,13 +91,18 @@ class Storm:
 
     def _kill_again_and_again(self, nursery: Nursery) -> None:
         chance, wanted = self._chance, FileLock(str(self.path))
-        for _ in range(self._size.kills):
+        for left in reversed(range(self._size.kills)):
             while len(nursery.alive) < (self._size.processes or (1 if chance.random() < 0.3 else 2)):
                 nursery.fork()
             time.sleep(chance.expovariate(1 / self._size.life))  # a random instant is the point
             owner = wanted.note().pid
+            while not left and not self.told.owners and owner not in nursery.alive:
+                time.sleep(
+                    0.01
+                )  # on a busy machine none has lived long enough to own the file: the last victim does
+                owner = wanted.note().pid
             victim = chance.choice(nursery.alive)
-            if owner in nursery.alive and not self._size.processes:
+            if owner in nursery.alive and (not self._size.processes or (not left and not self.told.owners)):
                 victim = owner
             nursery.kill(victim)
             self.told.kills += 1

@@ -36,6 +36,7 @@ class ScriptedStore:
         self.refusal = ""
         self.failure: StorageError | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._told: set[asyncio.Future[None]] = set()
 
     # --- the test's part ------------------------------------------------------------------------------------
 
@@ -102,6 +103,11 @@ class ScriptedStore:
             self._waiters.append((number, waiter))
             await waiter
 
+    def when_durable(self, number: int, told: Callable[[StorageError | None], object]) -> None:
+        waiter = asyncio.ensure_future(self.durable(number))
+        self._told.add(waiter)
+        waiter.add_done_callback(lambda done: (self._told.discard(waiter), told(done.exception())))
+
     def load(self, run_id: str) -> Stored | None:
         return self._readable().load(run_id)
 
@@ -125,11 +131,11 @@ class ScriptedStore:
     def next_due_ns(self, after_ns: int = 0) -> int:
         return self._readable().next_due_ns(after_ns)
 
-    async def page(self, text: str, token: bytes, limit: int) -> Page:
-        return await self._readable().page(text, token, limit)
+    async def page(self, text: str, token: bytes, limit: int, *, activities: bool = False) -> Page:
+        return await self._readable().page(text, token, limit, activities=activities)
 
-    async def count(self, text: str) -> Count:
-        return await self._readable().count(text)
+    async def count(self, text: str, *, activities: bool = False) -> Count:
+        return await self._readable().count(text, activities=activities)
 
     def schedule(self, schedule_id: str) -> ScheduleRecord | None:
         return self._readable().schedule(schedule_id)

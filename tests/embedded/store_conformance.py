@@ -144,6 +144,31 @@ async def numbers_follow_each_other(place: Place) -> None:
     store.close()
 
 
+async def callers_are_told_of_what_is_durable(place: Place) -> None:
+    """Each once, never before the call returns, in the order of the changes; one that raises is no harm to the others."""
+    store = place.open()
+    life, told, all_told = Life("a"), list[object](), asyncio.Event()
+
+    def broken(error: object) -> None:
+        told.append(("broken", error))
+        raise RuntimeError("on purpose")
+
+    first = store.append(life.change())
+    store.when_durable(first, broken)
+    store.when_durable(first, lambda error: told.append(("first", error)))
+    second = store.append(life.signal())
+    store.when_durable(second, lambda error: (told.append(("second", error)), all_told.set()))
+    assert not told
+    await asyncio.wait_for(all_told.wait(), 60)
+    assert store.is_durable(second)
+    again = asyncio.get_running_loop().create_future()
+    store.when_durable(first, again.set_result)
+    assert not again.done()
+    assert await asyncio.wait_for(again, 60) is None
+    assert told == [("broken", None), ("first", None), ("second", None)]
+    store.close()
+
+
 async def a_run_comes_back_as_it_was(place: Place) -> None:
     """State, history, activities, timers, what is held, payloads to the byte; also after reopening."""
     life = Life(
@@ -396,6 +421,7 @@ def schedule_change(name: str, wake_ns: int, also: tuple[Change, ...] = (), **re
 
 CHECKS: tuple[Check, ...] = (
     numbers_follow_each_other,
+    callers_are_told_of_what_is_durable,
     a_run_comes_back_as_it_was,
     what_is_dropped_is_gone,
     the_latest_run_is_current,

@@ -203,6 +203,8 @@ def test_a_worker_counts_what_it_does(client: Client) -> None:
         worker.tree.kill("Application/Subsystem/BridgeHolder")
         client.execute_workflow(counts, 1, task_queue="metrics-c")
         assert total(registry, "hourglass_restarts") >= 1
+        assert total(registry, "hourglass_handle_events", event="opened") >= 1
+        assert total(registry, "hourglass_handle_events", event="takeovers") >= 1
     assert values(registry, "hourglass_polls") == {}
 
 

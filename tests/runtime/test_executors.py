@@ -6,6 +6,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 from tests.activities.executing import AwaitedExecutor
@@ -433,20 +434,22 @@ def test_a_later_attempt_cancels_the_former():
 
 
 def test_abandoned_attempts_end_at_once_and_stay_silent():
-    """At shutdown an attempt that ignores its cancellation is failed; what it returns later is dropped."""
+    """An attempt that ignores its cancellation is given up where it stands; what it returns later is dropped."""
 
     async def script(executor, _):
-        running = asyncio.ensure_future(executor.execute(attempt("ignores_cancellation")))
+        told = []
+        waiter = SimpleNamespace(executed=told.append)
+        running = executor.begin(attempt("ignores_cancellation"), waiter)
         await begun()
-        executor.cancel_all("WORKER_SHUTDOWN")
-        assert executor.abandon_all("shut down") == 1
-        result = await running
+        executor.abandon(running)
+        left = executor.running, running.over, running.context.cancel_reason
         place.go.set()
-        return result, executor.running
+        assert value(await executor.execute(attempt("add", 1, token=b"next"))) == 11
+        return left, told
 
-    result, running = with_executor(script)
-    assert failure(result)[0] == "WorkerShutdown"
-    assert running == 0
+    left, told = with_executor(script)
+    assert left == (0, True, "WORKER_SHUTDOWN")
+    assert told == []
 
 
 def test_cancelling_an_unknown_token_does_nothing():

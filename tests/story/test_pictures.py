@@ -114,7 +114,7 @@ def _spans(draw: st.DrawFn, number: int) -> Span:
         kind=draw(st.sampled_from(Kind)),
         name=draw(_names),
         start=START + edges[0],
-        end=None if outcome.going_on else START + edges[-1],
+        end=None if outcome in (Outcome.OPEN, Outcome.RETRYING) else START + edges[-1],
         outcome=outcome,
         segments=tuple(Segment(START + a, START + b, draw(phases)) for a, b in pairwise(edges)),
         attempts=draw(st.integers(1, 2000)),

@@ -32,7 +32,7 @@ def check(story: Story) -> None:
     for span in story.spans:
         end = story.until if span.end is None else span.end
         assert story.start <= span.start <= end <= story.until
-        assert (span.end is None) == span.outcome.going_on
+        assert (span.end is None) == (span.outcome in (Outcome.OPEN, Outcome.RETRYING))
         at = span.start
         for segment in span.segments:
             assert at <= segment.start <= segment.end <= end

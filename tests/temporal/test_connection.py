@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from hourglass._contract.handle import HandleConfig
-from hourglass._contract.service import TLSConfig
+from hourglass._contract.transport import TLSConfig
 from hourglass._temporal.configs import check_target, client_settings
 from hourglass._temporal.connection import TemporalConnection, _refused, connect
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, ServiceError, TargetError

@@ -15,8 +15,8 @@ from hourglass._temporal.histories import (
     check_history,
     event_to_json,
     history_from_events,
-    history_from_json,
     history_to_json,
+    read_history,
 )
 from hourglass.errors import HistoryError
 
@@ -93,8 +93,8 @@ def test_both_spellings() -> None:
     old = old_spelling(modern)
     assert "WorkflowExecutionStarted" in old
     assert "Heartbeat" in old
-    read = History.FromString(history_from_json(old))
-    assert read == History.FromString(history_from_json(modern))
+    read = History.FromString(read_history(old).encoded)
+    assert read == History.FromString(read_history(modern).encoded)
     assert read.events[0].event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED
     failed = read.events[5].activity_task_failed_event_attributes
     assert failed.retry_state == RetryState.RETRY_STATE_MAXIMUM_ATTEMPTS_REACHED
@@ -108,14 +108,14 @@ def test_the_same_as_temporalio() -> None:
         old_spelling(text(STARTED, SCHEDULED, *ASKED, FAILED)),
     ):
         theirs = WorkflowHistory.from_json("w", source)
-        ours = history_from_json(source)
+        ours = read_history(source).encoded
         assert ours == History(events=theirs.events).SerializeToString()
         assert json.loads(history_to_json(ours)) == json.loads(theirs.to_json())
 
 
 def test_events_one_by_one() -> None:
     """Events written one by one are read together as the same history."""
-    whole = history_from_json(text(STARTED, SCHEDULED, *ASKED, FAILED))
+    whole = read_history(text(STARTED, SCHEDULED, *ASKED, FAILED)).encoded
     pieces = [event_to_json(event) for event in History.FromString(whole).events]
     assert history_from_events(pieces) == whole
     check_history(whole)
@@ -123,7 +123,9 @@ def test_events_one_by_one() -> None:
 
 def test_fields_of_newer_servers_are_passed_over() -> None:
     """A field that we do not know is no reason to refuse a history."""
-    assert history_from_json(text({**STARTED, "newField": {"x": 1}})) == history_from_json(text(STARTED))
+    assert (
+        read_history(text({**STARTED, "newField": {"x": 1}})).encoded == read_history(text(STARTED)).encoded
+    )
 
 
 @pytest.mark.parametrize(
@@ -177,7 +179,7 @@ def test_fields_of_newer_servers_are_passed_over() -> None:
 def test_malformed(source: str, message: str) -> None:
     """A malformed history is refused with what is wrong and where."""
     with pytest.raises(HistoryError, match=message):
-        history_from_json(source)
+        read_history(source).encoded
 
 
 def test_deeply_nested() -> None:
@@ -187,7 +189,7 @@ def test_deeply_nested() -> None:
         failure = {"cause": failure}
     deep = {**FAILED, "activityTaskFailedEventAttributes": {"failure": failure}}
     with pytest.raises(HistoryError, match="event 3 cannot be read"):
-        history_from_json(text(STARTED, SCHEDULED, deep))
+        read_history(text(STARTED, SCHEDULED, deep)).encoded
 
 
 def test_bytes_that_are_no_history() -> None:

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from hourglass._contract.service import TLSConfig
+from hourglass._contract.transport import TLSConfig
 from hourglass._temporal.connection import _transport_trouble, connect
 from hourglass.errors import ConnectionFailedError
 

@@ -86,7 +86,7 @@ class WorkerOptions:
     codec: str | None
     task_queues: tuple[str, ...]
     status_address: str | None
-    max_cached_workflows: int
+    max_cached_workflows: int | None
     max_concurrent_workflow_tasks: int
     max_concurrent_activities: int
     max_concurrent_local_activities: int
@@ -200,7 +200,12 @@ StatusAddress: TypeAlias = Annotated[
     ),
 ]
 MaxCached: TypeAlias = Annotated[
-    int, typer.Option(min=0, metavar="N", help="Runs that are kept between two steps.")
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="Runs that are kept between two steps.  [default: 1000; on a file more, as memory allows, while they are busy]",
+    ),
 ]
 MaxTasks: TypeAlias = Annotated[int, typer.Option(min=1, metavar="N", help="Workflow tasks at a time.")]
 MaxActivities: TypeAlias = Annotated[int, typer.Option(min=1, metavar="N", help="Activities at a time.")]
@@ -251,7 +256,7 @@ def worker(
     log: Log = LogForm.pretty,
     log_level: Level = LogLevel.info,
     status_address: StatusAddress = None,
-    max_cached_workflows: MaxCached = 1000,
+    max_cached_workflows: MaxCached = None,
     max_concurrent_workflow_tasks: MaxTasks = 100,
     max_concurrent_activities: MaxActivities = 100,
     max_concurrent_local_activities: MaxLocal = 100,

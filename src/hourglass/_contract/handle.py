@@ -59,6 +59,8 @@ class ActivityTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     workflow_id: str = ""
     run_id: str = ""
     workflow_type: str = ""
+    activity_run_id: str = ""
+    """Of one that belongs to no workflow: its own run. It has no workflow's id then."""
     headers: dict[str, Payload] = {}
     heartbeat_details: Payloads = ()
     scheduled_time_ns: int = 0
@@ -127,6 +129,10 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
     workflows: bool = True
     activities: bool = True
     max_cached_workflows: int = 1000
+    max_busy_workflows: int = 0
+    """So many runs are kept in all, beyond `max_cached_workflows`, while those are busy: their activities are under way, and
+    they will be back soon. An engine that does not know which are keeps none.
+    """
     max_concurrent_workflow_tasks: int = 100
     max_concurrent_activities: int = 100
     max_concurrent_local_activities: int = 100

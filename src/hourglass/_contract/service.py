@@ -4,17 +4,16 @@ Each request class names its answer as its type parameter, so that `await servic
 are encoded; conversion happens above, transport below. Refusals are raised as `hourglass.errors.ServiceError` and its
 kinds by the engine.
 
-In this order: TLS; runs, their histories and activities; changes of a running workflow that wait for its answer
+In this order: runs, their histories and activities; changes of a running workflow that wait for its answer
 (updates, update with start, reset); deployments of workers; and what watchdogs and people ask about an engine and
 its pollers, which an engine that cannot tell answers with the status `UNIMPLEMENTED`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum, IntEnum
-from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -22,28 +21,6 @@ from hourglass._contract.handle import Handle, HandleConfig
 from hourglass._engine.specs import IdReusePolicy, ParentClosePolicy, Payloads, StartSpec
 from hourglass._engine.versions import VersioningBehavior, VersioningOverride, WorkerDeploymentVersion
 from hourglass.converter import Failure, Payload
-from hourglass.errors import TargetError
-
-# --- TLS ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class TLSConfig:
-    """TLS, and mutual TLS with a client certificate and its private key. All certificates are PEM bytes.
-
-    `domain` is the name that the server's certificate must carry, where it differs from the address. `repr` shows no
-    certificate and no key.
-    """
-
-    server_root_ca_cert: bytes | None = field(default=None, repr=False)
-    domain: str | None = None
-    client_cert: bytes | None = field(default=None, repr=False)
-    client_private_key: bytes | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        if (self.client_cert is None) != (self.client_private_key is None):
-            raise TargetError("mutual TLS needs both client_cert and client_private_key, or neither")
-
 
 # --- runs ---------------------------------------------------------------------------------------------------
 
@@ -101,6 +78,8 @@ class Request(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
     default_timeout: ClassVar[float | None] = None
 
     rpc_timeout: float | None = None
+    rpc_metadata: dict[str, str] | None = None
+    """Headers of this one call, beside those of the connection; an engine in this process reads none."""
 
     @property
     def time_limit(self) -> float | None:
@@ -136,6 +115,10 @@ class StartWorkflow(Request[Started], frozen=True, kw_only=True):
     signal_name: str = ""
     signal_arguments: Payloads = ()
     versioning_override: VersioningOverride | None = None
+    request_eager_start: bool = False
+    """Whether a worker on the same connection may have the first task with the answer. An engine in this process gives it to
+    one of its workers anyway.
+    """
 
 
 class SignalWorkflow(Request[Nothing], frozen=True, kw_only=True):
@@ -399,6 +382,14 @@ class WaitForClose(Request[Outcome], frozen=True, kw_only=True):
     run_id: str = ""
 
 
+class HistoryEventFilter(IntEnum):
+    """Which events of a history are told (Temporal's numbers)."""
+
+    ALL_EVENT = 1
+    CLOSE_EVENT = 2
+    """The last one alone: where it is waited for, the one that closes the run."""
+
+
 class HistoryPage(msgspec.Struct, frozen=True):
     """A page of a history: Temporal's JSON form of each event, as bytes, and where to go on."""
 
@@ -420,6 +411,7 @@ class GetHistory(Request[HistoryPage], frozen=True, kw_only=True):
     wait_new: bool = False
     page_size: int = 0
     newest_first: bool = False
+    event_filter: HistoryEventFilter = HistoryEventFilter.ALL_EVENT
 
 
 class CompleteActivity(Request[Nothing], frozen=True, kw_only=True):
@@ -506,6 +498,42 @@ class Connection(Service, Protocol):
     async def close(self) -> None:
         """Let go of everything."""
         ...
+
+
+@runtime_checkable
+class Remote(Protocol):
+    """A connection to a server: it has credentials, which can change while it is open, and raw gRPC services. All may be
+    called in any thread but `rpc`, which runs on the control loop.
+    """
+
+    def set_api_key(self, api_key: str | None) -> None:
+        """Send this key from now on."""
+        ...
+
+    def set_rpc_metadata(self, metadata: Mapping[str, str]) -> None:
+        """Send these headers from now on, and not those of before."""
+        ...
+
+    async def rpc(self, call: RawCall) -> Any:
+        """Send a message to a service of the server, and wait for its answer. Raises `ServiceError`."""
+        ...
+
+
+class RawCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a gRPC service of a server, as Temporal's own messages."""
+
+    service: str
+    rpc: str
+    message: Any
+    answer: Any
+    """The class of the answer."""
+    retry: bool = False
+    metadata: Mapping[str, str | bytes] = {}
+    timeout: float | None = None
+
+
+RawRpc: TypeAlias = Callable[[RawCall], Any]
+"""What carries out a raw call: gives something to await."""
 
 
 class Executed(msgspec.Struct, frozen=True):

@@ -14,13 +14,16 @@ A run that is dropped closes its coroutines: `finally` blocks run, with the run 
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
+import sys
 from asyncio import events
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple, cast
+from weakref import ReferenceType, ref
 
 from hourglass._engine.commands import CancelTimer, StartTimer
 from hourglass._engine.fibers import LoopFiber, Task, read_only_error, was_cancelled
@@ -64,6 +67,7 @@ class EventLoop(asyncio.AbstractEventLoop):
         self._made = 0
         self._settling = False
         self._exception_handler: Callable[..., object] | None = None
+        self._let_go = partial(_let_go, ref(self))
 
     @classmethod
     def of(cls, run: LiveRun) -> EventLoop:
@@ -87,11 +91,13 @@ class EventLoop(asyncio.AbstractEventLoop):
             raise self.run.error
 
     def _within(self, function: Callable[[], R]) -> R:
-        before = events._get_running_loop()
+        before, hooks = events._get_running_loop(), sys.get_asyncgen_hooks()
         events._set_running_loop(self)
+        sys.set_asyncgen_hooks(finalizer=self._let_go)
         try:
             return function()
         finally:
+            sys.set_asyncgen_hooks(*hooks)
             events._set_running_loop(before)
 
     def call_soon(
@@ -270,6 +276,23 @@ class EventLoop(asyncio.AbstractEventLoop):
             self._exception_handler(self, context)
 
 
+def _let_go(owner: ReferenceType[EventLoop], generator: AsyncGenerator[Any, Any]) -> None:
+    """An `async def` generator was let go in the middle. While its run takes a turn it is closed at once, as Python does without
+    a loop. Where its run is gone, or another one is at work, nothing of it is executed any more (I5): the collector comes by
+    chance.
+    """
+    loop = owner()
+    if loop is None or loop.run.dead or events._get_running_loop() is not loop:
+        return
+    closing = generator.aclose()
+    try:
+        closing.send(None)
+    except (StopIteration, StopAsyncIteration):
+        return
+    closing.close()
+    raise RuntimeError("an async generator that is let go must not wait: close it, with contextlib.aclosing")
+
+
 def _refusal(name: str) -> Callable[..., NoReturn]:
     hint = _INSTEAD.get(name, "it reaches outside of the workflow: do it in an activity")
 
@@ -417,12 +440,28 @@ def coroutine_frames(coroutine: object) -> list[FrameType]:
     """The frames of a suspended coroutine and of those that it awaits, the innermost first."""
     frames: list[FrameType] = []
     while coroutine is not None and len(frames) < _STUBBORN:
-        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
+        frame = _part(coroutine, "frame")
         if frame is None:
             break
         frames.insert(0, frame)
-        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+        coroutine = _generator_of(_part(coroutine, "await") or getattr(coroutine, "gi_yieldfrom", None))
     return frames
+
+
+def _part(coroutine: object, name: str) -> Any:
+    """The frame of a coroutine, a generator or an asynchronous one, or what it awaits."""
+    return next(
+        filter(None, (getattr(coroutine, f"{kind}_{name}", None) for kind in ("cr", "gi", "ag"))), None
+    )
+
+
+def _generator_of(awaited: Any) -> Any:
+    """The asynchronous generator whose next item is awaited; anything else as it is. What is awaited then is an object of C
+    that shows it to the collector alone.
+    """
+    while type(awaited).__name__ in ("async_generator_asend", "async_generator_athrow", "anext_awaitable"):
+        awaited = next(iter(gc.get_referents(awaited)), None)
+    return awaited
 
 
 def _label(task: asyncio.Task[Any]) -> str:
@@ -449,8 +488,15 @@ def _close(coroutine: Any, closed: list[bool]) -> None:
 
 
 def _awaits(coroutine: Any) -> Iterator[Any]:
-    """The coroutines that a suspended one awaits, the outermost first."""
-    inner = coroutine.cr_await
-    while inspect.iscoroutine(inner) and inspect.getcoroutinestate(inner) != inspect.CORO_CLOSED:
-        yield inner
-        inner = inner.cr_await
+    """The coroutines that a suspended one awaits, the outermost first; also through asynchronous generators, which are not closed
+    themselves: Python 3.11 cannot while they wait, and what is left of them is never executed (`_let_go`).
+    """
+    inner = _generator_of(coroutine.cr_await)
+    while inner is not None:
+        if inspect.isasyncgen(inner):
+            inner = _generator_of(inner.ag_await)
+        elif inspect.iscoroutine(inner) and inspect.getcoroutinestate(inner) != inspect.CORO_CLOSED:
+            yield inner
+            inner = _generator_of(inner.cr_await)
+        else:
+            return

@@ -531,6 +531,17 @@ def _driven(coroutine: Coroutine[Any, Any, Any]) -> Any:
     )
 
 
+_failures: set[type[BaseException]] = set()
+
+
+def count_as_failures(*exceptions: type[BaseException]) -> None:
+    """From now on these fail the run that lets them out, on every worker of this process.
+
+    For bridges to other libraries: their users would otherwise have to name the library's exceptions to each worker.
+    """
+    _failures.update(exceptions)
+
+
 def is_failure(run: LiveRun, error: BaseException) -> bool:
     """The failure rule: whether an exception that a workflow lets out fails the run; anything else is a bug."""
     return isinstance(
@@ -540,6 +551,7 @@ def is_failure(run: LiveRun, error: BaseException) -> bool:
             TimeoutError,
             *run.definition.failure_exceptions,
             *run.settings.failure_exceptions,
+            *_failures,
         ),
     )
 

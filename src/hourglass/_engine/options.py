@@ -73,6 +73,28 @@ def priority(value: object, what: str = "priority_key") -> int:
     return whole_number(value, what, 0, INT32)
 
 
+LONGEST_FAIRNESS_KEY = 64
+LIGHTEST, HEAVIEST = 0.001, 1000.0
+
+
+def fairness_key(value: object, what: str = "fairness_key") -> str:
+    """Whose share of a queue a workflow or an activity is counted to; empty: that of all that name none."""
+    key = check_text(value, what)
+    if len(key.encode()) > LONGEST_FAIRNESS_KEY:
+        raise UsageError(f"{what} must be at most {LONGEST_FAIRNESS_KEY} bytes long, not {len(key.encode())}")
+    return key
+
+
+def fairness_weight(value: object, what: str = "fairness_weight") -> float:
+    """How large the share of a fairness key is beside those of others: 1 is the usual one; 0 for none."""
+    weight = number(value, what)
+    if weight and not LIGHTEST <= weight <= HEAVIEST:
+        raise UsageError(
+            f"{what} must be between {LIGHTEST:g} and {HEAVIEST:g}, or 0 for the usual, not {weight:g}"
+        )
+    return weight
+
+
 def check_text(value: object, what: str) -> str:
     """A text that can be sent; UTF-8 has no lone surrogates."""
     if not isinstance(value, str):

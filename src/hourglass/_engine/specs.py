@@ -88,6 +88,8 @@ class ActivitySpec(Spec, frozen=True, kw_only=True, cache_hash=True):
     retry_policy: RetryRule | None = None
     cancellation_type: ActivityCancellationType = ActivityCancellationType.TRY_CANCEL
     priority_key: int = 0
+    fairness_key: str = ""
+    fairness_weight: float = 0.0
     disable_eager_execution: bool = False
     """Of remote activities: whether the worker that asked must not take the first attempt at once."""
     local_retry_threshold: float = 0.0
@@ -109,6 +111,8 @@ class StartSpec(Spec, frozen=True, kw_only=True):
     memo: dict[str, Payload] = {}
     search_attributes: dict[str, Payload] = {}
     priority_key: int = 0
+    fairness_key: str = ""
+    fairness_weight: float = 0.0
     static_summary: Payload | None = None
     static_details: Payload | None = None
 

@@ -412,6 +412,8 @@ _FIELDS: dict[str | tuple[type[Any], str], _Field] = {
     "task_timeout": "workflowTaskTimeout",
     "id_reuse_policy": "workflowIdReusePolicy",
     "priority_key": ("priority.priorityKey", _INT32),
+    "fairness_key": "priority.fairnessKey",
+    "fairness_weight": ("priority.fairnessWeight", _NUMBER),
     "attempt": _INT32,
     "duration_ns": ("startToFireTimeout", _NANOSECONDS),
     "child_only": "childWorkflowOnly",
@@ -496,6 +498,8 @@ _NOT_WRITTEN = frozenset(
         (h.WorkflowExecutionContinuedAsNew, "retry_policy"),
         (h.WorkflowExecutionContinuedAsNew, "cron_schedule"),
         (h.WorkflowExecutionContinuedAsNew, "priority_key"),
+        (h.WorkflowExecutionContinuedAsNew, "fairness_key"),
+        (h.WorkflowExecutionContinuedAsNew, "fairness_weight"),
         (h.WorkflowExecutionContinuedAsNew, "static_summary"),
         (h.WorkflowExecutionContinuedAsNew, "static_details"),
         (h.WorkflowExecutionContinuedAsNew, "versioning"),  # a server keeps it to itself

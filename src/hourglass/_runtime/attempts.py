@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, get_type_hints
 
 import msgspec
 
@@ -36,8 +36,8 @@ from hourglass._contract.handle import (
     AttemptCancelled,
     AttemptFailed,
 )
-from hourglass._engine.options import policy_from
-from hourglass._engine.specs import Payloads
+from hourglass._engine.options import RetryPolicy, policy_from
+from hourglass._engine.specs import ActivitySpec, Payloads
 from hourglass._runtime.portal import Mailbox
 from hourglass._runtime.work_log import facts_of
 from hourglass.activity import ActivityDefinition, Info
@@ -437,11 +437,6 @@ class Attempt:
             self.over, self.context.attempt = True, None
         self._around.ended(self, result)
 
-    def finish_at_once(self, result: ActivityResult) -> None:
-        """As `finish`, whether or not all that the attempt published has left."""
-        self._publishes = False
-        self.finish(result)
-
     def let_go(self) -> None:
         """It is over for the executor: a later result, its heartbeats and its timers are dropped."""
         self.over = True
@@ -542,18 +537,14 @@ def info_of(task: ActivityTask, converter: Converter) -> Info:
         task_token=task.token,
         is_local=task.is_local,
         namespace=task.namespace,
-        task_queue=task.spec.task_queue,
         workflow_id=task.workflow_id,
         workflow_run_id=task.run_id,
         workflow_type=task.workflow_type,
+        activity_run_id=task.activity_run_id or None,
         scheduled_time=_time(task.scheduled_time_ns),
         current_attempt_scheduled_time=_time(task.current_attempt_scheduled_time_ns),
         started_time=_time(task.started_time_ns),
-        schedule_to_close_timeout=_duration(task.spec.schedule_to_close_timeout),
-        start_to_close_timeout=_duration(task.spec.start_to_close_timeout),
-        heartbeat_timeout=_duration(task.spec.heartbeat_timeout),
-        retry_policy=policy_from(task.spec.retry_policy),
-        priority_key=task.spec.priority_key,
+        **{name: show(getattr(task.spec, name)) for name, show in _OF_SPEC.items()},
         headers=task.headers,
         encoded_heartbeat_details=task.heartbeat_details,
         converter=converter,
@@ -566,3 +557,12 @@ def _time(ns: int) -> datetime | None:
 
 def _duration(seconds: float) -> timedelta | None:
     return timedelta(seconds=seconds) if seconds else None
+
+
+_SHOWN: dict[Any, Callable[[Any], Any]] = {timedelta | None: _duration, RetryPolicy | None: policy_from}
+_OF_SPEC: dict[str, Callable[[Any], Any]] = {
+    name: _SHOWN.get(type_, lambda value: value)
+    for name, type_ in get_type_hints(Info).items()
+    if name in ActivitySpec.__struct_fields__
+}
+"""What an `Info` tells of the activity's spec, by the same names, and how each is shown."""

@@ -14,10 +14,13 @@ leave the thread that made it.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
@@ -30,6 +33,33 @@ _ACTIVATION_BYTES = 110
 _LARGE = 1000  # events, commands and fibers of a run
 # What a journal grows by is counted in such parts of the limit, 4 KiB, and not after every activation.
 _GRAINS = 2**17
+
+
+FEWEST_CACHED = 1000
+"""So many runs are kept where the user says nothing, however little memory there is."""
+
+_MOST_CACHED = 100_000
+_BYTES_EACH = 32 * 1024  # of a small run, in the engine and here
+_PART_OF_MEMORY = 8
+
+
+def most_cached() -> int:
+    """How many runs may be kept while all are busy, where the user says nothing: an eighth of the memory that this process
+    may have, a container's limit included.
+    """
+    return max(FEWEST_CACHED, min(_MOST_CACHED, memory_limit() // _PART_OF_MEMORY // _BYTES_EACH))
+
+
+def memory_limit() -> int:
+    """The bytes of memory that this process may have: the machine's, or less where its control group says so."""
+    try:
+        found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    except (ValueError, OSError, AttributeError):  # a system that does not say
+        found = [1 << 31]
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # there is no such group, or it has no limit ("max")
+            found.append(int(Path(path).read_text(encoding="ascii")))
+    return min(each for each in found if each > 0)
 
 
 class Key(msgspec.Struct, frozen=True, gc=False, cache_hash=True):

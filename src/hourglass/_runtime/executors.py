@@ -47,7 +47,6 @@ from hourglass._runtime.attempts import (
     ItemPublisher,
     TaskContext,
     Waiter,
-    abandoned,
     call_on_loop,
     call_plainly,
     can_be_tried_again,
@@ -386,22 +385,6 @@ class ActivityExecutor:
         """The worker begins to shut down: every attempt is told, and goes on."""
         for attempt in list(self._attempts.values()):
             attempt.context.worker_stops()
-
-    def cancel_all(self, reason: str) -> None:
-        """Ask every attempt to stop."""
-        for attempt in list(self._attempts.values()):
-            self._cancel(attempt, reason)
-
-    def abandon_all(self, reason: str) -> int:
-        """End every attempt here and now as failed; returns how many there were. Their threads are left
-        behind, their processes killed.
-        """
-        attempts = list(self._attempts.values())
-        for attempt in attempts:
-            attempt.finish_at_once(abandoned(attempt.task, reason))
-            if attempt.work is not None:
-                attempt.work.give_up()
-        return len(attempts)
 
     def stop(self) -> None:
         """Let the threads end, and the processes. Whatever still runs in a thread is on its own."""

@@ -7,7 +7,8 @@ takes nothing more, says nothing more, unwinds its fibers and ends.
 Invariants:
 
 - An activation is queued, or in work, or answered: never two of them, never none, wherever the thread dies.
-- For each work there is a ring of the bell, or will be when the turn of the control loop that submitted it ends.
+- While work waits the bell has been rung, or will be when the turn of the control loop that submitted it ends, or the thread is
+  at work and takes it next.
 - Answers reach the control loop in order; those that come together wake it once. Each job is answered at most once,
   there, and never by a lane that was abandoned (I5).
 """
@@ -112,7 +113,7 @@ class Lane:
         self._mutex = threading.Lock()
         self._work: deque[Work] = deque()
         self._bell: SimpleQueue[None] = SimpleQueue()
-        self._to_ring = 0  # so many jobs have come in this turn of the loop
+        self._will_ring = False  # when this turn of the loop has ended
         self._busy: Work | None = None
         self._abandoned = False
         self._ended = False
@@ -163,13 +164,13 @@ class Lane:
         self._work.append(LaneJob(activation, reply, generation))
         # The thread is woken when this turn of the loop has ended: until then it would wait for the interpreter, and each
         # such wake-up is two switches of threads. What is submitted in one turn wakes it once.
-        self._to_ring += 1
-        if self._to_ring == 1:
+        if not self._will_ring:
+            self._will_ring = True
             self._loop.call_soon(self._ring)
 
     def _ring(self) -> None:
-        count, self._to_ring = self._to_ring, 0
-        for _ in range(count):
+        self._will_ring = False
+        if self._bell.empty():  # else it has been rung, and the thread has not come to wait since
             self._bell.put(None)
 
     def do(self, chore: Callable[[Evaluations], None]) -> None:
@@ -241,8 +242,7 @@ class Lane:
 
     def _put(self, work: Work) -> None:
         self._work.append(work)
-        self._ring()  # for the loop may end before its turn does
-        self._bell.put(None)
+        self._ring()  # at once, also for what was submitted: the loop may end before its turn does
 
     def _deliver(self) -> None:
         self._woken = False  # first: an answer that comes from now on wakes us again
@@ -275,12 +275,13 @@ class Lane:
     def _serve(self) -> bool:
         """Work until told to stop; False if it was abandoned instead."""
         while True:
-            self._bell.get()
+            if not self._work:
+                self._bell.get()
             with self._mutex:
                 if self._abandoned:
                     return False
                 if not self._work:
-                    continue  # it was given to another lane
+                    continue  # it was done at an earlier ring, or given to another lane
                 work = self._work[0]
                 work.since = self._clock()
                 self._busy = work  # first, and only then struck off: see `abandon`

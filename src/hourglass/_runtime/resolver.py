@@ -228,6 +228,11 @@ class Resolver:
             self._activities.add(obj, definition)
 
     def _add_instance(self, obj: object) -> None:
+        brought = _brought(obj)
+        if brought is not None:
+            for each in brought:
+                self._activities.add(each, each.__hourglass_activity__)
+            return
         methods = [] if isinstance(obj, (type, ModuleType)) else list(_activity_methods(type(obj)))
         if not methods:
             raise DefinitionError(
@@ -244,6 +249,8 @@ class Resolver:
         own.
         """
         for obj in list(vars(module).values()):
+            for each in _brought(obj) or ():
+                self._activities.add_late(each)
             if not self._is_ours(_home(obj)):
                 continue
             self._workflows.add_late(obj)
@@ -383,6 +390,14 @@ def _activity_methods(cls: type) -> Iterator[str]:
     for name in dir(cls):
         if isinstance(inspect.getattr_static(cls, name, None), Activity):
             yield name
+
+
+def _brought(obj: object) -> Sequence[Activity[..., Any]] | None:
+    """The activities of an object that brings its own, as bridges to agents do; None for all others. Only its class is asked:
+    proxies of web frameworks have every attribute.
+    """
+    bring = getattr(type(obj), "__hourglass_activities__", None)
+    return None if bring is None else bring(obj)
 
 
 def _submodules(package: ModuleType) -> Iterator[str]:

@@ -135,7 +135,8 @@ def _limits(plan: Plan) -> CacheLimits:
     return CacheLimits(
         live=max(1, plan.max_live_workflows // plan.lanes),
         # The engine keeps at most so many; evictions that are on their way may stand beside new runs for a moment.
-        states=config.max_cached_workflows + config.max_concurrent_workflow_tasks,
+        states=max(config.max_cached_workflows, config.max_busy_workflows)
+        + config.max_concurrent_workflow_tasks,
     )
 
 

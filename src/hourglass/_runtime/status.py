@@ -11,7 +11,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from http import HTTPStatus
 from typing import Any
 
@@ -340,6 +340,11 @@ _OF_A_QUEUE: tuple[tuple[str, Kind, str, Read], ...] = (
 
 _CLOSED = Family("hourglass_workflows_closed", "counter", "Runs that closed here, by how.")
 _RESTARTS = Family("hourglass_restarts", "counter", "Restarts in the supervision tree.")
+_HANDLES = Family(
+    "hourglass_handle_events",
+    "counter",
+    "What happened to the handles on the engine and to the answers given to them, by event.",
+)
 _FREE = Family(
     "hourglass_store_free_bytes", "gauge", "Free room on the disk of the file that this process owns."
 )
@@ -363,7 +368,7 @@ _REACHABLE = Family(
 
 def described() -> list[tuple[str, Kind, str]]:
     """Name, kind and text of all that `worker_metrics` gives."""
-    others = (_CLOSED, _RESTARTS, _FREE, _HELD, _SIZE, _OPEN, _BACKLOG, _OLDEST, _REACHABLE)
+    others = (_CLOSED, _RESTARTS, _HANDLES, _FREE, _HELD, _SIZE, _OPEN, _BACKLOG, _OLDEST, _REACHABLE)
     return [each[:3] for each in _OF_A_QUEUE] + [(each.name, each.kind, each.description) for each in others]
 
 
@@ -391,6 +396,7 @@ def worker_metrics(app: Application) -> list[Family]:
             for name, kind, text, read in _OF_A_QUEUE
         ),
         replace(_CLOSED, samples=tuple(_closed(queues))),
+        replace(_HANDLES, samples=tuple(_handles(app, namespace))),
         replace(_BACKLOG, samples=tuple(_waiting(namespace, figures, lambda stats: stats.backlog))),
         replace(_OLDEST, samples=tuple(_waiting(namespace, figures, lambda stats: stats.age))),
         *(
@@ -407,6 +413,11 @@ def _waiting(
     for queue, stats in () if figures is None else figures.queues.items():
         for kind, one in zip(("workflow", "activity"), stats, strict=True):
             yield Sample(labels_of({**namespace, "task_queue": queue, "kind": kind}), read(one))
+
+
+def _handles(app: Application, namespace: dict[str, str]) -> Iterator[Sample]:
+    for event, count in asdict(app.tables.counters).items():
+        yield Sample(labels_of({**namespace, "event": event}), count)
 
 
 def _closed(queues: Iterable[tuple[QueueServices, Labels]]) -> Iterator[Sample]:

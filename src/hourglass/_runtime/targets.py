@@ -27,12 +27,13 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from hourglass._contract.service import Connection, TLSConfig
+from hourglass._contract.service import Connection
+from hourglass._contract.transport import USUAL, TLSConfig, Transport
 from hourglass.errors import TargetError
 
 # --- Temporal's own configuration ---------------------------------------------------------------------------
@@ -42,6 +43,11 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 _META_PREFIX = "TEMPORAL_GRPC_META_"
 _TEXTS = ("address", "namespace", "api_key")
 _SOURCES = ("client_cert", "client_key", "server_ca_cert")
+_OF_FILE = frozenset({"profile"})
+_OF_PROFILE = frozenset({*_TEXTS, "tls", "grpc_meta", "codec"})
+_OF_TLS = frozenset(
+    {"server_name", *(f"{source}_{form}" for source in _SOURCES for form in ("path", "data"))}
+)
 
 
 @dataclass(frozen=True)
@@ -58,8 +64,28 @@ class TargetSettings:
 # --- environment ------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class ConnectionTexts:
+    """The same as it is written: texts by their names in a profile, those of TLS apart; nothing is read or checked yet."""
+
+    texts: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tls: Mapping[str, str] | None = field(default=None, repr=False)
+    tls_disabled: bool | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def settings(self, where: str) -> TargetSettings:
+        """What it says, checked; `where` is where it is written."""
+        tls = _tls(self.tls or {}, self.tls_disabled, given=self.tls is not None, where=where)
+        return TargetSettings(**self.texts, tls=tls, metadata=self.metadata)
+
+
 def settings_from_environment(environ: Mapping[str, str]) -> TargetSettings:
     """What the `TEMPORAL_…` variables say. An empty variable counts as not set."""
+    return texts_from_environment(environ).settings("the environment")
+
+
+def texts_from_environment(environ: Mapping[str, str]) -> ConnectionTexts:
+    """The same, not read yet."""
     variables = {name: value for name, value in environ.items() if value and name.startswith("TEMPORAL_")}
     disabled = None
     if (switch := variables.get("TEMPORAL_TLS")) is not None:
@@ -76,11 +102,10 @@ def settings_from_environment(environ: Mapping[str, str]) -> TargetSettings:
         tls["server_name"] = server_name
     insecure = variables.get("TEMPORAL_TLS_DISABLE_HOST_VERIFICATION", "false").lower()
     _refuse_unverified_host(_BOOLEANS.get(insecure, True), "TEMPORAL_TLS_DISABLE_HOST_VERIFICATION")
-    return TargetSettings(
-        address=variables.get("TEMPORAL_ADDRESS"),
-        namespace=variables.get("TEMPORAL_NAMESPACE"),
-        api_key=variables.get("TEMPORAL_API_KEY"),
-        tls=_tls(tls, disabled, given=bool(tls) or disabled is False, where="the environment"),
+    return ConnectionTexts(
+        texts={name: variables[key] for name in _TEXTS if (key := f"TEMPORAL_{name.upper()}") in variables},
+        tls=tls if tls or disabled is False else None,
+        tls_disabled=disabled,
         metadata={
             _header(name.removeprefix(_META_PREFIX)): value
             for name, value in variables.items()
@@ -95,19 +120,47 @@ def settings_from_environment(environ: Mapping[str, str]) -> TargetSettings:
 def settings_from_profile(name: str, environ: Mapping[str, str]) -> TargetSettings:
     """What the profile `name` of Temporal's configuration file says."""
     path = configuration_file(environ)
-    profiles = _table(_read_toml(path).get("profile", {}), "profile", path)
+    profiles = profiles_in(read_toml(path), path)
     if name not in profiles:
         known = ", ".join(sorted(profiles)) or "none"
         raise TargetError(f"{path} has no profile {name!r} (it has: {known})")
+    return profile_texts(name, profiles[name], path).settings(f"profile {name!r} of {path}")
+
+
+def profiles_in(content: Mapping[str, Any], path: Path, *, strict: bool = False) -> Mapping[str, Any]:
+    """The profiles of a configuration file, by name. `strict`: what Temporal has no name for is an error."""
+    if strict:
+        _refuse_unknown(content, _OF_FILE, f"{path}")
+    return _table(content.get("profile", {}), "profile", path)
+
+
+def profile_texts(name: str, value: object, path: Path, *, strict: bool = False) -> ConnectionTexts:
+    """What a profile says, not read yet."""
     where = f"profile {name!r} of {path}"
-    profile = _table(profiles[name], f"profile.{name}", path)
-    texts = {key: _text(profile[key], key, where) for key in _TEXTS if profile.get(key)}
+    profile = _table(value, f"profile.{name}", path)
     metadata = _table(profile.get("grpc_meta", {}), "grpc_meta", path)
-    return TargetSettings(
-        **texts,
-        tls=_profile_tls(profile, where, path),
+    tls, disabled = None, None
+    if "tls" in profile:
+        table = _table(profile["tls"], "tls", path)
+        disabled = _flag(table, "disabled", where)
+        _refuse_unverified_host(_flag(table, "disable_host_verification", where) is True, where)
+        tls = {key: _text(table[key], f"tls.{key}", where) for key in _OF_TLS if table.get(key)}
+        if strict:
+            _refuse_unknown(table, {*_OF_TLS, "disabled", "disable_host_verification"}, f"tls of {where}")
+    if strict:
+        _refuse_unknown(profile, _OF_PROFILE, where)
+    return ConnectionTexts(
+        texts={key: _text(profile[key], key, where) for key in _TEXTS if profile.get(key)},
+        tls=tls,
+        tls_disabled=disabled,
         metadata={_header(key): _text(value, f"grpc_meta.{key}", where) for key, value in metadata.items()},
     )
+
+
+def _refuse_unknown(table: Mapping[str, Any], known: Collection[str], where: str) -> None:
+    unknown = sorted(set(table) - set(known))
+    if unknown:
+        raise TargetError(f"{where}: Temporal's configuration has no {', '.join(unknown)}")
 
 
 def configuration_file(environ: Mapping[str, str]) -> Path:
@@ -127,7 +180,8 @@ def _configuration_directory(environ: Mapping[str, str]) -> Path:
     return Path(named) if os.path.isabs(named) else home / ".config"
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """A configuration file. Raises `TargetError`."""
     try:
         with path.open("rb") as file:
             return tomllib.load(file)
@@ -139,17 +193,6 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise TargetError(f"cannot read the configuration file {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TargetError(f"the configuration file {path} is no valid TOML: {error}") from None
-
-
-def _profile_tls(profile: Mapping[str, Any], where: str, path: Path) -> TLSConfig | bool | None:
-    if "tls" not in profile:
-        return None
-    table = _table(profile["tls"], "tls", path)
-    disabled = _flag(table, "disabled", where)
-    _refuse_unverified_host(_flag(table, "disable_host_verification", where) is True, where)
-    names = [f"{source}_{form}" for source in _SOURCES for form in ("path", "data")] + ["server_name"]
-    texts = {name: _text(table[name], f"tls.{name}", where) for name in names if table.get(name)}
-    return _tls(texts, disabled, given=True, where=where)
 
 
 # --- what both share --------------------------------------------------------------------------------------
@@ -243,6 +286,7 @@ class Target:
     metadata: Mapping[str, str] = field(default_factory=dict, repr=False)
     origin: str = "the argument"
     retention: float | None = None
+    transport: Transport = USUAL
 
     def __str__(self) -> str:
         return self.address if self.kind == "temporal" else f"local:{self.address}"
@@ -261,6 +305,7 @@ def resolve(
     api_key: str | None = None,
     metadata: Mapping[str, str] | None = None,
     retention: float | None = None,
+    transport: Transport | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Target:
     """The target that the arguments and the environment mean. Raises `TargetError`."""
@@ -272,8 +317,9 @@ def resolve(
         api_key=chosen.api_key if api_key is None else api_key,
         metadata={**chosen.metadata, **(metadata or {})},
         retention=retention,
+        transport=chosen.transport if transport is None else transport,
     )
-    _check(merged)
+    check_target(merged)
     # An API key is a secret: it implies TLS, unless that is switched off in so many words.
     return replace(merged, tls=True) if merged.tls is None and merged.api_key else merged
 
@@ -317,6 +363,7 @@ async def open_connection(target: Target, identity: str, timeout: float) -> Conn
         rpc_metadata=target.metadata,
         identity=identity,
         timeout=timeout,
+        transport=target.transport,
     )
 
 
@@ -440,7 +487,8 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _check(target: Target) -> None:
+def check_target(target: Target) -> Target:
+    """The target, if it can be used. Raises `TargetError`."""
     if not isinstance(target.namespace, str) or not target.namespace.strip():
         raise TargetError("the namespace must have a name")
     if not isinstance(target.tls, (bool, TLSConfig, type(None))):
@@ -459,3 +507,4 @@ def _check(target: Target) -> None:
             raise TargetError(
                 f"rpc_metadata: {name!r} or its value holds a control character, or one beyond ASCII"
             )
+    return target

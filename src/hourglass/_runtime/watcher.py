@@ -241,7 +241,7 @@ class Watcher:
         if run is None or run.unsafe:
             return
         found = _author(frame)
-        if found is None:
+        if found is None or (kind is LOCK and _guards_itself(frame)):
             return
         sighting = WatchedCall(_name(function, frame, found), kind, found.f_code.co_filename, found.f_lineno)
         place = (sighting.file, sighting.line)
@@ -273,6 +273,24 @@ def _author(frame: FrameType) -> FrameType | None:
             author = author or each
         each = each.f_back
     return author or package
+
+
+_ASYNCIO = tuple(f"{base}asyncio/" for base in STDLIB)
+
+
+def _guards_itself(frame: FrameType) -> bool:
+    """Whether a lock is taken by an installed package, or by asyncio: for a moment, around what threads may share in it. That
+    changes nothing for a run, which does not wait while it holds one.
+    """
+    each: FrameType | None = frame
+    while each is not None:
+        file = each.f_code.co_filename
+        if is_package(file) or file.startswith(_ASYNCIO):
+            return True
+        if not is_library(file):
+            return False
+        each = each.f_back
+    return False
 
 
 def _name(function: Any, frame: FrameType, author: FrameType) -> str:

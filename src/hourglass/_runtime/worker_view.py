@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from hourglass._contract.handle import HandleConfig
 from hourglass._contract.service import WorkerProcess
 from hourglass._runtime.application import Application
 from hourglass._runtime.plan import Plan
@@ -177,10 +178,14 @@ def worker_statistics(
         stuck_lanes=sum(each.lanes.stuck for each in services),
         restarts=app.restarts,
         lanes=sum(each.plan.lanes for each in services),
-        cache_size=sum(each.plan.config.max_cached_workflows for each in services),
+        cache_size=sum(_cache_size(each.plan.config) for each in services),
         workflow_slots=sum(each.plan.config.max_concurrent_workflow_tasks for each in services),
         activity_slots=sum(each.plan.config.max_concurrent_activities for each in services),
     )
+
+
+def _cache_size(config: HandleConfig) -> int:
+    return max(config.max_cached_workflows, config.max_busy_workflows)
 
 
 class WorkerTree:

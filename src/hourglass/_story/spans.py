@@ -50,11 +50,6 @@ class Outcome(StrEnum):
         """Whether it is trouble that a reader should look at."""
         return self in _BAD
 
-    @property
-    def going_on(self) -> bool:
-        """Whether it has not ended."""
-        return self in (Outcome.OPEN, Outcome.RETRYING)
-
 
 _BAD = frozenset((Outcome.FAILED, Outcome.TIMED_OUT, Outcome.TERMINATED, Outcome.RETRYING))
 

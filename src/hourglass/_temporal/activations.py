@@ -21,10 +21,10 @@ from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
 from hourglass._engine.commands import Command, Completion, Succeeded
 from hourglass._engine.events import Activation, AnyEvent
-from hourglass._engine.specs import StartSpec
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._temporal import protos
 from hourglass._temporal.protos import (
+    STARTED,
     failure_from,
     local_bytes,
     nanos_from,
@@ -38,7 +38,6 @@ from hourglass._temporal.protos import (
     put_payloads,
     put_seconds,
     remote_bytes,
-    retry_rule_from,
     seconds_from,
 )
 from hourglass.errors import HourglassError
@@ -138,17 +137,7 @@ def _started(job: Any) -> AnyEvent:
         workflow_id=workflow_id,
         arguments=payloads_from(job.arguments),
         headers=payload_map_from(job.headers),
-        # The queue is the worker's own, the notes are the server's: Core tells a run neither.
-        spec=StartSpec(
-            execution_timeout=seconds_from(job.workflow_execution_timeout),
-            run_timeout=seconds_from(job.workflow_run_timeout),
-            task_timeout=seconds_from(job.workflow_task_timeout),
-            retry_policy=retry_rule_from(job.retry_policy) if job.HasField("retry_policy") else None,
-            cron_schedule=job.cron_schedule,
-            memo=payload_map_from(job.memo.fields),
-            search_attributes=payload_map_from(job.search_attributes.indexed_fields),
-            priority_key=job.priority.priority_key,
-        ),
+        spec=STARTED.get(job),
         seed=job.randomness_seed,
         attempt=job.attempt,
         identity=sys.intern(job.identity),

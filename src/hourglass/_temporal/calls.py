@@ -201,6 +201,7 @@ def start(request: sv.StartWorkflow, scope: CallScope) -> Rpc:
     if not request.signal_name:
         message = ws.StartWorkflowExecutionRequest()
         put_start(message, request, scope)
+        message.request_eager_execution = request.request_eager_start
         return Rpc("start_workflow_execution", message, _started)
     message = ws.SignalWithStartWorkflowExecutionRequest()
     put_start(message, request, scope)

@@ -110,6 +110,7 @@ def history(request: sv.GetHistory, scope: CallScope) -> Rpc:
         wait_new_event=request.wait_new,
         skip_archival=request.wait_new,
     )
+    message.history_event_filter_type = int(request.event_filter)
     put_execution(message.execution, request.workflow_id, request.run_id)
     late = sv.HistoryPage((), request.next_page_token) if request.wait_new else None
     return Rpc(RPC, message, _page, LONG_POLL if request.wait_new else ORDINARY, late)
@@ -311,13 +312,13 @@ def count(request: sv.CountWorkflows, scope: CallScope) -> Rpc:
 
 def _counted(data: bytes) -> sv.Count:
     answer = ws.CountWorkflowExecutionsResponse.FromString(data)
-    groups = tuple(
-        sv.CountGroup(
-            tuple(decode_search_attribute(payload_from(value)) for value in group.group_values), group.count
-        )
-        for group in answer.groups
-    )
-    return sv.Count(answer.count, groups)
+    return sv.Count(answer.count, tuple(group_from(group) for group in answer.groups))
+
+
+def group_from(group: Any) -> sv.CountGroup:
+    """A group of a count."""
+    values = tuple(decode_search_attribute(payload_from(value)) for value in group.group_values)
+    return sv.CountGroup(values, group.count)
 
 
 _SOON, _LATER = 0.2, 1.0

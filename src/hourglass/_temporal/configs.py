@@ -7,10 +7,11 @@ keys.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from hourglass._contract.handle import HandleConfig
-from hourglass._contract.service import TLSConfig
+from hourglass._contract.transport import USUAL, TLSConfig, Transport
 from hourglass._contract.tuning import (
     MOST_SLOTS,
     FixedSizeSlotSupplier,
@@ -27,8 +28,8 @@ from hourglass.errors import TargetError
 # histories that say otherwise would look foreign to tools that read them. Our own runs are told by our flags.
 CLIENT_NAME = "temporal-python"
 
-# A dead link is noticed after 15 s instead of Core's 45.
-KEEP_ALIVE_MILLIS = (10_000, 5_000)
+
+NO_METADATA: Mapping[str, str | bytes] = {}
 
 
 class TemporalSettings:
@@ -64,6 +65,7 @@ def client_settings(
     api_key: str | None,
     rpc_metadata: Mapping[str, str | bytes],
     timeout: float,
+    transport: Transport = USUAL,
 ) -> TemporalSettings:
     """A connection. An API key alone implies TLS, as everywhere at Temporal; `tls=False` forbids it."""
     secure = tls if tls is not None else api_key is not None
@@ -75,16 +77,23 @@ def client_settings(
         api_key=api_key,
         identity=identity,
         tls_config=_tls_settings(tls if isinstance(tls, TLSConfig) else TLSConfig()) if secure else None,
-        retry_config=None,
-        keep_alive_config=TemporalSettings(
-            interval_millis=KEEP_ALIVE_MILLIS[0], timeout_millis=KEEP_ALIVE_MILLIS[1]
-        ),
+        retry_config=_of(transport.retry),
+        keep_alive_config=_of(transport.keep_alive),
         connect_timeout_millis=_millis(timeout),
-        http_connect_proxy_config=None,
-        dns_load_balancing_config=None,
-        grpc_compression="none",
+        http_connect_proxy_config=_of(transport.proxy),
+        dns_load_balancing_config=_of(transport.dns_load_balancing),
+        grpc_compression=transport.compression.value,
         payloads_warn_size=0,
         memo_warn_size=0,
+    )
+
+
+def _of(said: Any) -> TemporalSettings | None:
+    """The fields of a part of the transport, which Core calls the same."""
+    return (
+        None
+        if said is None
+        else TemporalSettings(**{each.name: getattr(said, each.name) for each in fields(said)})
     )
 
 
@@ -94,17 +103,24 @@ def _tls_settings(tls: TLSConfig) -> TemporalSettings:
         domain=tls.domain,
         client_cert=tls.client_cert,
         client_private_key=tls.client_private_key,
-        verification_server_name=None,
+        verification_server_name=tls.verification_server_name,
     )
 
 
-def call_settings(rpc: str, request: bytes, timeout: float | None, *, retry: bool = True) -> TemporalSettings:
+def call_settings(
+    rpc: str,
+    request: bytes,
+    timeout: float | None,
+    *,
+    retry: bool = True,
+    metadata: Mapping[str, str | bytes] = NO_METADATA,
+) -> TemporalSettings:
     """One RPC, repeated by Core where that helps; request ids make it harmless."""
     return TemporalSettings(
         rpc=rpc,
         req=request,
         retry=retry,
-        metadata={},
+        metadata=metadata,
         timeout_millis=None if timeout is None else _millis(timeout),
     )
 

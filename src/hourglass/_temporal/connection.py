@@ -7,30 +7,45 @@ Everything here runs on one loop, and that loop must outlive the connection: wha
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import re
 import socket
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import temporalio.api.workflowservice.v1 as ws
 from temporalio.api.common.v1 import GrpcStatus
 from temporalio.api.errordetails.v1 import (
+    ActivityExecutionAlreadyStartedFailure,
     MultiOperationExecutionFailure,
     NamespaceNotFoundFailure,
     WorkflowExecutionAlreadyStartedFailure,
 )
 
 from hourglass._contract import service as sv
+from hourglass._contract.activities import StartActivity
 from hourglass._contract.handle import HandleBroken, HandleConfig, Shutdown
 from hourglass._contract.schedules import CreateSchedule
-from hourglass._contract.service import DescribeNamespace, Request, TLSConfig, UpdateWithStart
-from hourglass._temporal import calls, calls_schedules, calls_views, core, importing, version
+from hourglass._contract.service import DescribeNamespace, Request, UpdateWithStart
+from hourglass._contract.transport import USUAL, TLSConfig, Transport
+from hourglass._temporal import (
+    calls,
+    calls_activities,
+    calls_schedules,
+    calls_views,
+    core,
+    importing,
+    version,
+)
 from hourglass._temporal.calls import CallScope, Rpc
-from hourglass._temporal.configs import check_target, client_settings, worker_settings
+from hourglass._temporal.configs import NO_METADATA, check_target, client_settings, worker_settings
 from hourglass._temporal.handle import CoreHandle
 from hourglass._temporal.telemetry import FETCH_EVERY
 from hourglass.errors import (
+    ActivityAlreadyStartedError,
+    ActivityNotFoundError,
     ConnectionFailedError,
     HourglassError,
     InternalError,
@@ -39,6 +54,7 @@ from hourglass.errors import (
     ScheduleAlreadyExistsError,
     ScheduleNotFoundError,
     ServiceError,
+    ServiceStatus,
     ServiceTimeoutError,
     TargetError,
     WorkflowAlreadyStartedError,
@@ -49,25 +65,7 @@ from hourglass.metrics import Family
 # --- refusals --------------------------------------------------------------------------------------------------------
 
 
-STATUS: tuple[str, ...] = (
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-)
+STATUS: tuple[str, ...] = tuple(each.value for each in ServiceStatus)
 """gRPC's names of its numbers."""
 
 
@@ -174,6 +172,11 @@ def _not_found(
             f"there is no schedule {schedule_id!r} in namespace {namespace!r}", status=refusal.status
         )
     workflow_id = getattr(request, "workflow_id", "")
+    if not workflow_id and (activity_id := getattr(request, "activity_id", "")):
+        return ActivityNotFoundError(
+            f"activity {activity_id!r} is not there or has ended, in namespace {namespace!r}: {refusal.message}",
+            status=refusal.status,
+        )
     if not workflow_id:
         return ServiceError(f"{_name(request)} found nothing: {refusal.message}", status=refusal.status)
     run = f", run {request.run_id}," if getattr(request, "run_id", "") else ""  # type: ignore[attr-defined]
@@ -188,6 +191,15 @@ def _exists(refusal: ServerRefusal, request: sv.Request[Any]) -> HourglassError:
     if isinstance(request, CreateSchedule):
         return ScheduleAlreadyExistsError(
             f"there is a schedule {request.schedule_id!r} already", schedule_id=request.schedule_id
+        )
+    if isinstance(request, StartActivity):
+        found = refusal.detail(ActivityExecutionAlreadyStartedFailure)
+        run_id = "" if found is None else found.run_id
+        return ActivityAlreadyStartedError(
+            f"activity {request.activity_id!r} has already started (run {run_id})",
+            activity_id=request.activity_id,
+            activity_type=request.activity_type,
+            run_id=run_id,
         )
     detail = refusal.detail(WorkflowExecutionAlreadyStartedFailure)
     if not isinstance(request, (sv.StartWorkflow, sv.ImportWorkflow)) or detail is None:
@@ -212,6 +224,7 @@ CALLS: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     **calls.ACTING,
     **calls_views.LOOKING,
     **calls_schedules.ON_SCHEDULES,
+    **calls_activities.ON_ACTIVITIES,
 }
 
 
@@ -237,7 +250,10 @@ async def _send(client: core.Ref, call: Rpc, request: sv.Request[Any], scope: Ca
     """Send a message; gives the bytes of the answer, or what the call says where there is none in time."""
     timeout = call.timeout if request.rpc_timeout is None else request.rpc_timeout
     try:
-        return await core.call(client, call.rpc, call.message.SerializeToString(), timeout, retry=call.retry)
+        sent = call.message.SerializeToString()
+        return await core.call(
+            client, call.rpc, sent, timeout, retry=call.retry, metadata=request.rpc_metadata or NO_METADATA
+        )
     except TimeoutError:
         if call.late is not None:
             return call.late
@@ -247,6 +263,46 @@ async def _send(client: core.Ref, call: Rpc, request: sv.Request[Any], scope: Ca
         if call.late is not None and refusal.status in ("DEADLINE_EXCEEDED", "CANCELLED"):
             return call.late
         raise error_for(refusal, request, scope.namespace, target) from None
+
+
+# --- raw services ----------------------------------------------------------------------------------------------------
+
+
+def raw_service(name: str, rpc: sv.RawRpc) -> Any:
+    """A service as Temporal generates it: a method for each RPC, which takes and gives its messages."""
+    services = importlib.import_module("temporalio.bridge.services_generated")
+    return getattr(services, f"{name.capitalize()}Service")(_RawCaller(rpc))
+
+
+class _RawCaller:
+    """What the generated services call."""
+
+    def __init__(self, rpc: sv.RawRpc) -> None:
+        self._rpc = rpc
+
+    async def _rpc_call(
+        self,
+        rpc: str,
+        req: Any,
+        resp_type: Any,
+        *,
+        service: str,
+        retry: bool,
+        metadata: Mapping[str, str | bytes],
+        timeout: timedelta | float | None,
+    ) -> Any:
+        limit = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        return await self._rpc(
+            sv.RawCall(
+                service=service,
+                rpc=rpc,
+                message=req,
+                answer=resp_type,
+                retry=retry,
+                metadata=metadata,
+                timeout=limit,
+            )
+        )
 
 
 # --- the connection --------------------------------------------------------------------------------------------------
@@ -338,6 +394,7 @@ async def connect(
     rpc_metadata: Mapping[str, str | bytes] | None = None,
     identity: str = "",
     timeout: float = DEADLINE,
+    transport: Transport = USUAL,
 ) -> TemporalConnection:
     """Connect to `host:port` and make sure that the namespace exists, all within `timeout` seconds.
 
@@ -356,6 +413,7 @@ async def connect(
         api_key=api_key,
         rpc_metadata=rpc_metadata or {},
         timeout=timeout,
+        transport=transport,
     )
     try:
         # Core's own limit does not hold against a peer that accepts and says nothing.
@@ -447,6 +505,40 @@ class TemporalConnection:
         self._check_open()
         answer: A = await perform(self._client, request, self._scope, self._target)
         return answer
+
+    def set_api_key(self, api_key: str | None) -> None:
+        """Send this key from now on."""
+        self._check_open()
+        core.set_api_key(self._client, api_key)
+
+    def set_rpc_metadata(self, metadata: Mapping[str, str]) -> None:
+        """Send these headers from now on, and not those of before."""
+        self._check_open()
+        core.set_metadata(self._client, metadata)
+
+    async def rpc(self, call: sv.RawCall) -> Any:
+        """Send a message to a service of the server, and wait for its answer."""
+        self._check_open()
+        try:
+            data = await core.call(
+                self._client,
+                call.rpc,
+                call.message.SerializeToString(),
+                call.timeout,
+                retry=call.retry,
+                metadata=call.metadata,
+                service=call.service,
+            )
+        except TimeoutError:
+            raise ServiceTimeoutError(
+                f"the server at {self._target} did not answer {call.rpc} in time", status="DEADLINE_EXCEEDED"
+            ) from None
+        except core.RpcError as error:
+            refusal = ServerRefusal(*error.args)
+            raise ServiceError(
+                f"{call.rpc} was refused: {refusal.message} ({refusal.status})", status=refusal.status
+            ) from None
+        return call.answer.FromString(data)
 
     async def check_namespace(self, timeout: float = DEADLINE) -> None:
         """Raise `NamespaceNotFoundError` where the server does not have our namespace."""

@@ -20,13 +20,14 @@ import re
 import tempfile
 import threading
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import temporalio.bridge.temporal_sdk_bridge as _rust_module  # type: ignore[import-not-found]
 
 from hourglass._contract.handle import HandleBroken
 from hourglass._forks import ForkStage, at_fork
-from hourglass._temporal.configs import TemporalSettings, call_settings
+from hourglass._temporal.configs import NO_METADATA, TemporalSettings, call_settings
 from hourglass._temporal.slots import SuppliedSlots
 from hourglass._temporal.telemetry import CoreMetrics, runtime_settings
 from hourglass.metrics._telemetry import take_telemetry
@@ -178,13 +179,43 @@ async def connect(settings: TemporalSettings) -> Ref:
     return Ref(_CLIENT, await _rust.connect_client(runtime().get(), settings))
 
 
-async def call(client: Ref, rpc: str, request: bytes, timeout: float, *, retry: bool = True) -> bytes:
-    """Call the workflow service. Raises `RpcError`, or TimeoutError when `timeout` seconds have passed."""
+async def call(
+    client: Ref,
+    rpc: str,
+    request: bytes,
+    timeout: float | None,
+    *,
+    retry: bool = True,
+    metadata: Mapping[str, str | bytes] = NO_METADATA,
+    service: str = "workflow",
+) -> bytes:
+    """Call a service of the server. Raises `RpcError`, or TimeoutError when `timeout` seconds have passed."""
     async with asyncio.timeout(timeout):
-        answer: bytes = await client.get().call_workflow_service(
-            call_settings(rpc, request, timeout, retry=retry)
+        return await _send(
+            client, service, call_settings(rpc, request, timeout, retry=retry, metadata=metadata)
         )
-        return answer
+
+
+def _send(client: Ref, service: str, settings: TemporalSettings) -> asyncio.Future[bytes]:
+    match service:
+        case "workflow":
+            return _future(client.get().call_workflow_service(settings))
+        case "operator":
+            return _future(client.get().call_operator_service(settings))
+        case "test":
+            return _future(client.get().call_test_service(settings))
+        case _:
+            return _future(client.get().call_health_service(settings))
+
+
+def set_api_key(client: Ref, api_key: str | None) -> None:
+    """Send another API key from the next call on."""
+    client.get().update_api_key(api_key)
+
+
+def set_metadata(client: Ref, metadata: Mapping[str, str]) -> None:
+    """Send other headers from the next call on."""
+    client.get().update_metadata(dict(metadata))
 
 
 # --- workers ------------------------------------------------------------------------------------------------

@@ -16,11 +16,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NoReturn, TypeVar, assert_never
 
-from google.protobuf.duration_pb2 import Duration
-from temporalio.api.common.v1 import RetryPolicy
 from temporalio.bridge.proto import ActivityHeartbeat, ActivityTaskCompletion
 from temporalio.bridge.proto.activity_task import ActivityCancelReason
 from temporalio.bridge.proto.activity_task import ActivityTask as TaskMessage
@@ -42,7 +40,7 @@ from hourglass._contract.handle import (
 from hourglass._contract.progress import without_carrier
 from hourglass._engine.commands import Completion, TaskFailed
 from hourglass._engine.events import Activation
-from hourglass._engine.specs import ActivitySpec, Payloads
+from hourglass._engine.specs import Payloads
 from hourglass._temporal import core
 from hourglass._temporal.activations import Own, UnsupportedEvent, activation_from_proto, completion_to_proto
 from hourglass._temporal.nexus import NexusServer
@@ -54,8 +52,7 @@ from hourglass._temporal.protos import (
     put_failure,
     put_payload,
     put_payloads,
-    retry_rule_from,
-    seconds_from,
+    spec_of_task,
 )
 from hourglass.converter import ApplicationFailure, Failure
 
@@ -85,14 +82,7 @@ def _task(token: bytes, start: Any, task_queue: str) -> ActivityTask:
         token=token,
         activity_id=start.activity_id,
         activity_type=start.activity_type,
-        spec=_spec(
-            task_queue,
-            start.schedule_to_close_timeout.SerializeToString(),
-            start.start_to_close_timeout.SerializeToString(),
-            start.heartbeat_timeout.SerializeToString(),
-            start.retry_policy.SerializeToString() if start.HasField("retry_policy") else None,
-            start.priority.priority_key,
-        ),
+        spec=spec_of_task(start, task_queue),
         arguments=payloads_from(start.input),
         attempt=start.attempt,
         is_local=start.is_local,
@@ -100,6 +90,7 @@ def _task(token: bytes, start: Any, task_queue: str) -> ActivityTask:
         workflow_id=execution.workflow_id,
         run_id=execution.run_id,
         workflow_type=start.workflow_type,
+        activity_run_id=start.run_id,
         headers=payload_map_from(start.header_fields) if start.header_fields else NO_PAYLOADS,
         heartbeat_details=without_carrier(payloads_from(start.heartbeat_details))
         if start.heartbeat_details
@@ -107,27 +98,6 @@ def _task(token: bytes, start: Any, task_queue: str) -> ActivityTask:
         scheduled_time_ns=scheduled.seconds * NANOS + scheduled.nanos,
         current_attempt_scheduled_time_ns=since.seconds * NANOS + since.nanos,
         started_time_ns=started.seconds * NANOS + started.nanos,
-    )
-
-
-@lru_cache(maxsize=256)
-def _spec(
-    task_queue: str,
-    schedule_to_close: bytes,
-    start_to_close: bytes,
-    heartbeat: bytes,
-    retry: bytes | None,
-    key: int,
-) -> ActivitySpec:
-    """A spec from its encoded parts; one object for all attempts that say the same, as those of one activity do."""
-    read = Duration.FromString
-    return ActivitySpec(
-        task_queue=task_queue,
-        schedule_to_close_timeout=seconds_from(read(schedule_to_close)),
-        start_to_close_timeout=seconds_from(read(start_to_close)),
-        heartbeat_timeout=seconds_from(read(heartbeat)),
-        retry_policy=None if retry is None else retry_rule_from(RetryPolicy.FromString(retry)),
-        priority_key=key,
     )
 
 

@@ -69,11 +69,6 @@ def _recorded(messages: list[HistoryEvent], documents: list[Any]) -> Recorded:
     return Recorded(events, History(events=messages).SerializeToString())
 
 
-def history_from_json(text: str | bytes) -> bytes:
-    """A history as an encoded History message. Raises `HistoryError`."""
-    return read_history(text).encoded
-
-
 def _from_binary(data: bytes) -> History | None:
     """Bytes as a History message, or as the answer of Temporal's own API with one in it; None where they are neither."""
     for kind in (History, GetWorkflowExecutionHistoryResponse):

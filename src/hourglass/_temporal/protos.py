@@ -18,14 +18,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from functools import lru_cache, reduce
+from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
+import msgspec
+from temporalio.api.activity.v1 import ActivityOptions
 from temporalio.api.common.v1 import Payloads as PayloadsMessage
 from temporalio.api.workflow.v1 import NewWorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import (
     SignalWithStartWorkflowExecutionRequest,
+    StartActivityExecutionRequest,
     StartWorkflowExecutionRequest,
 )
+from temporalio.bridge.proto.activity_task import Start as ActivityStart
+from temporalio.bridge.proto.workflow_activation import InitializeWorkflow
 from temporalio.bridge.proto.workflow_commands import (
     ContinueAsNewWorkflowExecution,
     ScheduleActivity,
@@ -412,8 +418,11 @@ class SpecIn(Generic[S]):
             if path is None:
                 continue
             *within, name = path.split(".")
-            reduce(getattr, (*within, name), message())  # raises where there is no such field
-            self._places.append(_SpecField(field, tuple(within), name, _KINDS.get(hints[field], _PLAIN)))
+            found = reduce(getattr, (*within, name), message())  # raises where there is no such field
+            plain = isinstance(found, float)  # all other floats of ours are durations
+            kind = _PLAIN if plain else _KINDS.get(hints[field], _PLAIN)
+            self._places.append(_SpecField(field, tuple(within), name, kind))
+        self._raw = attrgetter(*(".".join((*place.within, place.name)) for place in self._places))
 
     @property
     def names(self) -> frozenset[str]:
@@ -432,15 +441,30 @@ class SpecIn(Generic[S]):
             if value:
                 place.kind.put(reduce(getattr, place.within, message), place.name, value)
 
+    def key(self, message: Any) -> tuple[object, ...]:
+        """What a message says of the spec, unread: the same for messages that say the same. Of specs without payloads."""
+        return tuple(
+            [
+                each.SerializeToString() if hasattr(each, "SerializeToString") else each
+                for each in self._raw(message)
+            ]
+        )
+
     def get(self, message: Any) -> S:
         """The spec that a message holds."""
         return self.spec(
             **{
-                place.field: place.kind.get(reduce(getattr, place.within, message), place.name)
+                place.field: place.kind.get(
+                    reduce(getattr, place.within, message) if place.within else message, place.name
+                )
                 for place in self._places
             }
         )
 
+
+_PRIORITY: dict[str, str | None] = {
+    name: f"priority.{name}" for name in ("priority_key", "fairness_key", "fairness_weight")
+}
 
 # --- activities -------------------------------------------------------------------------------------------------------
 
@@ -448,7 +472,7 @@ REMOTE = SpecIn(
     ActivitySpec,
     ScheduleActivity,
     {
-        "priority_key": "priority.priority_key",
+        **_PRIORITY,
         "disable_eager_execution": "do_not_eagerly_execute",
         "local_retry_threshold": None,  # of local activities
     },
@@ -459,10 +483,49 @@ LOCAL = SpecIn(
     {
         "task_queue": None,  # it runs on the worker that asks for it
         "heartbeat_timeout": None,  # Core sees itself whether it lives
-        "priority_key": None,  # it waits in no queue
+        **dict.fromkeys(_PRIORITY),  # it waits in no queue
         "disable_eager_execution": None,
     },
 )
+TASK = SpecIn(
+    ActivitySpec,
+    ActivityStart,
+    {
+        **_PRIORITY,
+        "task_queue": None,  # the worker's own: Core does not tell
+        "schedule_to_start_timeout": None,  # over when the attempt begins
+        # What the worker that asked for it does with it:
+        "cancellation_type": None,
+        "disable_eager_execution": None,
+        "local_retry_threshold": None,
+    },
+)
+
+_task_specs: dict[tuple[object, ...], ActivitySpec] = {}
+
+
+def spec_of_task(start: Any, task_queue: str) -> ActivitySpec:
+    """The spec of Core's activity task; one object for all attempts that say the same, as those of one activity do."""
+    key = (task_queue, start.HasField("retry_policy"), *TASK.key(start))
+    found = _task_specs.get(key)
+    if found is None:
+        if len(_task_specs) >= 256:
+            _task_specs.clear()
+        found = msgspec.structs.replace(TASK.get(start), task_queue=task_queue)
+        _task_specs[key] = found
+    return found
+
+
+_ALONE: dict[str, str | None] = {
+    **_PRIORITY,
+    "task_queue": "task_queue.name",
+    "cancellation_type": None,  # of workflows, which wait
+    "disable_eager_execution": None,
+    "local_retry_threshold": None,
+}
+ACTIVITY_START = SpecIn(ActivitySpec, StartActivityExecutionRequest, _ALONE)
+ACTIVITY_OPTIONS = SpecIn(ActivitySpec, ActivityOptions, _ALONE)
+"""Activities that a client starts, and the options of any."""
 
 
 @lru_cache(maxsize=1024)
@@ -488,7 +551,7 @@ _TIMEOUTS: dict[str, str | None] = {
     "run_timeout": "workflow_run_timeout",
     "task_timeout": "workflow_task_timeout",
     "search_attributes": "search_attributes.indexed_fields",
-    "priority_key": "priority.priority_key",
+    **_PRIORITY,
 }
 _OF_CLIENTS: dict[str, str | None] = _TIMEOUTS | {
     "task_queue": "task_queue.name",
@@ -510,6 +573,17 @@ CHILD_START = SpecIn(
     StartChildWorkflowExecution,
     _TIMEOUTS | {"static_summary": None, "static_details": None},  # see `NOTES`
 )
+STARTED = SpecIn(
+    StartSpec,
+    InitializeWorkflow,
+    _TIMEOUTS
+    | {
+        "memo": "memo.fields",
+        "task_queue": None,  # the worker's own: Core does not tell
+        "static_summary": None,  # a server's alone
+        "static_details": None,
+    },
+)
 CONTINUED = SpecIn(
     StartSpec,
     ContinueAsNewWorkflowExecution,
@@ -518,7 +592,7 @@ CONTINUED = SpecIn(
         # The next run goes on with what the first was started with: Core's command has no place for these.
         "execution_timeout": None,
         "cron_schedule": None,
-        "priority_key": None,
+        **dict.fromkeys(_PRIORITY),
         "static_summary": None,
         "static_details": None,
     },

@@ -199,6 +199,8 @@ class Info:
     workflow_id: str = ""
     workflow_run_id: str = ""
     workflow_type: str = ""
+    activity_run_id: str | None = None
+    """Of an activity that a client started: its own run. It belongs to no workflow, and has no workflow's id or type."""
     scheduled_time: datetime | None = None
     current_attempt_scheduled_time: datetime | None = None
     started_time: datetime | None = None
@@ -207,6 +209,8 @@ class Info:
     heartbeat_timeout: timedelta | None = None
     retry_policy: RetryPolicy | None = None
     priority_key: int = 0
+    fairness_key: str = ""
+    fairness_weight: float = 0.0
     headers: Mapping[str, Payload] = field(default_factory=dict, repr=False)
     encoded_heartbeat_details: Payloads = field(default=(), repr=False)
     converter: Converter = field(default=default_converter, repr=False, compare=False)

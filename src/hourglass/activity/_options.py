@@ -21,6 +21,8 @@ from hourglass._engine.options import (
     Duration,
     RetryPolicy,
     check_text,
+    fairness_key,
+    fairness_weight,
     optional_seconds,
     priority,
 )
@@ -46,6 +48,8 @@ class ActivityOptions(TypedDict, total=False):
     local_retry_threshold: Duration | None
     disable_eager_execution: bool
     priority_key: int
+    fairness_key: str
+    fairness_weight: float
 
 
 DEFAULTS = CallSettings(spec=ActivitySpec(start_to_close_timeout=600.0, heartbeat_timeout=LIVENESS_TIMEOUT))
@@ -126,4 +130,6 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "local_retry_threshold": _duration,
     "disable_eager_execution": _instance(bool),
     "priority_key": priority,
+    "fairness_key": fairness_key,
+    "fairness_weight": fairness_weight,
 }

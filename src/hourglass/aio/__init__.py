@@ -12,6 +12,7 @@ FILE` shows the difference. What is not here is refused by name where it is impo
     common       retry policies, priorities, keys of search attributes, versions
     envconfig    where to connect to, from the environment
     exceptions   failures
+    service      how a connection to a server is made, and what it refuses
     testing      a local engine as `async with`, and activities on their own
     worker       `Worker`, awaited
     workflow     `@workflow.defn`, and what is awaited inside a workflow
@@ -26,7 +27,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hourglass.aio import activity, client, common, envconfig, exceptions, testing, worker, workflow
+    from hourglass.aio import (
+        activity,
+        client,
+        common,
+        envconfig,
+        exceptions,
+        service,
+        testing,
+        worker,
+        workflow,
+    )
 
 __all__ = [
     "activity",
@@ -34,6 +45,7 @@ __all__ = [
     "common",
     "envconfig",
     "exceptions",
+    "service",
     "testing",
     "worker",
     "workflow",

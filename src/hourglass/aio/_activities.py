@@ -9,6 +9,7 @@ import msgspec
 
 from hourglass._engine import awaited
 from hourglass._engine.awaited import ActivityHandle
+from hourglass._engine.context import LiveRun
 from hourglass._engine.fibers import require_fiber
 from hourglass._engine.operations import drop_step, keep_step, start_intercepted
 from hourglass._engine.options import (
@@ -239,10 +240,41 @@ async def step(
 ) -> R: ...
 async def step(fn: Any, /, *args: Any, name: str | None = None, **options: Any) -> Any:  # type: ignore[misc]
     """Run any function durably, without a declaration, as `hourglass.workflow.step` does. Not in temporalio."""
+    run, handle, kept = _begin_step(fn, args, name, options)
+    try:
+        result = await handle
+    except Exception:
+        drop_step(run, kept)
+        raise
+    # Not in a `finally`: a coroutine that is dropped from the cache still wants the step's result.
+    drop_step(run, kept)
+    return result
+
+
+@overload
+def start_step(
+    fn: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, name: str | None = None, **options: Unpack[StepOptions]
+) -> ActivityHandle[R]: ...
+@overload
+def start_step(
+    fn: Callable[[*Ts], R], /, *args: *Ts, name: str | None = None, **options: Unpack[StepOptions]
+) -> ActivityHandle[R]: ...
+def start_step(fn: Any, /, *args: Any, name: str | None = None, **options: Any) -> ActivityHandle[Any]:  # type: ignore[misc]
+    """Begin a step; the handle is a task of asyncio's. Not in temporalio."""
+    run, handle, kept = _begin_step(fn, args, name, options)
+    # Called when it has its result, and not when the run is dropped from the cache: then the step is still wanted.
+    handle.add_done_callback(lambda _: drop_step(run, kept))
+    return handle
+
+
+def _begin_step(
+    fn: Any, args: tuple[Any, ...], name: str | None, options: dict[str, Any]
+) -> tuple[LiveRun, ActivityHandle[Any], str]:
+    """The run, the step that has begun, and what it is kept by."""
     run = require_fiber("workflow.step").run
     if isinstance(fn, Activity):
         check_step(options, fn, name)
-        return await _begin(fn, args, options, local=True)
+        return run, _begin(fn, args, options, local=True), ""
     kept = ""
 
     def start(definition: Any, type: str, arguments: Any, settings: Any, *rest: Any, **more: Any) -> Any:
@@ -251,11 +283,5 @@ async def step(fn: Any, /, *args: Any, name: str | None = None, **options: Any) 
         said = msgspec.structs.replace(settings, activity_id=kept)
         return awaited.start_activity(type, arguments, said, *rest, **{**more, "local": True})
 
-    try:
-        result = await begin_step(run, fn, args, name, options, start)
-    except Exception:
-        drop_step(run, kept)
-        raise
-    # Not in a `finally`: a coroutine that is dropped from the cache still wants the step's result.
-    drop_step(run, kept)
-    return result
+    handle: ActivityHandle[Any] = begin_step(run, fn, args, name, options, start)
+    return run, handle, kept

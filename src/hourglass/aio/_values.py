@@ -19,6 +19,9 @@ def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that were given, in our terms: None is what they are without it."""
     said = {name: value for name, value in options.items() if value is not None}
     if "priority" in said:
-        said["priority_key"] = said.pop("priority").priority_key or 0
+        priority = said.pop("priority")
+        said["priority_key"] = priority.priority_key or 0
+        said["fairness_key"] = priority.fairness_key or ""
+        said["fairness_weight"] = priority.fairness_weight or 0.0
     said.pop("versioning_intent", None)
     return said

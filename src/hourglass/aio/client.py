@@ -9,9 +9,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Generic, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
-from hourglass._contract.service import IdConflictPolicy, QueryRejectCondition, TLSConfig
+from hourglass._contract.service import IdConflictPolicy, QueryRejectCondition
 from hourglass._contract.service import UpdateStage as WorkflowUpdateStage
 from hourglass._contract.service import WorkflowStatus as WorkflowExecutionStatus
+from hourglass._contract.transport import (
+    DnsLoadBalancingConfig,
+    GrpcCompression,
+    HttpConnectProxyConfig,
+    KeepAliveConfig,
+    RetryConfig,
+    TLSConfig,
+)
 from hourglass._engine.options import Duration, RetryPolicy
 from hourglass._engine.specs import IdReusePolicy
 from hourglass._engine.versions import VersioningOverride
@@ -20,6 +28,7 @@ from hourglass.aio.common import Priority
 from hourglass.client import (
     AsyncActivityHandle,
     AsyncClient,
+    AsyncRawService,
     AsyncScheduleHandle,
     AsyncUpdateHandle,
     AsyncWorkflowHandle,
@@ -191,7 +200,7 @@ class WorkflowHandle(Generic[R]):
             query,
             *given_values(given, args),
             result_type=result_type,
-            reject_condition=reject_condition or QueryRejectCondition.NONE,
+            reject_condition=reject_condition,
         )
 
     @overload
@@ -320,9 +329,17 @@ class Client:
         data_converter: Converter = default_converter,
         codec: Codec | None = None,
         interceptors: Sequence[Interceptor] = (),
+        default_workflow_query_reject_condition: QueryRejectCondition | None = None,
         tls: TLSConfig | bool | None = None,
+        retry_config: RetryConfig | None = None,
+        keep_alive_config: KeepAliveConfig | None = KeepAliveConfig.default,
         rpc_metadata: Mapping[str, str] | None = None,
         identity: str | None = None,
+        lazy: bool = False,
+        http_connect_proxy_config: HttpConnectProxyConfig | None = None,
+        dns_load_balancing_config: DnsLoadBalancingConfig | None = None,
+        grpc_compression: GrpcCompression = GrpcCompression.NONE,
+        connect_timeout: Duration | None = None,
     ) -> Client:
         """Connect to `host:port`, `local:`, `sqlite:///…` or `profile:NAME`; by default to what the environment names."""
         return cls(
@@ -336,8 +353,50 @@ class Client:
                 converter=data_converter,
                 codec=codec,
                 interceptors=interceptors,
+                default_query_reject_condition=default_workflow_query_reject_condition
+                or QueryRejectCondition.NONE,
+                retry_config=retry_config,
+                keep_alive_config=keep_alive_config,
+                lazy=lazy,
+                http_connect_proxy_config=http_connect_proxy_config,
+                dns_load_balancing_config=dns_load_balancing_config,
+                grpc_compression=grpc_compression,
+                timeout=10.0 if connect_timeout is None else connect_timeout,
             )
         )
+
+    @property
+    def api_key(self) -> str | None:
+        """The API key that it sends to a server; it can be set."""
+        return self.wrapped.api_key
+
+    @api_key.setter
+    def api_key(self, value: str | None) -> None:
+        self.wrapped.api_key = value
+
+    @property
+    def rpc_metadata(self) -> Mapping[str, str]:
+        """The headers that it sends to a server; they can be set."""
+        return self.wrapped.rpc_metadata
+
+    @rpc_metadata.setter
+    def rpc_metadata(self, value: Mapping[str, str]) -> None:
+        self.wrapped.rpc_metadata = value
+
+    @property
+    def workflow_service(self) -> AsyncRawService:
+        """A server's own service for workflows."""
+        return self.wrapped.workflow_service
+
+    @property
+    def operator_service(self) -> AsyncRawService:
+        """A server's own service for its operators."""
+        return self.wrapped.operator_service
+
+    @property
+    def test_service(self) -> AsyncRawService:
+        """The service of Temporal's test server."""
+        return self.wrapped.test_service
 
     @property
     def namespace(self) -> str:

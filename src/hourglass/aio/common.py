@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from hourglass._contract.service import IdConflictPolicy as WorkflowIDConflictPolicy
 from hourglass._contract.service import QueryRejectCondition
@@ -20,7 +20,6 @@ from hourglass._engine.versions import (
 from hourglass.converter import RawPayload as RawValue
 from hourglass.converter import SearchAttributeKey
 from hourglass.converter._search_attributes import SearchAttributeUpdate
-from hourglass.errors import UsageError
 from hourglass.metrics import MetricMeter
 
 T = TypeVar("T")
@@ -61,14 +60,15 @@ class TypedSearchAttributes(list[SearchAttributeUpdate]):
 
 @dataclass(frozen=True)
 class Priority:
-    """How urgent a workflow or an activity is: 1 is most, None is what its caller has."""
+    """How urgent a workflow or an activity is (1 is most), and whose share of its queue it is counted to; None is what its
+    caller has.
+    """
+
+    default: ClassVar[Priority]
 
     priority_key: int | None = None
     fairness_key: str | None = None
     fairness_weight: float | None = None
 
-    def __post_init__(self) -> None:
-        if self.fairness_key is not None or self.fairness_weight is not None:
-            raise UsageError(
-                "a Priority has no fairness_key or fairness_weight here: hourglass.limits.throttle shares by key"
-            )
+
+Priority.default = Priority()

@@ -1,34 +1,85 @@
-"""Where to connect to, from the environment: `Client.connect(**ClientConfig.load_client_connect_config())`."""
+"""Where to connect to, from Temporal's configuration and the environment, under temporalio's names:
+`Client.connect(**ClientConfig.load_client_connect_config())`.
+"""
 
 from __future__ import annotations
 
-import os
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
 
-__all__ = ["ClientConfig", "ClientConfigProfile"]
+from hourglass import envconfig
+from hourglass._contract.transport import TLSConfig
+from hourglass.envconfig import (
+    ClientConfigProfileDict,
+    ClientConfigTLS,
+    ClientConfigTLSDict,
+    DataSource,
+)
+
+__all__ = [
+    "ClientConfig",
+    "ClientConfigProfile",
+    "ClientConfigProfileDict",
+    "ClientConfigTLS",
+    "ClientConfigTLSDict",
+    "ClientConnectConfig",
+    "DataSource",
+]
 
 
-class ClientConfig:
-    """What the environment says about connections."""
+class ClientConnectConfig(TypedDict, total=False):
+    """What `Client.connect` is given."""
+
+    target_host: str
+    namespace: str
+    api_key: str
+    tls: bool | TLSConfig
+    rpc_metadata: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class ClientConfigProfile(envconfig.ClientConfigProfile):
+    """What is said of one connection: by a profile, with what the environment says in its place."""
+
+    def to_client_connect_config(self) -> ClientConnectConfig:
+        """What `Client.connect` is given."""
+        said = self.connect_options()
+        found: ClientConnectConfig = {}
+        if "target" in said:
+            found["target_host"] = said["target"]
+        if "namespace" in said:
+            found["namespace"] = said["namespace"]
+        if "api_key" in said:
+            found["api_key"] = said["api_key"]
+        if "tls" in said:
+            found["tls"] = said["tls"]
+        if "rpc_metadata" in said:
+            found["rpc_metadata"] = said["rpc_metadata"]
+        return found
+
+
+@dataclass
+class ClientConfig(envconfig.ClientConfig):
+    """All profiles of a configuration, by name."""
 
     @staticmethod
-    def load_client_connect_config(*_: Any, **__: Any) -> dict[str, Any]:
-        """The target that `HOURGLASS_TARGET` or `TEMPORAL_ADDRESS` names, if one does; `Client.connect` reads the rest itself."""
-        target = os.environ.get("HOURGLASS_TARGET") or os.environ.get("TEMPORAL_ADDRESS")
-        return {"target_host": target} if target else {}
-
-
-class ClientConfigProfile(dict[str, Any]):
-    """The same as a profile that a program may change before it connects: its `address` is the target."""
-
-    @classmethod
-    def load(cls, *_: Any, **__: Any) -> ClientConfigProfile:
-        """What the environment says."""
-        found = ClientConfig.load_client_connect_config()
-        return cls({"address": found["target_host"]} if found else {})
-
-    def to_client_connect_config(self) -> dict[str, Any]:
-        """What `Client.connect` is given."""
-        said = dict(self)
-        address = said.pop("address", None)
-        return {**said, **({"target_host": address} if address else {})}
+    def load_client_connect_config(
+        profile: str | None = None,
+        *,
+        config_file: str | None = None,
+        disable_file: bool = False,
+        disable_env: bool = False,
+        config_file_strict: bool = False,
+        override_env_vars: Mapping[str, str] | None = None,
+    ) -> ClientConnectConfig:
+        """What `Client.connect` is given, of a profile and the environment."""
+        return ClientConfigProfile.load(
+            profile,
+            config_source=Path(config_file) if config_file and not disable_file else None,
+            disable_file=disable_file,
+            disable_env=disable_env,
+            config_file_strict=config_file_strict,
+            override_env_vars=override_env_vars,
+        ).to_client_connect_config()

@@ -58,6 +58,7 @@ from hourglass.aio._activities import (
     start_activity_method,
     start_local_activity,
     start_local_activity_method,
+    start_step,
     step,
 )
 from hourglass.aio._children import (
@@ -231,6 +232,7 @@ __all__ = [
     "start_child_workflow",
     "start_local_activity",
     "start_local_activity_method",
+    "start_step",
     "step",
     "time",
     "time_ns",
@@ -426,7 +428,7 @@ class Info(BasicInfo):
     @property
     def priority(self) -> Priority:
         """The workflow's priority."""
-        return Priority(self.priority_key or None)
+        return Priority(self.priority_key or None, self.fairness_key or None, self.fairness_weight or None)
 
 
 def info() -> Info:

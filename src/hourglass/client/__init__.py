@@ -14,7 +14,9 @@ _options           options of a start, checked and built into a request
 _reset             where to reset a run to
 _schedule_data     schedules as authors write them and clients show them
 _schedules         operations on schedules, and schedules as they travel
+_services          a server's gRPC services as they are
 _session           a session: the link to an engine, how values travel, the last check of requests, how operations are run
+_standalone        activities that belong to no workflow: operations, and how they are shown
 _updates           operations on updates, and on starts that send a message along
 _values            workflows as clients show them: lists, counts, descriptions
 _waiting           waiting for a run to close, how it ended, and what a client says meanwhile
@@ -22,12 +24,21 @@ _waiting           waiting for a run to close, how it ended, and what a client s
 
 from __future__ import annotations
 
+from hourglass._contract.activities import ActivityExecutionStatus
 from hourglass._contract.service import (
+    HistoryEventFilter,
     IdConflictPolicy,
     QueryRejectCondition,
-    TLSConfig,
     UpdateStage,
     WorkflowStatus,
+)
+from hourglass._contract.transport import (
+    DnsLoadBalancingConfig,
+    GrpcCompression,
+    HttpConnectProxyConfig,
+    KeepAliveConfig,
+    RetryConfig,
+    TLSConfig,
 )
 from hourglass._engine.specs import IdReusePolicy
 from hourglass._engine.versions import (
@@ -39,6 +50,7 @@ from hourglass._engine.versions import (
 )
 from hourglass.client._async import AsyncClient
 from hourglass.client._async_handles import (
+    AsyncActivityExecutionHandle,
     AsyncActivityHandle,
     AsyncScheduleHandle,
     AsyncUpdateHandle,
@@ -47,6 +59,7 @@ from hourglass.client._async_handles import (
 )
 from hourglass.client._blocking import Client
 from hourglass.client._blocking_handles import (
+    ActivityExecutionHandle,
     ActivityHandle,
     ScheduleHandle,
     UpdateHandle,
@@ -80,6 +93,15 @@ from hourglass.client._schedule_data import (
     ScheduleStartOptions,
     ScheduleState,
 )
+from hourglass.client._services import AsyncRawService, RawService
+from hourglass.client._standalone import (
+    ActivityExecution,
+    ActivityExecutionDescription,
+    ActivityExecutionOptions,
+    ActivityExecutionPage,
+    ActivityOptionsUpdate,
+    StartActivityOptions,
+)
 from hourglass.client._values import (
     HistoryEventPage,
     PendingActivityInfo,
@@ -92,9 +114,18 @@ from hourglass.client._values import (
 )
 
 __all__ = [
+    "ActivityExecution",
+    "ActivityExecutionDescription",
+    "ActivityExecutionHandle",
+    "ActivityExecutionOptions",
+    "ActivityExecutionPage",
+    "ActivityExecutionStatus",
     "ActivityHandle",
+    "ActivityOptionsUpdate",
+    "AsyncActivityExecutionHandle",
     "AsyncActivityHandle",
     "AsyncClient",
+    "AsyncRawService",
     "AsyncScheduleHandle",
     "AsyncUpdateHandle",
     "AsyncWithStart",
@@ -104,14 +135,21 @@ __all__ = [
     "Client",
     "DeploymentDescription",
     "DeploymentVersionInfo",
+    "DnsLoadBalancingConfig",
+    "GrpcCompression",
+    "HistoryEventFilter",
     "HistoryEventPage",
+    "HttpConnectProxyConfig",
     "IdConflictPolicy",
     "IdReusePolicy",
+    "KeepAliveConfig",
     "PendingActivityInfo",
     "PendingChildInfo",
     "PinnedVersioningOverride",
     "PollerInfo",
     "QueryRejectCondition",
+    "RawService",
+    "RetryConfig",
     "Schedule",
     "ScheduleActionExecutionStartWorkflow",
     "ScheduleActionResult",
@@ -129,6 +167,7 @@ __all__ = [
     "ScheduleSpec",
     "ScheduleStartOptions",
     "ScheduleState",
+    "StartActivityOptions",
     "StartOptions",
     "TLSConfig",
     "TaskQueueDescription",

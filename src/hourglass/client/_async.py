@@ -8,13 +8,23 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
-from hourglass._contract.service import TLSConfig
-from hourglass._engine.options import INT64, Duration, seconds, whole_number
+from hourglass._contract.service import QueryRejectCondition
+from hourglass._contract.transport import (
+    DnsLoadBalancingConfig,
+    GrpcCompression,
+    HttpConnectProxyConfig,
+    KeepAliveConfig,
+    RetryConfig,
+    TLSConfig,
+    Transport,
+)
+from hourglass._engine.options import INT64, Duration, choice, seconds, whole_number
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import resolve
-from hourglass.client import _activities, _bulk, _deployments, _operations, _reset, _schedules
+from hourglass.client import _activities, _bulk, _deployments, _operations, _reset, _schedules, _standalone
 from hourglass.client._async_handles import (
+    AsyncActivityExecutionHandle,
     AsyncActivityHandle,
     AsyncScheduleHandle,
     AsyncWithStart,
@@ -27,7 +37,13 @@ from hourglass.client._interception import Interceptor, checked
 from hourglass.client._options import StartOptions
 from hourglass.client._plugins import ClientConfig, Plugin, all_plugins, configured
 from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleListDescription
+from hourglass.client._services import AsyncRawService
 from hourglass.client._session import ClientSession, open_link
+from hourglass.client._standalone import (
+    ActivityExecution,
+    ActivityExecutionPage,
+    StartActivityOptions,
+)
 from hourglass.client._values import WorkflowExecution, WorkflowExecutionCount, WorkflowExecutionPage
 from hourglass.converter import (
     Codec,
@@ -65,6 +81,13 @@ class AsyncClient(ClientFacts):
         header_codec_behavior: HeaderCodecBehavior = HeaderCodecBehavior.NO_CODEC,
         interceptors: Sequence[Interceptor] = (),
         timeout: Duration = 10.0,
+        lazy: bool = False,
+        retry_config: RetryConfig | None = None,
+        keep_alive_config: KeepAliveConfig | None = KeepAliveConfig.default,
+        http_connect_proxy_config: HttpConnectProxyConfig | None = None,
+        dns_load_balancing_config: DnsLoadBalancingConfig | None = None,
+        grpc_compression: GrpcCompression = GrpcCompression.NONE,
+        default_query_reject_condition: QueryRejectCondition = QueryRejectCondition.NONE,
         retention: Duration | None = None,
         plugins: Sequence[Plugin] = (),
     ) -> AsyncClient:
@@ -73,6 +96,8 @@ class AsyncClient(ClientFacts):
         Without a target: to what `HOURGLASS_TARGET`, or `TEMPORAL_ADDRESS` and its companions, name.
         Each client of `local:` has an engine of its own, in memory, which ends with it. `retention` is how long the
         worker of a file keeps closed workflows, 30 days by default; a Temporal server has its own for a namespace.
+        With `lazy` it connects with its first call, and `timeout` counts from there. The settings called `…_config`, and
+        `grpc_compression`, are those of a connection to a server.
         """
         every = all_plugins((), plugins)
         said = configured(ClientConfig, "configure_client", every, locals())
@@ -83,12 +108,52 @@ class AsyncClient(ClientFacts):
             api_key=said["api_key"],
             metadata=said["rpc_metadata"],
             retention=None if said["retention"] is None else seconds(said["retention"], "retention"),
+            transport=Transport(
+                retry=said["retry_config"],
+                keep_alive=said["keep_alive_config"],
+                proxy=said["http_connect_proxy_config"],
+                dns_load_balancing=said["dns_load_balancing_config"],
+                compression=said["grpc_compression"],
+            ),
         )
         limit, chain = seconds(said["timeout"], "timeout"), checked(said["interceptors"])
         coded = with_headers(said["codec"], said["header_codec_behavior"])
         portal = Portal.current()
-        link = await portal.acall(open_link(portal, where, said["identity"], limit))
-        return cls(ClientSession(link, said["converter"], coded, chain, every, said))
+        link = await portal.acall(open_link(portal, where, said["identity"], limit, said["lazy"]))
+        rejects = choice(
+            QueryRejectCondition, said["default_query_reject_condition"], "default_query_reject_condition"
+        )
+        return cls(
+            ClientSession(
+                link,
+                said["converter"],
+                coded,
+                chain,
+                rejects,
+                plugins=every,
+                config=said,
+            )
+        )
+
+    @property
+    def workflow_service(self) -> AsyncRawService:
+        """A server's own service for workflows, for RPCs that no method here stands for."""
+        return AsyncRawService(self._session, "workflow")
+
+    @property
+    def operator_service(self) -> AsyncRawService:
+        """A server's own service for its operators: search attributes, Nexus endpoints, clusters."""
+        return AsyncRawService(self._session, "operator")
+
+    @property
+    def test_service(self) -> AsyncRawService:
+        """The service of Temporal's test server, which skips time."""
+        return AsyncRawService(self._session, "test")
+
+    @property
+    def health_service(self) -> AsyncRawService:
+        """gRPC's own service for a server's health."""
+        return AsyncRawService(self._session, "health")
 
     async def close(self) -> None:
         """Close the connection. Workflows go on without it."""
@@ -156,21 +221,48 @@ class AsyncClient(ClientFacts):
 
     @overload
     def get_workflow_handle(
-        self, id: str, *, run_id: str | None = None, workflow: Callable[..., R]
+        self,
+        id: str,
+        *,
+        run_id: str | None = None,
+        first_execution_run_id: str | None = None,
+        workflow: Callable[..., R],
     ) -> AsyncWorkflowHandle[R]: ...
     @overload
     def get_workflow_handle(
-        self, id: str, *, run_id: str | None = None, result_type: type[R]
+        self,
+        id: str,
+        *,
+        run_id: str | None = None,
+        first_execution_run_id: str | None = None,
+        result_type: type[R],
     ) -> AsyncWorkflowHandle[R]: ...
     @overload
     def get_workflow_handle(
-        self, id: str, *, run_id: str | None = None, workflow: str | None = None, result_type: Any = None
+        self,
+        id: str,
+        *,
+        run_id: str | None = None,
+        first_execution_run_id: str | None = None,
+        workflow: str | None = None,
+        result_type: Any = None,
     ) -> AsyncWorkflowHandle[Any]: ...
     def get_workflow_handle(
-        self, id: str, *, run_id: str | None = None, workflow: Any = None, result_type: Any = None
+        self,
+        id: str,
+        *,
+        run_id: str | None = None,
+        first_execution_run_id: str | None = None,
+        workflow: Any = None,
+        result_type: Any = None,
     ) -> Any:
-        """A handle to an existing workflow, or with `run_id` to that run alone; does not ask whether it exists."""
-        return AsyncWorkflowHandle(self._session, _operations.refer(id, run_id, workflow, result_type))
+        """A handle to an existing workflow, or with `run_id` to that run alone; does not ask whether it exists.
+
+        With `first_execution_run_id` it is cancelled, terminated or updated only if it still belongs to the chain that
+        began with that run, and no other workflow has its id by now.
+        """
+        reference = _operations.refer(id, run_id, workflow, result_type, first_execution_run_id)
+        return AsyncWorkflowHandle(self._session, reference)
 
     async def import_workflow(
         self,
@@ -300,6 +392,78 @@ class AsyncClient(ClientFacts):
             if progress is not None:
                 progress(result.handled, result.found)
         return result
+
+    @overload
+    async def start_activity(
+        self, activity: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartActivityOptions]
+    ) -> AsyncActivityExecutionHandle[Any]: ...
+    @overload
+    async def start_activity(
+        self, activity: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartActivityOptions]
+    ) -> AsyncActivityExecutionHandle[R]: ...
+    async def start_activity(  # type: ignore[misc]
+        self, activity: Any, /, *args: Any, result_type: Any = None, **options: Any
+    ) -> Any:
+        """Start an activity by itself, without a workflow, and get a handle to it: durable, retried by its policy, and run by
+        the workers of its task queue. It is given as its decorated object or its name.
+        """
+        operation = _standalone.start(self._session, activity, args, options, result_type)
+        return await self._session.arun(operation.then(partial(AsyncActivityExecutionHandle, self._session)))
+
+    @overload
+    async def execute_activity(
+        self, activity: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartActivityOptions]
+    ) -> Any: ...
+    @overload
+    async def execute_activity(
+        self, activity: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartActivityOptions]
+    ) -> R: ...
+    async def execute_activity(  # type: ignore[misc]
+        self, activity: Any, /, *args: Any, result_type: Any = None, **options: Any
+    ) -> Any:
+        """Start an activity by itself, and wait for its result."""
+        handle = await self.start_activity(activity, *args, result_type=result_type, **options)
+        return await handle.result()
+
+    @overload
+    def get_activity_execution_handle(
+        self, id: str, *, run_id: str | None = None, activity: Callable[..., R]
+    ) -> AsyncActivityExecutionHandle[R]: ...
+    @overload
+    def get_activity_execution_handle(
+        self, id: str, *, run_id: str | None = None, activity: str | None = None, result_type: Any = None
+    ) -> AsyncActivityExecutionHandle[Any]: ...
+    def get_activity_execution_handle(
+        self, id: str, *, run_id: str | None = None, activity: Any = None, result_type: Any = None
+    ) -> Any:
+        """A handle to an activity that a client started; does not ask whether it exists."""
+        reference = _standalone.refer(id, run_id, activity, result_type)
+        return AsyncActivityExecutionHandle(self._session, reference)
+
+    async def list_activities(
+        self, query: str = "", *, page_size: int = 100
+    ) -> AsyncIterator[ActivityExecution]:
+        """The activities, of those that clients started, that match a filter (all, if it is empty), page by page as they are
+        asked for.
+        """
+        token = b""
+        while True:
+            page = await self.list_activities_page(query, page_size=page_size, page_token=token)
+            for execution in page.items:
+                yield execution
+            token = page.next_page_token
+            if not token:
+                return
+
+    async def list_activities_page(
+        self, query: str = "", *, page_size: int = 100, page_token: bytes = b""
+    ) -> ActivityExecutionPage:
+        """One page of them: the first, or the one after a page that told its token."""
+        return await self._session.arun(_standalone.list_page(query, page_size, page_token))
+
+    async def count_activities(self, query: str = "") -> WorkflowExecutionCount:
+        """How many activities that clients started match a filter."""
+        return await self._session.arun(_standalone.count(query))
 
     def get_activity_handle(
         self,

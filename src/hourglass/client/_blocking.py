@@ -9,13 +9,23 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
-from hourglass._contract.service import TLSConfig
-from hourglass._engine.options import INT64, Duration, seconds, whole_number
+from hourglass._contract.service import QueryRejectCondition
+from hourglass._contract.transport import (
+    DnsLoadBalancingConfig,
+    GrpcCompression,
+    HttpConnectProxyConfig,
+    KeepAliveConfig,
+    RetryConfig,
+    TLSConfig,
+    Transport,
+)
+from hourglass._engine.options import INT64, Duration, choice, seconds, whole_number
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import resolve
-from hourglass.client import _activities, _bulk, _deployments, _operations, _reset, _schedules
+from hourglass.client import _activities, _bulk, _deployments, _operations, _reset, _schedules, _standalone
 from hourglass.client._blocking_handles import (
+    ActivityExecutionHandle,
     ActivityHandle,
     ScheduleHandle,
     WithStart,
@@ -28,7 +38,13 @@ from hourglass.client._interception import Interceptor, checked
 from hourglass.client._options import StartOptions
 from hourglass.client._plugins import ClientConfig, Plugin, all_plugins, configured
 from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleListDescription
+from hourglass.client._services import RawService
 from hourglass.client._session import ClientSession, open_link
+from hourglass.client._standalone import (
+    ActivityExecution,
+    ActivityExecutionPage,
+    StartActivityOptions,
+)
 from hourglass.client._values import WorkflowExecution, WorkflowExecutionCount, WorkflowExecutionPage
 from hourglass.converter import (
     Codec,
@@ -66,6 +82,13 @@ class Client(ClientFacts):
         header_codec_behavior: HeaderCodecBehavior = HeaderCodecBehavior.NO_CODEC,
         interceptors: Sequence[Interceptor] = (),
         timeout: Duration = 10.0,
+        lazy: bool = False,
+        retry_config: RetryConfig | None = None,
+        keep_alive_config: KeepAliveConfig | None = KeepAliveConfig.default,
+        http_connect_proxy_config: HttpConnectProxyConfig | None = None,
+        dns_load_balancing_config: DnsLoadBalancingConfig | None = None,
+        grpc_compression: GrpcCompression = GrpcCompression.NONE,
+        default_query_reject_condition: QueryRejectCondition = QueryRejectCondition.NONE,
         retention: Duration | None = None,
         plugins: Sequence[Plugin] = (),
     ) -> Client:
@@ -74,6 +97,8 @@ class Client(ClientFacts):
         Without a target: to what `HOURGLASS_TARGET`, or `TEMPORAL_ADDRESS` and its companions, name.
         Each client of `local:` has an engine of its own, in memory, which ends with it. `retention` is how long the
         worker of a file keeps closed workflows, 30 days by default; a Temporal server has its own for a namespace.
+        With `lazy` it connects with its first call, and `timeout` counts from there. The settings called `…_config`, and
+        `grpc_compression`, are those of a connection to a server.
         """
         every = all_plugins((), plugins)
         said = configured(ClientConfig, "configure_client", every, locals())
@@ -84,12 +109,52 @@ class Client(ClientFacts):
             api_key=said["api_key"],
             metadata=said["rpc_metadata"],
             retention=None if said["retention"] is None else seconds(said["retention"], "retention"),
+            transport=Transport(
+                retry=said["retry_config"],
+                keep_alive=said["keep_alive_config"],
+                proxy=said["http_connect_proxy_config"],
+                dns_load_balancing=said["dns_load_balancing_config"],
+                compression=said["grpc_compression"],
+            ),
         )
         limit, chain = seconds(said["timeout"], "timeout"), checked(said["interceptors"])
         coded = with_headers(said["codec"], said["header_codec_behavior"])
         portal = Portal.current()
-        link = portal.call(open_link(portal, where, said["identity"], limit))
-        return cls(ClientSession(link, said["converter"], coded, chain, every, said))
+        link = portal.call(open_link(portal, where, said["identity"], limit, said["lazy"]))
+        rejects = choice(
+            QueryRejectCondition, said["default_query_reject_condition"], "default_query_reject_condition"
+        )
+        return cls(
+            ClientSession(
+                link,
+                said["converter"],
+                coded,
+                chain,
+                rejects,
+                plugins=every,
+                config=said,
+            )
+        )
+
+    @property
+    def workflow_service(self) -> RawService:
+        """A server's own service for workflows, for RPCs that no method here stands for."""
+        return RawService(self._session, "workflow")
+
+    @property
+    def operator_service(self) -> RawService:
+        """A server's own service for its operators: search attributes, Nexus endpoints, clusters."""
+        return RawService(self._session, "operator")
+
+    @property
+    def test_service(self) -> RawService:
+        """The service of Temporal's test server, which skips time."""
+        return RawService(self._session, "test")
+
+    @property
+    def health_service(self) -> RawService:
+        """gRPC's own service for a server's health."""
+        return RawService(self._session, "health")
 
     def close(self) -> None:
         """Close the connection. Workflows go on without it."""
@@ -157,21 +222,48 @@ class Client(ClientFacts):
 
     @overload
     def get_workflow_handle(
-        self, id: str, *, run_id: str | None = None, workflow: Callable[..., R]
+        self,
+        id: str,
+        *,
+        run_id: str | None = None,
+        first_execution_run_id: str | None = None,
+        workflow: Callable[..., R],
     ) -> WorkflowHandle[R]: ...
     @overload
     def get_workflow_handle(
-        self, id: str, *, run_id: str | None = None, result_type: type[R]
+        self,
+        id: str,
+        *,
+        run_id: str | None = None,
+        first_execution_run_id: str | None = None,
+        result_type: type[R],
     ) -> WorkflowHandle[R]: ...
     @overload
     def get_workflow_handle(
-        self, id: str, *, run_id: str | None = None, workflow: str | None = None, result_type: Any = None
+        self,
+        id: str,
+        *,
+        run_id: str | None = None,
+        first_execution_run_id: str | None = None,
+        workflow: str | None = None,
+        result_type: Any = None,
     ) -> WorkflowHandle[Any]: ...
     def get_workflow_handle(
-        self, id: str, *, run_id: str | None = None, workflow: Any = None, result_type: Any = None
+        self,
+        id: str,
+        *,
+        run_id: str | None = None,
+        first_execution_run_id: str | None = None,
+        workflow: Any = None,
+        result_type: Any = None,
     ) -> Any:
-        """A handle to an existing workflow, or with `run_id` to that run alone; does not ask whether it exists."""
-        return WorkflowHandle(self._session, _operations.refer(id, run_id, workflow, result_type))
+        """A handle to an existing workflow, or with `run_id` to that run alone; does not ask whether it exists.
+
+        With `first_execution_run_id` it is cancelled, terminated or updated only if it still belongs to the chain that
+        began with that run, and no other workflow has its id by now.
+        """
+        reference = _operations.refer(id, run_id, workflow, result_type, first_execution_run_id)
+        return WorkflowHandle(self._session, reference)
 
     def import_workflow(
         self,
@@ -298,6 +390,75 @@ class Client(ClientFacts):
             if progress is not None:
                 progress(result.handled, result.found)
         return result
+
+    @overload
+    def start_activity(
+        self, activity: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartActivityOptions]
+    ) -> ActivityExecutionHandle[Any]: ...
+    @overload
+    def start_activity(
+        self, activity: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartActivityOptions]
+    ) -> ActivityExecutionHandle[R]: ...
+    def start_activity(  # type: ignore[misc]
+        self, activity: Any, /, *args: Any, result_type: Any = None, **options: Any
+    ) -> Any:
+        """Start an activity by itself, without a workflow, and get a handle to it: durable, retried by its policy, and run by
+        the workers of its task queue. It is given as its decorated object or its name.
+        """
+        operation = _standalone.start(self._session, activity, args, options, result_type)
+        return self._session.run(operation.then(partial(ActivityExecutionHandle, self._session)))
+
+    @overload
+    def execute_activity(
+        self, activity: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartActivityOptions]
+    ) -> Any: ...
+    @overload
+    def execute_activity(
+        self, activity: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartActivityOptions]
+    ) -> R: ...
+    def execute_activity(  # type: ignore[misc]
+        self, activity: Any, /, *args: Any, result_type: Any = None, **options: Any
+    ) -> Any:
+        """Start an activity by itself, and wait for its result."""
+        handle = self.start_activity(activity, *args, result_type=result_type, **options)
+        return handle.result()
+
+    @overload
+    def get_activity_execution_handle(
+        self, id: str, *, run_id: str | None = None, activity: Callable[..., R]
+    ) -> ActivityExecutionHandle[R]: ...
+    @overload
+    def get_activity_execution_handle(
+        self, id: str, *, run_id: str | None = None, activity: str | None = None, result_type: Any = None
+    ) -> ActivityExecutionHandle[Any]: ...
+    def get_activity_execution_handle(
+        self, id: str, *, run_id: str | None = None, activity: Any = None, result_type: Any = None
+    ) -> Any:
+        """A handle to an activity that a client started; does not ask whether it exists."""
+        reference = _standalone.refer(id, run_id, activity, result_type)
+        return ActivityExecutionHandle(self._session, reference)
+
+    def list_activities(self, query: str = "", *, page_size: int = 100) -> Iterator[ActivityExecution]:
+        """The activities, of those that clients started, that match a filter (all, if it is empty), page by page as they are
+        asked for.
+        """
+        token = b""
+        while True:
+            page = self.list_activities_page(query, page_size=page_size, page_token=token)
+            yield from page.items
+            token = page.next_page_token
+            if not token:
+                return
+
+    def list_activities_page(
+        self, query: str = "", *, page_size: int = 100, page_token: bytes = b""
+    ) -> ActivityExecutionPage:
+        """One page of them: the first, or the one after a page that told its token."""
+        return self._session.run(_standalone.list_page(query, page_size, page_token))
+
+    def count_activities(self, query: str = "") -> WorkflowExecutionCount:
+        """How many activities that clients started match a filter."""
+        return self._session.run(_standalone.count(query))
 
     def get_activity_handle(
         self,

@@ -3,17 +3,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
+from hourglass._contract.activities import (
+    CancelActivity,
+    PauseActivity,
+    TerminateActivity,
+    UnpauseActivity,
+)
 from hourglass._contract.schedules import OverlapPolicy
-from hourglass._contract.service import QueryRejectCondition, UpdateStage
+from hourglass._contract.service import HistoryEventFilter, QueryRejectCondition, UpdateStage
 from hourglass._engine.options import Duration
-from hourglass.client import _activities, _operations, _reset, _schedules, _updates
-from hourglass.client._faces import ActivityHandleFacts, HandleFacts, ScheduleHandleFacts, UpdateHandleFacts
+from hourglass.client import _activities, _operations, _reset, _schedules, _standalone, _updates
+from hourglass.client._faces import (
+    ActivityExecutionHandleFacts,
+    ActivityHandleFacts,
+    HandleFacts,
+    ScheduleHandleFacts,
+    UpdateHandleFacts,
+)
 from hourglass.client._options import UpdateOptions
 from hourglass.client._schedule_data import ScheduleBackfill, ScheduleDescription
+from hourglass.client._standalone import (
+    ActivityExecutionDescription,
+    ActivityExecutionOptions,
+    ActivityOptionsUpdate,
+)
 from hourglass.client._values import HistoryEventPage, WorkflowDescription
 from hourglass.workflow import Channel
 
@@ -86,16 +103,47 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         return value
 
     @overload
-    def signal(self, signal: str, /, *args: Any, rpc_timeout: Duration | None = None) -> None: ...
-    @overload
-    def signal(self, signal: Channel[T], value: T, /, *, rpc_timeout: Duration | None = None) -> None: ...
+    def signal(
+        self,
+        signal: str,
+        /,
+        *args: Any,
+        request_id: str | None = None,
+        rpc_timeout: Duration | None = None,
+    ) -> None: ...
     @overload
     def signal(
-        self, signal: Callable[[*Ts], None], /, *args: *Ts, rpc_timeout: Duration | None = None
+        self,
+        signal: Channel[T],
+        value: T,
+        /,
+        *,
+        request_id: str | None = None,
+        rpc_timeout: Duration | None = None,
     ) -> None: ...
-    def signal(self, signal: Any, /, *args: Any, rpc_timeout: Duration | None = None) -> None:  # type: ignore[misc]
-        """Send a signal, given as its name, a channel or a decorated method."""
-        self._session.run(_operations.signal(self._session, self._reference, signal, args, rpc_timeout))
+    @overload
+    def signal(
+        self,
+        signal: Callable[[*Ts], None],
+        /,
+        *args: *Ts,
+        request_id: str | None = None,
+        rpc_timeout: Duration | None = None,
+    ) -> None: ...
+    def signal(  # type: ignore[misc]
+        self,
+        signal: Any,
+        /,
+        *args: Any,
+        request_id: str | None = None,
+        rpc_timeout: Duration | None = None,
+    ) -> None:
+        """Send a signal, given as its name, a channel or a decorated method. The same `request_id` again is the same signal,
+        which is sent once; each call has its own by default.
+        """
+        self._session.run(
+            _operations.signal(self._session, self._reference, signal, args, rpc_timeout, request_id)
+        )
 
     @overload
     def query(
@@ -104,7 +152,7 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         /,
         *args: Any,
         result_type: Any = None,
-        reject_condition: QueryRejectCondition = QueryRejectCondition.NONE,
+        reject_condition: QueryRejectCondition | None = None,
         rpc_timeout: Duration | None = None,
     ) -> Any: ...
     @overload
@@ -113,7 +161,7 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         query: Callable[[*Ts], T],
         /,
         *args: *Ts,
-        reject_condition: QueryRejectCondition = QueryRejectCondition.NONE,
+        reject_condition: QueryRejectCondition | None = None,
         rpc_timeout: Duration | None = None,
     ) -> T: ...
     def query(  # type: ignore[misc]
@@ -122,12 +170,13 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         /,
         *args: Any,
         result_type: Any = None,
-        reject_condition: QueryRejectCondition = QueryRejectCondition.NONE,
+        reject_condition: QueryRejectCondition | None = None,
         rpc_timeout: Duration | None = None,
     ) -> Any:
         """Ask a question, given as its name or a decorated method. Raises `QueryFailedError`.
 
-        With a `reject_condition` a run that has closed, or did not complete, is not asked: `QueryRejectedError`.
+        With a `reject_condition`, by default the client's, a run that has closed, or did not complete, is not asked:
+        `QueryRejectedError`.
         """
         return self._session.run(
             _operations.query(
@@ -259,6 +308,31 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
             _operations.history_page(self._session, self._reference, page_size, page_token, newest_first)
         )
 
+    def history_events(
+        self,
+        *,
+        wait_new_event: bool = False,
+        event_filter: HistoryEventFilter = HistoryEventFilter.ALL_EVENT,
+        page_size: int = 1000,
+        page_token: bytes = b"",
+    ) -> Iterator[dict[str, Any]]:
+        """The events of its history, as JSON objects in the spelling of Temporal's tools, page by page as they are asked for.
+
+        With `wait_new_event` it goes on with each that is written, until the run closes; with
+        `HistoryEventFilter.CLOSE_EVENT` the last one alone. `page_token` is that of a `history_page` to go on from.
+        """
+        token = page_token
+        while True:
+            page = self._session.run(
+                _operations.history_page(
+                    self._session, self._reference, page_size, token, False, wait_new_event, event_filter
+                )
+            )
+            yield from page.events
+            token = page.next_page_token
+            if not token:
+                return
+
     def history(self) -> History:
         """Its history. Payloads stay as they travel: a codec is not applied."""
         history: History = self._session.run(_operations.history(self._session, self._reference))
@@ -284,9 +358,74 @@ class ActivityHandle(ActivityHandleFacts):
         """Begin its attempts anew, at the first and now: for one that waits long for its next attempt. Named by its ids."""
         self._session.run(_activities.reset(self._session, self._reference, reset_heartbeat))
 
+    def pause(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+        """Let it rest: no new attempt begins until `unpause`. One that runs may end. Named by its ids."""
+        operation = _activities.act(self._session, PauseActivity, self._reference, reason, rpc_timeout)
+        self._session.run(operation)
+
+    def unpause(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+        """Let one that was paused go on."""
+        operation = _activities.act(self._session, UnpauseActivity, self._reference, reason, rpc_timeout)
+        self._session.run(operation)
+
+    def update_options(self, **changes: Unpack[ActivityOptionsUpdate]) -> ActivityExecutionOptions:
+        """Change what was said of it, from its next attempt on; gives what holds now. Named by its ids."""
+        return self._session.run(_activities.update_options(self._session, self._reference, changes))
+
+    def restore_original_options(self) -> ActivityExecutionOptions:
+        """Let hold again what was said of it at first."""
+        return self._session.run(_activities.restore_options(self._session, self._reference))
+
     def heartbeat(self, *details: Any) -> bool:
         """The activity lives. True means that it is asked to stop."""
         return self._session.run(_activities.heartbeat(self._session, self._reference, details))
+
+
+class ActivityExecutionHandle(ActivityExecutionHandleFacts[R], Generic[R]):
+    """An activity that belongs to no workflow. Made by `client.start_activity` and `get_activity_execution_handle`."""
+
+    def result(self, timeout: Duration | None = None) -> R:
+        """Wait for the result. Raises `ActivityFailedError` if it did not complete, and `TimeoutError` if it is not done in
+        time: it then goes on, and may be asked again.
+        """
+        value: R = self._session.run(_standalone.result(self._session, self._reference, timeout))
+        return value
+
+    def describe(self, *, rpc_timeout: Duration | None = None) -> ActivityExecutionDescription:
+        """Look at it: its status, attempts, times and options."""
+        return self._session.run(_standalone.describe(self._session, self._reference, rpc_timeout))
+
+    def cancel(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+        """Ask it to cancel: an attempt that runs hears of it with its next heartbeat."""
+        operation = _standalone.act(self._session, CancelActivity, self._reference, reason, rpc_timeout)
+        self._session.run(operation)
+
+    def terminate(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+        """End it now. An attempt that runs is not asked, and its result counts no more."""
+        operation = _standalone.act(self._session, TerminateActivity, self._reference, reason, rpc_timeout)
+        self._session.run(operation)
+
+    def pause(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+        """Let it rest: no new attempt begins until `unpause`. One that runs may end."""
+        operation = _standalone.act(self._session, PauseActivity, self._reference, reason, rpc_timeout)
+        self._session.run(operation)
+
+    def unpause(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+        """Let one that was paused go on."""
+        operation = _standalone.act(self._session, UnpauseActivity, self._reference, reason, rpc_timeout)
+        self._session.run(operation)
+
+    def delete(self, *, rpc_timeout: Duration | None = None) -> None:
+        """Remove it for good. One that is open is terminated first; a server takes a moment."""
+        self._session.run(_standalone.delete(self._reference, rpc_timeout))
+
+    def update_options(self, **changes: Unpack[ActivityOptionsUpdate]) -> ActivityExecutionOptions:
+        """Change what was said of it, from its next attempt on; gives what holds now."""
+        return self._session.run(_standalone.update_options(self._session, self._reference, changes))
+
+    def restore_original_options(self) -> ActivityExecutionOptions:
+        """Let hold again what was said of it at first."""
+        return self._session.run(_standalone.restore_options(self._session, self._reference))
 
 
 class UpdateHandle(UpdateHandleFacts, Generic[R]):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, Generic, TypeVar
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Generic, Self, TypeVar
 
 from hourglass._contract.service import Connection
 from hourglass._runtime.portal import Portal
+from hourglass._runtime.targets import check_target
 from hourglass.client import _operations
 from hourglass.client._activities import ActivityReference
 from hourglass.client._operations import Reference
 from hourglass.client._plugins import ClientConfig
 from hourglass.client._session import ClientSession
+from hourglass.client._standalone import StandaloneReference
 from hourglass.client._updates import UpdateReference
 from hourglass.converter import Codec, Converter
 from hourglass.errors import HourglassError, UsageError
@@ -44,6 +48,41 @@ class ClientFacts:
     def identity(self) -> str:
         """Who it says it is."""
         return self._session.identity
+
+    @property
+    def api_key(self) -> str | None:
+        """The API key that it sends to a server. It can be set: its calls, and those of its workers, send the new one from
+        then on.
+        """
+        return self._session.link.where.api_key
+
+    @api_key.setter
+    def api_key(self, key: str | None) -> None:
+        self._of_server("an API key")
+        self._session.link.change(api_key=key)
+
+    @property
+    def rpc_metadata(self) -> Mapping[str, str]:
+        """The headers that it sends to a server with each call. They can be set, all together."""
+        return {**self._session.link.where.metadata, **(self._session.rpc_metadata or {})}
+
+    @rpc_metadata.setter
+    def rpc_metadata(self, metadata: Mapping[str, str]) -> None:
+        self._of_server("rpc_metadata")
+        self._session.link.change(metadata=dict(metadata))
+
+    def with_rpc_metadata(self, metadata: Mapping[str, str]) -> Self:
+        """A client over the same connection whose calls, and those of its handles, carry these headers too:
+        `client.with_rpc_metadata({"trace": id}).start_workflow(…)`. An engine in this process reads none.
+        """
+        session = self._session
+        told = {**(session.rpc_metadata or {}), **metadata}
+        check_target(replace(session.link.where, metadata=told))
+        return type(self)(replace(session, rpc_metadata=told))
+
+    def _of_server(self, what: str) -> None:
+        if self._session.link.where.kind != "temporal":
+            raise UsageError(f"{self.target} has no use for {what}: that is a Temporal server's")
 
     @property
     def converter(self) -> Converter:
@@ -130,6 +169,28 @@ class ActivityHandleFacts:
         reference = self._reference
         name = "by token" if reference.token else f"{reference.activity_id} of {reference.workflow_id}"
         return f"<{type(self).__name__} {name}>"
+
+
+class ActivityExecutionHandleFacts(Generic[R]):
+    """The facts of a handle to an activity that belongs to no workflow."""
+
+    def __init__(self, session: ClientSession, reference: StandaloneReference) -> None:
+        self._session = session
+        self._reference = reference
+
+    @property
+    def id(self) -> str:
+        """The activity's id."""
+        return self._reference.activity_id
+
+    @property
+    def run_id(self) -> str | None:
+        """The run that was started or named; None where only the activity was named."""
+        return self._reference.run_id or None
+
+    def __repr__(self) -> str:
+        run = f" run_id={self.run_id}" if self.run_id else ""
+        return f"<{type(self).__name__} {self.id}{run}>"
 
 
 class UpdateHandleFacts:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from hourglass._contract.service import HistoryEventFilter
 from hourglass._engine.interception import InterceptedCall, InterceptWorkflow, WorkflowInboundInterceptor
 from hourglass.activity._context import ActivityChain, ActivityInboundInterceptor, LastActivityInbound
 from hourglass.errors import UsageError
@@ -147,6 +148,8 @@ class FetchWorkflowHistoryEventsInput(ClientCall):
     page_size: int | None = None
     next_page_token: bytes = b""
     newest_first: bool = False
+    wait_new_event: bool = False
+    event_filter: HistoryEventFilter = HistoryEventFilter.ALL_EVENT
 
 
 # --- activities that are completed from outside ---------------------------------------------------

@@ -23,6 +23,7 @@ from hourglass._contract.service import (
     DescribeWorkflow,
     Description,
     GetHistory,
+    HistoryEventFilter,
     HistoryPage,
     ListWorkflows,
     Page,
@@ -190,7 +191,13 @@ def requested(session: ClientSession, given: Given, call: StartWorkflowInput) ->
     return msgspec.structs.replace(request, headers=call.headers) if call.headers else request
 
 
-def refer(workflow_id: str, run_id: str | None, workflow: object, result_type: Any) -> Reference:
+def refer(
+    workflow_id: str,
+    run_id: str | None,
+    workflow: object,
+    result_type: Any,
+    first_execution_run_id: str | None = None,
+) -> Reference:
     """What a handle to an existing workflow refers to. Sends no request."""
     if not isinstance(workflow_id, str) or not workflow_id:
         raise UsageError("a workflow's id must be a text that is not empty")
@@ -202,7 +209,15 @@ def refer(workflow_id: str, run_id: str | None, workflow: object, result_type: A
     return_type = Any if result_type is None else result_type
     if workflow is not None:
         return_type = given_workflow(workflow).return_type
-    return Reference(workflow_id, run_id or "", pinned=bool(run_id), return_type=return_type)
+    if first_execution_run_id is not None:
+        check_text(first_execution_run_id, "first_execution_run_id")
+    return Reference(
+        workflow_id,
+        run_id or "",
+        pinned=bool(run_id),
+        first_execution_run_id=first_execution_run_id or "",
+        return_type=return_type,
+    )
 
 
 def list_page(
@@ -259,8 +274,10 @@ def signal(
     message: object,
     arguments: Sequence[Any],
     rpc_timeout: Duration | None,
+    request_id: str | None = None,
 ) -> ClientOperation[None]:
     """Send a signal."""
+    sent_as = new_id() if request_id is None else check_text(request_id, "request_id")
     given = given_message("signal", message)
 
     def build(call: SignalWorkflowInput) -> ClientOperation[None]:
@@ -270,7 +287,7 @@ def signal(
             signal_name=call.signal,
             arguments=given.encode(session.converter, call.args),
             headers=call.headers,
-            request_id=new_id(),
+            request_id=sent_as,
             identity=session.identity,
             rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
         )
@@ -288,11 +305,12 @@ def query(
     message: object,
     arguments: Sequence[Any],
     result_type: Any,
-    reject_condition: QueryRejectCondition,
+    reject_condition: QueryRejectCondition | None,
     rpc_timeout: Duration | None,
 ) -> ClientOperation[Any]:
     """Ask a workflow a question."""
     given = given_message("query", message)
+    rejects = session.query_reject_condition if reject_condition is None else reject_condition
     return_type = given.return_type if result_type is None else result_type
 
     def build(call: QueryWorkflowInput) -> ClientOperation[Any]:
@@ -302,7 +320,7 @@ def query(
             query_name=call.query,
             arguments=given.encode(session.converter, call.args),
             headers=call.headers,
-            reject_condition=choice(QueryRejectCondition, reject_condition, "reject_condition"),
+            reject_condition=choice(QueryRejectCondition, rejects, "reject_condition"),
             rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
         )
         return asking(request, parse)
@@ -459,7 +477,13 @@ def fetch_history_events(reference: Reference) -> ClientOperation[list[bytes]]:
 
 
 def history_page(
-    session: ClientSession, reference: Reference, page_size: int, token: bytes, newest_first: bool
+    session: ClientSession,
+    reference: Reference,
+    page_size: int,
+    token: bytes,
+    newest_first: bool,
+    wait_new: bool = False,
+    event_filter: HistoryEventFilter = HistoryEventFilter.ALL_EVENT,
 ) -> ClientOperation[HistoryEventPage]:
     """Some of the events of a run's history."""
 
@@ -475,6 +499,8 @@ def history_page(
             next_page_token=call.next_page_token,
             page_size=whole_number(call.page_size, "page_size", 1, INT32),
             newest_first=call.newest_first,
+            wait_new=call.wait_new_event,
+            event_filter=choice(HistoryEventFilter, call.event_filter, "event_filter"),
         )
         return asking(request, parse)
 
@@ -483,6 +509,8 @@ def history_page(
         page_size=page_size,
         next_page_token=token,
         newest_first=newest_first,
+        wait_new_event=wait_new,
+        event_filter=event_filter,
         _proceed=build,
     )
     return through(session, call)

@@ -14,6 +14,8 @@ from hourglass._engine.options import (
     RetryPolicy,
     check_text,
     choice,
+    fairness_key,
+    fairness_weight,
     named_values,
     optional_seconds,
     priority,
@@ -64,10 +66,16 @@ class StartOptions(TypedDict, total=False):
     """That signal's arguments."""
     priority_key: int
     """Its priority on the queue: lower is sooner, 0 is the default."""
+    fairness_key: str
+    """Whose share of the queue it is counted to, such as a tenant's: keys take turns, whatever waits for each."""
+    fairness_weight: float
+    """How large that share is beside the others': 1 is the usual one, 2 is twice as much."""
     request_id: str
     """Starting twice with the same request id is one start; a fresh one by default."""
     versioning_override: VersioningOverride | None
     """Whatever its code says: stay with a version, or move to the current one."""
+    request_eager_start: bool
+    """Whether a worker of this client may be given the first workflow task with the server's answer: a start is sooner then."""
     rpc_timeout: Duration | None
     """How long to wait for the service's answer."""
 
@@ -178,5 +186,8 @@ _READERS: dict[str, Callable[[Any, str, Converter], Any]] = {
     "static_summary": _note,
     "static_details": _note,
     "priority_key": lambda value, name, converter: priority(value, name),
+    "fairness_key": lambda value, name, converter: fairness_key(value, name),
+    "fairness_weight": lambda value, name, converter: fairness_weight(value, name),
     "versioning_override": lambda value, name, converter: check_override(value),
+    "request_eager_start": lambda value, name, converter: bool(value),
 }

@@ -13,7 +13,15 @@ from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast
 
-from hourglass._contract.service import TLSConfig
+from hourglass._contract.service import QueryRejectCondition
+from hourglass._contract.transport import (
+    DnsLoadBalancingConfig,
+    GrpcCompression,
+    HttpConnectProxyConfig,
+    KeepAliveConfig,
+    RetryConfig,
+    TLSConfig,
+)
 from hourglass._contract.tuning import PollerBehavior, WorkerTuner
 from hourglass._engine.options import Duration
 from hourglass._runtime.evaluation import Verify
@@ -47,6 +55,13 @@ class ClientConfig(TypedDict):
     header_codec_behavior: HeaderCodecBehavior
     interceptors: Sequence[Interceptor]
     timeout: Duration
+    lazy: bool
+    retry_config: RetryConfig | None
+    keep_alive_config: KeepAliveConfig | None
+    http_connect_proxy_config: HttpConnectProxyConfig | None
+    dns_load_balancing_config: DnsLoadBalancingConfig | None
+    grpc_compression: GrpcCompression
+    default_query_reject_condition: QueryRejectCondition
     retention: Duration | None
     plugins: Sequence[Plugin]
 
@@ -59,7 +74,7 @@ class WorkerConfig(TypedDict):
     workflows: Sequence[WorkflowSource | type]
     activities: Sequence[ActivitySource]
     modules: Sequence[str | ModuleType]
-    max_cached_workflows: int
+    max_cached_workflows: int | None
     max_live_workflows: int | None
     max_concurrent_workflow_tasks: int
     max_concurrent_activities: int

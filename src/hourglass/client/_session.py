@@ -31,12 +31,21 @@ import msgspec
 
 from hourglass._bridge.calls import within
 from hourglass._contract.schedules import SchedulePage
-from hourglass._contract.service import Connection, Executed, Page, Request, StartWorkflow
+from hourglass._contract.service import (
+    Connection,
+    Executed,
+    Executes,
+    Page,
+    QueryRejectCondition,
+    Remote,
+    Request,
+    StartWorkflow,
+)
 from hourglass._engine.options import INT64, check_text
 from hourglass._forks import ForkStage, at_fork, leak
 from hourglass._runtime.code_origin import without_our_frames
 from hourglass._runtime.portal import Portal
-from hourglass._runtime.targets import Target, open_connection
+from hourglass._runtime.targets import Target, check_target, open_connection
 from hourglass.client._interception import (
     AsyncClientOutboundInterceptor,
     ClientCall,
@@ -190,11 +199,12 @@ _SIMPLE: dict[type, Check] = {
 # --- link -----------------------------------------------------------------------------------------
 
 
-Opener = Callable[[], Coroutine[Any, Any, Connection]]
+Opener = Callable[[Target], Coroutine[Any, Any, Connection]]
 
 
 class Link:
     """The connection of this process, and the portal whose loop it lives on; a new one where the process was forked.
+    Without a connection at first, it is opened when it is needed.
 
     Servers that load an application and then fork (gunicorn with preload) make their clients before they have
     children. In a child the parent's connection must not be used, nor freed; the link forgets it there and
@@ -202,9 +212,19 @@ class Link:
     in memory has no other way in: its link is dead in a child, and says so.
     """
 
-    def __init__(self, portal: Portal, connection: Connection, opener: Opener | None = None) -> None:
-        self.target = connection.target
-        self.namespace = connection.namespace
+    where = Target(kind="memory")
+    """What it leads to, and with which credentials."""
+
+    def __init__(
+        self,
+        portal: Portal,
+        connection: Connection | None,
+        opener: Opener | None = None,
+        where: Target | None = None,
+    ) -> None:
+        self.where = where or self.where
+        self.target = str(self.where) if connection is None else connection.target
+        self.namespace = self.where.namespace if connection is None else connection.namespace
         self.closed = False
         self.unserved: set[str] = set()
         """The task queues of which a client that waits has said that no worker serves them."""
@@ -212,7 +232,8 @@ class Link:
         self._opening = asyncio.Lock()
         self._portal: Portal | None = portal
         self._connection: Connection | None = connection
-        self._forget_exit = portal.at_exit(connection.close)
+        self._others: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self._forget_exit = _nothing if connection is None else portal.at_exit(connection.close)
         _links.add(self)
 
     @property
@@ -253,7 +274,23 @@ class Link:
 
     async def another(self) -> Connection:
         """A connection of its own to the same engine, on the control loop; one in memory has no other way in."""
-        return await self.opened() if self._opener is None else await self._opener()
+        if self._opener is None:
+            return await self.opened()
+        found = await self._opener(self.where)
+        self._others.add(found)  # its key may have to be changed
+        return found
+
+    def change(self, **credentials: Any) -> None:
+        """Use another API key, or other headers, from the next call on: here, and in all workers of this link."""
+        where = check_target(replace(self.where, **credentials))
+        opened: list[Any] = [self._connection, *self._others]
+        for connection in opened:
+            if isinstance(connection, Remote):
+                if "api_key" in credentials:
+                    connection.set_api_key(where.api_key)
+                else:
+                    connection.set_rpc_metadata(where.metadata)
+        self.where = where
 
     async def close(self) -> None:
         """Let go of the connection, on the control loop. Safe to call twice."""
@@ -270,14 +307,15 @@ class Link:
                 f"the engine of {self.target} lives in the process that connected to it, "
                 "and this is a fork of that: connect again here"
             )
-        return await self._opener()
+        return await self._opener(self.where)
 
     def forget(self) -> None:
         """In a forked child: let the parent's connection be, without freeing it."""
         # Held for ever: freeing them here would close sockets and files that the parent goes on using.
-        leak(self._portal, self._connection)
+        leak(self._portal, self._connection, *self._others)
         self._portal = None
         self._connection = None
+        self._others = weakref.WeakSet()
         self._opening = asyncio.Lock()
         self._forget_exit = _nothing
 
@@ -385,6 +423,10 @@ class ClientSession:
     converter: Converter = default_converter
     codec: Codec | None = None
     interceptors: tuple[Interceptor, ...] = ()
+    query_reject_condition: QueryRejectCondition = QueryRejectCondition.NONE
+    """Which runs questions are not put to, where a question says nothing of it."""
+    rpc_metadata: dict[str, str] | None = None
+    """Headers of the calls of this session alone."""
     plugins: tuple[Plugin, ...] = ()
     config: ClientConfig | None = None
 
@@ -480,6 +522,8 @@ class ClientSession:
 
     def call(self, request: Request[A]) -> Coroutine[Any, Any, A]:
         """Ask the service, on the control loop, through the codec if there is one."""
+        if self.rpc_metadata is not None:
+            request = msgspec.structs.replace(request, rpc_metadata=self.rpc_metadata)
         check_request(request)
         connection = self.link.at_hand
         if connection is None or self.codec is not None:
@@ -488,12 +532,12 @@ class ClientSession:
 
     def executing(self, request: StartWorkflow) -> Coroutine[Any, Any, Executed] | None:
         """The call that starts a workflow and waits for its end at once, where the connection has one; None: it is two."""
-        execute = getattr(self.link.at_hand, "execute", None)
-        if execute is None or self.codec is not None or request.rpc_timeout is not None:
+        at_hand: Any = self.link.at_hand
+        if not hasattr(at_hand, "execute") or self.codec is not None or request.rpc_timeout is not None:
             return None
         check_request(request)
-        called: Coroutine[Any, Any, Executed] = execute(request)
-        return called
+        engine: Executes = at_hand
+        return engine.execute(request)
 
     async def _call(self, request: Request[A]) -> A:
         connection = await self.link.opened()
@@ -504,10 +548,14 @@ class ClientSession:
         return await asyncio.to_thread(unsealed, answer, self.codec, self.converter)
 
 
-async def open_link(portal: Portal, target: Target, identity: str | None, timeout: float) -> Link:
-    """Connect, on the control loop."""
+async def open_link(
+    portal: Portal, target: Target, identity: str | None, timeout: float, lazy: bool = False
+) -> Link:
+    """Connect, on the control loop; with `lazy` when it is needed, unless the engine is in this process's memory."""
 
-    async def open_one() -> Connection:
-        return await open_connection(target, identity or default_identity(), timeout)
+    async def open_one(where: Target) -> Connection:
+        return await open_connection(where, identity or default_identity(), timeout)
 
-    return Link(portal, await open_one(), None if target.kind == "memory" else open_one)
+    in_memory = target.kind == "memory"
+    connection = None if lazy and not in_memory else await open_one(target)
+    return Link(portal, connection, None if in_memory else open_one, target)

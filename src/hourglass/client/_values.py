@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,6 +14,9 @@ from hourglass.converter import Converter, Payload, decode_search_attribute
 from hourglass.errors import PayloadError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+_REQUIRED: Any = object()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +41,18 @@ class WorkflowExecution:
     root_run_id: str
     memo: Mapping[str, Any]
     search_attributes: Mapping[str, Any]
+    raw_info: WorkflowSummary = field(repr=False, compare=False)
+    """The same as the engine told it, payloads encoded."""
+    converter: Converter = field(repr=False, compare=False)
+
+    def memo_value(self, key: str, default: Any = _REQUIRED, *, type: Any = Any) -> Any:
+        """A value of the memo, decoded as this type. Raises `KeyError` where there is none and no default."""
+        payload = self.raw_info.memo.get(key)
+        if payload is None:
+            if default is _REQUIRED:
+                raise KeyError(f"workflow {self.id!r} has no {key!r} in its memo")
+            return default
+        return self.converter.decode(payload, type)
 
 
 @dataclass(frozen=True)
@@ -121,6 +136,8 @@ class WorkflowDescription(WorkflowExecution):
     `next_task_time` is when its workflow task is tried again, where the engine tells.
     """
 
+    raw_description: Description = field(repr=False, compare=False)
+    """The same as the engine told it, payloads encoded."""
     first_execution_run_id: str
     task_attempt: int
     pending_activities: tuple[PendingActivityInfo, ...]
@@ -147,6 +164,7 @@ def description_from(answer: Description, converter: Converter) -> WorkflowDescr
     """A run in detail."""
     return WorkflowDescription(
         **_common(answer.summary, converter),
+        raw_description=answer,
         first_execution_run_id=answer.first_execution_run_id,
         task_attempt=answer.task_attempt,
         pending_activities=tuple(_activity(pending, converter) for pending in answer.pending_activities),
@@ -203,6 +221,8 @@ def _common(summary: WorkflowSummary, converter: Converter) -> dict[str, Any]:
         "parent_run_id": summary.parent_run_id,
         "root_id": summary.root_workflow_id,
         "root_run_id": summary.root_run_id,
+        "raw_info": summary,
+        "converter": converter,
         "memo": memo_from(summary.memo, converter),
         "search_attributes": attributes_from(summary.search_attributes),
     }

@@ -27,6 +27,8 @@ from hourglass._engine.options import (
     RetryPolicy,
     check_text,
     choice,
+    fairness_key,
+    fairness_weight,
     named_values,
     optional_seconds,
     priority,
@@ -154,6 +156,10 @@ class ChildOptions(TypedDict, total=False):
     """More lines."""
     priority_key: int
     """Its priority on the queue: lower is sooner, 0 is the default."""
+    fairness_key: str
+    """Whose share of the queue it is counted to; the parent's by default."""
+    fairness_weight: float
+    """How large that share is beside the others': 1 is the usual one."""
 
 
 _KNOWN = tuple(ChildOptions.__annotations__)
@@ -304,6 +310,8 @@ def child_command(
         memo={key: converter.encode(value) for key, value in memo.items()},
         search_attributes=encode_search_attributes(options.get("search_attributes", {})),
         priority_key=priority(options.get("priority_key", 0)),
+        fairness_key=fairness_key(options.get("fairness_key", "")),
+        fairness_weight=fairness_weight(options.get("fairness_weight", 0.0)),
         static_summary=_note(run, options.get("static_summary")),
         static_details=_note(run, options.get("static_details")),
     )

@@ -170,6 +170,8 @@ class BasicInfo:
     cancel_requested: bool
     cancel_reason: str | None
     priority_key: int
+    fairness_key: str
+    fairness_weight: float
     headers: Mapping[str, Payload] = field(repr=False)
     raw_memo: Mapping[str, Payload] = field(repr=False)
     """The memo as it stands, not decoded; `workflow.memo()` decodes it."""
@@ -298,6 +300,8 @@ def facts_of(live: LiveRun) -> dict[str, Any]:
         "cancel_requested": live.cancel_reason is not None,
         "cancel_reason": live.cancel_reason,
         "priority_key": started.spec.priority_key,
+        "fairness_key": started.spec.fairness_key,
+        "fairness_weight": started.spec.fairness_weight,
         "headers": dict(started.headers),
         "raw_memo": dict(live.notes.memo),
         "raw_search_attributes": dict(live.notes.search_attributes),

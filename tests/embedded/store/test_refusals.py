@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.store import Change, Refusal, Unwritable
 from hourglass.errors import StorageError
 
@@ -77,9 +77,12 @@ def test_the_rest_of_the_batch_commits(open_store: Open, spoil: Callable[[Change
             store.append(spoil(stories[1].signal())),
             store.append(stories[2].signal()),
         ]
+        heard = asyncio.get_running_loop().create_future()
+        store.when_durable(numbers[1], heard.set_result)
         await store.durable(numbers[2])
         with pytest.raises(Unwritable, match="the run b cannot be written"):
             await store.durable(numbers[1])
+        assert isinstance(await heard, Unwritable)
         assert [store.is_durable(number) for number in numbers] == [True, False, True]
         assert store.failure is None
         for story, events in zip(stories, (stories[0].events, before, stories[2].events), strict=True):

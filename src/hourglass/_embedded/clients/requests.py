@@ -18,6 +18,7 @@ import msgspec
 from hourglass._contract import service as s
 from hourglass._contract.ids import new_id
 from hourglass._contract.service import Effect, Request, ResetWorkflow, Started
+from hourglass._embedded.clients.activity_requests import ACTIVITY_HANDLERS
 from hourglass._embedded.clients.answering import (
     MOST_LISTED,
     Handlers,
@@ -51,7 +52,7 @@ from hourglass._embedded.rules.activities import retry_rule
 from hourglass._embedded.rules.run import OpenActivity, OpenChild, Run, Transition
 from hourglass._embedded.rules.updates import request_id
 from hourglass._embedded.rules.versioning import behavior, pinned_version
-from hourglass._embedded.store.visibility import summary
+from hourglass._embedded.store.store import summary
 from hourglass._engine.events import QueryReceived
 from hourglass._history import events as h
 from hourglass._history.codec import event_json, read_event
@@ -359,14 +360,17 @@ async def get_history(engine: Engine, request: s.GetHistory) -> PendingAnswer[s.
     """A page of a history."""
     record = find(engine, request.workflow_id, request.run_id)
     begin = _offset(request.next_page_token)
+    closing = request.event_filter is s.HistoryEventFilter.CLOSE_EVENT
     if request.wait_new:
         await wait(
             engine,
             record,
             record.changed,
-            lambda: len(record.events) > begin or not record.run.is_open,
+            lambda: (len(record.events) > begin and not closing) or not record.run.is_open,
             request.rpc_timeout,
         )
+        if closing and record.run.is_open:
+            return PendingAnswer(s.HistoryPage((), b"0"), engine.runs.number_of(record))
         page = _history_page(record.events, request, goes_on=record.run.is_open)
         return PendingAnswer(page, engine.runs.number_of(record))
     return await answered(
@@ -382,6 +386,8 @@ def _history_page(
 ) -> s.HistoryPage:
     size = min(request.page_size, PAGE) if request.page_size else PAGE
     token = request.next_page_token
+    if request.event_filter is s.HistoryEventFilter.CLOSE_EVENT:
+        return s.HistoryPage(tuple(event_json(event) for event in events[-1:]))
     if request.newest_first:
         end = min(_offset(token), len(events)) if token else len(events)
         begin = max(0, end - size)
@@ -413,6 +419,7 @@ HANDLERS: Handlers = {
     **WORKER_HANDLERS,
     **UPDATE_HANDLERS,
     **SCHEDULE_HANDLERS,
+    **ACTIVITY_HANDLERS,
 }
 """All that this engine can be asked, with the handler of each."""
 
@@ -533,9 +540,10 @@ def _outcome(record: LoadedRun) -> s.Outcome:
 
 
 def _pending(activity: OpenActivity) -> s.PendingActivity:
-    state = "SCHEDULED"
+    state = "PAUSED" if activity.paused else "SCHEDULED"
     if activity.started_ns:
-        state = "CANCEL_REQUESTED" if activity.cancel_requested_event_id else "STARTED"
+        state = "PAUSE_REQUESTED" if activity.paused else "STARTED"
+        state = "CANCEL_REQUESTED" if activity.cancel_requested_event_id else state
     return s.PendingActivity(
         activity_id=activity.scheduled.activity_id,
         activity_type=activity.scheduled.activity_type,

@@ -78,6 +78,7 @@ class Engine:
         self.runs.awaiting = self.schedules
         store.on_refusal(self._refused)
         self.is_durable = self.runs.is_durable
+        self.when_durable = store.when_durable
         self.failed: StorageError | None = None
         self.closed = False
         self.is_over = False

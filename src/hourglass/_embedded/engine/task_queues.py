@@ -10,9 +10,10 @@ Where several handles serve a queue (`shared`: each process with a worker has on
 least in hand, of those that know its type and have room; a run that a handle knows waits in that handle's own queue.
 So a handle never looks through what only others may take.
 
-What waits on a queue is shared fairly (`PriorityQueue`): within a priority, workflow types and activity types take turns,
-and so do what clients ask for now and what was late already, so that no flood of one keeps the others waiting. Handles
-of different queues never wait for each other.
+What waits on a queue is shared fairly (`PriorityQueue`): within a priority, fairness keys take turns, each by its weight; work
+without one is counted by its workflow type and activity type; and so do what clients ask for now and what was late already
+(timers, or what waited when the file was opened). So no flood of one keeps the others waiting. While the engine has more to
+do than it can at once, what is late or in a long line waits, and the rest goes first.
 """
 
 from __future__ import annotations
@@ -131,24 +132,39 @@ class QueuePoller(Protocol):
 
 K = TypeVar("K", bound=Hashable)
 
-Sharer: TypeAlias = tuple[bool, str, str]
-"""What work is counted by where it must share a queue with others: whether the engine brought it in late (a backlog of
-timers, or of what waited when the file was opened); the workflow type; the activity type, if it is an attempt.
+Sharer: TypeAlias = tuple[str, str, str]
+"""What work is counted by where it must share a queue: its fairness key; or, where it has none, its workflow type and, if it
+is an attempt, the activity type.
 """
 
-NO_SHARER: Sharer = (False, "", "")
+NO_SHARER: Sharer = ("", "", "")
 
 
 class _Share(Generic[K]):
-    """What waits at one level of a queue for one sharer, oldest first. `turn` is its place among the others: how much it
-    has had, counted from when it had to share.
+    """What waits at one level of a queue for one sharer: what clients ask for now (`fresh`) and what is `late` already take
+    turns, each in order of arrival. `turn` is the sharer's place among the others: how much it has had, counted from when
+    it had to share.
     """
 
-    __slots__ = ("cost", "items", "level", "place", "sharer", "turn")
+    __slots__ = ("cost", "fresh", "late", "late_is_next", "level", "place", "sharer", "turn")
 
-    def __init__(self, level: int, sharer: Sharer, place: int, turn: float, cost: float) -> None:
-        self.level, self.sharer, self.place, self.turn, self.cost = level, sharer, place, turn, cost
-        self.items: dict[K, None] = {}
+    def __init__(self, level: int, sharer: Sharer, place: int, turn: float) -> None:
+        self.level, self.sharer, self.place, self.turn, self.cost = level, sharer, place, turn, 1.0
+        self.fresh: dict[K, None] = {}
+        self.late: dict[K, None] = {}
+        self.late_is_next = False
+
+    def in_order(self) -> Iterator[K]:
+        """All of it; the first is the one whose turn it is."""
+        if not self.late or not self.fresh:
+            return iter(self.fresh or self.late)
+        return chain(self.late, self.fresh) if self.late_is_next else chain(self.fresh, self.late)
+
+    def drop(self, key: K) -> None:
+        """That was its turn."""
+        self.turn += self.cost
+        self.late_is_next = key in self.fresh
+        del (self.fresh if self.late_is_next else self.late)[key]
 
 
 class _Level(Generic[K]):
@@ -162,14 +178,14 @@ class _Level(Generic[K]):
         self._now = 0.0
         self._places = count()
 
-    def share(self, level: int, sharer: Sharer, weight: float) -> _Share[K]:
+    def share(self, level: int, sharer: Sharer) -> _Share[K]:
         """Where something waits for this sharer. One that comes now begins where the others are."""
         share = self.shares.get(sharer)
         if share is None:
             place = next(self._places)
-            share = self.shares[sharer] = _Share(level, sharer, place, self._now, 1 / weight)
+            share = self.shares[sharer] = _Share(level, sharer, place, self._now)
             heappush(self._heap, (share.turn, place, share))
-        elif not share.items:
+        elif not share.fresh and not share.late:
             share.turn = max(share.turn, self._now)
         return share
 
@@ -178,7 +194,7 @@ class _Level(Generic[K]):
         heap = self._heap
         while heap:
             turn, place, share = heap[0]
-            if not share.items:
+            if not share.fresh and not share.late:
                 heappop(heap)
                 del self.shares[share.sharer]
             elif turn < share.turn:
@@ -188,10 +204,10 @@ class _Level(Generic[K]):
                 return share
         return None
 
-    def others(self, first: _Share[K]) -> list[_Share[K]]:
-        """The shares behind the first, in the order of their turns."""
-        found = [share for share in self.shares.values() if share is not first and share.items]
-        return sorted(found, key=_turn)
+    def in_turn(self) -> list[_Share[K]]:
+        """All shares, in the order of their turns."""
+        found = [share for share in self.shares.values() if share.fresh or share.late]
+        return sorted(found, key=_turn) if len(found) > 1 else found
 
 
 def _turn(share: _Share[Any]) -> tuple[float, int]:
@@ -199,8 +215,7 @@ def _turn(share: _Share[Any]) -> tuple[float, int]:
 
 
 class PriorityQueue(dict[K, "_Share[K]"]):
-    """What waits on one queue: the most urgent first; of the same priority the sharers take turns; of one sharer in order of
-    arrival.
+    """What waits on one queue: the most urgent first; of the same priority the sharers take turns.
 
     A dict, because handles ask with every step whether something waits, and a dict answers that without a call of Python.
     """
@@ -216,56 +231,55 @@ class PriorityQueue(dict[K, "_Share[K]"]):
             first = level.first() if level.shares else None
             if first is None:
                 continue
-            yield next(iter(first.items))
-            # It was not taken. Who looks further sees what is next of the others, then all the rest.
-            others = level.others(first)
-            for share in others:
-                yield next(iter(share.items))
-            for share in (first, *others):
-                yield from islice(share.items, 1, None)
-
-    def put(self, key: K, level: int, sharer: Sharer = NO_SHARER, weight: float = 1.0) -> None:
-        """Something waits, at its place if it waited before."""
-        share = self.get(key)
-        if share is not None:
-            if share.level == level and share.sharer == sharer:
-                return
-            self.drop(key)
-        share = self._by_level[level].share(level, sharer, weight)
-        share.items[key] = None
-        self[key] = share
+            yield next(first.in_order())
+            # It was not taken. A caller that looks further sees what is next of the others, then all the rest.
+            shares = level.in_turn()
+            for share in shares[1:]:
+                yield next(share.in_order())
+            for share in shares:
+                yield from islice(share.in_order(), 1, None)
 
     def urgent(self) -> Iterator[K]:
         """The same without what can wait: what is late already, and what is many."""
         for level in self._by_level.values():
-            for share in sorted(level.shares.values(), key=_turn):
-                if not share.sharer[0] and len(share.items) <= MANY:
-                    yield from share.items
+            for share in level.in_turn():
+                if len(share.fresh) <= MANY:
+                    yield from share.fresh
+
+    def put(
+        self, key: K, level: int, sharer: Sharer = NO_SHARER, *, late: bool = False, weight: float = 0.0
+    ) -> None:
+        """Something waits, at its place if it waited before."""
+        share = self.get(key)
+        if share is not None:
+            if share.level == level and share.sharer == sharer and late is (key in share.late):
+                return
+            self.drop(key)
+        share = self._by_level[level].share(level, sharer)
+        if weight:
+            share.cost = 1 / weight
+        (share.late if late else share.fresh)[key] = None
+        self[key] = share
 
     def heads(self) -> list[K]:
         """What has waited longest of each priority and sharer."""
         return [
-            next(iter(share.items))
+            next(iter(each))
             for level in self._by_level.values()
             for share in level.shares.values()
-            if share.items
+            for each in (share.fresh, share.late)
+            if each
         ]
 
     def drop(self, key: K) -> None:
-        """Something waits no more, if it did: that was its sharer's turn."""
+        """Something waits no more, if it did."""
         share = self.pop(key, None)
         if share is not None:
-            del share.items[key]
-            share.turn += share.cost
+            share.drop(key)
 
     def late(self) -> int:
-        """How much waits here that the engine has brought in late."""
-        return sum(
-            len(share.items)
-            for level in self._by_level.values()
-            for share in level.shares.values()
-            if share.sharer[0]
-        )
+        """How much of it is late already."""
+        return sum(len(share.late) for level in self._by_level.values() for share in level.shares.values())
 
 
 MANY = 64
@@ -375,8 +389,11 @@ class TaskQueues:
         """A handle knows a run no more: its task, if one waits, is for any handle of the queue."""
         share = taker.own_tasks.get(run_id)
         if share is not None:
+            late = run_id in share.late
             taker.own_tasks.drop(run_id)
-            self._tasks[taker.task_queue].put(run_id, share.level, share.sharer, 1 / share.cost)
+            self._tasks[taker.task_queue].put(
+                run_id, share.level, share.sharer, late=late, weight=1 / share.cost
+            )
             self.wake(taker.task_queue)
 
     # --- which of several handles ---------------------------------------------------------------------------
@@ -513,7 +530,9 @@ class TaskQueues:
                 waiting = self._tasks[queue]
             else:
                 waiting = sticky.own_tasks
-            waiting.put(run.run_id, level_of(run), (late, run.started.workflow_type, ""))
+            spec = run.started.spec
+            sharer = (spec.fairness_key, "" if spec.fairness_key else run.started.workflow_type, "")
+            waiting.put(run.run_id, level_of(run), sharer, late=late, weight=spec.fairness_weight)
             self.wake(queue)
         elif run.run_id in self._tasks[queue]:
             self._tasks[queue].drop(run.run_id)
@@ -526,6 +545,7 @@ class TaskQueues:
                 and not activity.started_ns
                 and activity.available_ns <= now_ns
                 and run.paused is None
+                and not activity.paused
             ):
                 self._offer_attempt(run, activity, late)
             elif self._offered:
@@ -535,8 +555,13 @@ class TaskQueues:
         key, queue = (run.run_id, activity.scheduled_event_id), activity.spec.task_queue
         if key not in self._offered:
             self._offered[key] = queue
-            sharer = (late, run.started.workflow_type, activity.scheduled.activity_type)
-            self._attempts[queue].put(key, level_of(run, activity), sharer)
+            own, spec = run.started.spec, activity.spec
+            fairness_key = spec.fairness_key or own.fairness_key
+            sharer = (fairness_key, "", "")
+            if not fairness_key:
+                sharer = ("", run.started.workflow_type, activity.scheduled.activity_type)
+            weight = spec.fairness_weight or own.fairness_weight
+            self._attempts[queue].put(key, level_of(run, activity), sharer, late=late, weight=weight)
             self.wake(queue)
 
     def _withdraw_attempt(self, key: tuple[str, int]) -> None:

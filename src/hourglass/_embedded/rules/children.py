@@ -15,7 +15,7 @@ import msgspec
 
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
-from hourglass._embedded.rules.draft import Draft
+from hourglass._embedded.rules.draft import Draft, with_priority_of
 from hourglass._embedded.rules.run import (
     OpenChild,
     RequestCancelChild,
@@ -245,10 +245,8 @@ def _names(ask: SendSignal | SendCancel) -> dict[str, Any]:
 def first_event(parent: Run, child: OpenChild, run_id: str, now_ns: int) -> h.WorkflowExecutionStarted:
     """How a child begins."""
     asked = child.initiated
-    spec = asked.spec
     own = parent.started
-    if not spec.priority_key and own.spec.priority_key:
-        spec = msgspec.structs.replace(spec, priority_key=own.spec.priority_key)
+    spec = with_priority_of(own.spec, asked.spec)
     cron = spec.cron_schedule
     backoff = (backoff_until_next(cron, now_ns, now_ns) or 0.0) if cron else 0.0
     return h.WorkflowExecutionStarted(

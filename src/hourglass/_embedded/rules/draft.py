@@ -17,7 +17,7 @@ times.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec.structs import force_setattr, replace
@@ -38,6 +38,7 @@ from hourglass._embedded.rules.run import (
     TellParent,
     Transition,
 )
+from hourglass._engine.specs import ActivitySpec, StartSpec
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._history import events as h
 from hourglass._history.encoding import encode_events
@@ -50,6 +51,19 @@ LEVELS = (1, 2, 3, 4, 5)
 
 _USUAL = 3
 """The level where no key is given."""
+
+
+S = TypeVar("S", ActivitySpec, StartSpec)
+
+
+def with_priority_of(own: StartSpec, spec: S) -> S:
+    """A spec with what it does not say of its priority and its fairness taken from the workflow that asks for it."""
+    return replace(
+        spec,
+        priority_key=spec.priority_key or own.priority_key,
+        fairness_key=spec.fairness_key or own.fairness_key,
+        fairness_weight=spec.fairness_weight or own.fairness_weight,
+    )
 
 
 def key_of(run: Run, activity: OpenActivity) -> int:
@@ -220,6 +234,11 @@ class Draft:
             self._write_occurrence(each)
         if self.run.task is None:
             self.want_task(at_once=at_once)
+
+    def write_occurrences(self, attributes: tuple[h.Attributes, ...]) -> None:
+        """Write what happened, to a run that no worker is wanted for."""
+        for each in attributes:
+            self._write_occurrence(each)
 
     def happen_again(self, attributes: h.Attributes) -> None:
         """Something that happened to the run before it was reset: write it, unless what it is about is gone."""

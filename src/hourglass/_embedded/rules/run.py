@@ -112,6 +112,10 @@ class OpenActivity(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     cancel_requested_event_id: int = 0
     after_ns: int = 0
     """The time of the event that asked for it, where the clock was set back since: its events are no earlier."""
+    paused: bool = False
+    """Whether no new attempt may begin: a client has paused it."""
+    changed: ActivitySpec | None = None
+    """What holds in place of what was said at first, where a client has changed it; `spec` is that then."""
     deferred: bool = False
     """Whether a client will complete this attempt by its token (asynchronous completion): it outlives the worker
     process that began it.

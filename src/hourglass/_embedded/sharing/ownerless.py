@@ -1,7 +1,7 @@
 """What a client does by itself while no process owns the file: it takes the lock for one short transaction.
 
 Must not know: sockets, workers. So a workflow can be started, signalled or looked at during a deploy. All that
-is asked in the meantime shares one opening of the file. Only the runs that are asked for are loaded; nothing in
+is asked in the meantime, and right after, shares one opening of the file. Only the runs that are asked for are loaded; nothing in
 flight is recovered, no timer is served. What needs a worker must wait for an owner.
 """
 
@@ -16,14 +16,22 @@ from typing import Any
 from msgspec.structs import replace
 
 from hourglass._contract import service as s
+from hourglass._contract.activities import ActivityOutcome, WaitForActivity
 from hourglass._contract.progress import ProgressRead, ReadProgress
+from hourglass._embedded.clock import Bell
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.sharing.open_engine import EngineClosed, OpenEngine
 from hourglass._embedded.sharing.ownership import FileLock
 from hourglass._embedded.store.store import StoreOpener, is_permanent
 from hourglass.errors import StorageError
 
-_ROUNDS = 20  # so often in a row what has come meanwhile is done too; then others have a chance at the lock
+_HOLD = 0.2
+"""How long, in seconds, this process keeps the file while requests come one after the other; then others have a chance at the
+lock. Opening a file takes several commits' time: a client that starts one workflow after the other pays for it five times a
+second, not each time.
+"""
+_LINGER = 0.01
+"""How long the next request is waited for."""
 _TURN = 0.004
 """How long this process leaves the lock to others, in seconds: they look for it every few milliseconds."""
 
@@ -48,6 +56,8 @@ class OwnerlessTransactions:
         self._lock = FileLock(path)  # our own: beside the lock of an owner in this process it is just another
         self._asked: list[tuple[s.Request[Any], asyncio.Future[Any]]] = []
         self._running: asyncio.Task[None] | None = None
+        self._came = Bell()
+        self._closing = False
         self._after = 0.0
 
     async def ask(self, request: s.Request[Any]) -> Any:
@@ -59,6 +69,7 @@ class OwnerlessTransactions:
             return NoAnswer.BUSY
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._asked.append((form, future))
+        self._came.ring()
         if self._running is None or self._running.done():
             self._running = asyncio.get_running_loop().create_task(self._run())
         answer = await future
@@ -66,6 +77,8 @@ class OwnerlessTransactions:
 
     async def close(self) -> None:
         """Let what is under way end."""
+        self._closing = True
+        self._came.ring()
         if self._running is not None:
             await asyncio.wait({self._running})
 
@@ -90,13 +103,16 @@ class OwnerlessTransactions:
                 self._lock.drop()
 
     async def _transact(self) -> None:
-        engine = self._open()
+        engine, until = self._open(), time.monotonic() + _HOLD
         try:
-            for _ in range(_ROUNDS):
-                if not self._asked or (engine.read_only and not all(_reads(each) for each, _ in self._asked)):
-                    return
+            while self._asked and not (engine.read_only and not all(_reads(each) for each, _ in self._asked)):
                 asked, self._asked = self._asked, []
                 await asyncio.gather(*[_answer(engine, request, future) for request, future in asked])
+                left = min(_LINGER, until - time.monotonic())
+                if left <= 0:
+                    return
+                if not self._asked and not self._closing:
+                    await self._came.wait(left)
         finally:
             engine.close()
 
@@ -163,6 +179,8 @@ def _must_wait(request: s.Request[Any], answer: Any) -> bool:
         case ((s.QueryWorkflow() | s.UpdateWorkflow()), _):
             return answer is not NoAnswer.BUSY
         case s.WaitForClose(), s.StillOpen():
+            return True
+        case WaitForActivity(), ActivityOutcome(closed=False):
             return True
         case s.GetHistory(wait_new=True), s.HistoryPage(events=(), next_page_token=token):
             return token != b""

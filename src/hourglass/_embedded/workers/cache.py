@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.clock import Cancel, later, to_ns
@@ -86,6 +87,11 @@ class CachedRun:
     def is_idle(self) -> bool:
         """Whether the worker has nothing of the run and owes nothing to it."""
         return self.out is Out.NOTHING and not self.task_number and not self.cursor.local_outstanding
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the run will be back soon: a task of it waits, or its activities are under way."""
+        return bool(self.record.live) or self.record.run.task is not None
 
     def take_task(self, record: LoadedRun, updates: Sequence[UpdateRequest]) -> None:
         """Have a task in hand, which came with these updates."""
@@ -155,6 +161,9 @@ then: while the disk is full, no worker runs ahead for ever.
 """
 
 
+LOOKED_AT = 32
+"""So many of the least recently used runs are looked at for one that may be evicted."""
+
 _CLOSED = RunEvicted("WORKFLOW_EXECUTION_ENDING", "the run has closed")
 _SHUT_DOWN = Failure("the worker was shut down", ApplicationFailure(type="WorkerShutdown"))
 
@@ -197,6 +206,7 @@ class Cache:
         self._taker = taker
         self._hand = hand
         self._size = config.max_cached_workflows
+        self._most = max(self._size, config.max_busy_workflows)
         self._behavior = config.default_behavior
         self._runs: dict[str, CachedRun] = {}
         self._letting_go = False
@@ -514,11 +524,28 @@ class Cache:
     # --- forgetting -----------------------------------------------------------------------------------------
 
     def _make_room(self) -> None:
-        if self._size and len(self._runs) >= self._size:
+        """Evict runs, least recently used first, as many as are too many; two at most, for one comes. Those that are busy
+        stay as long as there is memory: they cost a replay otherwise.
+        """
+        if not self._size or len(self._runs) < self._size:
+            return
+        evicted, over = 0, len(self._runs) > self._size
+        for run_id, cached in list(islice(self._runs.items(), LOOKED_AT)):
+            if cached.is_idle and not cached.is_busy:
+                self._evict_for_room(cached)
+                evicted += 1
+                if evicted > over:
+                    return
+            elif cached.out is not Out.EVICTION:
+                self._runs[run_id] = self._runs.pop(run_id)  # in use: others are looked at next time
+        if len(self._runs) >= self._most and not evicted:
             idle = next((cached for cached in self._runs.values() if cached.is_idle), None)
             if idle is not None:
-                idle.eviction = RunEvicted("CACHE_FULL", "the cache is full")
-                self._evict(idle)
+                self._evict_for_room(idle)
+
+    def _evict_for_room(self, cached: CachedRun) -> None:
+        cached.eviction = RunEvicted("CACHE_FULL", "the cache is full")
+        self._evict(cached)
 
     def _want_eviction(self, run_id: str, eviction: RunEvicted) -> None:
         cached = self._runs.get(run_id)

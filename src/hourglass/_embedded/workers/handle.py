@@ -89,6 +89,7 @@ class EngineHandle:
         self._activity_bell = Bell()
         self._task_polls = 0
         self._will_give = False
+        self._awaited = 0  # the change that `_stored` is to hear of
         self._closing = False
         self._grace: Cancel | None = None
         self._heartbeats = Heartbeats(engine.clock, config, engine.attempts.record_heartbeat)
@@ -154,7 +155,11 @@ class EngineHandle:
             self._cache.refuse_questions(engine.failed or HandleBroken("the engine was closed"))
         if is_over:
             self._ring()
-        elif not self._will_give and (self._cache.ready or hand.kept or self._local.has_items):
+        elif not self._will_give and (
+            self._cache.ready
+            or self._local.has_items
+            or (hand.kept and not self._is_told_of(hand.kept[0][1]))
+        ):
             # Once for all that this turn of the loop brings: answers come in bursts.
             self._will_give = True
             asyncio.get_running_loop().call_soon(self._give)
@@ -168,12 +173,30 @@ class EngineHandle:
                 receiver(self.take_activations())
             if self._cache.ready:
                 self._task_bell.ring()
-        hand = self._hand
-        if hand.kept or self._local.has_items:
-            if taker is not None and hand.polls:
-                taker(self.take_activities())
-            if hand.kept or self._local.has_items:
-                self._activity_bell.ring()
+        hand, local = self._hand, self._local
+        if taker is not None and hand.polls and (hand.kept or local.has_items):
+            taker(self.take_activities())
+        if (hand.kept or local.has_items) and not self._is_told_of(hand.rests_on or local.rests_on):
+            self._activity_bell.ring()
+
+    def _is_told_of(self, rests_on: int) -> bool:
+        """Whether the store will say when this change is durable, which attempts rest on: if it is not, and there is a receiver
+        for them.
+        """
+        if self.on_activities is None or self._engine.is_durable(rests_on):
+            return False
+        if rests_on != self._awaited:
+            self._awaited = rests_on
+            self._engine.when_durable(rests_on, self._stored)
+        return True
+
+    def _stored(self, error: StorageError | None) -> None:
+        """What attempts rest on is durable, or never will be: then a poll finds out what that means."""
+        self._awaited = 0
+        if error is None:
+            self._give()
+        else:
+            self._activity_bell.ring()
 
     def closed(self, run_id: str) -> None:
         """A run has closed: forget it once its activation, if one is out, is back."""

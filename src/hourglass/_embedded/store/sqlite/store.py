@@ -20,28 +20,32 @@ import contextlib
 import logging
 import os
 import sqlite3
+import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 
 from hourglass._embedded.clock import LATEST_NS
-from hourglass._embedded.store import database, fork_safety, visibility
-from hourglass._embedded.store.commit_thread import StoreThread, Turn
-from hourglass._embedded.store.disk_faults import (
+from hourglass._embedded.store.fork_safety import NO_FORK, ForkLock
+from hourglass._embedded.store.sqlite import database, inherited, visibility
+from hourglass._embedded.store.sqlite.commit_thread import StoreThread, Turn
+from hourglass._embedded.store.sqlite.disk_faults import (
     DiskWatch,
     Identity,
     reason_to_hold,
     storage_error,
     storage_errors,
 )
-from hourglass._embedded.store.file_reads import FileReads, ReadOnlyStore
-from hourglass._embedded.store.fork_safety import NO_FORK, ForkLock
+from hourglass._embedded.store.sqlite.file_reads import FileReads, ReadOnlyStore
+from hourglass._embedded.store.sqlite.writer import PAGE, Apart, Batch, BatchWriter, Numbered, Readmitted
 from hourglass._embedded.store.store import Change, DiskCondition, Refusal, ScheduleChange, Store
-from hourglass._embedded.store.writer import Apart, Batch, BatchWriter, Numbered, Readmitted
 from hourglass._forks import ForkStage, at_fork
 from hourglass._history.encoding import plain
 from hourglass.errors import StorageError
+
+logger = logging.getLogger("hourglass")
 
 # --- which changes are durable, and the calls that wait for them ---------------------------------------------
 
@@ -63,7 +67,9 @@ class Durability:
         self._committed = 0
         self._failure: StorageError | None = None
         self._refused: dict[int, StorageError] = {}
-        self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap, by number
+        self._waiters: list[
+            tuple[int, int, Callable[[StorageError | None], object]]
+        ] = []  # a heap, by number
         self._order = count()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -84,14 +90,17 @@ class Durability:
             raise _copy(self._refused[number])
         if number <= self._committed:
             return
-        self._loop = asyncio.get_running_loop()
-        waiter = self._loop.create_future()
-        heappush(self._waiters, (number, next(self._order), waiter))
-        # Asked a second time: the store thread may have reported this commit after the look above and before the
-        # waiter was in the heap, and reports it only once.
-        if number <= self._committed or self._failure is not None:
-            self.settle()
+        waiter = asyncio.get_running_loop().create_future()
+        self.call(number, partial(_end, waiter))
         await waiter
+
+    def call(self, number: int, told: Callable[[StorageError | None], object]) -> None:
+        """Have `told` called, on the loop and not before this returns, when `wait` would return, or with what it would raise."""
+        self._loop = asyncio.get_running_loop()
+        heappush(self._waiters, (number, next(self._order), told))
+        # Asked only now: the store thread reports a commit once, and may have done so before `told` was in the heap.
+        if number <= self._committed or self._failure is not None:
+            self._loop.call_soon(self.settle)
 
     def committed(self, number: int) -> None:
         """All changes up to this one are durable."""
@@ -117,17 +126,15 @@ class Durability:
         self.end(failure)
 
     def settle(self) -> None:
-        """Wake the calls whose wait is over. On the loop."""
+        """Tell the calls whose wait is over. On the loop."""
         committed, failure, waiters = self._committed, self._failure, self._waiters
         while waiters and (waiters[0][0] <= committed or failure is not None):
-            number, _, waiter = heappop(waiters)
-            if waiter.done():
-                continue
+            number, _, told = heappop(waiters)
             refusal = self._refused.get(number) if number <= committed else failure
-            if refusal is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(_copy(refusal))
+            try:
+                told(None if refusal is None else _copy(refusal))
+            except Exception:  # the others wait, too
+                logger.exception("a call that waited for the store could not be told")
 
     def _notify(self) -> None:
         loop = self._loop
@@ -137,6 +144,15 @@ class Durability:
             loop.call_soon_threadsafe(self.settle)
         except RuntimeError:
             pass  # the loop is closed, and the tasks that waited on it are gone
+
+
+def _end(waiter: asyncio.Future[None], error: StorageError | None) -> None:
+    if waiter.done():
+        return
+    if error is None:
+        waiter.set_result(None)
+    else:
+        waiter.set_exception(error)
 
 
 def _copy(error: StorageError) -> StorageError:
@@ -195,8 +211,6 @@ def _places(text: str) -> tuple[int, int, int]:
 
 # --- the store ----------------------------------------------------------------------------------------------
 
-logger = logging.getLogger("hourglass")
-
 RESERVE_BYTES = 32 << 20
 """New workflows are refused when less is free on the disk."""
 
@@ -227,6 +241,16 @@ FORGETS_AHEAD = 2000
 
 CHECKPOINT_PAGES = 4000
 """The log is moved into the file when it has grown by about this much."""
+
+
+LONG_LOG = 16_384
+"""Pages of a log, 64 MiB, from which on commits wait for a moment for readers to end, so that it can begin anew."""
+
+LOG_WAIT_MS = 200
+"""How long they wait at most, in milliseconds."""
+
+LOG_PAUSE, LOG_LONGEST_PAUSE = 1.0, 60.0
+"""Seconds until that is tried again: at first, and at most."""
 
 
 def _file_bytes(path: str) -> int:
@@ -261,7 +285,7 @@ class SqliteStore(FileReads):
         self._is_learning = False
         self._turn: list[Change | ScheduleChange] = []
         self._is_wanted = False  # whether a call waits for it: it is handed over at the end of this turn
-        self._timer_runs = False
+        self._timer: asyncio.TimerHandle | None = None
         self._forgets = 0
         self._forgetting: dict[int, int] = {}
         """The keys of runs that the thread was told to forget, each with the number of that request."""
@@ -269,7 +293,7 @@ class SqliteStore(FileReads):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._told: Callable[[Refusal], None] = lambda _: None
         self._writer = BatchWriter(opened.writer, path, opened.epoch)
-        self._sink = _Sink(self._writer, DiskWatch(path, 0), checkpoint_pages, self._on_refusals)
+        self._sink = _Sink(self._writer, path, DiskWatch(path, 0), checkpoint_pages, self._on_refusals)
         self._thread: StoreThread[Batch | Apart] = StoreThread(
             self._sink,
             path,
@@ -312,8 +336,8 @@ class SqliteStore(FileReads):
                         store._known_ids, store._ids_before = KnownIds(), LATEST_NS
                         store._learn_ids(store._known_ids)
             except BaseException:
-                fork_safety.close(opened.reader)
-                fork_safety.close(opened.writer)
+                inherited.close(opened.reader)
+                inherited.close(opened.writer)
                 raise
             _live.add(store)
         store._thread.start()
@@ -333,9 +357,9 @@ class SqliteStore(FileReads):
         loop = asyncio._get_running_loop()
         if loop is None:  # no loop, no turns: each change for itself
             self._hand_over()
-        elif not self._timer_runs:
-            self._timer_runs, self._loop = True, loop
-            loop.call_later(PATIENCE, self._patience_ends)
+        elif self._timer is None and not self._is_wanted:
+            self._loop = loop
+            self._timer = loop.call_later(PATIENCE, self._hand_over)
         return number
 
     def on_refusal(self, told: Callable[[Refusal], None]) -> None:
@@ -344,11 +368,13 @@ class SqliteStore(FileReads):
 
     async def durable(self, number: int) -> None:
         """Wait until this change is durable. Raises `StorageError` if it can never be."""
-        # Not handed over yet: at the end of this turn of the loop, so that all that the turn appends is one commit.
-        if not self._is_wanted and number > self._durability.given - len(self._turn):
-            self._is_wanted = True
-            asyncio.get_running_loop().call_soon(self._hand_over)
+        self._want(number)
         await self._durability.wait(number)
+
+    def when_durable(self, number: int, told: Callable[[StorageError | None], object]) -> None:
+        """Have `told` called once this change is durable; with the error once it can never be."""
+        self._want(number)
+        self._durability.call(number, told)
 
     def forget_closed(self, before_ns: int, limit: int) -> int:
         """Drop runs that closed before this time, at most so many; says how many. They go with a later commit."""
@@ -417,10 +443,10 @@ class SqliteStore(FileReads):
         connections = [self._opened.reader, self._opened.writer]
         if self._is_sound:
             # The reader first: it would keep the log from being emptied.
-            fork_safety.close(connections.pop(0))
+            inherited.close(connections.pop(0))
             self._finish()
         for connection in reversed(connections):  # the reader last: unlike the writer it does not checkpoint
-            fork_safety.close(connection)
+            inherited.close(connection)
 
     def current(self, workflow_id: str) -> str:
         """The run id of the latest run of a workflow; empty if there is none."""
@@ -465,13 +491,20 @@ class SqliteStore(FileReads):
         for each in found:
             known.add(each)
 
-    def _patience_ends(self) -> None:
-        self._timer_runs = False
-        self._hand_over()
+    def _want(self, number: int) -> None:
+        """A call waits for this change: if the thread has not got it yet, it gets it at the end of this turn of the loop, so
+        that all that the turn appends is one commit.
+        """
+        if not self._is_wanted and number > self._durability.given - len(self._turn):
+            self._is_wanted = True
+            asyncio.get_running_loop().call_soon(self._hand_over)
 
     def _hand_over(self) -> None:
         """Give the thread what was appended since the last time."""
         self._is_wanted = False
+        if self._timer is not None:  # else it would wake the loop for nothing, in the middle of the commit
+            self._timer.cancel()
+            self._timer = None
         if self._turn and self.failure is None:
             self._thread.give(Turn(tuple(self._turn), self._durability.given))
         self._turn.clear()
@@ -495,7 +528,7 @@ class SqliteStore(FileReads):
     def _connect_lists(self) -> sqlite3.Connection:
         connection = database.connect_read_only(self.path)
         if Identity.of(self.path) != self._identity:
-            fork_safety.close(connection)
+            inherited.close(connection)
             raise StorageError(f"the file {self.path} was replaced while it was in use", status="DATA_LOSS")
         return connection
 
@@ -536,7 +569,7 @@ class SqliteOpener:
 
     def check(self, path: str) -> None:
         """Raise `StorageError` where the process that this one was forked from had the file open."""
-        fork_safety.refuse_inherited(path)
+        inherited.refuse_inherited(path)
 
     def open(self, path: str, namespace: str, *, briefly: bool = False) -> Store:
         """Open a file, or make it; for an owner, which starts many workflows, with all their ids."""
@@ -556,6 +589,7 @@ class _Sink:
     def __init__(
         self,
         writer: BatchWriter,
+        path: str,
         surroundings: DiskWatch,
         checkpoint_pages: int,
         on_refusals: Callable[[Sequence[Refusal]], None],
@@ -565,6 +599,10 @@ class _Sink:
         self._surroundings = surroundings
         self._checkpoint_pages = checkpoint_pages
         self._pages = 0
+        self._path = path
+        self._next_try = 0.0
+        self._pause = LOG_PAUSE
+        self._warned = 0
         self._asked_to_forget = 0
         self._turns_that_forget = 0
         self.forgot = 0
@@ -604,11 +642,31 @@ class _Sink:
         self._pages = 0
         try:
             with NO_FORK:
-                self._writer.checkpoint()
+                pages = self._writer.checkpoint()
+                if pages > LONG_LOG and time.monotonic() >= self._next_try:
+                    self._shorten_log(pages)
         except sqlite3.Error as error:
             # No room is no loss: all is in the log. Anything else is as bad as at a commit.
             if not reason_to_hold(error):
                 raise
+
+    def _shorten_log(self, pages: int) -> None:
+        """A log begins anew only at a moment at which no connection reads an older state. Where readers follow each other
+        without a gap there is none, unless commits wait for the last of them; a reader that stays is another matter.
+        """
+        if self._writer.empty_log(LOG_WAIT_MS):
+            self._next_try, self._pause = 0.0, LOG_PAUSE
+            return
+        self._next_try = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, LOG_LONGEST_PAUSE)
+        if not self._warned or pages > 4 * self._warned:
+            self._warned = pages
+            logger.warning(
+                "the log of %s has grown to %d MiB, because a connection has been reading an old state of the file for long (a "
+                "transaction that was left open, a long query, a copy): it cannot be emptied before that ends",
+                self._path,
+                pages * PAGE >> 20,
+            )
 
 
 def _after_fork() -> None:

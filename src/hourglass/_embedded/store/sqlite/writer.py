@@ -3,7 +3,7 @@ become one change per run, and all rows of a batch go through one statement.
 
 Must not know: threads, queues, which calls wait, what a change means. Python's SQLite lets go of the interpreter at
 every statement and must get it back; beside busy threads each time can take milliseconds. So a batch goes into a view
-of this connection, of which a trigger makes rows in all the tables. The writer remembers the open runs that it wrote
+of this connection, of which triggers make rows in all the tables. The writer remembers the open runs that it wrote
 last, so that it need not read them; what it does not remember can be found in the file again.
 
 Invariants: merging changes loses no event, no request id and no touched thing; runs keep the order in which they
@@ -27,9 +27,9 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from hourglass._embedded.rules.run import RUNNING, Run
-from hourglass._embedded.store import records, visibility
-from hourglass._embedded.store.disk_faults import is_of_one_change, unwritable
-from hourglass._embedded.store.records import encode_pending, encode_state, shown_form
+from hourglass._embedded.store.sqlite import records, visibility
+from hourglass._embedded.store.sqlite.disk_faults import is_of_one_change, unwritable
+from hourglass._embedded.store.sqlite.records import encode_pending, encode_state, shown_form
 from hourglass._embedded.store.store import Change, Refusal, ScheduleChange, Unwritable, epoch_is_over
 from hourglass._history.encoding import array, encode_events, plain
 from hourglass.converter import Payload
@@ -173,25 +173,27 @@ _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """How many rows a statement can have: few, so that SQLite keeps all of them prepared."""
 
 _VIEW = f"CREATE TEMP VIEW steps AS SELECT {', '.join(f'NULL AS {name}' for name in COLUMNS)}"
-# Its first statement is a fence: from the moment that another process has begun an epoch, this one writes nothing.
-_TRIGGER = f"""
-CREATE TEMP TRIGGER take_step INSTEAD OF INSERT ON steps BEGIN
-    SELECT RAISE(ABORT, 'epoch') FROM meta WHERE name = 'epoch' AND value <> EPOCH;
-    INSERT INTO runs (key, run_id, workflow_id, wake_ns, close_ns, state)
-        SELECT NEW.run, NEW.run_id, NEW.workflow_id, NEW.wake_ns, NEW.close_ns, NEW.state
-        WHERE NEW.run_id <> ''
-        ON CONFLICT DO UPDATE SET
-            wake_ns = excluded.wake_ns, close_ns = excluded.close_ns, state = excluded.state;
-    UPDATE runs SET state = NEW.state WHERE NEW.run_id = '' AND NEW.wake_ns <> 0 AND key = NEW.run;
-    INSERT INTO events (run, first_id, data)
-        SELECT NEW.run, NEW.first_id, NEW.events WHERE NEW.first_id > 0;
-    DELETE FROM pending
-        WHERE NEW.drop_to > 0 AND run = NEW.run AND event_id BETWEEN NEW.drop_from AND NEW.drop_to;
-    INSERT OR REPLACE INTO pending (run, event_id, data)
-        SELECT NEW.run, NEW.kept_id, NEW.kept WHERE NEW.kept_id > 0;
-    INSERT OR IGNORE INTO requests (run, request_id)
-        SELECT NEW.run, NEW.request_id WHERE NEW.request_id <> '';
-{visibility.TAKE_SHOWN}END
+_FENCE = "SELECT RAISE(ABORT, 'epoch') FROM meta WHERE name = 'epoch' AND value <> {epoch};"
+"""From the moment that another process has begun an epoch, this one writes nothing."""
+_PARTS = {
+    "1": _FENCE,
+    "NEW.run_id <> ''": """
+        INSERT INTO runs (key, run_id, workflow_id, wake_ns, close_ns, state)
+            VALUES (NEW.run, NEW.run_id, NEW.workflow_id, NEW.wake_ns, NEW.close_ns, NEW.state)
+            ON CONFLICT DO UPDATE SET
+                wake_ns = excluded.wake_ns, close_ns = excluded.close_ns, state = excluded.state;""",
+    "NEW.run_id = '' AND NEW.wake_ns <> 0": "UPDATE runs SET state = NEW.state WHERE key = NEW.run;",
+    "NEW.first_id > 0": "INSERT INTO events (run, first_id, data) VALUES (NEW.run, NEW.first_id, NEW.events);",
+    "NEW.drop_to > 0": """
+        DELETE FROM pending WHERE run = NEW.run AND event_id BETWEEN NEW.drop_from AND NEW.drop_to;""",
+    "NEW.kept_id > 0": """
+        INSERT OR REPLACE INTO pending (run, event_id, data) VALUES (NEW.run, NEW.kept_id, NEW.kept);""",
+    "NEW.request_id <> ''": "INSERT OR IGNORE INTO requests (run, request_id) VALUES (NEW.run, NEW.request_id);",
+    "NEW.shown <> ''": visibility.TAKE_SHOWN,
+}
+"""What is done where a row says something, each by a trigger of its own: a statement opens all indexes of its table, whether
+it writes or not, and most rows write into three tables. In which order triggers run SQLite does not say, and it does not
+matter: a row says nothing twice, and what is dropped is not what is kept.
 """
 
 
@@ -200,7 +202,11 @@ def prepare(connection: sqlite3.Connection, epoch: int) -> None:
     the file.
     """
     connection.execute(_VIEW)
-    connection.execute(_TRIGGER.replace("EPOCH", str(epoch)))  # a trigger takes no parameters
+    for number, (where, what) in enumerate(_PARTS.items()):
+        what = what.replace("{epoch}", str(epoch))  # a trigger takes no parameters
+        connection.execute(
+            f"CREATE TEMP TRIGGER take_{number} INSTEAD OF INSERT ON steps WHEN {where} BEGIN {what} END"
+        )
 
 
 def rows(
@@ -451,9 +457,21 @@ class BatchWriter:
                 connection.execute("ROLLBACK")
             raise
 
-    def checkpoint(self, mode: str = "PASSIVE") -> None:
-        """Move what is in the log into the file, as far as readers let us."""
-        self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+    def checkpoint(self, mode: str = "PASSIVE") -> int:
+        """Move what is in the log into the file, as far as readers let us; gives how many pages the log has."""
+        found = self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+        return int(found[0][1])
+
+    def empty_log(self, wait_ms: int) -> bool:
+        """Let the log begin anew: nothing is written until all that read an older state have ended, or for so long at most.
+        Whether it is empty now.
+        """
+        before = self._connection.execute("PRAGMA busy_timeout").fetchall()[0][0]
+        self._connection.execute(f"PRAGMA busy_timeout = {wait_ms}").fetchall()
+        try:
+            return self.checkpoint("TRUNCATE") == 0
+        finally:
+            self._connection.execute(f"PRAGMA busy_timeout = {before}").fetchall()
 
     def _forget(self, batch: Batch) -> None:
         for table in _FORGET:

@@ -1,0 +1,25 @@
+"""What `temporalio.service` has, as far as it is here: how a connection to a server is made, and what it refuses."""
+
+from __future__ import annotations
+
+from hourglass._contract.transport import (
+    DnsLoadBalancingConfig,
+    GrpcCompression,
+    HttpConnectProxyConfig,
+    KeepAliveConfig,
+    RetryConfig,
+    TLSConfig,
+)
+from hourglass.errors import ServiceError as RPCError
+from hourglass.errors import ServiceStatus as RPCStatusCode
+
+__all__ = [
+    "DnsLoadBalancingConfig",
+    "GrpcCompression",
+    "HttpConnectProxyConfig",
+    "KeepAliveConfig",
+    "RPCError",
+    "RPCStatusCode",
+    "RetryConfig",
+    "TLSConfig",
+]

@@ -1,0 +1,81 @@
+"""A server's gRPC services as they are: each RPC is a method that takes its message and gives the answer's.
+
+For what has no method of a client yet. Messages are Temporal's (`temporalio.api`); neither converter, codec nor interceptors
+see them. The services of an engine in this process there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from hourglass._contract.service import RawCall, Remote
+from hourglass.client._session import ClientOperation, ClientSession
+from hourglass.errors import InternalError, UsageError
+
+
+def _sending(call: RawCall) -> ClientOperation[Any]:
+    """The operation that a raw call is."""
+
+    async def ask(session: ClientSession) -> Any:
+        connection = await session.link.opened()
+        if not isinstance(connection, Remote):
+            raise UsageError(f"{connection.target} has no gRPC services: they are a Temporal server's")
+        return await connection.rpc(call)
+
+    return ClientOperation(ask, lambda answer: answer)
+
+
+def _service(session: ClientSession, name: str, send: Callable[[RawCall], Any]) -> Any:
+    if session.link.where.kind != "temporal":
+        raise UsageError(f"{session.link.target} has no gRPC services: they are a Temporal server's")
+    from hourglass._temporal.connection import raw_service
+
+    return raw_service(name, send)
+
+
+class AsyncRawService:
+    """One of a server's services: `await client.workflow_service.get_system_info(GetSystemInfoRequest())`. Each method also
+    takes `retry`, `metadata` and `timeout`, and raises `ServiceError` for what the server refuses.
+    """
+
+    def __init__(self, session: ClientSession, name: str) -> None:
+        self._name = name
+        self._service = _service(session, name, lambda call: session.aperform(_sending(call)))
+
+    def __getattr__(self, rpc: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        method: Callable[..., Coroutine[Any, Any, Any]] = getattr(self._service, rpc)
+        return method
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name}>"
+
+
+class RawService:
+    """One of a server's services: `client.workflow_service.get_system_info(GetSystemInfoRequest())`. Each method also
+    takes `retry`, `metadata` and `timeout`, and raises `ServiceError` for what the server refuses.
+    """
+
+    def __init__(self, session: ClientSession, name: str) -> None:
+        async def send(call: RawCall) -> Any:
+            return session.perform(_sending(call))
+
+        self._name = name
+        self._service = _service(session, name, send)
+
+    def __getattr__(self, rpc: str) -> Callable[..., Any]:
+        method = getattr(self._service, rpc)
+
+        def call(*args: Any, **options: Any) -> Any:
+            coroutine = method(*args, **options)
+            try:
+                coroutine.send(None)  # it waits in `send`, as it should, and comes back with its answer
+            except StopIteration as done:
+                return done.value
+            coroutine.close()
+            raise InternalError(f"{rpc} did not block")
+
+        return call
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name}>"

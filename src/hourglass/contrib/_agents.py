@@ -1,0 +1,115 @@
+"""What the bridges to agent libraries share: the library's clocks and ids replaced by the run's, activities that are awaited, and
+which activities an object brings.
+
+An agent's loop is the library's own code. In a workflow it runs on the run's event loop, and whatever it reads of the world must
+be the same on every execution: the time, and the ids that it makes up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as _datetime
+import logging
+import random
+import sys
+import time
+import uuid as _uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from hourglass import workflow
+from hourglass._engine import awaited
+from hourglass._engine.context import current_run
+from hourglass._engine.event_loop import EventLoop
+from hourglass.activity import Activity
+from hourglass.errors import UsageError
+
+logger = logging.getLogger("hourglass.agents")
+
+_generators: WeakKeyDictionary[EventLoop, random.Random] = WeakKeyDictionary()
+
+
+def _generator() -> random.Random | None:
+    """The run's source of ids for libraries, apart from the author's own: what a library draws, or no longer draws in its next
+    version, changes none of the author's numbers. None outside of workflows.
+    """
+    run = current_run()
+    if run is None:
+        return None
+    found = _generators.get(run.loop)
+    if found is None:
+        found = _generators[run.loop] = workflow.new_random("hourglass.agents")
+    return found
+
+
+def uuid4() -> _uuid.UUID:
+    """An id: in a workflow the same on every execution."""
+    generator = _generator()
+    return _uuid.uuid4() if generator is None else _uuid.UUID(int=generator.getrandbits(128), version=4)
+
+
+def any_uuid4() -> _uuid.UUID:
+    """An id that no command of a run depends on: the call watcher does not look into this module."""
+    return _uuid.uuid4()
+
+
+class Clock(_datetime.datetime):
+    """`datetime`, whose `now` is the workflow's time in a workflow."""
+
+    @classmethod
+    def now(cls, tz: _datetime.tzinfo | None = None) -> Any:
+        """The time."""
+        if current_run() is None:
+            return _datetime.datetime.now(tz)
+        return workflow.now().astimezone(tz)
+
+
+class _RunTime:
+    """The module `time`, whose clocks are the workflow's in a workflow."""
+
+    def __getattr__(self, name: str) -> Any:
+        if current_run() is not None and name in _CLOCKS:
+            return workflow.time_ns if name.endswith("_ns") else workflow.time
+        return getattr(time, name)
+
+
+_CLOCKS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns")
+run_time = _RunTime()
+
+
+def replace(library: str, names: Mapping[str, Callable[[Any], Any]]) -> None:
+    """Replace what a library reads of the world. A key is `module:name`, its value makes the replacement from what was there.
+
+    A version of the library that has no such name goes on with what it has: its runs are not spoilt, but what they ask for has
+    other times and ids when they are executed again.
+    """
+    for name, make in names.items():
+        module_name, _, attribute = name.partition(":")
+        module = sys.modules.get(module_name)
+        if hasattr(module, attribute):
+            setattr(module, attribute, make(getattr(module, attribute)))
+        else:
+            logger.warning(
+                "this version of %s has no %s: times and ids that it makes up in a workflow are not repeatable",
+                library,
+                name,
+            )
+
+
+def require_loop(what: str, instead: str) -> None:
+    """Refuse to run an agent in a workflow on any loop but the run's own: nothing that it waits for would be durable."""
+    run = current_run()
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        running = None
+    if run is not None and not isinstance(running, EventLoop):
+        raise UsageError(f"{what} cannot block in a workflow: {instead}")
+
+
+async def execute(activity: Activity[..., Any], *args: Any, **options: Any) -> Any:
+    """Run an activity from a coroutine of a workflow, and wait for its result."""
+    chosen = activity.options(**options) if options else activity
+    started: Any = chosen._start(current_run(), args, {}, local=False, start=awaited.start_activity)
+    return await started

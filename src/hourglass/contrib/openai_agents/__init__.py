@@ -1,0 +1,20 @@
+"""The OpenAI Agents SDK: agents whose model calls, tools and MCP calls are activities. `pip install
+hourglass-temporal[openai-agents]`.
+
+    runner = DurableRunner(agent, model_options={"start_to_close_timeout": 300})
+
+    @workflow.defn
+    def answer(question: str) -> str:
+        return runner.run_sync(question).final_output
+
+    Worker(client, workflows=[answer], activities=[runner])
+
+    _activities  what is done in activities: calls of models, tools and MCP servers
+    _runner      `DurableRunner`: agents as they run in a workflow, whose models, tools and servers are activities
+"""
+
+from __future__ import annotations
+
+from hourglass.contrib.openai_agents._runner import DurableRunner
+
+__all__ = ["DurableRunner"]

@@ -1,0 +1,288 @@
+"""What is done in activities: calls of models, of tools and of MCP servers, with the worker's own objects.
+
+A request names its agent by the activity that it is sent to, and its tools by their names: what the wire names is looked for in
+the worker's agent, and nothing else is called or imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
+
+import msgspec
+from agents import (
+    Agent,
+    AgentOutputSchema,
+    AgentOutputSchemaBase,
+    AgentsException,
+    FunctionTool,
+    Handoff,
+    Model,
+    ModelProvider,
+    ModelResponse,
+    ModelSettings,
+    ModelTracing,
+    MultiProvider,
+    Tool,
+    Usage,
+)
+from agents.items import TResponseStreamEvent
+from agents.mcp import MCPServer
+from agents.models._retry_runtime import provider_managed_retries_disabled
+from agents.run_context import RunContextWrapper
+from agents.tool import ToolOutputFileContent, ToolOutputImage, ToolOutputText
+from agents.tool_context import ToolContext
+from mcp.types import CallToolResult
+from mcp.types import Tool as MCPTool
+from openai import APIStatusError
+from openai.types.responses import Response, ResponseCompletedEvent
+from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
+
+from hourglass.errors import ApplicationError
+
+StreamHandler: TypeAlias = Callable[[TResponseStreamEvent], "Awaitable[None] | None"]
+"""What is called with each event of a model's stream, in the activity that reads it."""
+
+SETTINGS: TypeAdapter[ModelSettings] = TypeAdapter(ModelSettings)
+RESPONSE: TypeAdapter[ModelResponse] = TypeAdapter(ModelResponse)
+TOOLS: TypeAdapter[list[MCPTool]] = TypeAdapter(list[MCPTool])
+RESULT: TypeAdapter[CallToolResult] = TypeAdapter(CallToolResult)
+
+
+class Function(msgspec.Struct, kw_only=True):
+    """A function that a model may call, as it is told of it."""
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+    strict: bool
+    agent: str = ""
+    """The agent that a handoff hands over to."""
+
+
+class ModelRequest(msgspec.Struct, kw_only=True):
+    """What a model is asked."""
+
+    instructions: str | None
+    input: Any
+    settings: dict[str, Any]
+    tools: list[str]
+    """Those of the agent's own tools that are offered now."""
+    functions: list[Function]
+    """Further ones: those of MCP servers."""
+    handoffs: list[Function]
+    previous_response_id: str | None
+    conversation_id: str | None
+    prompt: Any
+
+
+async def _never(*args: Any) -> Any:
+    raise RuntimeError("a model does not call tools itself")
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
+async def ask(
+    agent: Agent[Any],
+    provider: Callable[[], ModelProvider],
+    request: ModelRequest,
+    handler: StreamHandler | None,
+) -> Any:
+    """Ask an agent's model. Its client's own retries are off: the activity has a policy."""
+    model = agent.model if isinstance(agent.model, Model) else provider().get_model(agent.model)
+    own = {tool.name: tool for tool in agent.tools}
+    missing = [name for name in request.tools if name not in own]
+    if missing:
+        raise _final(f"agent {agent.name} of this worker has no tool {', '.join(missing)}", "UsageError")
+    arguments: dict[str, Any] = {
+        "system_instructions": request.instructions,
+        "input": request.input,
+        "model_settings": SETTINGS.validate_python(request.settings),
+        "tools": [*(own[name] for name in request.tools), *map(_function, request.functions)],
+        "output_schema": _output_schema(agent),
+        "handoffs": list(map(_handoff, request.handoffs)),
+        "tracing": ModelTracing.DISABLED,
+        "previous_response_id": request.previous_response_id,
+        "conversation_id": request.conversation_id,
+        "prompt": request.prompt,
+    }
+    try:
+        with provider_managed_retries_disabled(True):
+            if handler is None:
+                response = await model.get_response(**arguments)
+            else:
+                response = await _streamed(model, arguments, handler)
+    except APIStatusError as error:
+        raise _status(error) from error
+    except AgentsException as error:
+        raise _final(str(error), type(error).__name__) from error
+    return RESPONSE.dump_python(response, mode="json", warnings="none")
+
+
+async def _streamed(model: Model, arguments: dict[str, Any], handler: StreamHandler) -> ModelResponse:
+    finished: Response | None = None
+    stream: Any = model.stream_response(**arguments)
+    try:
+        async for event in stream:
+            if isinstance(event, ResponseCompletedEvent):
+                finished = event.response
+            try:
+                waited = handler(event)
+                if inspect.isawaitable(waited):
+                    await waited
+            except Exception as error:
+                raise _final(
+                    f"the stream_handler raised {type(error).__name__}: {error}", "StreamHandlerError"
+                ) from error
+    finally:
+        close = getattr(stream, "aclose", None)
+        if close is not None:
+            await close()
+    if finished is None:
+        raise ApplicationError("the model's stream ended before its answer was complete", type="StreamEnded")
+    used = finished.usage
+    usage = Usage()
+    if used is not None:
+        usage = Usage(
+            requests=1,
+            input_tokens=used.input_tokens,
+            output_tokens=used.output_tokens,
+            total_tokens=used.total_tokens,
+            input_tokens_details=used.input_tokens_details,
+            output_tokens_details=used.output_tokens_details,
+        )
+    return ModelResponse(output=finished.output, usage=usage, response_id=finished.id)
+
+
+def _function(told: Function) -> Tool:
+    return FunctionTool(
+        name=told.name,
+        description=told.description,
+        params_json_schema=told.schema,
+        on_invoke_tool=_never,
+        strict_json_schema=told.strict,
+    )
+
+
+def _handoff(told: Function) -> Handoff[Any, Any]:
+    return Handoff(
+        tool_name=told.name,
+        tool_description=told.description,
+        input_json_schema=told.schema,
+        on_invoke_handoff=_never,
+        agent_name=told.agent,
+        strict_json_schema=told.strict,
+    )
+
+
+def _output_schema(agent: Agent[Any]) -> AgentOutputSchemaBase | None:
+    kind = agent.output_type
+    if kind is None or kind is str:
+        return None
+    return kind if isinstance(kind, AgentOutputSchemaBase) else AgentOutputSchema(kind)
+
+
+_PASSING = (
+    408,
+    409,
+    425,
+    429,
+)  # of the answers that blame the request, those that another attempt may not get
+
+
+def _status(error: APIStatusError) -> ApplicationError:
+    """A provider's refusal: whether it is final, and when to ask again."""
+    passing = error.status_code >= 500 or error.status_code in _PASSING
+    return ApplicationError(
+        f"HTTP {error.status_code}: {error.message}",
+        type=type(error).__name__,
+        non_retryable=not passing,
+        next_retry_delay=_retry_after(error.response.headers) if passing else None,
+    )
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        try:
+            return max(0.0, float(headers[name]) * unit)
+        except (KeyError, ValueError):  # not said, or a date
+            continue
+    return None
+
+
+def _final(message: str, kind: str) -> ApplicationError:
+    return ApplicationError(message, type=kind, non_retryable=True)
+
+
+def default_provider() -> ModelProvider:
+    """The library's own, by the name of a model."""
+    return MultiProvider()
+
+
+# --- tools ------------------------------------------------------------------------------------------------------------
+
+
+async def call(agent: Agent[Any], tool: FunctionTool, arguments: str, call_id: str, context: Any) -> Any:
+    """Call a function. What it raises is told to the model, or goes out, as its `failure_error_function` says."""
+    result = await tool.on_invoke_tool(
+        ToolContext(
+            context=context,
+            tool_name=tool.name,
+            tool_call_id=call_id,
+            tool_arguments=arguments,
+            agent=agent,
+        ),
+        arguments,
+    )
+    return _output(result)
+
+
+def _output(result: Any) -> Any:
+    """What a tool returned, as JSON: what the library takes for more than text stays that, all else is its text."""
+    if result is None or isinstance(
+        result, (str, dict, ToolOutputText, ToolOutputImage, ToolOutputFileContent)
+    ):
+        return to_jsonable_python(result, fallback=str)
+    if isinstance(result, list):
+        return [_output(each) for each in result]
+    return str(result)
+
+
+# --- MCP servers ------------------------------------------------------------------------------------------------------
+
+_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Lock]] = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def _connected(server: MCPServer) -> AsyncIterator[MCPServer]:
+    """A server, connected for one call. Its object has one connection, so calls wait for each other."""
+    lock = _locks.setdefault(asyncio.get_running_loop(), {}).setdefault(id(server), asyncio.Lock())
+    untyped: Any = server
+    async with lock:
+        try:
+            await untyped.connect()
+            yield server
+        finally:
+            await untyped.cleanup()
+
+
+async def list_tools(server: MCPServer, agent: Agent[Any], context: Any) -> Any:
+    """Which tools a server has."""
+    async with _connected(server):
+        found = await server.list_tools(RunContextWrapper(context), agent)
+    return TOOLS.dump_python(found, mode="json", by_alias=True, exclude_none=True)
+
+
+async def call_server(
+    server: MCPServer, name: str, arguments: dict[str, Any] | None, meta: dict[str, Any] | None
+) -> Any:
+    """Call a tool of a server."""
+    async with _connected(server):
+        result = await server.call_tool(name, arguments, meta)
+    return RESULT.dump_python(result, mode="json", by_alias=True, exclude_none=True)

@@ -1,0 +1,415 @@
+"""`DurableRunner`: agents as they run in a workflow. The library's own loop runs there; its models, tools and MCP servers are
+replaced by such as ask for activities, which call the author's own.
+
+The agents that the author made are not changed: the runner has copies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Generic, Literal, TypeVar, cast
+
+# Loaded here, and not by the first workflow that waits: that would be in the middle of a run.
+import anyio._backends._asyncio  # noqa: F401
+from agents import (
+    Agent,
+    AgentOutputSchemaBase,
+    AgentsException,
+    FunctionTool,
+    Handoff,
+    Model,
+    ModelProvider,
+    ModelResponse,
+    ModelSettings,
+    ModelTracing,
+    RunConfig,
+    Runner,
+    RunResult,
+    RunState,
+    Tool,
+    TResponseInputItem,
+)
+from agents.items import TResponseStreamEvent
+from agents.mcp import MCPServer
+from agents.run_context import RunContextWrapper
+from agents.tool_context import ToolContext
+from agents.tracing import get_trace_provider
+from mcp.types import CallToolResult, GetPromptResult, ListPromptsResult
+from mcp.types import Tool as MCPTool
+from pydantic_core import to_jsonable_python
+
+from hourglass import activity, workflow
+from hourglass._engine.messages import count_as_failures
+from hourglass.activity import Activity, ActivityOptions
+from hourglass.contrib import _agents
+from hourglass.contrib.openai_agents import _activities
+from hourglass.contrib.openai_agents._activities import Function, ModelRequest, StreamHandler
+from hourglass.errors import UsageError
+
+C = TypeVar("C")
+
+_agents.replace(
+    "agents",
+    {
+        **{
+            f"agents.{module}:uuid4": lambda _: _agents.uuid4
+            for module in (
+                "run",
+                "run_state",
+                "run_internal.items",
+                "run_internal.run_grouping",
+                "run_internal.run_loop",
+            )
+        },
+        # Kept with the agent, for later runs: it must not come out of one run's numbers.
+        "agents.run_context:uuid4": lambda _: _agents.any_uuid4,
+    },
+)
+
+get_trace_provider()  # made here, and not in the first run: it reads clocks
+
+# What an agent's run ends with is the agent's, not a bug of the workflow's.
+count_as_failures(AgentsException)
+
+
+class DurableRunner(Generic[C]):
+    """Runs an agent in workflows: `runner.run_sync(question)`, or `await runner.run(question)` in an `async def`.
+
+    Agents that are handed over to are found through the first one's handoffs; those that a handoff makes up at run time are
+    given as `agents`. `context_type` is the type of the `context` that runs are given: it travels to tools as JSON, and what they
+    change in it stays there. `model_provider` makes models from their names, in the worker.
+
+    `options` are options of all activities; `model_options` and `mcp_options` say more for calls of models and MCP servers,
+    `tool_options` for a tool, by its name. False instead of options runs an `async def` tool in the workflow itself, where it may
+    call activities, wait for signals and run other agents. `stream_handler` is called with each event of a model's stream where
+    it arrives, in the activity, so that it can publish tokens. `name` comes before the names of all activities: two runners of
+    one worker that share an agent need it.
+
+    Outside of workflows its methods are those of `agents.Runner`.
+    """
+
+    def __init__(
+        self,
+        agent: Agent[C],
+        *,
+        agents: Sequence[Agent[C]] = (),
+        name: str = "",
+        context_type: Any = None,
+        model_provider: ModelProvider | None = None,
+        stream_handler: StreamHandler | None = None,
+        options: ActivityOptions | None = None,
+        model_options: ActivityOptions | None = None,
+        tool_options: Mapping[str, ActivityOptions | Literal[False]] | None = None,
+        mcp_options: ActivityOptions | None = None,
+    ) -> None:
+        if workflow.in_workflow():
+            raise UsageError(
+                "a DurableRunner cannot be made in a workflow: its activities must be known to workers. Make it where the "
+                "workflow is defined, at the top of the module"
+            )
+        self._original = agent
+        self._prefix = f"{name}." if name else ""
+        self._context_type = context_type
+        self._provider = model_provider
+        self._stream_handler = stream_handler
+        self._common: dict[str, Any] = {**(options or {})}
+        self._model_options = {**self._common, **(model_options or {})}
+        self._mcp_options = {**self._common, **(mcp_options or {})}
+        self._tool_options = dict(tool_options or {})
+        self._activities: list[Activity[..., Any]] = []
+        self._durable: dict[int, Agent[Any]] = {}
+        self._kept: list[Agent[Any]] = []  # so that no other agent gets the id of one of ours
+        for each in (agent, *agents):
+            self._make(each)
+        self._check(agent.name)
+
+    def _check(self, name: str) -> None:
+        known = {tool.name for each in self._kept for tool in each.tools}
+        unknown = sorted(set(self._tool_options) - known)
+        if unknown:
+            raise UsageError(
+                f"tool_options: agent {name} and those it hands over to have no tool {', '.join(unknown)}"
+            )
+        names = [each.name for each in self._kept]
+        twice = sorted({each for each in names if names.count(each) > 1})
+        if twice:
+            raise UsageError(
+                f"two agents of one runner are called {twice[0]!r}: their activities would be, too"
+            )
+
+    def __hourglass_activities__(self) -> Sequence[Activity[..., Any]]:
+        """What `Worker(activities=[runner])` registers."""
+        return self._activities
+
+    @property
+    def agent(self) -> Agent[C]:
+        """The first agent as it runs in workflows: what `RunState.from_json` needs."""
+        return self._durable[id(self._original)]
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    async def run(
+        self,
+        input: str | list[TResponseInputItem] | RunState[C],
+        *,
+        starting_agent: Agent[C] | None = None,
+        run_config: RunConfig | None = None,
+        **options: Any,
+    ) -> RunResult:
+        """Run the agent. The options are those of `agents.Runner.run`; `starting_agent` is another of the runner's agents, such
+        as the `last_agent` of the result before.
+        """
+        if not workflow.in_workflow():
+            asked: Any = self._original if starting_agent is None else starting_agent
+            return await Runner.run(asked, input, run_config=run_config, **options)
+        return await Runner.run(
+            self.agent if starting_agent is None else self._durable_of(starting_agent),
+            input,
+            run_config=_checked(run_config, options),
+            **options,
+        )
+
+    def run_sync(
+        self,
+        input: str | list[TResponseInputItem] | RunState[C],
+        *,
+        starting_agent: Agent[C] | None = None,
+        run_config: RunConfig | None = None,
+        **options: Any,
+    ) -> RunResult:
+        """Run the agent in a plain workflow, and wait for it."""
+        if not workflow.in_workflow():
+            asked: Any = self._original if starting_agent is None else starting_agent
+            return Runner.run_sync(asked, input, run_config=run_config, **options)
+        return workflow.run_async(
+            self.run(input, starting_agent=starting_agent, run_config=run_config, **options)
+        )
+
+    def _durable_of(self, agent: Agent[Any]) -> Agent[Any]:
+        if any(agent is each for each in self._durable.values()):
+            return agent
+        found = self._durable.get(id(agent))
+        if found is None:
+            raise UsageError(
+                f"agent {agent.name} is not known to this DurableRunner, so no worker has its activities: "
+                f"DurableRunner(…, agents=[{agent.name}])"
+            )
+        return found
+
+    # --- agents, made durable -----------------------------------------------------------------------------------------
+
+    def _make(self, agent: Agent[Any]) -> Agent[Any]:
+        """A copy of an agent whose model, tools and servers are activities; and of those that it hands over to."""
+        known = self._durable.get(id(agent))
+        if known is not None:
+            return known
+        if agent.model_settings.retry is not None:
+            raise UsageError(
+                f"agent {agent.name} has ModelSettings.retry, which would multiply with the retries of its activities: leave it "
+                f"out, and say model_options={{'retry_policy': RetryPolicy(…)}}"
+            )
+        durable = self._durable[id(agent)] = dataclasses.replace(agent)
+        self._kept.append(agent)
+        durable.model = self._model(agent)
+        durable.tools = [self._tool(agent, tool) for tool in agent.tools]
+        durable.mcp_servers = [self._server(agent, server) for server in agent.mcp_servers]
+        durable.handoffs = [self._handoff(each) for each in agent.handoffs]
+        return durable
+
+    def _handoff(self, given: Agent[Any] | Handoff[Any, Any]) -> Agent[Any] | Handoff[Any, Any]:
+        if isinstance(given, Agent):
+            return self._make(given)
+        known = given._agent_ref() if given._agent_ref is not None else None
+        if isinstance(known, Agent):
+            self._make(known)
+        invoke = given.on_invoke_handoff
+
+        async def hand_over(context: RunContextWrapper[Any], arguments: str) -> Agent[Any]:
+            return self._durable_of(await invoke(context, arguments))
+
+        return dataclasses.replace(given, on_invoke_handoff=hand_over)
+
+    def _define(self, name: str, options: Mapping[str, Any], fn: Callable[..., Any]) -> Activity[..., Any]:
+        made = activity.defn(name=self._prefix + name, **cast(ActivityOptions, options))(fn)
+        self._activities.append(made)
+        return made
+
+    def _model(self, agent: Agent[Any]) -> Model:
+        def provider() -> ModelProvider:
+            if self._provider is None:
+                self._provider = _activities.default_provider()
+            return self._provider
+
+        async def ask(request: ModelRequest) -> Any:
+            return await _activities.ask(agent, provider, request, self._stream_handler)
+
+        return _DurableModel(agent, self._define(f"{agent.name}.model", self._model_options, ask))
+
+    def _tool(self, agent: Agent[Any], tool: Tool) -> Tool:
+        said = self._tool_options.get(tool.name, {})
+        if not isinstance(tool, FunctionTool) or said is False:
+            return tool  # the provider runs it, or the workflow does
+
+        async def call(arguments: str, call_id: str, context: Any) -> Any:
+            return await _activities.call(agent, tool, arguments, call_id, context)
+
+        if self._context_type is not None:
+            call.__annotations__["context"] = self._context_type | None
+        perform = self._define(f"{agent.name}.tool.{tool.name}", {**self._common, **said}, call)
+
+        async def invoke(context: ToolContext[Any], arguments: str) -> Any:
+            return await _agents.execute(perform, arguments, context.tool_call_id, context.context)
+
+        return dataclasses.replace(tool, on_invoke_tool=invoke)
+
+    def _server(self, agent: Agent[Any], server: MCPServer) -> MCPServer:
+        async def list_tools(context: Any) -> Any:
+            return await _activities.list_tools(server, agent, context)
+
+        async def call_tool(name: str, arguments: dict[str, Any] | None, meta: dict[str, Any] | None) -> Any:
+            return await _activities.call_server(server, name, arguments, meta)
+
+        if self._context_type is not None:
+            list_tools.__annotations__["context"] = self._context_type | None
+        name = f"{agent.name}.mcp.{server.name}"
+        return _DurableServer(
+            server,
+            self._define(f"{name}.list_tools", self._mcp_options, list_tools),
+            self._define(f"{name}.call_tool", self._mcp_options, call_tool),
+        )
+
+
+def _checked(config: RunConfig | None, options: dict[str, Any]) -> RunConfig:
+    """The configuration of a run in a workflow, without tracing: its spans would be told again on every execution."""
+    if options.get("session") is not None:
+        raise UsageError(
+            "a session reads and writes outside of the workflow: the workflow itself remembers. Give the next run "
+            "`result.to_input_list()` and what is new"
+        )
+    made = RunConfig() if config is None else config
+    if not isinstance(made, RunConfig):
+        raise UsageError(f"run_config is a RunConfig, not {type(made).__name__}")
+    if made.model is not None:
+        raise UsageError(
+            "run_config.model: in a workflow a model is its agent's, which workers know: Agent(model=…)"
+        )
+    if made.model_settings is not None and made.model_settings.retry is not None:
+        raise UsageError(
+            "run_config.model_settings.retry would multiply with the retries of activities: leave it out, and say "
+            "DurableRunner(model_options={'retry_policy': RetryPolicy(…)})"
+        )
+    return dataclasses.replace(made, tracing_disabled=True)
+
+
+# --- what runs in the workflow ----------------------------------------------------------------------------------------
+
+
+class _DurableModel(Model):
+    """A model in a workflow: asks for an activity."""
+
+    def __init__(self, agent: Agent[Any], perform: Activity[..., Any]) -> None:
+        self._own = {tool.name for tool in agent.tools}
+        self._perform = perform
+
+    async def get_response(
+        self,
+        system_instructions: str | None,
+        input: str | list[TResponseInputItem],
+        model_settings: ModelSettings,
+        tools: list[Tool],
+        output_schema: AgentOutputSchemaBase | None,
+        handoffs: list[Handoff[Any, Any]],
+        tracing: ModelTracing,
+        *,
+        previous_response_id: str | None,
+        conversation_id: str | None,
+        prompt: Any,
+    ) -> ModelResponse:
+        """Ask, and wait."""
+        request = ModelRequest(
+            instructions=system_instructions,
+            input=to_jsonable_python(input),
+            settings=model_settings.to_json_dict(),
+            tools=[tool.name for tool in tools if tool.name in self._own],
+            functions=[
+                Function(
+                    name=tool.name,
+                    description=tool.description,
+                    schema=tool.params_json_schema,
+                    strict=tool.strict_json_schema,
+                )
+                for tool in tools
+                if tool.name not in self._own and isinstance(tool, FunctionTool)
+            ],
+            handoffs=[
+                Function(
+                    name=each.tool_name,
+                    description=each.tool_description,
+                    schema=each.input_json_schema,
+                    strict=each.strict_json_schema,
+                    agent=each.agent_name,
+                )
+                for each in handoffs
+            ],
+            previous_response_id=previous_response_id,
+            conversation_id=conversation_id,
+            prompt=to_jsonable_python(prompt),
+        )
+        return _activities.RESPONSE.validate_python(await _agents.execute(self._perform, request))
+
+    def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[TResponseStreamEvent]:
+        """Not in a workflow."""
+        raise UsageError(
+            "a workflow cannot read a model's stream: DurableRunner(stream_handler=…) is called where it arrives"
+        )
+
+
+class _DurableServer(MCPServer):
+    """An MCP server in a workflow: what is asked of it is an activity."""
+
+    def __init__(
+        self, server: MCPServer, list_tools: Activity[..., Any], call_tool: Activity[..., Any]
+    ) -> None:
+        super().__init__()
+        for setting in list(
+            vars(self)
+        ):  # approvals, guardrails, and what becomes of errors: as the author said
+            setattr(self, setting, getattr(server, setting))
+        self._name = server.name
+        self._list_tools = list_tools
+        self._call_tool = call_tool
+
+    @property
+    def name(self) -> str:
+        """As the author's is called."""
+        return self._name
+
+    async def connect(self) -> None:
+        """Each activity connects for itself."""
+
+    async def cleanup(self) -> None:
+        """Each activity leaves nothing behind."""
+
+    async def list_tools(
+        self, run_context: RunContextWrapper[Any] | None = None, agent: Any = None
+    ) -> list[MCPTool]:
+        """Ask which tools there are."""
+        context = None if run_context is None else run_context.context
+        return _activities.TOOLS.validate_python(await _agents.execute(self._list_tools, context))
+
+    async def call_tool(
+        self, tool_name: str, arguments: dict[str, Any] | None, meta: dict[str, Any] | None = None
+    ) -> CallToolResult:
+        """Call one."""
+        return _activities.RESULT.validate_python(
+            await _agents.execute(self._call_tool, tool_name, arguments, meta)
+        )
+
+    async def list_prompts(self) -> ListPromptsResult:
+        """Not in a workflow."""
+        raise UsageError("prompts of an MCP server are read in an activity of yours")
+
+    async def get_prompt(self, name: str, arguments: dict[str, Any] | None = None) -> GetPromptResult:
+        """Not in a workflow."""
+        raise UsageError("prompts of an MCP server are read in an activity of yours")

@@ -1,0 +1,21 @@
+"""Pydantic AI: agents whose model requests, tools and MCP calls are activities. `pip install hourglass-temporal[pydantic-ai]`.
+
+durability = HourglassDurability(model_options={"start_to_close_timeout": 300})
+agent = Agent("openai:gpt-5.2", name="support", tools=[look_up], capabilities=[durability])
+
+@workflow.defn
+def answer(question: str) -> str:
+    return workflow.run_async(agent.run(question)).output
+
+Worker(client, workflows=[answer], activities=[durability])
+
+_durability  `HourglassDurability`: the capability that an agent is given, its activities and their options
+_wire        what an activity of an agent is given, as JSON; errors of models there and back
+"""
+
+from __future__ import annotations
+
+from hourglass.contrib.pydantic_ai._durability import HourglassDurability
+from hourglass.contrib.pydantic_ai._wire import Messages
+
+__all__ = ["HourglassDurability", "Messages"]

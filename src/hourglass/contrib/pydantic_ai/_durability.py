@@ -1,0 +1,372 @@
+"""`HourglassDurability`: the capability that makes an agent durable. In a workflow its model requests, tool calls and MCP calls
+are activities, each with options of its own; the agent's loop itself runs in the workflow. Elsewhere the agent is what it was.
+
+It stands on Pydantic AI's interface for engines (`pydantic_ai.durable_exec`), which says which operations there are. Here is what
+is ours: an activity for each, their names and options, and the run's time and ids for the agent's loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from datetime import datetime
+from types import SimpleNamespace
+from typing import Any, Literal, cast
+
+# Loaded here, and not by the first workflow that waits: that would be in the middle of a run.
+import anyio._backends._asyncio  # noqa: F401
+from pydantic_ai._utils import disable_threads
+from pydantic_ai.agent import EventStreamHandler
+from pydantic_ai.agent.abstract import AbstractAgent
+from pydantic_ai.capabilities.abstract import WrapRunHandler
+from pydantic_ai.durable_exec import (
+    JSON_CODEC,
+    BaseDurabilityCapability,
+    BoundDurableOperation,
+    DurabilityEngineSpec,
+    DurableOperation,
+    DurableOperationConfig,
+    DurableOperationId,
+    DurableRunContext,
+    JournalOperationNamer,
+    ModelRequestId,
+    OperationConfigRole,
+    RegisteredOperationBackend,
+    ToolsetKind,
+    conversation_id_from_run_id,
+    durable_unit_scope,
+)
+from pydantic_ai.exceptions import AgentRunError, FallbackExceptionGroup, UserError
+from pydantic_ai.messages import AgentStreamEvent
+from pydantic_ai.models import Model, ModelRequestContext
+from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.run import AgentRunResult
+from pydantic_ai.tools import AgentDepsT, RunContext
+from pydantic_ai.toolsets import ToolsetTool
+
+from hourglass import activity, workflow
+from hourglass._engine.messages import count_as_failures
+from hourglass.activity import Activity, ActivityOptions
+from hourglass.contrib import _agents
+from hourglass.contrib.pydantic_ai._wire import Wire, heard, told
+from hourglass.errors import ActivityError, ApplicationError, UsageError
+
+SPEC = DurabilityEngineSpec(
+    engine_name="Hourglass",
+    durable_unit_noun="activity",
+    durable_unit_plural="activities",
+    durable_container_noun="workflow",
+    codec=JSON_CODEC,
+    # An activity may run in another process: what is entered for it is entered in it.
+    toolset_lifecycles={
+        "function": "enter-outside-durable",
+        "mcp": "enter-outside-durable",
+        "dynamic": "enter-never",
+    },
+    unsupported_runtime_toolset_kinds=frozenset({"function", "mcp", "dynamic"}),
+    tool_config_key="hourglass",
+)
+
+
+def _in_workflow(ours: Callable[[], Any], real: Callable[[], Any]) -> Callable[[], Any]:
+    return lambda: ours() if workflow.in_workflow() else real()
+
+
+_agents.replace(
+    "pydantic_ai",
+    {
+        "pydantic_ai._utils:datetime": lambda _: _agents.Clock,
+        "pydantic_ai._utils:uuid": lambda _: SimpleNamespace(uuid4=_agents.uuid4),
+        "pydantic_ai._model_request_attempts:datetime": lambda _: _agents.Clock,
+        "pydantic_ai._model_request_attempts:perf_counter_ns": lambda real: _in_workflow(
+            workflow.time_ns, real
+        ),
+        "pydantic_ai._agent_graph:time": lambda _: _agents.run_time,
+        "pydantic_ai.models:time": lambda _: _agents.run_time,
+        "pydantic_ai.models._continuation:time": lambda _: _agents.run_time,
+        "pydantic_ai._agent_graph:AttemptStart": lambda real: _in_workflow(
+            lambda: real(workflow.now(), workflow.time_ns()), real
+        ),
+        "pydantic_ai._agent_graph:uuid7": lambda real: _in_workflow(_agents.uuid4, real),
+        "pydantic_ai._enqueue:uuid7": lambda real: _in_workflow(_agents.uuid4, real),
+        "pydantic_ai.agent:uuid4": lambda _: _agents.uuid4,
+        # Names within a graph that is kept for later runs: they must not come out of one run's numbers.
+        "pydantic_graph.id_types:uuid": lambda _: SimpleNamespace(uuid4=_agents.any_uuid4),
+    },
+)
+
+# What an agent's run ends with is the agent's, not a bug of the workflow's.
+count_as_failures(AgentRunError, FallbackExceptionGroup, UserError)
+
+
+class HourglassDurability(BaseDurabilityCapability[AgentDepsT]):
+    """Makes the agent that it is given to durable: `Agent(…, name="support", capabilities=[HourglassDurability()])`.
+
+    `name` identifies the agent's activities, and is the agent's own by default: it must not change while runs are open.
+    `options` are options of all its activities; `model_options` of requests to the model, `tool_options` of tool and MCP calls
+    and `event_options` of the event handler's say more, or otherwise. A tool has its own as
+    `metadata={"hourglass": {…}}`; `{"hourglass": False}` runs an `async def` tool in the workflow itself, where it may call
+    activities, wait for signals and run other agents.
+
+    `models` are further models, by names that `agent.run(model=…)` may use. `event_stream_handler` is called where the model's
+    answer arrives, in the activity, so that it can publish tokens; and for each further event in an activity of its own.
+    """
+
+    engine_spec = SPEC
+
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        models: Mapping[str, Model] | None = None,
+        event_stream_handler: EventStreamHandler[AgentDepsT] | None = None,
+        options: ActivityOptions | None = None,
+        model_options: ActivityOptions | None = None,
+        tool_options: ActivityOptions | None = None,
+        event_options: ActivityOptions | None = None,
+        run_context_type: type[DurableRunContext[Any]] = DurableRunContext,
+    ) -> None:
+        handler = None if event_stream_handler is None else _guarded(event_stream_handler)
+        super().__init__(models=models, event_stream_handler=handler, name=name)
+        common = options or {}
+        self._options: dict[OperationConfigRole, dict[str, Any]] = {
+            "model": {**common, **(model_options or {})},
+            "tool": {**common, **(tool_options or {})},
+            "event": {**common, **(event_options or {})},
+            "capability": {**common},
+        }
+        for role, each in self._options.items():
+            _checked(each, f"{role} options")
+        self._context_type = run_context_type
+        self._backend: _Backend | None = None
+        # Shared with the copies that agents are given: the object that the author has is what the worker gets.
+        self._bound: list[HourglassDurability[Any]] = []
+
+    def __hourglass_activities__(self) -> Sequence[Activity[..., Any]]:
+        """What `Worker(activities=[durability])` registers: the activities of all agents that have this capability."""
+        if not self._bound:
+            raise UsageError(
+                "this HourglassDurability belongs to no agent: give it to one, Agent(…, capabilities=[durability])"
+            )
+        return [each for bound in self._bound for each in bound.get_durable_operation_backend().activities]
+
+    # --- binding ------------------------------------------------------------------------------------------------------
+
+    def _check_bindable(self) -> None:
+        if workflow.in_workflow():
+            raise UsageError(
+                "a durable agent cannot be made in a workflow: its activities must be known to workers. Make it where the "
+                "workflow is defined, at the top of the module"
+            )
+
+    def _bind_to_agent(self, agent: AbstractAgent[AgentDepsT, Any]) -> None:
+        self._backend = _Backend(
+            self.name, _Options(self._options), Wire(self.name, agent, SPEC, self._context_type)
+        )
+        self._bound.append(self)
+        super()._bind_to_agent(agent)
+
+    def get_durable_operation_backend(self) -> _Backend:
+        """Where operations become activities."""
+        assert self._backend is not None
+        return self._backend
+
+    def _toolset_base_config(self, kind: ToolsetKind) -> Any:
+        return self._options["tool"]
+
+    # --- in a run -----------------------------------------------------------------------------------------------------
+
+    @property
+    def in_durable_context(self) -> bool:
+        """Whether this is a workflow."""
+        if not workflow.in_workflow():
+            return False
+        _agents.require_loop(
+            f"agent {self.name}: run_sync",
+            "workflow.run_async(agent.run(…)), or `await agent.run(…)` in an `async def`",
+        )
+        return True
+
+    def get_default_run_id(self) -> str | None:
+        """The same on every execution."""
+        return f"{workflow.info().run_id}:{_agents.uuid4()}" if self.in_durable_context else None
+
+    def get_default_conversation_id(self, run_id: str) -> str | None:
+        """The same on every execution."""
+        return conversation_id_from_run_id(run_id) if self.in_durable_context else None
+
+    def get_run_clock(self) -> Callable[[], datetime] | None:
+        """Deadlines go by the workflow's time."""
+        return workflow.now if self.in_durable_context else None
+
+    async def wrap_run(self, ctx: RunContext[AgentDepsT], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
+        """What the agent's loop would do in a thread, such as functions that give instructions, it does in place."""
+        if not self.in_durable_context:
+            return await handler()
+        with disable_threads():
+            return await handler()
+
+    async def before_model_request(
+        self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        """The client's own retries are off, unless settings ask for them: the activity's would multiply with them."""
+        asked = await super().before_model_request(ctx, request_context)
+        settings = asked.model_settings or {}
+        model: Any = asked.model
+        while isinstance(model, WrapperModel):
+            model = model.wrapped
+        if (
+            self.in_durable_context
+            and "max_retries" not in settings
+            and "max_retries" not in model.unsupported_settings
+        ):
+            asked.model_settings = {**settings, "max_retries": 0}
+        return asked
+
+
+# --- activities -------------------------------------------------------------------------------------------------------
+
+
+class _Options(DurableOperationConfig[dict[str, Any]]):
+    """The options of each operation: those of its role, and for a tool what its metadata says."""
+
+    def __init__(self, by_role: Mapping[OperationConfigRole, dict[str, Any]]) -> None:
+        self._by_role = by_role
+
+    def base(self, role: OperationConfigRole, *, operation_id: DurableOperationId) -> dict[str, Any]:
+        """The options of a role."""
+        return self._by_role[role]
+
+    def for_tool(
+        self,
+        role: OperationConfigRole,
+        *,
+        operation_id: DurableOperationId,
+        tool: object | None,
+        tool_name: str,
+    ) -> dict[str, Any] | Literal[False]:
+        """The options of a tool; False: it runs in the workflow."""
+        definition = tool.tool_def if isinstance(tool, ToolsetTool) else None
+        said = ((definition.metadata if definition is not None else None) or {}).get("hourglass", {})
+        if said is False:
+            if not getattr(tool, "is_async", False):
+                raise UserError(
+                    f"tool {tool_name} has metadata {{'hourglass': False}}, so that it runs in the workflow: only an `async def` "
+                    f"function of a FunctionToolset can"
+                )
+            return False
+        if not isinstance(said, Mapping):
+            raise UserError(
+                f"tool {tool_name}: metadata['hourglass'] must be options or False, not {said!r:.80}"
+            )
+        return _checked({**self._by_role[role], **said}, f"tool {tool_name}")
+
+
+def _checked(options: dict[str, Any], where: str) -> dict[str, Any]:
+    try:
+        _probe.options(**cast(ActivityOptions, options))
+    except UsageError as error:
+        raise UserError(f"{where}: {error}") from error
+    return options
+
+
+@activity.defn(name="hourglass.agents")
+def _probe() -> None:
+    """Never run: options are checked on it."""
+
+
+class _Backend(RegisteredOperationBackend[dict[str, Any]]):
+    """An activity for each operation of one agent."""
+
+    def __init__(self, name: str, options: _Options, wire: Wire) -> None:
+        super().__init__(namer=JournalOperationNamer(name), config=options, parameter_transports=wire)
+        self.activities: list[Activity[..., Any]] = []
+
+    def register(
+        self, operation: DurableOperation[Any, Any, Any], *, name: str, config: dict[str, Any]
+    ) -> tuple[BoundDurableOperation[Any, Any, Any], Sequence[Callable[..., object]]]:
+        """Make the activity."""
+
+        @activity.defn(name=name, **cast(ActivityOptions, config))
+        async def perform(request: dict[str, Any]) -> Any:
+            try:
+                params = operation.parameter_transport.load(request, runtime=self)
+                with durable_unit_scope():
+                    return operation.result_codec.dump(await operation.handler(params))
+            except Exception as error:
+                raise told(error) from error
+
+        self.activities.append(perform)
+        return _Bound(operation, perform), ()
+
+
+class _Bound(BoundDurableOperation[Any, Any, Any]):
+    """An operation as the agent's loop calls it, in the workflow."""
+
+    def __init__(self, operation: DurableOperation[Any, Any, Any], perform: Activity[..., Any]) -> None:
+        self._operation = operation
+        self._perform = perform
+
+    @property
+    def operation(self) -> DurableOperation[Any, Any, Any]:
+        """What is performed."""
+        return self._operation
+
+    async def __call__(self, params: Any, *, config: object | None = None) -> Any:
+        """Run the activity, and wait for it."""
+        options = {"summary": _summary(self._operation, params), **cast("dict[str, Any]", config or {})}
+        request = self._operation.parameter_transport.dump(params)
+        try:
+            result = await _agents.execute(self._perform, request, **options)
+        except ActivityError as error:
+            what = heard(error)
+            if what is error:
+                raise
+            raise what from error
+        return self._operation.result_codec.load(result)
+
+
+def _summary(operation: DurableOperation[Any, Any, Any], params: Any) -> str:
+    """One line about a call, for those who read histories."""
+    of = operation.operation_id
+    if isinstance(of, ModelRequestId):
+        return f"ask {params.model_id or of.model_name}"
+    if operation.invocation_label is not None:
+        return f"call {operation.invocation_label(params)}"
+    named = getattr(params, "name", None)
+    return f"call {named}" if isinstance(named, str) else ""
+
+
+# --- streaming --------------------------------------------------------------------------------------------------------
+
+
+def _guarded(handler: EventStreamHandler[AgentDepsT]) -> EventStreamHandler[AgentDepsT]:
+    """The author's handler, in an activity: a mistake in it ends the run, and does not ask the model again and again."""
+
+    async def guarded(ctx: RunContext[AgentDepsT], events: AsyncIterable[AgentStreamEvent]) -> None:
+        models_own: list[Exception] = []
+
+        async def watched() -> AsyncGenerator[AgentStreamEvent]:
+            try:
+                async for event in events:
+                    yield event
+            except Exception as error:
+                models_own.append(error)
+                raise
+            finally:  # a handler that raises leaves the stream in the middle
+                if isinstance(events, AsyncGenerator):
+                    await events.aclose()
+
+        try:
+            async with aclosing(watched()) as stream:
+                await handler(ctx, stream)
+        except Exception as error:
+            if models_own or not activity.in_activity():
+                raise
+            raise ApplicationError(
+                f"the event_stream_handler raised {type(error).__name__}: {error}",
+                type="EventStreamHandlerError",
+                non_retryable=True,
+            ) from error
+
+    return guarded

@@ -1,0 +1,476 @@
+"""What an activity of an agent is given, as JSON: the request itself, the run's context, and its dependencies. And errors of
+models, which come back to the agent's loop as what they were.
+
+Nothing here is imported, or called, because the wire names it: models, tools and toolsets are found in the worker's own agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar, cast
+
+from pydantic import ConfigDict, PydanticUserError, RootModel, TypeAdapter, ValidationError, with_config
+from pydantic_ai.durable_exec import (
+    CapabilityMethodDeclaration,
+    CapabilityOperationParams,
+    DurabilityEngineSpec,
+    DurableRunContext,
+    DynamicToolsetCallToolParams,
+    EventStreamHandlerParams,
+    ModelCancelSuspendedResponseParams,
+    ModelCompactMessagesParams,
+    ModelRequestParams,
+    ParameterTransport,
+    ParameterTransports,
+    ToolsetCallToolParams,
+    ToolsetGetToolsParams,
+    WorkspaceCall,
+    WorkspaceCallParams,
+    revalidate_function_call,
+)
+from pydantic_ai.exceptions import (
+    FallbackExceptionGroup,
+    ModelAPIError,
+    ModelHTTPError,
+    ModelQuotaExceededError,
+    ModelRequestRejectedError,
+    ModelRequestTimeout,
+    UnexpectedModelBehavior,
+    UserError,
+)
+from pydantic_ai.messages import AgentStreamEvent, ModelMessage, ModelResponse
+from pydantic_ai.models import Model, ModelRequestContext, ModelRequestParameters
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import RunContext, ToolDefinition
+from pydantic_ai.toolsets import AbstractToolset, DynamicToolset, FunctionToolset
+from pydantic_ai.workspaces import WorkspaceRef
+from pydantic_core import PydanticSerializationError
+
+from hourglass import activity
+from hourglass.errors import ActivityError, ApplicationError, UsageError
+
+P = TypeVar("P")
+
+
+class Messages(RootModel[list[ModelMessage]]):
+    """A conversation as an argument or result of a workflow: `Messages(result.all_messages())`; the list is its `root`."""
+
+    root: list[ModelMessage] = field(default_factory=list)
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+_ANY = ConfigDict(arbitrary_types_allowed=True)
+
+
+@with_config(_ANY)
+@dataclass(kw_only=True)
+class _Request:
+    """What every activity of an agent is given."""
+
+    context: dict[str, Any] | None = None
+    deps: Any = None
+
+
+@with_config(_ANY)
+@dataclass(kw_only=True)
+class _ModelRequest(_Request):
+    model_id: str | None
+    messages: list[ModelMessage]
+    # Not `ModelSettings`: a provider's own settings would be dropped.
+    settings: dict[str, Any] | None
+    parameters: ModelRequestParameters
+
+
+@with_config(_ANY)
+@dataclass(kw_only=True)
+class _Compaction(_ModelRequest):
+    streaming: bool
+    instructions: str | None
+
+
+@with_config(_ANY)
+@dataclass(kw_only=True)
+class _Cancellation(_Request):
+    model_id: str | None
+    response: ModelResponse
+
+
+@with_config(_ANY)
+@dataclass(kw_only=True)
+class _Event(_Request):
+    event: AgentStreamEvent
+
+
+@with_config(_ANY)
+@dataclass(kw_only=True)
+class _Operation(_Request):
+    model_id: str | None
+    arguments: dict[str, Any]
+
+
+@with_config(_ANY)
+@dataclass(kw_only=True)
+class _Workspace(_Request):
+    call: WorkspaceCall
+    ref: WorkspaceRef | None
+
+
+@with_config(_ANY)
+@dataclass(kw_only=True)
+class _ToolCall(_Request):
+    name: str
+    arguments: dict[str, Any]
+    definition: ToolDefinition | None
+    original_name: str | None = None
+
+
+class _Transport(ParameterTransport[P, dict[str, Any]], Generic[P]):
+    """A request there and back: `pack` and `unpack` do what is its own, context and dependencies are everyone's."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        kind: type[Any],
+        pack: Callable[[P], dict[str, Any]],
+        unpack: Callable[[Any, RunContext[Any]], P],
+        context_of: Callable[[P], RunContext[Any] | None],
+    ) -> None:
+        self._wire = wire
+        self._kind: TypeAdapter[Any] = TypeAdapter(kind)
+        self._make = kind
+        self._pack = pack
+        self._unpack = unpack
+        self._context_of = context_of
+
+    def dump(self, params: P) -> dict[str, Any]:
+        """As JSON."""
+        ctx = self._context_of(params)
+        fields = self._pack(params)
+        if ctx is not None:
+            fields["context"] = self._wire.context_type.serialize_run_context(ctx)
+            fields["deps"] = self._wire.dump_deps(ctx.deps)
+        try:
+            dumped: dict[str, Any] = self._kind.dump_python(self._make(**fields), mode="json")
+        except (PydanticSerializationError, ValueError) as error:
+            raise UsageError(
+                f"agent {self._wire.name}: what it asks for cannot be written as JSON: {error}. Besides deps that is the "
+                f"model's settings, and metadata of runs and tools"
+            ) from error
+        return dumped
+
+    def load(self, payload: dict[str, Any], *, runtime: object) -> P:
+        """From JSON, in the activity."""
+        request = self._kind.validate_python(payload)
+        ctx: Any = None
+        if request.context is not None:
+            ctx = self._wire.context_type.restore(
+                request.context,
+                deps=self._wire.load_deps(request.deps),
+                agent=self._wire.agent,
+                engine_spec=self._wire.spec,
+            )
+        return self._unpack(request, ctx)
+
+
+class Wire(ParameterTransports):
+    """How each kind of request of one agent travels."""
+
+    def __init__(
+        self,
+        name: str,
+        agent: Any,
+        spec: DurabilityEngineSpec,
+        context_type: type[DurableRunContext[Any]],
+    ) -> None:
+        self.name = name
+        self.agent = agent
+        self.spec = spec
+        self.context_type = context_type
+        self._deps_type: Any = agent.deps_type
+        self._deps: TypeAdapter[Any] | None = None
+
+    # --- dependencies -------------------------------------------------------------------------------------------------
+
+    def _deps_adapter(self) -> TypeAdapter[Any]:
+        if self._deps is None:
+            self._deps = TypeAdapter(self._deps_type)
+        return self._deps
+
+    def dump_deps(self, deps: Any) -> Any:
+        """Dependencies as JSON. None stands for those that the worker has."""
+        if deps is None:
+            return None
+        try:
+            return self._deps_adapter().dump_python(deps, mode="json", warnings="none")
+        except (PydanticUserError, PydanticSerializationError) as error:
+            raise UsageError(
+                f"agent {self.name}: its deps, of type {type(deps).__qualname__}, cannot be written as JSON: {error}. Give the "
+                f"run no deps, and the worker Worker(resources=[…]) with one of that type"
+            ) from error
+
+    def load_deps(self, given: Any) -> Any:
+        """Dependencies in an activity: those that came along, or the worker's resource of their type."""
+        kind = self._deps_type
+        if given is not None:
+            return self._deps_adapter().validate_python(given)
+        if isinstance(kind, type) and kind not in (type(None), object):
+            try:
+                return activity.resource(kind)
+            except UsageError as error:
+                raise ApplicationError(
+                    f"agent {self.name} was run without deps, so they are the worker's: {error}",
+                    type="UsageError",
+                    non_retryable=True,
+                ) from error
+        return None
+
+    # --- one transport for each kind of request -----------------------------------------------------------------------
+
+    def model_request(self, result_type: object) -> ParameterTransport[ModelRequestParams, Any]:
+        """A request to the model."""
+
+        def unpack(request: _ModelRequest, ctx: RunContext[Any]) -> ModelRequestParams:
+            return ModelRequestParams(
+                request.model_id,
+                messages=request.messages,
+                model_settings=cast("ModelSettings | None", request.settings),
+                model_request_parameters=request.parameters,
+                run_context=ctx,
+            )
+
+        return _Transport(
+            self,
+            _ModelRequest,
+            lambda params: {
+                "model_id": params.model_id,
+                "messages": params.messages,
+                "settings": params.model_settings,
+                "parameters": params.model_request_parameters,
+            },
+            unpack,
+            lambda params: params.run_context,
+        )
+
+    def compact_messages(self) -> ParameterTransport[ModelCompactMessagesParams, Any]:
+        """A conversation that its provider makes shorter."""
+
+        def unpack(request: _Compaction, ctx: RunContext[Any]) -> ModelCompactMessagesParams:
+            asked = ModelRequestContext(
+                model=cast("Model[Any]", None),  # the activity puts its own here
+                messages=request.messages,
+                model_settings=cast("ModelSettings | None", request.settings),
+                model_request_parameters=request.parameters,
+            )
+            asked.model_id = request.model_id
+            asked.streaming = request.streaming
+            return ModelCompactMessagesParams(
+                request.model_id, request_context=asked, instructions=request.instructions, run_context=ctx
+            )
+
+        return _Transport(
+            self,
+            _Compaction,
+            lambda params: {
+                "model_id": params.model_id,
+                "messages": params.request_context.messages,
+                "settings": params.request_context.model_settings,
+                "parameters": params.request_context.model_request_parameters,
+                "streaming": params.request_context.streaming,
+                "instructions": params.instructions,
+            },
+            unpack,
+            lambda params: params.run_context,
+        )
+
+    def cancel_suspended_response(self) -> ParameterTransport[ModelCancelSuspendedResponseParams, Any]:
+        """A response that the provider need not finish."""
+        return _Transport(
+            self,
+            _Cancellation,
+            lambda params: {"model_id": params.model_id, "response": params.response},
+            lambda request, ctx: ModelCancelSuspendedResponseParams(
+                request.model_id, response=request.response, run_context=ctx
+            ),
+            lambda params: params.run_context,
+        )
+
+    def event_stream_handler(self) -> ParameterTransport[EventStreamHandlerParams, Any]:
+        """An event for the author's handler."""
+        return _Transport(
+            self,
+            _Event,
+            lambda params: {"event": params.event},
+            lambda request, ctx: EventStreamHandlerParams(request.event, run_context=ctx),
+            lambda params: params.run_context,
+        )
+
+    def capability_operation(
+        self, declaration: CapabilityMethodDeclaration
+    ) -> ParameterTransport[CapabilityOperationParams, Any]:
+        """A durable operation of another capability."""
+        return _Transport(
+            self,
+            _Operation,
+            lambda params: {"model_id": params.model_id, "arguments": params.arguments},
+            lambda request, ctx: CapabilityOperationParams(
+                ctx, arguments=request.arguments, model_id=request.model_id
+            ),
+            lambda params: params.run_context,
+        )
+
+    def workspace_call(self) -> ParameterTransport[WorkspaceCallParams, Any]:
+        """A call of the agent's workspace."""
+        return _Transport(
+            self,
+            _Workspace,
+            lambda params: {"call": params.call, "ref": params.ref},
+            lambda request, ctx: WorkspaceCallParams(run_context=ctx, ref=request.ref, call=request.call),
+            lambda params: params.run_context,
+        )
+
+    def function_call(self, toolset: FunctionToolset[Any]) -> ParameterTransport[ToolsetCallToolParams, Any]:
+        """A call of a function."""
+
+        def unpack(request: _ToolCall, ctx: RunContext[Any]) -> ToolsetCallToolParams:
+            assert request.definition is not None
+            try:
+                tool = toolset.tool_for_tool_def(
+                    request.definition, ctx=ctx, original_name=request.original_name
+                )
+            except KeyError as error:
+                raise ApplicationError(
+                    f"agent {self.name} of this worker has no tool {request.name!r}",
+                    type="UsageError",
+                    non_retryable=True,
+                ) from error
+            return ToolsetCallToolParams(request.name, tool_args=request.arguments, ctx=ctx, tool=tool)
+
+        return self._tool_call(unpack)
+
+    async def prepare_function_call(
+        self, toolset: FunctionToolset[Any], params: ToolsetCallToolParams
+    ) -> ToolsetCallToolParams:
+        """Give the function what its annotations say, not JSON."""
+        return await revalidate_function_call(toolset, params, engine_spec=self.spec)
+
+    def mcp_call(self, toolset: AbstractToolset[Any]) -> ParameterTransport[ToolsetCallToolParams, Any]:
+        """A call of a tool of an MCP server."""
+
+        def unpack(request: _ToolCall, ctx: RunContext[Any]) -> ToolsetCallToolParams:
+            tool = cast(Any, toolset).tool_for_tool_def(request.definition, ctx=ctx)
+            return ToolsetCallToolParams(request.name, tool_args=request.arguments, ctx=ctx, tool=tool)
+
+        return self._tool_call(unpack)
+
+    def _tool_call(
+        self, unpack: Callable[[_ToolCall, RunContext[Any]], ToolsetCallToolParams]
+    ) -> ParameterTransport[ToolsetCallToolParams, Any]:
+        return _Transport(
+            self,
+            _ToolCall,
+            lambda params: {
+                "name": params.name,
+                "arguments": params.tool_args,
+                "definition": None if params.tool is None else params.tool.tool_def,
+                "original_name": getattr(params.tool, "original_name", None),
+            },
+            unpack,
+            lambda params: params.ctx,
+        )
+
+    def get_tools(self, toolset: AbstractToolset[Any]) -> ParameterTransport[ToolsetGetToolsParams, Any]:
+        """The question which tools there are."""
+        return _Transport(
+            self,
+            _Request,
+            lambda params: {},
+            lambda request, ctx: ToolsetGetToolsParams(ctx),
+            lambda params: params.ctx,
+        )
+
+    def get_instructions(
+        self, toolset: AbstractToolset[Any]
+    ) -> ParameterTransport[ToolsetGetToolsParams, Any]:
+        """The question what a server instructs."""
+        return self.get_tools(toolset)
+
+    def dynamic_get_tools(
+        self, toolset: DynamicToolset[Any]
+    ) -> ParameterTransport[ToolsetGetToolsParams, Any]:
+        """The question which tools there are now."""
+        return self.get_tools(toolset)
+
+    def dynamic_call(
+        self, toolset: DynamicToolset[Any]
+    ) -> ParameterTransport[DynamicToolsetCallToolParams, Any]:
+        """A call of a tool of a toolset that is made for each run."""
+        return _Transport(
+            self,
+            _ToolCall,
+            lambda params: {
+                "name": params.name,
+                "arguments": params.tool_args,
+                "definition": params.tool_def,
+            },
+            lambda request, ctx: DynamicToolsetCallToolParams(
+                request.name, tool_args=request.arguments, ctx=ctx, tool_def=request.definition
+            ),
+            lambda params: params.ctx,
+        )
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+# Another attempt of the same request would end in the same way.
+_FINAL = (
+    UserError,
+    PydanticUserError,
+    PydanticSerializationError,
+    UnexpectedModelBehavior,
+    FallbackExceptionGroup,
+    ModelRequestRejectedError,
+    ModelQuotaExceededError,
+    ModelRequestTimeout,
+    ValidationError,
+)
+_PASSING = (
+    408,
+    409,
+    425,
+    429,
+)  # of the answers that blame the request, those that another attempt may not get
+_DETAIL = "pydantic_ai"
+
+
+def told(error: Exception) -> Exception:
+    """An error of an attempt, as the engine is told of it: final or not, when to try again, and what a model's error was."""
+    final = isinstance(error, _FINAL) or (
+        isinstance(error, ModelHTTPError) and error.status_code < 500 and error.status_code not in _PASSING
+    )
+    if not isinstance(error, ModelAPIError):
+        return ApplicationError(str(error), type=type(error).__name__, non_retryable=True) if final else error
+    status = error.status_code if isinstance(error, ModelHTTPError) else None
+    return ApplicationError(
+        str(error),
+        {_DETAIL: {"model": error.model_name, "status": status, "message": error.message}},
+        type=type(error).__name__.removeprefix("_HTTP"),
+        non_retryable=final,
+        next_retry_delay=error.retry_after,
+    )
+
+
+def heard(error: ActivityError) -> Exception:
+    """The error that the agent's loop is told of when an activity has failed for good: a model's own error, where it was one."""
+    cause = error.__cause__
+    detail = cause.details[0] if isinstance(cause, ApplicationError) and cause.details else None
+    said = detail.get(_DETAIL) if isinstance(detail, dict) else None
+    if not isinstance(said, dict) or cause is None:
+        return error
+    model, status, message = said.get("model"), said.get("status"), said.get("message")
+    if isinstance(status, int):
+        return ModelHTTPError(status, str(model), message)
+    return ModelAPIError(str(model), str(message))

@@ -1,0 +1,316 @@
+"""What Temporal's configuration says of connections, as objects: its TOML file, its profiles and the `TEMPORAL_…` variables.
+
+    profile = ClientConfigProfile.load("prod")
+    client = Client.connect(**profile.connect_options())
+
+`Client.connect` reads the same by itself; this is for programs that look at it, or change it, first. Secrets are in no repr.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self, TypeAlias, TypedDict
+
+from hourglass._contract.transport import TLSConfig
+from hourglass._runtime.targets import (
+    ConnectionTexts,
+    configuration_file,
+    profile_texts,
+    profiles_in,
+    read_toml,
+    texts_from_environment,
+)
+from hourglass.errors import TargetError
+
+__all__ = [
+    "ClientConfig",
+    "ClientConfigProfile",
+    "ClientConfigProfileDict",
+    "ClientConfigTLS",
+    "ClientConfigTLSDict",
+    "ConnectOptions",
+    "DataSource",
+]
+
+DataSource: TypeAlias = Path | str | bytes
+"""A file's path, or its content."""
+
+_Certificate: TypeAlias = Literal["server_ca_cert", "client_cert", "client_key"]
+
+
+class ClientConfigTLSDict(TypedDict, total=False):
+    """What a profile says of TLS, as a dictionary: each certificate is `{"path": …}` or `{"data": …}`."""
+
+    disabled: bool | None
+    server_name: str
+    server_ca_cert: Mapping[str, str]
+    client_cert: Mapping[str, str]
+    client_key: Mapping[str, str]
+
+
+class ClientConfigProfileDict(TypedDict, total=False):
+    """What a profile says, as a dictionary."""
+
+    address: str
+    namespace: str
+    api_key: str
+    tls: ClientConfigTLSDict
+    grpc_meta: Mapping[str, str]
+
+
+class ConnectOptions(TypedDict, total=False):
+    """What `Client.connect` is given."""
+
+    target: str
+    namespace: str
+    api_key: str
+    tls: bool | TLSConfig
+    rpc_metadata: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class ClientConfigTLS:
+    """What a profile says of TLS. Certificates are read when they are needed."""
+
+    disabled: bool | None = None
+    """True: no TLS; False: TLS; None: nothing is said."""
+    server_name: str | None = None
+    """The name that the server's certificate must carry."""
+    server_root_ca_cert: DataSource | None = field(default=None, repr=False)
+    client_cert: DataSource | None = field(default=None, repr=False)
+    client_private_key: DataSource | None = field(default=None, repr=False)
+
+    def to_connect_tls_config(self) -> bool | TLSConfig:
+        """What `Client.connect(tls=…)` is given; reads the files."""
+        if self.disabled:
+            return False
+        return TLSConfig(
+            server_root_ca_cert=_content(self.server_root_ca_cert),
+            domain=self.server_name,
+            client_cert=_content(self.client_cert),
+            client_private_key=_content(self.client_private_key),
+        )
+
+    def to_dict(self) -> ClientConfigTLSDict:
+        """As a dictionary, for a TOML file."""
+        found: ClientConfigTLSDict = {}
+        if self.disabled is not None:
+            found["disabled"] = self.disabled
+        if self.server_name is not None:
+            found["server_name"] = self.server_name
+        sources: dict[_Certificate, DataSource | None] = {
+            "server_ca_cert": self.server_root_ca_cert,
+            "client_cert": self.client_cert,
+            "client_key": self.client_private_key,
+        }
+        for name, source in sources.items():
+            if source is not None:
+                found[name] = _source_dict(source)
+        return found
+
+    @classmethod
+    def from_dict(cls, d: ClientConfigTLSDict | None) -> Self | None:
+        """From a dictionary; None for one that says nothing."""
+        if not d:
+            return None
+        return cls(
+            disabled=d.get("disabled"),
+            server_name=d.get("server_name"),
+            server_root_ca_cert=_source(d.get("server_ca_cert")),
+            client_cert=_source(d.get("client_cert")),
+            client_private_key=_source(d.get("client_key")),
+        )
+
+
+@dataclass(frozen=True)
+class ClientConfigProfile:
+    """What is said of one connection: by a profile, with what the environment says in its place."""
+
+    address: str | None = None
+    namespace: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    tls: ClientConfigTLS | None = None
+    grpc_meta: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def load(
+        cls,
+        profile: str | None = None,
+        *,
+        config_source: DataSource | None = None,
+        disable_file: bool = False,
+        disable_env: bool = False,
+        config_file_strict: bool = False,
+        override_env_vars: Mapping[str, str] | None = None,
+    ) -> Self:
+        """What the file says of a profile (the one that `TEMPORAL_PROFILE` names, or `default`), and the environment instead.
+
+        `config_source` is a path or a file's content, in place of Temporal's own file; `override_env_vars` stand in
+        place of the environment. A profile that is named must exist. `HOURGLASS_TARGET`, where it is set and no
+        profile or file is named, says all: Temporal's variables are for Temporal's address.
+        """
+        environ = _environ(disable_env, override_env_vars)
+        if profile is None and config_source is None and environ.get("HOURGLASS_TARGET"):
+            return cls(address=environ["HOURGLASS_TARGET"])
+        named = profile or environ.get("TEMPORAL_PROFILE")
+        texts = ConnectionTexts()
+        if config_source is not None or not disable_file:
+            found, path = _profiles(config_source, environ, config_file_strict, must_exist=bool(named))
+            if named and named not in found:
+                known = ", ".join(sorted(found)) or "none"
+                raise TargetError(f"{path} has no profile {named!r} (it has: {known})")
+            name = named or "default"
+            texts = profile_texts(name, found.get(name, {}), path, strict=config_file_strict)
+        said = texts_from_environment(environ)
+        return cls._of(
+            ConnectionTexts(
+                texts={**texts.texts, **said.texts},
+                tls=texts.tls if said.tls is None else {**(texts.tls or {}), **said.tls},
+                tls_disabled=texts.tls_disabled if said.tls_disabled is None else said.tls_disabled,
+                metadata={**texts.metadata, **said.metadata},
+            )
+        )
+
+    @classmethod
+    def _of(cls, said: ConnectionTexts) -> Self:
+        tls = None
+        if said.tls is not None or said.tls_disabled is not None:
+            texts = said.tls or {}
+            tls = ClientConfigTLS(
+                disabled=said.tls_disabled,
+                server_name=texts.get("server_name"),
+                server_root_ca_cert=_written(texts, "server_ca_cert"),
+                client_cert=_written(texts, "client_cert"),
+                client_private_key=_written(texts, "client_key"),
+            )
+        return cls(**said.texts, tls=tls, grpc_meta=said.metadata)
+
+    def connect_options(self) -> ConnectOptions:
+        """What `Client.connect` is given; reads the certificates. An API key alone means TLS."""
+        found: ConnectOptions = {}
+        if self.address:
+            found["target"] = self.address
+        if self.namespace is not None:
+            found["namespace"] = self.namespace
+        if self.api_key is not None:
+            found["api_key"] = self.api_key
+            found["tls"] = True
+        if self.tls is not None:
+            found["tls"] = self.tls.to_connect_tls_config()
+        if self.grpc_meta:
+            found["rpc_metadata"] = self.grpc_meta
+        return found
+
+    def to_dict(self) -> ClientConfigProfileDict:
+        """As a dictionary, for a TOML file."""
+        found: ClientConfigProfileDict = {}
+        if self.address is not None:
+            found["address"] = self.address
+        if self.namespace is not None:
+            found["namespace"] = self.namespace
+        if self.api_key is not None:
+            found["api_key"] = self.api_key
+        if self.tls is not None and (tls := self.tls.to_dict()):
+            found["tls"] = tls
+        if self.grpc_meta:
+            found["grpc_meta"] = self.grpc_meta
+        return found
+
+    @classmethod
+    def from_dict(cls, d: ClientConfigProfileDict) -> Self:
+        """From a dictionary."""
+        return cls(
+            address=d.get("address"),
+            namespace=d.get("namespace"),
+            api_key=d.get("api_key"),
+            tls=ClientConfigTLS.from_dict(d.get("tls")),
+            grpc_meta=d.get("grpc_meta") or {},
+        )
+
+
+@dataclass
+class ClientConfig:
+    """All profiles of a configuration, by name."""
+
+    profiles: Mapping[str, ClientConfigProfile]
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        config_source: DataSource | None = None,
+        config_file_strict: bool = False,
+        override_env_vars: Mapping[str, str] | None = None,
+    ) -> Self:
+        """What the file says; of the environment only `TEMPORAL_CONFIG_FILE` counts. No file: no profiles."""
+        environ = _environ(False, override_env_vars)
+        found, path = _profiles(config_source, environ, config_file_strict, must_exist=False)
+        texts = {
+            name: profile_texts(name, each, path, strict=config_file_strict) for name, each in found.items()
+        }
+        return cls({name: ClientConfigProfile._of(each) for name, each in texts.items()})
+
+    def to_dict(self) -> dict[str, ClientConfigProfileDict]:
+        """As a dictionary, for a TOML file."""
+        return {name: profile.to_dict() for name, profile in self.profiles.items()}
+
+    @classmethod
+    def from_dict(cls, d: Mapping[str, ClientConfigProfileDict]) -> Self:
+        """From a dictionary."""
+        return cls({name: ClientConfigProfile.from_dict(each) for name, each in d.items()})
+
+
+def _environ(disabled: bool, given: Mapping[str, str] | None) -> Mapping[str, str]:
+    if disabled:
+        return {}
+    return os.environ if given is None else given
+
+
+def _profiles(
+    source: DataSource | None, environ: Mapping[str, str], strict: bool, *, must_exist: bool
+) -> tuple[Mapping[str, Any], Path]:
+    path = source if isinstance(source, Path) else configuration_file(environ)
+    content: dict[str, Any]
+    if isinstance(source, (str, bytes)):
+        path = Path("the configuration")
+        try:
+            content = tomllib.loads(source if isinstance(source, str) else source.decode())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise TargetError(f"the configuration is no valid TOML: {error}") from None
+    elif source is None and not must_exist and not path.exists():
+        content = {}
+    else:
+        content = read_toml(path)
+    return profiles_in(content, path, strict=strict), path
+
+
+def _written(texts: Mapping[str, str], name: str) -> DataSource | None:
+    path, data = texts.get(f"{name}_path"), texts.get(f"{name}_data")
+    if path is not None and data is not None:
+        raise TargetError(f"{name} is given both as a path and as data; one of them must go")
+    return data if path is None else Path(path)
+
+
+def _content(source: DataSource | None) -> bytes | None:
+    if isinstance(source, Path):
+        try:
+            return source.read_bytes()
+        except OSError as error:
+            raise TargetError(f"cannot read {source}: {error.strerror}") from None
+    return source.encode() if isinstance(source, str) else source
+
+
+def _source(said: Mapping[str, str] | None) -> DataSource | None:
+    if not said:
+        return None
+    return said["data"] if "data" in said else Path(said["path"]) if "path" in said else None
+
+
+def _source_dict(source: DataSource) -> Mapping[str, str]:
+    if isinstance(source, Path):
+        return {"path": str(source)}
+    return {"data": source if isinstance(source, str) else source.decode()}

@@ -1,0 +1,109 @@
+"""Temporal's configuration as objects says what temporalio's says of the same file and environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import temporalio.envconfig as theirs
+
+from hourglass import envconfig as ours
+from hourglass.aio import envconfig as aio
+from hourglass.client import TLSConfig
+from hourglass.errors import TargetError
+
+FILE = """
+[profile.default]
+address = "default:7233"
+namespace = "d"
+
+[profile.prod]
+address = "prod:7233"
+api_key = "sesame-1"
+[profile.prod.tls]
+server_name = "other"
+server_ca_cert_data = "CA"
+[profile.prod.grpc_meta]
+Some_Header = "v"
+
+[profile.plain]
+address = "plain:7233"
+[profile.plain.tls]
+disabled = true
+"""
+ENVIRONMENTS: tuple[dict[str, str], ...] = (
+    {},
+    {"TEMPORAL_PROFILE": "prod"},
+    {"TEMPORAL_ADDRESS": "env:1", "TEMPORAL_NAMESPACE": "n", "TEMPORAL_API_KEY": "sesame-2"},
+    {"TEMPORAL_PROFILE": "plain", "TEMPORAL_GRPC_META_X_Y": "z"},
+    {"TEMPORAL_TLS_SERVER_NAME": "named", "TEMPORAL_TLS": "true"},
+    {"TEMPORAL_PROFILE": "prod", "TEMPORAL_TLS": "false"},
+)
+
+
+def said(found: Any) -> dict[str, Any]:
+    """What a connection is given, with certificates as they are."""
+    tls = found.get("tls")
+    if tls is not None and not isinstance(tls, bool):
+        found = {**found, "tls": (tls.domain, tls.server_root_ca_cert, tls.client_cert)}
+    return dict(found)
+
+
+@pytest.mark.parametrize("environ", ENVIRONMENTS, ids=lambda each: ",".join(each) or "none")
+def test_the_same_as_theirs(environ: dict[str, str]) -> None:
+    """Profiles, the environment over them, TLS and headers."""
+    options: Any = {"config_source": FILE, "override_env_vars": environ}
+    their, our = theirs.ClientConfigProfile.load(**options), aio.ClientConfigProfile.load(**options)
+    assert said(our.to_client_connect_config()) == said(their.to_client_connect_config())
+    assert our.to_dict() == their.to_dict()
+    assert aio.ClientConfigProfile.from_dict(our.to_dict()) == our
+    assert said(ours.ClientConfigProfile.load(**options).connect_options()).get("target") == our.address
+
+
+def test_all_profiles(tmp_path: Path) -> None:
+    """A file by its path, and by the variable that names it; without one there are no profiles."""
+    path = tmp_path / "temporal.toml"
+    path.write_text(FILE)
+    found = ours.ClientConfig.load(config_source=path)
+    assert set(found.profiles) == {"default", "prod", "plain"}
+    assert found == ours.ClientConfig.load(override_env_vars={"TEMPORAL_CONFIG_FILE": str(path)})
+    assert found.to_dict() == theirs.ClientConfig.load(config_source=path).to_dict()
+    assert ours.ClientConfig.from_dict(found.to_dict()) == found
+    assert ours.ClientConfig.load(override_env_vars={"HOME": str(tmp_path)}).profiles == {}
+    assert "sesame" not in repr(found)
+
+
+def test_certificates_are_read_when_needed(tmp_path: Path) -> None:
+    """A profile that names files can be looked at without them."""
+    path = tmp_path / "ca.pem"
+    profile = ours.ClientConfigProfile(address="h:1", tls=ours.ClientConfigTLS(server_root_ca_cert=path))
+    with pytest.raises(TargetError, match="cannot read"):
+        profile.connect_options()
+    path.write_bytes(b"CA")
+    assert profile.connect_options()["tls"] == TLSConfig(server_root_ca_cert=b"CA")
+
+
+def test_our_own_variable() -> None:
+    """`HOURGLASS_TARGET` says all, and Temporal's key does not go to another address."""
+    environ = {"HOURGLASS_TARGET": "local:x.db", "TEMPORAL_API_KEY": "sesame"}
+    assert ours.ClientConfigProfile.load(override_env_vars=environ).connect_options() == {
+        "target": "local:x.db"
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"profile": "none", "config_source": FILE}, "has no profile 'none'"),
+        ({"config_source": "a ="}, "no valid TOML"),
+        ({"config_source": Path("/nowhere.toml")}, "no configuration file"),
+        ({"config_source": "[profile.default]\nadress = 'x'", "config_file_strict": True}, "no adress"),
+        ({"config_source": "[profile.default.tls]\nname = 'x'", "config_file_strict": True}, "no name"),
+        ({"config_source": "other = 1", "config_file_strict": True}, "no other"),
+    ],
+)
+def test_what_cannot_be(options: dict[str, Any], words: str) -> None:
+    """Wrong files and names are said to be wrong."""
+    with pytest.raises(TargetError, match=words):
+        ours.ClientConfigProfile.load(**options, override_env_vars={})

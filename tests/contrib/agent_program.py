@@ -1,0 +1,115 @@
+"""A program in which an agent of each library works, and which kills itself in the middle of what they do; run by `test_agents`.
+
+    python agent_program.py FILE LOG MARKS
+
+When both agents are in the middle of the same thing, a model call or a tool call, for the first time, the process dies. LOG has a
+line for each beginning and each end. It prints the answers when both have answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from agents import Agent as OpenAIAgent
+from agents import function_tool
+from agents.testing import ModelStep, ScriptedModel, assistant_message, function_call
+from pydantic_ai import Agent
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+from hourglass import Client, RetryPolicy, Worker, workflow
+from hourglass.activity import ActivityOptions
+from hourglass.contrib.openai_agents import DurableRunner
+from hourglass.contrib.pydantic_ai import HourglassDurability
+
+LIBRARIES = ("pydantic", "openai")
+OPTIONS: ActivityOptions = {
+    "start_to_close_timeout": 4,
+    "heartbeat_timeout": None,
+    "retry_policy": RetryPolicy(initial_interval=0.01, maximum_interval=0.1),
+}
+
+
+def note(line: str) -> None:
+    descriptor = os.open(sys.argv[2], os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+    os.write(descriptor, f"{line}\n".encode())
+    os.close(descriptor)
+
+
+async def do(what: str, library: str) -> None:
+    """Begin something; the first time, die with the other library in the middle of the same."""
+    note(f"{library} {what} begins")
+    marks = Path(sys.argv[3])
+    if not (marks / what).exists():
+        (marks / f"{library} {what}").touch()
+        while not all((marks / f"{each} {what}").exists() for each in LIBRARIES):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        (marks / what).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    note(f"{library} {what} ends")
+
+
+async def pydantic_model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    await do("model", "pydantic")
+    told = [part for part in messages[-1].parts if isinstance(part, ToolReturnPart)]
+    return ModelResponse(
+        parts=[TextPart(str(told[0].content))] if told else [ToolCallPart("charge", {"cents": 5})]
+    )
+
+
+durability = HourglassDurability(options=OPTIONS)
+agent = Agent(FunctionModel(pydantic_model), name="cashier", capabilities=[durability])
+
+
+@agent.tool_plain
+async def charge(cents: int) -> str:
+    await do("tool", "pydantic")
+    return f"charged {cents}"
+
+
+async def openai_model(call: Any) -> Any:
+    await do("model", "openai")
+    items = [] if isinstance(call.input, str) else call.input
+    told = [each["output"] for each in items if each.get("type") == "function_call_output"]
+    return [assistant_message(told[0])] if told else [function_call("debit", {"cents": 5}, call_id="c1")]
+
+
+@function_tool
+async def debit(cents: int) -> str:
+    await do("tool", "openai")
+    return f"charged {cents}"
+
+
+runner = DurableRunner(
+    OpenAIAgent(name="clerk", model=ScriptedModel([ModelStep.respond(openai_model)] * 9), tools=[debit]),
+    options=OPTIONS,
+    tool_options={"debit": OPTIONS},
+)
+
+
+@workflow.defn
+def by_pydantic() -> str:
+    return workflow.run_async(agent.run("charge me")).output
+
+
+@workflow.defn
+def by_openai() -> str:
+    return str(runner.run_sync("charge me").final_output)
+
+
+if __name__ == "__main__":
+    with (
+        Client.connect(f"local:{sys.argv[1]}") as client,
+        Worker(client, workflows=[by_pydantic, by_openai], activities=[durability, runner]),
+    ):
+        handles = [
+            client.start_workflow(each, id=each.__name__, request_id=each.__name__)
+            for each in (by_pydantic, by_openai)
+        ]
+        for handle in handles:
+            print(handle.result())

@@ -1,0 +1,39 @@
+"""A server of the Model Context Protocol, over its standard input and output, with nothing but the standard library, so that it
+starts at once: `python mcp_stdio.py LOG`. Each call of its one tool is a line in the file LOG.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+
+def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
+    if method == "initialize":
+        return {
+            "protocolVersion": params["protocolVersion"],
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "shop", "version": "1"},
+        }
+    if method == "tools/list":
+        schema = {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"]}
+        return {"tools": [{"name": "price", "description": "What an item costs.", "inputSchema": schema}]}
+    if method == "tools/call":
+        with open(sys.argv[1], "a") as log:
+            log.write(f"{params['arguments']['item']}\n")
+        return {"content": [{"type": "text", "text": "3 crowns"}], "isError": False}
+    return {}
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if "id" not in asked:
+            continue
+        reply: dict[str, Any] = {"jsonrpc": "2.0", "id": asked["id"]}
+        if asked["method"] in ("initialize", "tools/list", "tools/call", "ping"):
+            reply["result"] = answer(asked["method"], asked.get("params") or {})
+        else:
+            reply["error"] = {"code": -32601, "message": "no such method"}
+        print(json.dumps(reply), flush=True)

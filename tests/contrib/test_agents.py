@@ -1,0 +1,113 @@
+"""What both bridges to agents keep: nothing twice when the process is killed in the middle, one request for each attempt."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from agents import Agent as OpenAIAgent
+from agents import OpenAIChatCompletionsModel
+from openai import AsyncOpenAI
+from pydantic_ai import Agent
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from hourglass import Client, RetryPolicy, Worker, workflow
+from hourglass.contrib.openai_agents import DurableRunner
+from hourglass.contrib.pydantic_ai import HourglassDurability
+
+
+def test_a_process_killed_in_the_middle_of_a_model_call_and_of_a_tool_call(tmp_path: Path) -> None:
+    """What was in the middle is done again, and nothing else: no answer that was paid for is asked for twice."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    program = Path(__file__).with_name("agent_program.py")
+    command = [sys.executable, str(program), str(tmp_path / "agents.db"), str(tmp_path / "log"), str(marks)]
+    deaths = 0
+    while (ended := subprocess.run(command, capture_output=True, text=True, timeout=240)).returncode:
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        deaths += 1
+    assert deaths == 2
+    assert ended.stdout.splitlines() == ["charged 5", "charged 5"]
+    expected = {"model begins": 3, "model ends": 2, "tool begins": 2, "tool ends": 1}
+    counted = Counter((tmp_path / "log").read_text().splitlines())
+    assert counted == {
+        f"{library} {what}": times for library in ("pydantic", "openai") for what, times in expected.items()
+    }
+
+
+class Provider(BaseHTTPRequestHandler):
+    """Is busy for the first two requests of each path, then answers."""
+
+    protocol_version = "HTTP/1.1"
+    asked: Counter[str] = Counter()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        Provider.asked[self.path] += 1
+        busy = Provider.asked[self.path] <= 2
+        message = {"role": "assistant", "content": "fine"}
+        answer = {
+            "id": "1",
+            "object": "chat.completion",
+            "created": 1,
+            "model": "m",
+            "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+            "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+        }
+        body = json.dumps({"error": {"message": "busy"}} if busy else answer).encode()
+        self.send_response(503 if busy else 200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def provider() -> Iterator[str]:
+    Provider.asked.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Provider) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_one_request_for_each_attempt(provider: str) -> None:
+    """Clients of models retry by themselves elsewhere; here two refusals and an answer are three requests, not nine."""
+    quick = RetryPolicy(initial_interval=0.01, maximum_interval=0.02)
+    durability = HourglassDurability(options={"retry_policy": quick})
+    clients = [AsyncOpenAI(base_url=f"{provider}/{each}", api_key="none") for each in ("pydantic", "openai")]
+    assert [each.max_retries for each in clients] == [2, 2]
+    agent = Agent(
+        OpenAIChatModel("m", provider=OpenAIProvider(openai_client=clients[0])),
+        name="pydantic-on-wire",
+        capabilities=[durability],
+    )
+    runner = DurableRunner(
+        OpenAIAgent(name="openai-on-wire", model=OpenAIChatCompletionsModel("m", clients[1])),
+        options={"retry_policy": quick},
+    )
+
+    @workflow.defn
+    def both() -> list[str]:
+        return [workflow.run_async(agent.run("well?")).output, str(runner.run_sync("well?").final_output)]
+
+    with (
+        Client.connect("local:") as client,
+        Worker(client, workflows=[both], activities=[durability, runner]),
+    ):
+        assert client.execute_workflow(both) == ["fine", "fine"]
+    assert Provider.asked == {"/pydantic/chat/completions": 3, "/openai/chat/completions": 3}

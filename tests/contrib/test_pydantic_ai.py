@@ -1,0 +1,489 @@
+"""Agents of Pydantic AI in workflows: what they do is done once each, survives, waits, streams, and goes on as new."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic_ai import (
+    Agent,
+    DeferredToolRequests,
+    DeferredToolResults,
+    ModelRetry,
+    RunContext,
+    UsageLimits,
+)
+from pydantic_ai.exceptions import ModelHTTPError, UserError
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelResponse,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ToolCallPart,
+    ToolReturnPart,
+)
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.test import TestModel
+
+from hourglass import Client, Replayer, RetryPolicy, Worker, workflow
+from hourglass.contrib.pydantic_ai import HourglassDurability, Messages
+from hourglass.errors import UsageError, WorkflowFailedError
+from hourglass.progress import Progress
+from hourglass.testing import DevServer, Environment
+
+QUICK = RetryPolicy(initial_interval=0.01, maximum_interval=0.02)
+
+done: Counter[str] = Counter()
+"""What models and tools were asked, counted where they are."""
+_lock = threading.Lock()
+
+
+def count(what: str) -> int:
+    with _lock:
+        done[what] += 1
+        return done[what]
+
+
+@pytest.fixture(autouse=True)
+def nothing_done_yet() -> None:
+    done.clear()
+
+
+def last(messages: list[ModelMessage]) -> list[Any]:
+    return list(messages[-1].parts)
+
+
+def weatherman(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    """Asks for the weather of two cities, then tells it."""
+    count("model")
+    told = [part for part in last(messages) if isinstance(part, ToolReturnPart)]
+    if not told:
+        return ModelResponse(
+            parts=[ToolCallPart("weather", {"city": city}, tool_call_id=city) for city in ("Oslo", "Rome")]
+        )
+    return ModelResponse(parts=[TextPart("; ".join(str(part.content) for part in told))])
+
+
+weather_durability = HourglassDurability(options={"retry_policy": QUICK})
+forecaster = Agent(FunctionModel(weatherman), name="forecaster", capabilities=[weather_durability])
+
+
+@forecaster.tool_plain(metadata={"hourglass": {"start_to_close_timeout": 77}})
+def weather(city: str) -> str:
+    """A plain function: it runs in a thread, and may block."""
+    count(f"weather {city}")
+    return f"sun in {city}"
+
+
+@workflow.defn
+def forecast(question: str) -> str:
+    return workflow.run_async(forecaster.run(question)).output
+
+
+@workflow.defn
+async def forecast_async(question: str) -> str:
+    return (await forecaster.run(question)).output
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with Client.connect("local:") as connected:
+        yield connected
+
+
+def scheduled(handle: Any) -> list[dict[str, Any]]:
+    return [
+        each["activityTaskScheduledEventAttributes"]
+        for each in handle.history().events
+        if "activityTaskScheduledEventAttributes" in each
+    ]
+
+
+@pytest.mark.parametrize("which", [forecast, forecast_async], ids=["plain", "async"])
+def test_requests_and_tools_are_activities(which: Any, client: Client) -> None:
+    """Each request to the model and each tool is an activity with its own options, called once although all is executed twice."""
+    with Worker(client, which.__name__, workflows=[which], activities=[weather_durability], watch="error"):
+        handle = client.start_workflow(which, "Oslo or Rome?", task_queue=which.__name__)
+        assert handle.result() == "sun in Oslo; sun in Rome"
+    assert done == {"model": 2, "weather Oslo": 1, "weather Rome": 1}
+    asked = scheduled(handle)
+    assert [each["activityType"]["name"].rpartition("__")[2] for each in asked] == [
+        "model.request",
+        "<agent>.call_tool",
+        "<agent>.call_tool",
+        "model.request",
+    ]
+    assert [each["startToCloseTimeout"] for each in asked] == ["600s", "77s", "77s", "600s"]
+    with Replayer(workflows=[which]) as replayer:
+        replayer.replay(handle.history())
+
+
+@pytest.mark.server
+def test_on_a_server(quick_server: DevServer) -> None:
+    """The same on Temporal, and its history replays there and here."""
+    with (
+        Client.connect(quick_server.target) as client,
+        Worker(client, "agents", workflows=[forecast], activities=[weather_durability]),
+    ):
+        handle = client.start_workflow(forecast, "Oslo or Rome?", task_queue="agents")
+        assert handle.result() == "sun in Oslo; sun in Rome"
+        assert done == {"model": 2, "weather Oslo": 1, "weather Rome": 1}
+        with Replayer(workflows=[forecast]) as replayer:
+            replayer.replay(handle.history())
+
+
+# --- retries ----------------------------------------------------------------------------------------------------------
+
+
+def moody(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    """Busy twice, then answers; refuses for good what it is asked to."""
+    if "refused" in str(last(messages)[-1].content):
+        count("refused")
+        raise ModelHTTPError(400, "moody", {"error": "no"})
+    if count("busy") < 3:
+        raise ModelHTTPError(503, "moody", {"error": "busy"})
+    returned = [part for part in last(messages) if "it is" in str(part.content)]
+    if returned:
+        return ModelResponse(parts=[TextPart(str(returned[0].content))])
+    number = sum(isinstance(each, ModelResponse) for each in messages)
+    return ModelResponse(parts=[ToolCallPart("guess", {"number": number})])
+
+
+moody_durability = HourglassDurability(options={"retry_policy": QUICK})
+guesser = Agent(FunctionModel(moody), name="guesser", retries=3, capabilities=[moody_durability])
+
+
+@guesser.tool_plain
+async def guess(number: int) -> str:
+    """Wants another number from the model once, and breaks once."""
+    count(f"guess {number}")
+    if number == 0:
+        raise ModelRetry("another one")
+    if done[f"guess {number}"] == 1:
+        raise ConnectionError("the line is broken")
+    return f"{number} it is"
+
+
+@workflow.defn
+async def guessing(what: str) -> str:
+    try:
+        return (await guesser.run(what)).output
+    except ModelHTTPError as error:
+        return f"HTTP {error.status_code}"
+
+
+def test_retries_do_not_multiply(client: Client) -> None:
+    """A busy model and a broken tool are tried again by their activities alone, a `ModelRetry` by the model, a refusal never."""
+    with Worker(client, "guesses", workflows=[guessing], activities=[moody_durability]):
+        assert client.execute_workflow(guessing, "well?", task_queue="guesses") == "1 it is"
+        # Two refusals and three answers of the model; one `ModelRetry`, one broken call and one good one.
+        assert done == {"busy": 5, "guess 0": 1, "guess 1": 2}
+        assert client.execute_workflow(guessing, "refused", task_queue="guesses") == "HTTP 400"
+        assert done["refused"] == 1
+
+
+# --- waiting, conversations, limits -----------------------------------------------------------------------------------
+
+
+def banker(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    count("model")
+    returned = [part for part in last(messages) if isinstance(part, ToolReturnPart)]
+    if returned:
+        return ModelResponse(parts=[TextPart(f"done: {returned[0].content}")])
+    return ModelResponse(parts=[ToolCallPart("pay", {"cents": 500}, tool_call_id="p1")])
+
+
+bank_durability = HourglassDurability()
+teller = Agent(
+    FunctionModel(banker),
+    name="teller",
+    output_type=[str, DeferredToolRequests],
+    capabilities=[bank_durability],
+)
+consents = workflow.Channel("consent", bool)
+
+
+@teller.tool_plain(requires_approval=True)
+def pay(cents: int) -> str:
+    count("paid")
+    return f"paid {cents}"
+
+
+@workflow.defn
+def payment(order: str) -> str:
+    """Waits for a person, if need be for days."""
+    result = workflow.run_async(teller.run(order))
+    while isinstance(result.output, DeferredToolRequests):
+        answers = DeferredToolResults(
+            approvals={call.tool_call_id: consents.receive() for call in result.output.approvals}
+        )
+        result = workflow.run_async(
+            teller.run(message_history=result.all_messages(), deferred_tool_results=answers)
+        )
+    return str(result.output)
+
+
+def test_a_person_consents_days_later() -> None:
+    """On virtual time: the tool waits for consent, and is called once when it has it, and not at all without it."""
+    with Environment(activities=[bank_durability]) as env:
+        for agreed in (True, False):
+            run = env.start_workflow(payment, "pay")
+            env.after(days=3).signal(run, consents, agreed)
+            before = env.now()
+            assert ("paid 500" in run.result()) is agreed
+            assert env.now() - before == timedelta(days=3)
+    assert done == {"model": 4, "paid": 1}
+
+
+chat_durability = HourglassDurability()
+
+
+def counting(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    return ModelResponse(parts=[TextPart(f"{sum(isinstance(each, ModelResponse) for each in messages) + 1}")])
+
+
+chatter = Agent(FunctionModel(counting), name="chatter", capabilities=[chat_durability])
+
+
+@workflow.defn
+def conversation(so_far: Messages, rounds: int) -> str:
+    result = workflow.run_async(chatter.run("and then?", message_history=so_far.root))
+    if rounds > 1:
+        workflow.continue_as_new(Messages(result.all_messages()), rounds - 1)
+    return result.output
+
+
+def test_a_conversation_continues_as_new(client: Client) -> None:
+    """What was said is the argument of the next run, as the library's own messages."""
+    with Worker(client, "chats", workflows=[conversation], activities=[chat_durability]):
+        assert client.execute_workflow(conversation, Messages(), 3, task_queue="chats") == "3"
+
+
+@workflow.defn
+async def limited(question: str) -> str:
+    return (await forecaster.run(question, usage_limits=UsageLimits(request_limit=1))).output
+
+
+def test_a_limit_fails_the_run(client: Client) -> None:
+    """A usage limit ends the run, as an error of the agent's and not as a bug of the workflow's."""
+    with (
+        Worker(client, "limits", workflows=[limited], activities=[weather_durability]),
+        pytest.raises(WorkflowFailedError) as caught,
+    ):
+        client.execute_workflow(limited, "Oslo?", task_queue="limits")
+    assert "UsageLimitExceeded" in str(caught.value)
+    assert done["model"] == 1
+
+
+# --- streaming --------------------------------------------------------------------------------------------------------
+
+
+tokens = Progress("tokens", str)
+
+
+async def show(ctx: RunContext[None], events: Any) -> None:
+    async for event in events:
+        if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
+            tokens.publish(event.part.content)
+        elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
+            tokens.publish(event.delta.content_delta)
+
+
+async def talk(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
+    count("model")
+    for piece in ("It ", "depends", "."):
+        yield piece
+
+
+async def clumsy(ctx: RunContext[None], events: Any) -> None:
+    async for _ in events:
+        raise ZeroDivisionError("a slip")
+
+
+talk_durability = HourglassDurability(event_stream_handler=show)
+talker = Agent(FunctionModel(stream_function=talk), name="talker", capabilities=[talk_durability])
+slip_durability = HourglassDurability(event_stream_handler=clumsy)
+slipper = Agent(FunctionModel(stream_function=talk), name="slipper", capabilities=[slip_durability])
+
+
+@workflow.defn
+def say(question: str) -> str:
+    return workflow.run_async(talker.run(question)).output
+
+
+@workflow.defn
+def slip(question: str) -> str:
+    return workflow.run_async(slipper.run(question)).output
+
+
+def test_tokens_are_followed_while_they_come(client: Client) -> None:
+    """What the model says is published from where it arrives; a mistake in the handler ends the run, and asks no model again."""
+    with Worker(client, "talks", workflows=[say, slip], activities=[talk_durability, slip_durability]):
+        handle = client.start_workflow(say, "Which?", task_queue="talks")
+        assert "".join(tokens.follow(handle, timeout=60)) == "It depends."
+        assert handle.result() == "It depends."
+        assert done["model"] == 1
+        with pytest.raises(WorkflowFailedError) as caught:
+            client.execute_workflow(slip, "Which?", task_queue="talks")
+        assert "ZeroDivisionError: a slip" in str(caught.value)
+        assert done["model"] == 2
+
+
+# --- other agents, dependencies, servers ------------------------------------------------------------------------------
+
+
+lead_durability = HourglassDurability()
+lead = Agent(TestModel(call_tools=["ask_forecaster"]), name="lead", capabilities=[lead_durability])
+
+
+@lead.tool_plain(metadata={"hourglass": False})
+async def ask_forecaster(question: str) -> str:
+    """In the workflow itself: another agent, whose own steps are activities."""
+    return (await forecaster.run(question)).output
+
+
+@workflow.defn
+def lead_and_follow(question: str) -> str:
+    return workflow.run_async(lead.run(question)).output
+
+
+def test_an_agent_hands_over_to_another(client: Client) -> None:
+    """A tool that runs in the workflow runs another agent, step by step."""
+    with Worker(
+        client,
+        "leads",
+        workflows=[lead_and_follow],
+        activities=[lead_durability, weather_durability],
+    ):
+        handle = client.start_workflow(lead_and_follow, "who knows?", task_queue="leads")
+        assert json.loads(handle.result()) == {"ask_forecaster": "sun in Oslo; sun in Rome"}
+    assert len(scheduled(handle)) == 6
+
+
+@dataclass
+class Customer:
+    name: str
+
+
+class Bank:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lock = threading.Lock()
+
+
+customer_durability = HourglassDurability()
+by_customer = Agent(
+    TestModel(call_tools=["whose"]),
+    name="by-customer",
+    deps_type=Customer,
+    capabilities=[customer_durability],
+)
+bank_of_worker = HourglassDurability()
+by_bank = Agent(
+    TestModel(call_tools=["which"]), name="by-bank", deps_type=Bank, capabilities=[bank_of_worker]
+)
+
+
+@by_customer.tool
+def whose(ctx: RunContext[Customer]) -> str:
+    return ctx.deps.name
+
+
+@by_bank.tool
+def which(ctx: RunContext[Bank]) -> str:
+    return ctx.deps.name
+
+
+@workflow.defn
+async def depending(how: str) -> str:
+    match how:
+        case "travels":
+            return (await by_customer.run("?", deps=Customer("ann"))).output
+        case "worker's":
+            return (await by_bank.run("?")).output
+        case _:
+            return (await by_bank.run("?", deps=Bank("here"))).output
+
+
+def test_dependencies_travel_or_are_the_workers(client: Client) -> None:
+    """Deps go along as JSON; a run without them has the worker's resource of their type; each mistake says what to do."""
+    activities = [customer_durability, bank_of_worker]
+    with Worker(client, "deps", workflows=[depending], activities=activities, resources=[Bank("ours")]):
+        assert client.execute_workflow(depending, "travels", task_queue="deps") == '{"whose":"ann"}'
+        assert client.execute_workflow(depending, "worker's", task_queue="deps") == '{"which":"ours"}'
+    with Worker(client, "none", workflows=[depending], activities=activities):
+        with pytest.raises(WorkflowFailedError, match="was run without deps, so they are the worker's"):
+            client.execute_workflow(depending, "worker's", task_queue="none")
+        handle = client.start_workflow(depending, "wrong", task_queue="none")
+        assert "cannot be written as JSON" in parked(handle)
+
+
+def parked(handle: Any) -> str:
+    """Why a run's task fails again and again; ends the run."""
+    while not (why := _failure(handle)):
+        threading.Event().wait(0.02)
+    handle.terminate()
+    return why
+
+
+def _failure(handle: Any) -> str:
+    for event in handle.history().events:
+        if "workflowTaskFailedEventAttributes" in event:
+            return str(event["workflowTaskFailedEventAttributes"]["failure"])
+    return ""
+
+
+@workflow.defn
+def blocking(question: str) -> str:
+    return forecaster.run_sync(question).output
+
+
+@workflow.defn
+async def strange(question: str) -> str:
+    return (await forecaster.run(question, model=TestModel())).output
+
+
+def test_mistakes_say_what_to_do(client: Client) -> None:
+    """run_sync in a workflow, a model that no worker can find, a durability without an agent, options that there are not."""
+    with Worker(client, "slips", workflows=[blocking, strange], activities=[weather_durability]):
+        handle = client.start_workflow(blocking, "?", task_queue="slips")
+        assert "workflow.run_async(agent.run(" in parked(handle)
+        with pytest.raises(WorkflowFailedError, match="was not registered with `HourglassDurability`"):
+            client.execute_workflow(strange, "?", task_queue="slips")
+    with pytest.raises(UsageError, match="belongs to no agent"):
+        Worker(client, "slips", activities=[HourglassDurability()])
+    with pytest.raises(UserError, match="did you mean start_to_close_timeout"):
+        HourglassDurability(options={"start_to_close": 3})  # type: ignore[typeddict-unknown-key]
+    assert forecaster.run_sync("outside of workflows it is what it was").output.startswith("sun")
+
+
+def test_calls_of_a_server_are_activities(client: Client, tmp_path: Path) -> None:
+    """The tools of an MCP server are asked for and called in activities, each once."""
+    from fastmcp.client.transports import StdioTransport
+    from pydantic_ai.mcp import MCPToolset
+
+    log = tmp_path / "calls"
+    program = str(Path(__file__).with_name("mcp_stdio.py"))
+    server = MCPToolset(StdioTransport(sys.executable, ["-S", program, str(log)]), id="shop")
+    durability = HourglassDurability()
+    buyer = Agent(TestModel(), name="buyer", toolsets=[server], capabilities=[durability])
+
+    @workflow.defn
+    def buy() -> str:
+        return workflow.run_async(buyer.run("how much?")).output
+
+    with Worker(client, "shops", workflows=[buy], activities=[durability]):
+        handle = client.start_workflow(buy, task_queue="shops")
+        assert json.loads(handle.result()) == {"price": "3 crowns"}
+    assert len(log.read_text().splitlines()) == 1
+    assert "buyer__mcp_server__shop.call_tool" in {each["activityType"]["name"] for each in scheduled(handle)}

@@ -1,0 +1,508 @@
+"""A model of the engine's transitions, a page long, against the engine itself, by random programs and crashes.
+
+The model knows what a run is: what it waits for, what it has not been told yet, what it was told and answered. It knows
+nothing of events, tables, tasks or stores. After every step the engine must have delivered to its worker exactly what the model
+expects, no more and no less, and clients must see what the model says. A crash takes the engine's process and its worker's
+memory away; what comes back is told again from the beginning, batch by batch, as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.effort import cases
+from tests.specs import made
+
+from hourglass._contract import service as s
+from hourglass._contract.handle import ActivityCancel, ActivityOk, ActivityTask, AttemptFailed
+from hourglass._embedded import VirtualClock
+from hourglass._embedded.store.memory import MemoryStore
+from hourglass._embedded.store.sqlite.store import SqliteStore
+from hourglass._embedded.store.store import NoteChange, Store
+from hourglass._engine import commands as c
+from hourglass._engine import events as e
+from hourglass._engine.specs import RetryRule
+from hourglass.errors import ServiceError, WorkflowAlreadyStartedError, WorkflowNotFoundError
+
+from .dumb_store import Disk, DumbStore
+from .memory_world import World, app_failure, settle, text
+
+T = TypeVar("T")
+
+NAMES = ("a", "b", "c")
+SECOND = 10**9
+
+News = tuple[Any, ...]
+"""Something that a run is told: what it is, and its number or name."""
+
+
+# --- the model ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Activity:
+    """One that has not ended. `due_ns` is when its next attempt may begin; 0 while a worker has one."""
+
+    most: int
+    attempt: int = 1
+    due_ns: int = 0
+    is_out: bool = False
+    was_lost: bool = False
+
+
+@dataclass
+class Batch:
+    """What a run was told at once, and what it asked for."""
+
+    news: list[News]
+    commands: tuple[c.Command, ...]
+
+
+@dataclass
+class Run:
+    """One run, as its author would think of it."""
+
+    run_id: str
+    name: str
+    status: s.WorkflowStatus = s.WorkflowStatus.RUNNING
+    news: list[News] = field(default_factory=lambda: [("started",)])
+    """What it has not been told yet."""
+    in_hand: list[News] | None = None
+    """What it was told and has not answered."""
+    past: list[Batch] = field(default_factory=list)
+    signals: list[str] = field(default_factory=list)
+    timers: dict[int, int] = field(default_factory=dict)
+    activities: dict[int, Activity] = field(default_factory=dict)
+    numbers: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self.status is s.WorkflowStatus.RUNNING
+
+    def number(self) -> int:
+        self.numbers += 1
+        return self.numbers
+
+    def close(self, status: s.WorkflowStatus) -> None:
+        self.status, self.in_hand = status, None
+        self.news, self.timers, self.activities = [], {}, {}
+
+    def lose_worker(self, now_ns: int) -> None:
+        """The process that had its task and its attempts has died."""
+        if self.in_hand is not None:
+            self.news, self.in_hand = self.in_hand + self.news, None
+        for seq, each in tuple(self.activities.items()):
+            if each.is_out:
+                self.fail(seq, now_ns, lost=True)
+
+    def fail(self, seq: int, now_ns: int, *, lost: bool = False) -> None:
+        """An attempt has failed: the next one comes after a pause that doubles; one that was lost comes as policies say, too."""
+        activity = self.activities[seq]
+        if activity.attempt >= activity.most:
+            del self.activities[seq]
+            self.news.append(("failed", seq))
+            return
+        activity.is_out, activity.was_lost = False, lost
+        activity.due_ns = now_ns + SECOND * 2 ** (activity.attempt - 1)
+        activity.attempt += 1
+
+    def time_is(self, now_ns: int) -> None:
+        for seq, due_ns in sorted(self.timers.items(), key=lambda each: (each[1], each[0])):
+            if due_ns <= now_ns:
+                del self.timers[seq]
+                self.news.append(("fired", seq))
+
+
+def news_of(event: e.Event) -> News:
+    """An event as the model has it."""
+    match event:
+        case e.RunStarted():
+            return ("started",)
+        case e.SignalReceived(name=name):
+            return ("signal", name)
+        case e.TimerFired(seq=seq):
+            return ("fired", seq)
+        case e.ActivityCompleted(seq=seq):
+            return ("completed", seq)
+        case e.ActivityFailed(seq=seq):
+            return ("failed", seq)
+        case e.CancelRequested():
+            return ("cancel",)
+    raise AssertionError(f"the model knows no {event}")
+
+
+def activity(seq: int, most: int) -> c.ScheduleActivity:
+    """One without limits of time, so that only its attempts and their pauses count."""
+    return made(
+        c.ScheduleActivity,
+        seq=seq,
+        activity_id=f"a{seq}",
+        activity_type="act",
+        start_to_close_timeout=10.0**7,
+        retry_policy=RetryRule(initial_interval=1.0, backoff_coefficient=2.0, maximum_attempts=most),
+    )
+
+
+# --- the engine beside it ---------------------------------------------------------------------------------------
+
+
+class Engines(RuleBasedStateMachine):
+    """The engine in memory, and the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.clock = VirtualClock()
+        self.runs: dict[str, Run] = {}
+        self.current: dict[str, Run] = {}
+        self.cached: set[str] = set()
+        self.replayed: dict[str, int] = {}
+        self.attempts: dict[tuple[str, int], ActivityTask] = {}
+        self.requests = 0
+        self.store = self.open_store()
+
+    def open_store(self) -> Store:
+        return MemoryStore()
+
+    def reopened(self) -> Store:
+        """The store as the next process finds it."""
+        return self.store
+
+    def go(self, body: Coroutine[Any, Any, T]) -> T:
+        async def limited() -> T:
+            async with asyncio.timeout(60):
+                return await body
+
+        return self.loop.run_until_complete(limited())
+
+    @initialize()
+    def begin(self) -> None:
+        self.world = self.go(World.new(store=self.store, clock=self.clock))
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            self.go(self.world.close())
+        self.loop.close()
+
+    @property
+    def now(self) -> int:
+        return self.clock.now_ns()
+
+    # --- what clients do ----------------------------------------------------------------------------------------
+
+    def request_id(self) -> str:
+        self.requests += 1
+        return f"r{self.requests}"
+
+    @rule(name=st.sampled_from(NAMES), again=st.booleans())
+    def start(self, name: str, again: bool) -> None:
+        """A workflow that runs is not started again, but the same request is answered as it was."""
+        running, request_id = self.current.get(name), self.request_id()
+        if running is not None and running.is_open:
+            with pytest.raises(WorkflowAlreadyStartedError) as refused:
+                self.go(self.world.start(name, request_id=request_id))
+            assert refused.value.run_id == running.run_id
+        else:
+            for _ in range(1 + again):
+                run_id = self.go(self.world.start(name, request_id=request_id)).run_id
+                self.current[name] = self.runs.setdefault(run_id, Run(run_id, name))
+            assert len([each for each in self.runs.values() if each.name == name and each.is_open]) == 1
+        self.delivered()
+
+    @rule(name=st.sampled_from(NAMES), times=st.integers(1, 2))
+    def signal(self, name: str, times: int) -> None:
+        """Heard once, however often the same request comes."""
+        run, said = self.current.get(name), f"s{self.requests}"
+        request = s.SignalWorkflow(workflow_id=name, signal_name=said, request_id=self.request_id())
+        for place in range(times):
+            if self.asked(name, request) and place == 0:
+                assert run is not None
+                run.news.append(("signal", said))
+                run.signals.append(said)
+        self.delivered()
+
+    @rule(name=st.sampled_from(NAMES))
+    def cancel(self, name: str) -> None:
+        """Asked once: a second request finds it asked, and one that comes too late has what it wants."""
+        request = s.CancelWorkflow(workflow_id=name, request_id=self.request_id())
+        if name in self.current and not self.current[name].is_open:
+            self.go(self.world.call(request))
+        elif self.asked(name, request):
+            run = self.current[name]
+            told = [news for batch in run.past for news in batch.news]
+            if ("cancel",) not in [*run.news, *(run.in_hand or []), *told]:
+                run.news.append(("cancel",))
+        self.delivered()
+
+    @rule(name=st.sampled_from(NAMES))
+    def terminate(self, name: str) -> None:
+        if self.asked(name, s.TerminateWorkflow(workflow_id=name, reason="enough")):
+            self.current[name].close(s.WorkflowStatus.TERMINATED)
+        self.delivered()
+
+    def asked(self, name: str, request: s.Request[Any]) -> bool:
+        """Whether it was taken; it must be refused if no run is open."""
+        run = self.current.get(name)
+        if run is not None and run.is_open:
+            self.go(self.world.call(request))
+            return True
+        with pytest.raises((WorkflowNotFoundError, ServiceError)):
+            self.go(self.world.call(request))
+        return False
+
+    # --- what a worker does ---------------------------------------------------------------------------------------
+
+    def in_hand(self) -> list[Run]:
+        return [run for run in self.runs.values() if run.in_hand is not None]
+
+    @precondition(lambda self: bool(self.in_hand()))
+    @rule(data=st.data())
+    def go_on(self, data: st.DataObject) -> None:
+        """A run asks for timers and activities."""
+        run = data.draw(st.sampled_from(self.in_hand()))
+        kinds = data.draw(st.lists(st.sampled_from(("timer", "activity", "drop")), max_size=3))
+        commands: list[c.Command] = []
+        for kind in kinds:
+            if kind == "drop" and run.timers:
+                seq = min(run.timers)
+                del run.timers[seq]
+                commands.append(c.CancelTimer(seq))
+            elif kind == "timer":
+                seq, seconds = run.number(), data.draw(st.integers(1, 9))
+                run.timers[seq] = self.now + seconds * SECOND
+                commands.append(c.StartTimer(seq, seconds * SECOND))
+            elif kind == "activity":
+                seq, most = run.number(), data.draw(st.integers(1, 3))
+                run.activities[seq] = Activity(most, due_ns=self.now)
+                commands.append(activity(seq, most))
+        self.answer(run, *commands)
+
+    @precondition(lambda self: bool(self.in_hand()))
+    @rule(data=st.data(), how=st.sampled_from(("complete", "fail", "continue")))
+    def end(self, data: st.DataObject, how: str) -> None:
+        """A run ends, unless it has not been told all: then its answer does not count, and it is told again."""
+        run = data.draw(st.sampled_from(self.in_hand()))
+        if run.news and how == "continue":
+            return
+        command: c.Command = {
+            "complete": c.CompleteRun(text("done")),
+            "fail": c.FailRun(app_failure("no")),
+            "continue": made(c.ContinueAsNew, workflow_type="W", task_queue="q"),
+        }[how]
+        if run.news:
+            assert run.in_hand is not None
+            run.news, run.in_hand = run.in_hand + run.news, None
+            self.go(self.world.complete(run.run_id, command))
+        else:
+            self.answer(run, command)
+            statuses = {"complete": "COMPLETED", "fail": "FAILED", "continue": "CONTINUED_AS_NEW"}
+            run.close(s.WorkflowStatus[statuses[how]])
+            if how == "continue":
+                record = self.world.engine.current(run.name)
+                assert record is not None
+                run_id = record.run.run_id
+                assert run_id not in self.runs
+                self.current[run.name] = self.runs[run_id] = Run(run_id, run.name)
+        self.delivered()
+
+    def answer(self, run: Run, *commands: c.Command) -> None:
+        assert run.in_hand is not None
+        run.past.append(Batch(run.in_hand, commands))
+        run.in_hand = None
+        self.go(self.world.complete(run.run_id, *commands))
+        if all(not isinstance(each, (c.CompleteRun, c.FailRun, c.ContinueAsNew)) for each in commands):
+            self.delivered()
+
+    @precondition(lambda self: bool(self.attempts))
+    @rule(data=st.data(), good=st.booleans())
+    def end_attempt(self, data: st.DataObject, good: bool) -> None:
+        run_id, seq = data.draw(st.sampled_from(sorted(self.attempts)))
+        token, run = self.attempts.pop((run_id, seq)).token, self.runs[run_id]
+        if good:
+            self.go(self.world.handle.complete_activity(ActivityOk(token, text("r"))))
+            del run.activities[seq]
+            run.news.append(("completed", seq))
+        else:
+            self.go(self.world.handle.complete_activity(AttemptFailed(token, app_failure("no"))))
+            run.fail(seq, self.now)
+        self.delivered()
+
+    # --- what the world does --------------------------------------------------------------------------------------
+
+    @precondition(lambda self: not self.in_hand())
+    @rule(seconds=st.integers(1, 5))
+    def time_passes(self, seconds: int) -> None:
+        """Second by second: what falls due within one is told before the next."""
+        for _ in range(seconds):
+            self.go(self._advance())
+            for run in self.runs.values():
+                run.time_is(self.now)
+            self.delivered()
+            if self.in_hand():
+                break
+
+    async def _advance(self) -> None:
+        self.clock.advance(1.0)
+
+    @rule()
+    def crash(self) -> None:
+        """The process dies, and another one opens what it left."""
+        self.go(self._crash())
+        self.cached.clear()
+        self.replayed.clear()
+        self.attempts.clear()
+        for run in self.runs.values():
+            run.lose_worker(self.now)
+        self.delivered()
+
+    async def _crash(self) -> None:
+        await settle()
+        self.world.engine.runs.stop()
+        self.world.engine._upkeep.close()
+        self.store = self.reopened()
+        self.world = await World.new(store=self.store, clock=self.clock, opened=True)
+
+    # --- whether they agree ---------------------------------------------------------------------------------------
+
+    def delivered(self) -> None:
+        """What the engine has for its worker now is what the model expects, to the last event."""
+        self.go(self._delivered())
+        for run in self.runs.values():
+            assert run.in_hand is not None or not run.news or not run.is_open, f"{run} was told nothing"
+            for seq, each in run.activities.items():
+                assert each.is_out == (each.due_ns <= self.now), f"attempt {seq} of {run}"
+
+    async def quiet(self) -> None:
+        """Until all that can happen without time has happened: an attempt is handed out when what it rests on is durable."""
+        await settle()
+        await self.store.durable(self.store.append(NoteChange(schedule_id="quiet", data=b"")))
+        await settle()
+
+    async def _delivered(self) -> None:
+        await self.quiet()
+        while (activation := self.world.handle._next_activation()) is not None:
+            await self._told(activation)
+            await self.quiet()
+        for _ in range(2):  # the first look takes an attempt, which comes when that is durable
+            while (item := self.world.handle._hand.next_item()) is not None:
+                if not isinstance(item, ActivityCancel):
+                    self._handed_out(item)
+            await self.quiet()
+
+    async def _told(self, activation: e.Activation) -> None:
+        run = self.runs.get(activation.run_id)
+        if isinstance(activation.events[0], e.RunEvicted):
+            self.cached.discard(activation.run_id)
+            self.replayed.pop(activation.run_id, None)
+            await self.world.complete(activation.run_id)
+            return
+        assert run is not None, "a run that was never started is told something"
+        assert run.is_open, "a run that has ended is told something"
+        told = [news_of(event) for event in activation.events]
+        place = self.replayed.get(run.run_id, 0)
+        if run.run_id not in self.cached and place < len(run.past):
+            assert Counter(told) == Counter(run.past[place].news), "it is told otherwise than before"
+            self.replayed[run.run_id] = place + 1
+            await self.world.complete(run.run_id, *run.past[place].commands)
+            return
+        self.cached.add(run.run_id)
+        assert run.in_hand is None, "a run is told something before it has answered"
+        assert Counter(told) == Counter(run.news)
+        assert _signals(told) == _signals(run.news), "signals come in the order in which they were sent"
+        run.in_hand, run.news = run.news, []
+
+    def _handed_out(self, item: ActivityTask) -> None:
+        run, seq = self.runs[item.run_id], int(item.activity_id.removeprefix("a"))
+        expected = run.activities[seq]
+        assert (item.attempt, expected.is_out) == (expected.attempt, False)
+        assert expected.due_ns <= self.now
+        expected.is_out = True
+        self.attempts[item.run_id, seq] = item
+
+    @invariant()
+    def clients_see_the_same(self) -> None:
+        """Status, what is pending, and the signals of the history; and lists count them so."""
+        if not hasattr(self, "world"):
+            return
+        self.attempts = {key: each for key, each in self.attempts.items() if self.runs[key[0]].is_open}
+        for run in self.runs.values():
+            seen = self.go(self.world.call(s.DescribeWorkflow(workflow_id=run.name, run_id=run.run_id)))
+            assert seen.summary.status is run.status
+            assert len(seen.pending_activities) == len(run.activities)
+        for status in (s.WorkflowStatus.RUNNING, s.WorkflowStatus.TERMINATED):
+            counted = self.go(
+                self.world.call(s.CountWorkflows(query=f"ExecutionStatus = '{status.name.title()}'"))
+            )
+            assert counted.count == len([run for run in self.runs.values() if run.status is status])
+
+
+def _signals(news: list[News]) -> list[News]:
+    return [each for each in news if each[0] == "signal"]
+
+
+class EnginesOnFile(Engines):
+    """The same over SQLite: a crash leaves what was durable, which is all that was acknowledged."""
+
+    def open_store(self) -> Store:
+        self.folder = TemporaryDirectory()
+        return self._opened()
+
+    def reopened(self) -> Store:
+        self.store.close()
+        return self._opened()
+
+    def _opened(self) -> Store:
+        store = SqliteStore.open(Path(self.folder.name) / "model.db")
+        store.patience = (
+            0.0  # else what nothing waits for would be written later, by a clock that is not virtual
+        )
+        return store
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.folder.cleanup()
+
+
+class EnginesOnDumbStore(Engines):
+    """The same over a store that knows nothing but the interface, and forgets what it has not committed."""
+
+    def open_store(self) -> Store:
+        return DumbStore(Disk())
+
+    def reopened(self) -> Store:
+        assert isinstance(self.store, DumbStore)
+        self.store.crash()
+        return DumbStore(self.store.disk)
+
+
+def _settings(usual: int, thorough: int) -> settings:
+    return settings(
+        max_examples=cases(usual, thorough),
+        stateful_step_count=30,
+        deadline=None,
+        derandomize=True,
+        report_multiple_bugs=False,
+        suppress_health_check=[
+            HealthCheck.too_slow,
+            HealthCheck.filter_too_much,
+            HealthCheck.data_too_large,
+        ],
+    )
+
+
+TestInMemory = Engines.TestCase
+TestInMemory.settings = _settings(12, 1500)
+TestOnFile = EnginesOnFile.TestCase
+TestOnFile.settings = _settings(5, 300)
+TestOnDumbStore = EnginesOnDumbStore.TestCase
+TestOnDumbStore.settings = _settings(12, 1500)
