@@ -47,7 +47,7 @@ timer_summary: ContextVar[str] = ContextVar("hourglass_timer_summary", default="
 # From Python 3.14 on a thread has one current task, and not one for each loop: where a run is executed in a task of another
 # loop, as a replay is, that one steps aside.
 _set_task: Callable[[Any, Any], Any] = (
-    asyncio.tasks._swap_current_task if sys.version_info >= (3, 14) else lambda loop, task: None
+    cast(Any, asyncio.tasks)._swap_current_task if sys.version_info >= (3, 14) else lambda loop, task: None
 )
 
 
