@@ -587,6 +587,7 @@ class TemporalConnection:
                     f"no handle on the task queue {config.task_queue!r}: {error}", status="UNKNOWN"
                 ) from None
             raise
+        handle.serve_nexus()
         return handle
 
     async def close(self) -> None:
