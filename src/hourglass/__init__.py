@@ -25,7 +25,7 @@ A path is public if and only if none of its segments begins with an underscore:
     progress      what a run publishes while it works, and how clients follow it
     interceptors  code of yours between callers and what they call; headers
     metrics       counters, gauges and histograms, as text for Prometheus
-    contrib       bridges to other libraries: OpenTelemetry
+    contrib       bridges to other libraries: OpenTelemetry, SQLAlchemy, Pydantic AI, OpenAI's agents
     replay        History, Replayer
     testing       Environment: workflows on virtual time, activities faked; and a real Temporal dev server
     converter     values to payloads and back; the codec's seam
@@ -73,7 +73,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hourglass import activity, errors, workflow
-    from hourglass._embedded.store.database import backup
+    from hourglass._embedded.store.sqlite.database import backup
     from hourglass._engine.options import RetryPolicy
     from hourglass.client import AsyncClient, Client, WorkflowHandle
     from hourglass.errors import ApplicationError
@@ -107,7 +107,7 @@ _HOMES = {
     "RetryPolicy": "hourglass._engine.options",
     "Worker": "hourglass.worker",
     "WorkflowHandle": "hourglass.client",
-    "backup": "hourglass._embedded.store.database",
+    "backup": "hourglass._embedded.store.sqlite.database",
 }
 _MAIN = frozenset(("activity", "client", "converter", "errors", "replay", "testing", "worker", "workflow"))
 _MODULES = _MAIN | {"aio", "contrib", "envconfig", "interceptors", "limits", "metrics", "progress"}

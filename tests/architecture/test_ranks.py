@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 import pytest
@@ -79,6 +80,14 @@ DOORS: dict[str, tuple[str, ...]] = {
     "pydantic_ai": ("contrib/pydantic_ai/",),
     "agents": ("contrib/openai_agents/",),
     "uvloop": ("_runtime/portal.py", "replay/_session.py"),
+    "sqlite3": ("_embedded/store/sqlite/", "_cli/doctor.py"),  # there: which version it is
+}
+
+STORE_OF_SQLITE = "hourglass._embedded.store.sqlite"
+# Who names the durable store, and why: all others of the embedded engine know `Store` alone.
+NAMES_SQLITE: dict[str, str] = {
+    "hourglass._embedded.store.memory": "lists of what is kept in memory are made by the same index",
+    "hourglass._embedded.sharing.connection": "the door: files are SQLite's unless another opener is given",
 }
 
 
@@ -99,6 +108,16 @@ def test_the_table_in_the_architecture_is_this_one() -> None:
     told = {int(rank): frozenset(re.findall(r"`(\w+)`", parts)) for rank, parts in rows}
     assert told == dict(enumerate(RANKS, 1))
     assert list(told) == sorted(told, reverse=True)
+
+
+def test_the_first_page_has_the_same_ranks() -> None:
+    """The root's docstring has every part on its map, and the ranks in one line."""
+    (root,) = [each for each in source.modules() if each.name == "hourglass"]
+    page = ast.get_docstring(root.tree) or ""
+    line = page[page.index("{errors,") :].partition("\n\n")[0]
+    told = [frozenset(re.findall(r"\w+", rank)) for rank in line.split("<")]
+    assert told == [ranks for ranks in RANKS if ranks != {"__main__"}]
+    assert set(re.findall(r"(?m)^    (\w+)  ", page)) == set(RANK) - {"__main__"}
 
 
 def test_imports_go_down() -> None:
@@ -129,6 +148,28 @@ def test_the_floors_of_the_embedded_engine() -> None:
     wrong = [str(each) for each in inside if floor(each.target) > floor(each.importer.name)]
     assert inside
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_engine_knows_no_kind_of_store() -> None:
+    """Only those who choose the durable store import it; neither rules nor engine nor workers speak of SQLite at all."""
+    users = {
+        each.importer.name
+        for each in _ours()
+        if each.target.startswith(STORE_OF_SQLITE)
+        and each.importer.name.startswith("hourglass._embedded.")
+        and not each.importer.name.startswith(STORE_OF_SQLITE)
+    }
+    assert users == set(NAMES_SQLITE)
+    wrong = [
+        each.name
+        for each in source.modules()
+        if each.name.startswith("hourglass._embedded.")
+        and not each.name.startswith(STORE_OF_SQLITE)
+        and each.name not in NAMES_SQLITE
+        and each.path.name != "__init__.py"  # a map names its rooms
+        and "sqlite" in each.path.read_text().lower()
+    ]
+    assert not wrong, wrong
 
 
 def test_no_exception_is_stale() -> None:

@@ -207,6 +207,16 @@ class UnpauseWorkflow(Request[Nothing], frozen=True, kw_only=True):
     identity: str = ""
 
 
+class UpdateWorkflowOptions(Request[Nothing], frozen=True, kw_only=True):
+    """Change which version a run belongs to: what is said holds in place of what was said before; None takes that back."""
+
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    workflow_id: str
+    run_id: str = ""
+    versioning_override: VersioningOverride | None = None
+    identity: str = ""
+
+
 class DeleteWorkflow(Request[Nothing], frozen=True, kw_only=True):
     """Remove a run and its history for good; one that is open is terminated first. A server may take a moment."""
 

@@ -19,6 +19,7 @@ from hourglass._contract import limits as li
 from hourglass._contract import service as s
 from hourglass._contract.ids import new_id
 from hourglass._contract.service import Effect, Request, ResetWorkflow, Started
+from hourglass._embedded.clients.activity_requests import ACTIVITY_HANDLERS
 from hourglass._embedded.clients.answering import (
     LONG_POLL,
     MOST_LISTED,
@@ -53,7 +54,7 @@ from hourglass._embedded.rules.activities import retry_rule
 from hourglass._embedded.rules.run import OpenActivity, OpenChild, Run, Transition
 from hourglass._embedded.rules.updates import request_id
 from hourglass._embedded.rules.versioning import behavior, pinned_version
-from hourglass._embedded.store.visibility import summary
+from hourglass._embedded.store.store import summary
 from hourglass._engine.events import QueryReceived
 from hourglass._history import events as h
 from hourglass._history.codec import event_json, read_event
@@ -308,6 +309,20 @@ async def unpause(engine: Engine, request: s.UnpauseWorkflow) -> PendingAnswer[s
     return done(engine, record)
 
 
+async def update_options(engine: Engine, request: s.UpdateWorkflowOptions) -> PendingAnswer[s.Nothing]:
+    """Change which version a run belongs to."""
+    record = find(engine, request.workflow_id, request.run_id)
+    check_open(record)
+    override = request.versioning_override
+    if override is not None:
+        engine.deployments.check(override, record.run.started.spec.task_queue)
+    engine.runs.change(
+        record, lambda run, now: transitions.change_override(run, override, request.identity, now)
+    )
+    engine.queues.wake_all()  # its task may be another worker's from now on
+    return done(engine, record)
+
+
 async def delete(engine: Engine, request: s.DeleteWorkflow) -> PendingAnswer[s.Nothing]:
     """Remove a run for good. One that is open is terminated first, so that all that wait for its end hear of it."""
     record = find(engine, request.workflow_id, request.run_id)
@@ -453,6 +468,7 @@ HANDLERS: Handlers = {
     s.TerminateWorkflow: terminate,
     s.PauseWorkflow: pause,
     s.UnpauseWorkflow: unpause,
+    s.UpdateWorkflowOptions: update_options,
     s.DeleteWorkflow: delete,
     s.DescribeWorkflow: describe,
     s.ListWorkflows: list_workflows,
@@ -464,6 +480,7 @@ HANDLERS: Handlers = {
     **WORKER_HANDLERS,
     **UPDATE_HANDLERS,
     **SCHEDULE_HANDLERS,
+    **ACTIVITY_HANDLERS,
 }
 """All that this engine can be asked, with the handler of each."""
 
@@ -584,9 +601,10 @@ def _outcome(record: LoadedRun) -> s.Outcome:
 
 
 def _pending(activity: OpenActivity) -> s.PendingActivity:
-    state = "SCHEDULED"
+    state = "PAUSED" if activity.paused else "SCHEDULED"
     if activity.started_ns:
-        state = "CANCEL_REQUESTED" if activity.cancel_requested_event_id else "STARTED"
+        state = "PAUSE_REQUESTED" if activity.paused else "STARTED"
+        state = "CANCEL_REQUESTED" if activity.cancel_requested_event_id else state
     return s.PendingActivity(
         activity_id=activity.scheduled.activity_id,
         activity_type=activity.scheduled.activity_type,

@@ -72,6 +72,7 @@ class Engine:
             namespace=namespace,
         )
         self.deployments = Deployments(self.runs)
+        self.runs.has_version = self.deployments.has_version
         self.tasks = TaskDispatch(self.runs, self.deployments)
         self.updates = UpdateDispatch(self.runs)
         self.attempts = ActivityDispatch(self.runs, namespace, self.deployments)
@@ -204,7 +205,7 @@ class Engine:
                 activity = None if record is None else record.run.activities.get(scheduled)
                 since = since if activity is None else min(since, activity.available_ns)
         else:
-            backlog = len(queues.all_tasks(queue))
+            backlog = len(queues.all_tasks(queue)) + self._upkeep.due(queue)
             for run_id in queues.oldest_tasks(queue):
                 record = self.runs.in_memory(run_id)
                 task = None if record is None else record.run.task

@@ -41,6 +41,7 @@ from hourglass._embedded.rules.run import RUNNING, GiveUpClaims, OpenActivity, R
 from hourglass._embedded.rules.transitions import needs_recovery, recover
 from hourglass._embedded.store.search_attributes import SearchAttributes
 from hourglass._embedded.store.store import AT_ONCE, Change, Refusal, ScheduleChange, Store, Stored
+from hourglass._engine.versions import VersioningOverride
 from hourglass._history import events as h
 from hourglass.errors import StorageError
 
@@ -123,6 +124,9 @@ _NOTHING: frozenset[int] = frozenset()
 
 class RunTable:
     """The table of runs, by workflow id and run id, over a store. `idle` hears of records that may be dropped."""
+
+    has_version: Callable[[VersioningOverride, str], bool]
+    """Whether some worker of a queue was of the version that an override names: the engine's table of versions knows."""
 
     def __init__(
         self,

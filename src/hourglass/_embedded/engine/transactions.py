@@ -47,6 +47,7 @@ from hourglass._embedded.rules.run import (
 )
 from hourglass._embedded.store.store import Change, ScheduleChange
 from hourglass._engine.specs import IdReusePolicy, ParentClosePolicy
+from hourglass._engine.versions import VersioningOverride
 from hourglass._history import events as h
 from hourglass._history import events as o
 from hourglass.errors import StorageError
@@ -154,6 +155,8 @@ class Runs(Protocol):
     awaiting: EndListener
     keeping: LimitKeeping
 
+    has_version: Callable[[VersioningOverride, str], bool]
+
     def record(self, run_id: str) -> LoadedRun | None:
         """The run of this id."""
         ...
@@ -217,6 +220,9 @@ class EffectsOnOthers:
         asked = child.initiated
         if asked.namespace != self._namespace:
             return o.StartChildFailedCause.NAMESPACE_NOT_FOUND
+        override = asked.child.versioning_override
+        if override is not None and not self._runs.has_version(override, asked.spec.task_queue):
+            return o.StartChildFailedCause.INVALID_VERSIONING_OVERRIDE
         try:
             existing = self._runs.current(asked.workflow_id)
         except StorageError as error:

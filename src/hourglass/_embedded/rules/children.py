@@ -266,7 +266,7 @@ def first_event(parent: Run, child: OpenChild, run_id: str, now_ns: int) -> h.Wo
         parent_initiated_event_id=child.initiated_event_id,
         root_workflow_id=own.root_workflow_id or own.workflow_id,
         root_run_id=own.root_run_id or parent.run_id,
-        versioning_override=inherited_override(parent, spec.task_queue),
+        versioning_override=asked.child.versioning_override or inherited_override(parent, spec.task_queue),
         inherited_pinned_version=inherited(parent, spec.task_queue),
     )
 

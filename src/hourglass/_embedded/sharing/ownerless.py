@@ -16,6 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from hourglass._contract import service as s
+from hourglass._contract.activities import ActivityOutcome, WaitForActivity
 from hourglass._contract.limits import AwaitBurst, BurstState
 from hourglass._contract.progress import ProgressRead, ReadProgress
 from hourglass._embedded.clock import Bell
@@ -179,6 +180,8 @@ def _must_wait(request: s.Request[Any], answer: Any) -> bool:
         case ((s.QueryWorkflow() | s.UpdateWorkflow()), _):
             return answer is not NoAnswer.BUSY
         case s.WaitForClose(), s.StillOpen():
+            return True
+        case WaitForActivity(), ActivityOutcome(closed=False):
             return True
         case s.GetHistory(wait_new=True), s.HistoryPage(events=(), next_page_token=token):
             return token != b""

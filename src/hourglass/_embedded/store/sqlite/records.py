@@ -28,7 +28,7 @@ import msgspec.structs
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.rules.run import OpenActivity, OpenChild, PendingTimer, Run
 from hourglass._embedded.rules.schedules import ScheduleRecord
-from hourglass._embedded.store.disk_faults import storage_errors
+from hourglass._embedded.store.sqlite.disk_faults import storage_errors
 from hourglass._embedded.store.store import DueRun, NoteChange, ScheduleChange, ScheduleEntry, Stored
 from hourglass._engine.specs import StartSpec
 from hourglass._history import events as h
@@ -138,7 +138,7 @@ def decode_run(state: bytes, events: Sequence[h.HistoryEvent], pending: Mapping[
             _check_began(child.initiated_event_id, event_id)
         else:
             scheduled = _asked_by(events, event_id, h.ActivityTaskScheduled)
-            activity = OpenActivity(scheduled=scheduled, spec=scheduled.spec, **fields)
+            activity = OpenActivity(scheduled=scheduled, spec=thing.changed or scheduled.spec, **fields)
             activities[event_id] = activity
             _check_began(activity.scheduled_event_id, event_id)
     whole: Any = msgspec.structs.asdict(stored)
