@@ -65,7 +65,7 @@ class Sink:
     """What the store's thread does with a file: one statement for each group of rows."""
 
     def __init__(self, path: str, layer: int) -> None:
-        from hourglass._embedded.store import database, visibility, writer
+        from hourglass._embedded.store.sqlite import database, visibility, writer
 
         opened = database.open_database(path, "default", visibility.SCHEMA)
         self._connection, self._write, self._is_bare = opened.writer, writer.write, layer < 2
@@ -114,7 +114,7 @@ class Work:
             return [(self.key, self.step)]
         if self.layer >= 3:
             return self._rules.rows(asked, self.result)
-        from hourglass._embedded.store import writer
+        from hourglass._embedded.store.sqlite import writer
 
         first = 3 + 6 * self.step
         name = f"{self.key:036d}"
@@ -130,7 +130,7 @@ class Pipeline:
     """The threads, and the way of a step through them. Belongs to the loop that runs."""
 
     def __init__(self, path: str, layer: int, at_once: int) -> None:
-        from hourglass._embedded.store.commit_thread import StoreThread, Turn
+        from hourglass._embedded.store.sqlite.commit_thread import StoreThread, Turn
         from hourglass._runtime.activity_threads import ThreadPool
         from hourglass._runtime.portal import Mailbox
 

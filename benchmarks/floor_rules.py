@@ -7,8 +7,8 @@ from typing import Any
 from hourglass._embedded.rules import steps, transitions
 from hourglass._embedded.rules.draft import Eager
 from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.store import writer
-from hourglass._embedded.store.records import encode_pending, encode_state
+from hourglass._embedded.store.sqlite import writer
+from hourglass._embedded.store.sqlite.records import encode_pending, encode_state
 from hourglass._engine.commands import Command, ScheduleActivity
 from hourglass._engine.context import RunSettings
 from hourglass._engine.definition import workflow_definition

@@ -73,7 +73,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hourglass import activity, errors, workflow
-    from hourglass._embedded.store.database import backup
+    from hourglass._embedded.store.sqlite.database import backup
     from hourglass._engine.options import RetryPolicy
     from hourglass.client import AsyncClient, Client, WorkflowHandle
     from hourglass.errors import ApplicationError
@@ -107,7 +107,7 @@ _HOMES = {
     "RetryPolicy": "hourglass._engine.options",
     "Worker": "hourglass.worker",
     "WorkflowHandle": "hourglass.client",
-    "backup": "hourglass._embedded.store.database",
+    "backup": "hourglass._embedded.store.sqlite.database",
 }
 _MAIN = frozenset(("activity", "client", "converter", "errors", "replay", "testing", "worker", "workflow"))
 _MODULES = _MAIN | {"aio", "contrib", "envconfig", "interceptors", "limits", "metrics", "progress"}

@@ -79,6 +79,14 @@ DOORS: dict[str, tuple[str, ...]] = {
     "pydantic_ai": ("contrib/pydantic_ai/",),
     "agents": ("contrib/openai_agents/",),
     "uvloop": ("_runtime/portal.py", "replay/_session.py"),
+    "sqlite3": ("_embedded/store/sqlite/", "_cli/doctor.py"),  # there: which version it is
+}
+
+STORE_OF_SQLITE = "hourglass._embedded.store.sqlite"
+# Who names the durable store, and why: all others of the embedded engine know `Store` alone.
+NAMES_SQLITE: dict[str, str] = {
+    "hourglass._embedded.store.memory": "lists of what is kept in memory are made by the same index",
+    "hourglass._embedded.sharing.connection": "the door: files are SQLite's unless another opener is given",
 }
 
 
@@ -129,6 +137,28 @@ def test_the_floors_of_the_embedded_engine() -> None:
     wrong = [str(each) for each in inside if floor(each.target) > floor(each.importer.name)]
     assert inside
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_engine_knows_no_kind_of_store() -> None:
+    """Only those who choose the durable store import it; neither rules nor engine nor workers speak of SQLite at all."""
+    users = {
+        each.importer.name
+        for each in _ours()
+        if each.target.startswith(STORE_OF_SQLITE)
+        and each.importer.name.startswith("hourglass._embedded.")
+        and not each.importer.name.startswith(STORE_OF_SQLITE)
+    }
+    assert users == set(NAMES_SQLITE)
+    wrong = [
+        each.name
+        for each in source.modules()
+        if each.name.startswith("hourglass._embedded.")
+        and not each.name.startswith(STORE_OF_SQLITE)
+        and each.name not in NAMES_SQLITE
+        and each.path.name != "__init__.py"  # a map names its rooms
+        and "sqlite" in each.path.read_text().lower()
+    ]
+    assert not wrong, wrong
 
 
 def test_no_exception_is_stale() -> None:

@@ -26,7 +26,7 @@ from hourglass._embedded.rules.run import Transition
 from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.rules.tasks import Sent, TaskAnswer, complete_task, start_task
 from hourglass._embedded.rules.transitions import open_run
-from hourglass._embedded.store.records import decode_events, decode_schedule, encode_schedule
+from hourglass._embedded.store.sqlite.records import decode_events, decode_schedule, encode_schedule
 from hourglass._embedded.workers.cursor import run_started
 from hourglass._embedded.workers.matching import COMMAND_OF
 from hourglass._engine import commands as c

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from hourglass import Client
 from hourglass._embedded.sharing.ownership import FileLock
-from hourglass._embedded.store.records import decode_events
+from hourglass._embedded.store.sqlite.records import decode_events
 from hourglass._history import events as h
 from hourglass._history import events as u
 from hourglass.errors import WorkflowAlreadyStartedError

@@ -22,8 +22,8 @@ import pytest
 
 from hourglass import Client, RetryPolicy, Worker, activity, workflow
 from hourglass._embedded.sharing import connection
-from hourglass._embedded.store import disk_faults
-from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.sqlite import disk_faults
+from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass.errors import StorageError
 
 PATIENCE = 30.0

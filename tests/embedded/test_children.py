@@ -16,7 +16,7 @@ from hourglass._embedded import VirtualClock
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.store.memory import MemoryStore
-from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.store import Change, Stored
 from hourglass._engine import commands as c
 from hourglass._engine import events as e

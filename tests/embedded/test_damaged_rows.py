@@ -14,7 +14,7 @@ from tests.specs import made
 from hourglass._contract import schedules as sc
 from hourglass._contract import service as s
 from hourglass._embedded import VirtualClock
-from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._engine import commands as c
 from hourglass.errors import ServiceError, StorageError
 

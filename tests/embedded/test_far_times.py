@@ -19,7 +19,7 @@ from hourglass._contract.handle import AttemptFailed
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.clock import LATEST_NS, SECOND, later, storable, to_ns
 from hourglass._embedded.sharing import wire
-from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._engine import commands as c
 from hourglass._engine.retries import backoff
 from hourglass._engine.specs import RetryRule

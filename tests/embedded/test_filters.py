@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hourglass._embedded.store import filters as f
-from hourglass._embedded.store.filter_sql import statement
 from hourglass._embedded.store.filters import parse, parse_duration, without_not
 from hourglass._embedded.store.search_attributes import AttributeType, parse_time, words
+from hourglass._embedded.store.sqlite.filter_sql import statement
 from hourglass.errors import ServiceError
 
 from .filter_texts import CONDITIONS, NAMES, TEXTS, literal, written

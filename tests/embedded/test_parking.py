@@ -18,7 +18,7 @@ from hourglass._contract.handle import ActivityCancel, ActivityOk
 from hourglass._contract.service import UpdateWorkflow
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.rules.run import Run
-from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.store import Change, Refusal, ScheduleChange
 from hourglass._engine import commands as c
 from hourglass._engine import events as e

@@ -20,7 +20,7 @@ from hourglass._contract import service as s
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.sharing.calls import was_carried_out
 from hourglass._embedded.store.memory import MemoryStore
-from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.store import Store
 from hourglass.client import (
     Client,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hourglass._embedded.store.memory import MemoryStore
-from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.store import Store
 
 from .memory_world import run_async

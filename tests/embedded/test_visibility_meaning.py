@@ -15,7 +15,7 @@ from tests.specs import made
 
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.store import filters as f
-from hourglass._embedded.store import visibility
+from hourglass._embedded.store.sqlite import visibility
 from hourglass._history import events as h
 from hourglass.converter import Payload
 

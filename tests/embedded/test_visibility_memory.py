@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from hourglass._embedded.rules.run import Run
-from hourglass._embedded.store import memory
 from hourglass._embedded.store.memory import MemoryListing
+from hourglass._embedded.store.sqlite import listing
 
 from .test_visibility import attribute, run
 
@@ -17,8 +17,8 @@ from .test_visibility import attribute, run
 def _where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is small is answered at once, and all else on a thread: the answers are the same."""
     if request.param == "on a thread":
-        monkeypatch.setattr(memory, "FEW", 1)
-        monkeypatch.setattr(memory, "LITTLE", 1)
+        monkeypatch.setattr(listing, "FEW", 1)
+        monkeypatch.setattr(listing, "LITTLE", 1)
 
 
 async def ids(listing: MemoryListing, text: str) -> list[str]:

@@ -24,7 +24,7 @@ def backup(
     Example:
       hourglass backup orders.db /backups/orders-monday.db
     """
-    from hourglass._embedded.store.database import backup as copy
+    from hourglass._embedded.store.sqlite.database import backup as copy
 
     if str(file).startswith("local:"):
         file = Path(str(file).removeprefix("local:"))

@@ -114,9 +114,8 @@ def _file(where: Where) -> Iterator[HealthCheck]:
 
 
 def _disk(path: Path) -> HealthCheck:
-    from hourglass._embedded.store.disk_faults import free_bytes
-    from hourglass._embedded.store.sqlite import RESERVE_BYTES
-    from hourglass._embedded.store.store import FULL_BYTES
+    from hourglass._embedded.store.sqlite.store import RESERVE_BYTES
+    from hourglass._embedded.store.store import FULL_BYTES, free_bytes
 
     free = free_bytes(str(path))
     if free is None:

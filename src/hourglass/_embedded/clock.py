@@ -5,7 +5,7 @@ as much, and nearly all are cancelled long before their time. What waits for som
 a condition (`Bell`).
 
 Must not know: runs, tasks, stores. Times are nanoseconds since the epoch; `LATEST_NS`, `later`, `to_ns` and
-`storable` keep every one of them within SQLite's 64 bits. The wall clock may be set, forward or back, for good or for
+`storable` keep every one of them within the 64 bits of a store. The wall clock may be set, forward or back, for good or for
 two seconds; what the monotonic clock vouches for is known apart from it (`trusted_ns`).
 
 Invariants: time goes back only as far as the wall clock does, and never behind what is trusted; callbacks run in the
@@ -37,7 +37,7 @@ _FEW = 64
 """So many cancelled callbacks may lie in the queue before they are swept out."""
 
 
-_AT_ONCE = 32
+_AT_ONCE = 16
 """So many callbacks that are due run before others get their turn: a hundred thousand timers may be set for one moment."""
 
 
@@ -136,7 +136,7 @@ _LOOK_EVERY = 20_000_000
 _TOLERANCE = SECOND // 1000
 
 LATEST_NS = 9_223_372_036 * SECOND
-"""The latest time that there is, in April 2262: SQLite's integers have 64 bits. What lies beyond it never comes."""
+"""The latest time that there is, in April 2262: a store's integers have 64 bits. What lies beyond it never comes."""
 
 _MOST_SECONDS = LATEST_NS // SECOND
 JUMP = SECOND // 2

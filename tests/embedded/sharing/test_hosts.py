@@ -26,7 +26,7 @@ from hourglass._embedded.sharing.connection import FileConnection, connect_file
 from hourglass._embedded.sharing.ownership import FileLock
 from hourglass._embedded.sharing.serving import OwnerInfo, OwnerServer
 from hourglass._embedded.sharing.shared_file import FileHandle, SharedFile
-from hourglass._embedded.store.sqlite import SQLITE
+from hourglass._embedded.store.sqlite.store import SQLITE
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine.commands import CompleteRun, Succeeded
 from hourglass._engine.events import RunEvicted

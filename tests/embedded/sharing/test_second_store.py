@@ -1,4 +1,4 @@
-"""A second kind of store is one module: several processes share it by the same locks and sockets as SQLite's file."""
+"""A second kind of store is one package: several processes share it by the same locks and sockets as SQLite's file."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from hourglass._contract import service as s
 from hourglass._contract.handle import Handle, HandleBroken, HandleConfig
 from hourglass._embedded import sharing
 from hourglass._embedded.sharing.shared_file import FileHandle, SharedFile
-from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.store import Store, StoreOpener
 from hourglass._engine.commands import CompleteRun, Succeeded
 from hourglass._engine.specs import StartSpec
 from hourglass.converter import Payload
 from hourglass.errors import StorageError
 
+from ..dumb_store import Disk, DumbStore
 from ..memory_world import run_async
 from ..store_conformance import CHECKS, Check
 
-PLACES = {"store", "search_attributes", "fork_safety", "disk_faults"}
-"""What of the package `store` several processes may rest on: the interface, forks, and errors of the operating system."""
+PLACES = {"store", "search_attributes", "fork_safety"}
+"""What of the package `store` several processes may rest on: the interface, and forks."""
 
 
-class MemoryOpener:
-    """Opens stores in memory, by path. Implements `StoreOpener`: what a second kind of store must say of itself."""
+class DumbOpener:
+    """Opens dumb stores, by path. Implements `StoreOpener`: what a second kind of store must say of itself."""
 
     def __init__(self) -> None:
-        self.stores: dict[str, MemoryStore] = {}
+        self.disks: dict[str, Disk] = {}
         self.full = ""
         self.opened: list[str] = []
 
@@ -42,14 +42,14 @@ class MemoryOpener:
         if self.full:
             raise StorageError(self.full, status="RESOURCE_EXHAUSTED")
         self.opened.append("briefly" if briefly else "to own")
-        return self.stores.setdefault(path, MemoryStore())
+        return DumbStore(self.disks.setdefault(path, Disk()))
 
     def open_read_only(self, path: str, why: StorageError) -> Store:
         self.opened.append("read only")
-        return self.stores[path]
+        return DumbStore(self.disks[path])
 
 
-class OfMemory:
+class OfDumb:
     """A place for the conformance suite."""
 
     def __init__(self, opener: StoreOpener, path: Path) -> None:
@@ -63,7 +63,7 @@ class OfMemory:
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_it_keeps_what_the_engine_relies_on(check: Check, tmp_path: Path) -> None:
     """The conformance suite of stores, on what the opener gives."""
-    run_async(lambda: check(OfMemory(MemoryOpener(), tmp_path / "a")))
+    run_async(lambda: check(OfDumb(DumbOpener(), tmp_path / "a")))
 
 
 def start(workflow_id: str) -> s.StartWorkflow:
@@ -87,7 +87,7 @@ def test_several_processes_share_it(tmp_path: Path) -> None:
     """Without an owner, with one, over its socket, and after another has taken over: nothing of it is SQLite's."""
 
     async def body() -> None:
-        opener = MemoryOpener()
+        opener = DumbOpener()
         one, two, client = (SharedFile(opener, str(tmp_path / "a"), "default") for _ in range(3))
         started = await client.call(start("without an owner"))
         assert opener.opened == ["briefly"]
@@ -118,7 +118,7 @@ def test_what_only_reads_is_answered_where_there_is_no_room(tmp_path: Path) -> N
     """A store that says so is opened to be read; what would change something hears why it cannot."""
 
     async def body() -> None:
-        opener = MemoryOpener()
+        opener = DumbOpener()
         path = tmp_path / "a"
         path.touch()
         client = SharedFile(opener, str(path), "default")
@@ -138,7 +138,14 @@ def test_only_the_door_names_a_kind_of_store() -> None:
     """No module of `sharing` but the one that connects imports a store, or SQLite."""
     folder = Path(str(sharing.__file__)).parent
     named = {(path.name, name) for path in folder.glob("*.py") for name in _of_stores(path)}
-    assert named == {("connection.py", "sqlite")}
+    assert named == {("connection.py", "sqlite.store")}
+
+
+def test_the_second_store_knows_nothing_but_the_interface() -> None:
+    """What it imports of the package is what another backend may: the interface, types of attributes, lists of what it holds."""
+    path = Path(__file__).parents[1] / "dumb_store.py"
+    assert set(_of_stores(path)) == {"memory"}
+    assert "sqlite" not in path.read_text().lower()
 
 
 def _of_stores(path: Path) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.sqlite.store import SqliteStore
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import sqlite3
 import struct
 import sys
 
-from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass.errors import StorageError
 
 from .stories import Story

@@ -23,7 +23,7 @@ from hourglass._contract.schedules import (
 )
 from hourglass._contract.service import StartWorkflow
 from hourglass._embedded.rules import schedules as schedules
-from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.store import ScheduleChange
 from hourglass.converter import Payload
 

@@ -12,7 +12,7 @@ import itertools
 import os
 import sys
 
-from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._history import events as h
 
 from .stories import Story

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import hourglass
-from hourglass._embedded.store import database
-from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.sqlite import database
+from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._history import events as h
 from hourglass.errors import StorageError
 

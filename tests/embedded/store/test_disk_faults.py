@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._embedded.store import disk_faults
-from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.sqlite import disk_faults
+from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass.errors import StorageError
 
 from .stories import Story
@@ -103,7 +103,7 @@ def test_somebody_elses_lock_is_waited_for(
     open_store: Open, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tool that holds the write lock for a while delays commits and breaks nothing."""
-    monkeypatch.setattr("hourglass._embedded.store.database.BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("hourglass._embedded.store.sqlite.database.BUSY_SECONDS", 0.01)
 
     async def work() -> None:
         store = open_store(retry_seconds=0.01)

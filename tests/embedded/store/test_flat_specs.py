@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hourglass._embedded.store.records import decode_events, decode_schedule, encode_schedule
+from hourglass._embedded.store.sqlite.records import decode_events, decode_schedule, encode_schedule
 from hourglass._engine.specs import (
     ActivitySpec,
     ChildWorkflowSpec,

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = """
 import asyncio, gc, os, sys
 from hourglass import backup
-from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass.errors import StorageError
 from tests.embedded.store.stories import Story
 

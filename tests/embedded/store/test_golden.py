@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from hourglass._embedded.rules.schedules import ScheduleRecord
-from hourglass._embedded.store import database, fork_safety
-from hourglass._embedded.store.records import FIND_REQUEST
-from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.sqlite import database, inherited
+from hourglass._embedded.store.sqlite.records import FIND_REQUEST
+from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.store import Stored
 from hourglass._history.events import kind_of
 from hourglass.errors import StorageError
@@ -122,8 +122,8 @@ def test_migration(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = database.open_database(str(path), "default", "", migrations)
     assert opened.writer.execute("SELECT DISTINCT colour FROM runs").fetchall() == [("green",)]
     assert opened.writer.execute("PRAGMA user_version").fetchall() == [(3,)]
-    fork_safety.close(opened.reader)
-    fork_safety.close(opened.writer)
+    inherited.close(opened.reader)
+    inherited.close(opened.writer)
     monkeypatch.setattr(database, "FORMAT", 1)
     kept = SqliteStore.open(path.with_name("runs.db.format-1.backup"))
     assert kept.load("waiting") is not None

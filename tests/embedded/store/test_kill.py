@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._history import events as h
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hourglass._contract import ids
-from hourglass._embedded.store.sqlite import KnownIds, SqliteStore
+from hourglass._embedded.store.sqlite.store import KnownIds, SqliteStore
 
 from .stories import Story
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
-from hourglass._embedded.store import list_reader, visibility
-from hourglass._embedded.store.list_reader import ListReader
-from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.sqlite import list_reader, visibility
+from hourglass._embedded.store.sqlite.list_reader import ListReader
+from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass.errors import ServiceError, ServiceTimeoutError, StorageError
 
 from .stories import Story
@@ -41,7 +41,7 @@ async def works_on(reader: ListReader) -> None:
 
 def test_a_long_list_does_not_stop_the_store(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a list goes on and on, changes are written and read, and another list is answered."""
-    monkeypatch.setattr("hourglass._embedded.store.sqlite.LISTS_AT_ONCE", 2)
+    monkeypatch.setattr("hourglass._embedded.store.sqlite.store.LISTS_AT_ONCE", 2)
 
     async def work() -> None:
         store = open_store()

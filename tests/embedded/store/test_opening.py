@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._embedded.store import database
-from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.sqlite import database
+from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass.errors import StorageError
 
 from .stories import Story
@@ -222,7 +222,7 @@ def test_killed_while_it_was_made(open_store: Open, path: Path) -> None:
 
 NOBODY = """
 import os, sys
-from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass.errors import StorageError
 os.setgid(65534)
 os.setuid(65534)
@@ -282,7 +282,7 @@ exec "$3" -c "$4" "$1/runs.db"
 """
 OPEN = """
 import sys
-from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass.errors import StorageError
 for name in (sys.argv[1], sys.argv[1] + '.other'):
     try:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.store import Change, Refusal, Unwritable
 from hourglass.errors import StorageError
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.store import AT_ONCE, Store
 from hourglass.errors import ServiceError, StorageError
 
@@ -338,7 +338,7 @@ def test_a_run_that_was_never_started_is_refused(open_store: Open) -> None:
 
 def test_more_runs_than_are_remembered(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs whose keys fell out of memory are found in the file again."""
-    monkeypatch.setattr("hourglass._embedded.store.writer.KNOWN_RUNS", 3)
+    monkeypatch.setattr("hourglass._embedded.store.sqlite.writer.KNOWN_RUNS", 3)
 
     async def work() -> None:
         store = open_store()

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from hourglass._embedded.store import commit_thread
-from hourglass._embedded.store.commit_thread import StoreThread, Turn
+from hourglass._embedded.store.sqlite import commit_thread
+from hourglass._embedded.store.sqlite.commit_thread import StoreThread, Turn
 
 from .stories import Story
 

@@ -13,8 +13,8 @@ from tests.specs import made
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.run import Run
-from hourglass._embedded.store import database, fork_safety, visibility, writer
-from hourglass._embedded.store.visibility import summary
+from hourglass._embedded.store.sqlite import database, inherited, visibility, writer
+from hourglass._embedded.store.store import summary
 from hourglass._history.events import WorkflowExecutionStarted
 
 from ..store_conformance import Life, activity
@@ -145,6 +145,6 @@ def test_a_run_that_is_written_step_by_step_stands_as_one_that_is_written_at_onc
         found.append(tables)
         if name == "steps":
             assert [wake for ((wake, _),) in seen] == [1, 1, 1, 1, 77, 0]
-        fork_safety.close(opened.reader)
-        fork_safety.close(opened.writer)
+        inherited.close(opened.reader)
+        inherited.close(opened.writer)
     assert found[0] == found[1]

@@ -52,7 +52,7 @@ from hourglass._embedded.rules.activities import retry_rule
 from hourglass._embedded.rules.run import OpenActivity, OpenChild, Run, Transition
 from hourglass._embedded.rules.updates import request_id
 from hourglass._embedded.rules.versioning import behavior, pinned_version
-from hourglass._embedded.store.visibility import summary
+from hourglass._embedded.store.store import summary
 from hourglass._engine.events import QueryReceived
 from hourglass._history import events as h
 from hourglass._history.codec import event_json, read_event

@@ -193,7 +193,7 @@ class Engine:
                 activity = None if record is None else record.run.activities.get(scheduled)
                 since = since if activity is None else min(since, activity.available_ns)
         else:
-            backlog = len(queues.all_tasks(queue))
+            backlog = len(queues.all_tasks(queue)) + self._upkeep.due(queue)
             for run_id in queues.oldest_tasks(queue):
                 record = self.runs.in_memory(run_id)
                 task = None if record is None else record.run.task

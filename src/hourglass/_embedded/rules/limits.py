@@ -48,7 +48,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     held_bytes: int = 25 * MEGABYTE
     """The same in bytes: what is held is written with every step of the run."""
     transaction_bytes: int = 100 * MEGABYTE
-    """What one step of a run may write. It becomes one row, and a row of SQLite has less than a gigabyte."""
+    """What one step of a run may write. It becomes one row, and a row of a store has less than a gigabyte."""
     updates_in_flight: int = 10
     updates: int = 2_000
     signals: int = 10_000

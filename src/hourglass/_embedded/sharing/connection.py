@@ -20,7 +20,7 @@ from hourglass._embedded.clients.answering import too_late
 from hourglass._embedded.engine.engine import EngineFigures
 from hourglass._embedded.sharing.open_engine import Interruption
 from hourglass._embedded.sharing.shared_file import FileHandle, SharedFile
-from hourglass._embedded.store.sqlite import SQLITE
+from hourglass._embedded.store.sqlite.store import SQLITE
 from hourglass._embedded.store.store import DiskCondition, StoreOpener
 from hourglass._forks import ForkStage, at_fork, leak
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, ServiceTimeoutError, StorageError

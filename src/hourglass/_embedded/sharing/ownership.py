@@ -21,8 +21,8 @@ import time
 import msgspec
 
 from hourglass._embedded.sharing import unix_socket
-from hourglass._embedded.store.disk_faults import is_full, no_room
 from hourglass._embedded.store.fork_safety import NO_FORK
+from hourglass._embedded.store.store import is_full, no_room
 from hourglass.errors import StorageError
 
 _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})

@@ -1,36 +1,22 @@
-"""Forks and SQLite: no fork happens in the middle of SQLite's work, or of anything else that a child must not get by
-halves; and a child leaves alone the files that its parent has open.
+"""The fork lock: no fork happens in the middle of a library's work, or of anything else that a child must not get by halves.
 
-Must not know: what the work is. SQLite's mutexes belong to the process, not to a file. One that a thread of ours
-holds at the instant of a fork is held for ever in the child, where that thread does not exist, and the child's first
-use of SQLite hangs, on whatever file. So all our work with SQLite is done inside `NO_FORK`, and a fork waits until no
-thread is inside: at most for one commit, or for one portion of a copy. Whatever else must not be cut in two by a fork
-(a descriptor that is opened and noted) is done inside, too.
-
-A connection that is used, closed or freed in a child can destroy the file or hang on a lock that a thread of the
-parent held. And a child cannot even open the same file anew: SQLite remembers per process which locks it holds on a
-file, the memory is inherited, the locks are not; so the child would read and write without any. `keep` and `close`
-therefore know the open connections.
+Must not know: what the work is. A mutex that a thread of ours holds inside a library (a database's) at the instant of a
+fork is held for ever in the child, where that thread does not exist, and the child's first use of the library hangs. So a
+store does all such work inside `NO_FORK`, and a fork waits until no thread is inside: at most for one commit, or for one
+portion of a copy. Whatever else must not be cut in two by a fork (a descriptor that is opened and noted) is done inside, too.
 
 Invariants: each thread has a lock of its own, so that threads never wait for each other here, only a fork for them; a
-thread may enter again while it is inside; in a child every inherited connection is leaked for ever, and opening a
-file that the parent had open is refused.
+thread may enter again while it is inside.
 """
 
 from __future__ import annotations
 
-import ctypes
-import sqlite3
 import threading
 import time
 import weakref
 from types import TracebackType
 
-from hourglass._embedded.store.disk_faults import Identity
 from hourglass._forks import ForkStage, at_fork
-from hourglass.errors import StorageError
-
-# --- the fork lock ------------------------------------------------------------------------------------------
 
 _entrance = threading.Lock()
 _locks: weakref.WeakSet[threading.RLock] = weakref.WeakSet()
@@ -45,7 +31,7 @@ class _Mine(threading.local):
 
 
 class ForkLock:
-    """`with NO_FORK:` around everything that calls SQLite, and what is said above."""
+    """`with NO_FORK:` around everything that calls a database, and what is said above."""
 
     fork_waits = False
     """Whether a fork waits: something long that can be begun anew had better stop, and go on after it."""
@@ -91,46 +77,4 @@ def _after_fork() -> None:
     _entrance.release()
 
 
-at_fork(ForkStage.SQLITE_MUTEXES, before=_before_fork, in_parent=_after_fork, in_child=_after_fork)
-
-
-# --- connections that a child inherits ----------------------------------------------------------------------
-
-_open: dict[int, tuple[sqlite3.Connection, Identity]] = {}
-_inherited: set[Identity] = set()
-
-
-def keep(connection: sqlite3.Connection, path: str) -> sqlite3.Connection:
-    """Remember a connection until it is closed by `close`."""
-    _open[id(connection)] = (connection, Identity.of(path))
-    return connection
-
-
-def close(connection: sqlite3.Connection) -> None:
-    """Close a connection that is ours; one that was inherited is left alone."""
-    if _open.pop(id(connection), None) is not None:
-        connection.close()
-
-
-def refuse_inherited(path: str) -> None:
-    """Raise `StorageError` if the process that this one was forked from had the file open."""
-    try:
-        identity = Identity.of(path)
-    except OSError:
-        return
-    if identity in _inherited:
-        raise StorageError(
-            f"the file {path} was open when this process was forked, so this process cannot open it safely: "
-            f"fork before connecting, or start the process with `spawn`",
-            status="FAILED_PRECONDITION",
-        )
-
-
-def _forget_inherited() -> None:
-    for connection, identity in _open.values():
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))  # never freed, not at exit either
-        _inherited.add(identity)
-    _open.clear()
-
-
-at_fork(ForkStage.SQLITE_CONNECTIONS, in_child=_forget_inherited)
+at_fork(ForkStage.STORE_MUTEXES, before=_before_fork, in_parent=_after_fork, in_child=_after_fork)

@@ -14,12 +14,15 @@ reason the store is dead from then on and must be opened anew. The status of a `
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
 
-from hourglass._contract.service import Count, Page
+from hourglass._contract.service import Count, Page, WorkflowStatus, WorkflowSummary
+from hourglass._embedded.rules.draft import first_task_ns
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store.search_attributes import AttributeType
@@ -104,6 +107,30 @@ class Refusal(NamedTuple):
     error: StorageError
 
 
+# --- what lists say of a run --------------------------------------------------------------------------------
+
+
+def summary(run: Run) -> WorkflowSummary:
+    """What a list says of a run."""
+    return WorkflowSummary(
+        workflow_id=run.started.workflow_id,
+        run_id=run.run_id,
+        workflow_type=run.started.workflow_type,
+        status=run.status if run.paused is None else WorkflowStatus.PAUSED,
+        task_queue=run.started.spec.task_queue,
+        start_time_ns=run.start_ns,
+        execution_time_ns=first_task_ns(run),
+        close_time_ns=run.close_ns,
+        history_length=run.length,
+        parent_workflow_id=run.started.parent_workflow_id,
+        parent_run_id=run.started.parent_run_id,
+        root_workflow_id=run.started.root_workflow_id or run.started.workflow_id,
+        root_run_id=run.started.root_run_id or run.run_id,
+        memo=run.memo,
+        search_attributes=run.search_attributes,
+    )
+
+
 # --- faults -------------------------------------------------------------------------------------------------
 
 FULL_BYTES = 1 << 20
@@ -137,6 +164,29 @@ class Unwritable(StorageError):
 def is_permanent(error: StorageError) -> bool:
     """Whether the file stays unusable until a person sees to it."""
     return error.status in _PERMANENT
+
+
+NO_ROOM = "has no room left on its disk: free some; nothing that was acknowledged is lost"
+"""What is said of a file that cannot be written for want of room."""
+
+
+def is_full(error: OSError) -> bool:
+    """Whether the operating system found no room: none on the disk, or none that this user may have."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def no_room(path: str) -> StorageError:
+    """The error for a file that cannot be made, or written, for want of room."""
+    return StorageError(f"the file {path} {NO_ROOM}", status="RESOURCE_EXHAUSTED")
+
+
+def free_bytes(path: str) -> int | None:
+    """How much is free on the disk of a file, for this user; None if the system does not say."""
+    try:
+        space = os.statvfs(os.path.dirname(path) or ".")
+    except OSError:
+        return None
+    return space.f_bavail * space.f_frsize
 
 
 def epoch_is_over(path: str) -> StorageError:

@@ -9,7 +9,6 @@ the file must be opened anew. What is wrong with one change is never taken for a
 
 from __future__ import annotations
 
-import errno
 import os
 import sqlite3
 import time
@@ -18,7 +17,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from hourglass._embedded.store.store import Unwritable, epoch_is_over
+from hourglass._embedded.store.store import NO_ROOM, Unwritable, epoch_is_over, free_bytes
 from hourglass.errors import ServiceError, StorageError
 
 _SHARED_MEMORY_SIZE = 4874
@@ -68,10 +67,7 @@ _ADVICE = {
         "FAILED_PRECONDITION",
     ),
     sqlite3.SQLITE_PERM: ("may not be used by this user: check its permissions", "PERMISSION_DENIED"),
-    sqlite3.SQLITE_FULL: (
-        "has no room left on its disk: free some; nothing that was acknowledged is lost",
-        "RESOURCE_EXHAUSTED",
-    ),
+    sqlite3.SQLITE_FULL: (NO_ROOM, "RESOURCE_EXHAUSTED"),
     sqlite3.SQLITE_BUSY: (
         "is locked by another program: only one may write to it at a time; end the other",
         "UNAVAILABLE",
@@ -140,26 +136,6 @@ def _is_want_of_room(path: str, code: int) -> bool:
         return False
     free = free_bytes(path)
     return free is not None and free < SMALLEST_ROOM
-
-
-def is_full(error: OSError) -> bool:
-    """Whether the operating system found no room: none on the disk, or none that this user may have."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-def no_room(path: str) -> StorageError:
-    """The error for a file that cannot be made, or written, for want of room."""
-    advice, status = _ADVICE[sqlite3.SQLITE_FULL]
-    return StorageError(f"the file {path} {advice}", status=status)
-
-
-def free_bytes(path: str) -> int | None:
-    """How much is free on the disk of a file, for this user; None if the system does not say."""
-    try:
-        space = os.statvfs(os.path.dirname(path) or ".")
-    except OSError:
-        return None
-    return space.f_bavail * space.f_frsize
 
 
 def reason_to_hold(error: Exception) -> str:

@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 
 from hourglass._contract.service import Count, Page
 from hourglass._embedded.rules.schedules import ScheduleRecord
-from hourglass._embedded.store import database, fork_safety, records, visibility
-from hourglass._embedded.store.disk_faults import storage_errors
 from hourglass._embedded.store.fork_safety import NO_FORK, ForkLock
-from hourglass._embedded.store.list_reader import ListReader
-from hourglass._embedded.store.records import StoredReads
 from hourglass._embedded.store.search_attributes import AttributeType
+from hourglass._embedded.store.sqlite import database, inherited, records, visibility
+from hourglass._embedded.store.sqlite.disk_faults import storage_errors
+from hourglass._embedded.store.sqlite.list_reader import ListReader
+from hourglass._embedded.store.sqlite.records import StoredReads
 from hourglass._embedded.store.store import (
     LAST_KEY,
     Change,
@@ -47,7 +47,7 @@ class FileReads:
         self._reads = StoredReads(connection, path)
         self.latest_ns = self._reads.latest_ns()
         """About the time of the newest event when the file was opened: time goes on from there."""
-        self._lists = ListReader(path, connect_lists, fork_safety.close, threads=lists_at_once)
+        self._lists = ListReader(path, connect_lists, inherited.close, threads=lists_at_once)
 
     def _reading(self) -> ForkLock:
         """What every read is done inside of; raises `StorageError` if nothing can be read any more."""
@@ -137,7 +137,7 @@ class ReadOnlyStore(FileReads):
             try:
                 super().__init__(path, connection, lambda: database.connect_unowned(path))
             except BaseException:
-                fork_safety.close(connection)
+                inherited.close(connection)
                 raise
 
     def refuses_starts(self) -> str:
@@ -182,4 +182,4 @@ class ReadOnlyStore(FileReads):
         """Let go. Safe to call twice."""
         self._lists.close()
         with NO_FORK:
-            fork_safety.close(self._reads.connection)
+            inherited.close(self._reads.connection)

@@ -22,7 +22,6 @@ from hourglass._contract.service import Count, CountGroup, Page, WorkflowStatus,
 from hourglass._embedded.rules.draft import first_task_ns
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.standalone import PREFIX
-from hourglass._embedded.store.filter_sql import OPEN, Sql, statement, status_name
 from hourglass._embedded.store.filters import parse, refusal
 from hourglass._embedded.store.search_attributes import (
     SYSTEM,
@@ -32,30 +31,10 @@ from hourglass._embedded.store.search_attributes import (
     type_named,
     type_of,
 )
+from hourglass._embedded.store.sqlite.filter_sql import OPEN, Sql, statement, status_name
+from hourglass._embedded.store.store import summary
 from hourglass.converter import Payload
 from hourglass.errors import ServiceError, UsageError
-
-
-def summary(run: Run) -> WorkflowSummary:
-    """What a list says of a run."""
-    return WorkflowSummary(
-        workflow_id=run.started.workflow_id,
-        run_id=run.run_id,
-        workflow_type=run.started.workflow_type,
-        status=run.status if run.paused is None else WorkflowStatus.PAUSED,
-        task_queue=run.started.spec.task_queue,
-        start_time_ns=run.start_ns,
-        execution_time_ns=first_task_ns(run),
-        close_time_ns=run.close_ns,
-        history_length=run.length,
-        parent_workflow_id=run.started.parent_workflow_id,
-        parent_run_id=run.started.parent_run_id,
-        root_workflow_id=run.started.root_workflow_id or run.started.workflow_id,
-        root_run_id=run.started.root_run_id or run.run_id,
-        memo=run.memo,
-        search_attributes=run.search_attributes,
-    )
-
 
 # --- tables -------------------------------------------------------------------------------------------------
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from hourglass._embedded.store.disk_faults import storage_errors
 from hourglass._embedded.store.fork_safety import NO_FORK
+from hourglass._embedded.store.sqlite.disk_faults import storage_errors
 from hourglass.errors import ServiceTimeoutError, StorageError
 
 T = TypeVar("T")

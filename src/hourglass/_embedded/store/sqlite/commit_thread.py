@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
-from hourglass._embedded.store.disk_faults import is_of_one_change, reason_to_hold
+from hourglass._embedded.store.sqlite.disk_faults import is_of_one_change, reason_to_hold
 from hourglass._embedded.store.store import Change, ScheduleChange
 
 logger = logging.getLogger("hourglass")

@@ -37,9 +37,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from hourglass._embedded.store import fork_safety
-from hourglass._embedded.store.disk_faults import is_full, no_room, storage_error, storage_errors
 from hourglass._embedded.store.fork_safety import NO_FORK
+from hourglass._embedded.store.sqlite import inherited
+from hourglass._embedded.store.sqlite.disk_faults import storage_error, storage_errors
+from hourglass._embedded.store.store import is_full, no_room
 from hourglass.errors import StorageError
 
 __all__ = ["backup"]
@@ -363,7 +364,7 @@ def open_database(
         try:
             return Opened(writer, _connect_reader(path), next_epoch(writer))
         except BaseException:
-            fork_safety.close(writer)
+            inherited.close(writer)
             raise
 
 
@@ -381,7 +382,7 @@ def _check_place(path: str) -> None:
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):
         raise _unusable(path, f"cannot be made: there is no folder {folder}. Make it first")
-    fork_safety.refuse_inherited(path)
+    inherited.refuse_inherited(path)
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -459,7 +460,7 @@ def _refuse_leftovers(path: str) -> None:
 def _open_writer(
     path: str, namespace: str, more_tables: str, migrations: Sequence[Migration]
 ) -> sqlite3.Connection:
-    connection = fork_safety.keep(_connect(path, "rw"), path)
+    connection = inherited.keep(_connect(path, "rw"), path)
     try:
         found = found_format(connection, path)
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchall()[0][0]
@@ -475,7 +476,7 @@ def _open_writer(
         add_missing(connection, more_tables)
         _drop_statistics(connection)
     except BaseException:
-        fork_safety.close(connection)
+        inherited.close(connection)
         raise
     return connection
 
@@ -488,14 +489,14 @@ def _drop_statistics(connection: sqlite3.Connection) -> None:
 
 
 def _connect_reader(path: str) -> sqlite3.Connection:
-    connection = fork_safety.keep(_connect(path, "ro"), path)
+    connection = inherited.keep(_connect(path, "ro"), path)
     for setting in _READER:
         connection.execute(setting).fetchall()
     return connection
 
 
 def connect_read_only(path: str) -> sqlite3.Connection:
-    """A connection that reads a file, which a process may own, and never writes. Close it by `fork_safety.close`."""
+    """A connection that reads a file, which a process may own, and never writes. Close it by `inherited.close`."""
     _check_place(path)
     if not os.path.exists(path):
         raise _unusable(path, "does not exist")
@@ -504,7 +505,7 @@ def connect_read_only(path: str) -> sqlite3.Connection:
         try:
             found_format(connection, path)
         except BaseException:
-            fork_safety.close(connection)
+            inherited.close(connection)
             raise
     return connection
 
@@ -520,7 +521,7 @@ def connect_unowned(path: str) -> sqlite3.Connection:
         if os.path.lexists(log) and os.stat(log).st_size > 0:
             raise
     with storage_errors(path):
-        connection = fork_safety.keep(_connect(path, "ro&immutable=1"), path)
+        connection = inherited.keep(_connect(path, "ro&immutable=1"), path)
         for setting in _READER:
             connection.execute(setting).fetchall()
     return connection
@@ -572,4 +573,4 @@ def backup(
         )
     finally:
         with NO_FORK:
-            fork_safety.close(connection)
+            inherited.close(connection)

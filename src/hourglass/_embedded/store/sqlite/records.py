@@ -28,7 +28,7 @@ import msgspec.structs
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.rules.run import OpenActivity, OpenChild, PendingTimer, Run
 from hourglass._embedded.rules.schedules import ScheduleRecord
-from hourglass._embedded.store.disk_faults import storage_errors
+from hourglass._embedded.store.sqlite.disk_faults import storage_errors
 from hourglass._embedded.store.store import DueRun, NoteChange, ScheduleChange, ScheduleEntry, Stored
 from hourglass._engine.specs import StartSpec
 from hourglass._history import events as h

@@ -27,9 +27,9 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from hourglass._embedded.rules.run import RUNNING, Run
-from hourglass._embedded.store import records, visibility
-from hourglass._embedded.store.disk_faults import is_of_one_change, unwritable
-from hourglass._embedded.store.records import encode_pending, encode_state, shown_form
+from hourglass._embedded.store.sqlite import records, visibility
+from hourglass._embedded.store.sqlite.disk_faults import is_of_one_change, unwritable
+from hourglass._embedded.store.sqlite.records import encode_pending, encode_state, shown_form
 from hourglass._embedded.store.store import Change, Refusal, ScheduleChange, Unwritable, epoch_is_over
 from hourglass._history.encoding import array, encode_events, plain
 from hourglass.converter import Payload
@@ -457,9 +457,21 @@ class BatchWriter:
                 connection.execute("ROLLBACK")
             raise
 
-    def checkpoint(self, mode: str = "PASSIVE") -> None:
-        """Move what is in the log into the file, as far as readers let us."""
-        self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+    def checkpoint(self, mode: str = "PASSIVE") -> int:
+        """Move what is in the log into the file, as far as readers let us; gives how many pages the log has."""
+        found = self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+        return int(found[0][1])
+
+    def empty_log(self, wait_ms: int) -> bool:
+        """Let the log begin anew: nothing is written until all that read an older state have ended, or for so long at most.
+        Whether it is empty now.
+        """
+        before = self._connection.execute("PRAGMA busy_timeout").fetchall()[0][0]
+        self._connection.execute(f"PRAGMA busy_timeout = {wait_ms}").fetchall()
+        try:
+            return self.checkpoint("TRUNCATE") == 0
+        finally:
+            self._connection.execute(f"PRAGMA busy_timeout = {before}").fetchall()
 
     def _forget(self, batch: Batch) -> None:
         for table in _FORGET:

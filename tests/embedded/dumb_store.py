@@ -1,0 +1,225 @@
+"""A second store, as dumb as one can be: a log of changes, and reads that walk through all of it.
+
+Written against `Store` alone. It keeps two promises that the store in memory keeps without effort: a change is durable some turns
+of the loop after it was appended, not at once; and a crash forgets what was not durable by then. What an engine needs of a store
+beyond the interface would be missing here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hourglass._contract.service import Count, Page
+from hourglass._embedded.rules.run import Run
+from hourglass._embedded.rules.schedules import ScheduleRecord
+from hourglass._embedded.store.memory import MemoryListing
+from hourglass._embedded.store.search_attributes import AttributeType
+from hourglass._embedded.store.store import (
+    LAST_KEY,
+    Change,
+    DiskCondition,
+    DueRun,
+    NoteChange,
+    Refusal,
+    ScheduleChange,
+    ScheduleEntry,
+    Stored,
+)
+from hourglass.errors import StorageError
+
+Entry = Change | ScheduleChange | str
+"""A change, or the id of a run that was dropped."""
+
+
+@dataclass
+class Disk:
+    """What a crash leaves: the entries that became durable, in their order."""
+
+    log: list[Entry] = field(default_factory=list)
+
+
+class DumbStore:
+    """Implements `Store`."""
+
+    patience = 0.0
+    held = ""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self._queue: list[Entry] = []
+        self._number = self._committed = 0
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._told: set[asyncio.Future[None]] = set()
+        self._gone = False
+        self.latest_ns = max((event.time_ns for each in self._changes() for event in each.events), default=0)
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    def append(self, change: Change | ScheduleChange) -> int:
+        return self._queued(change)
+
+    def forget(self, run_id: str) -> int:
+        return self._queued(run_id)
+
+    def _queued(self, entry: Entry) -> int:
+        self._queue.append(entry)
+        self._number += 1
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # outside of a loop nothing is ahead of anything
+            self._commit()
+        else:
+            loop.call_soon(loop.call_soon, self._commit)
+        return self._number
+
+    def _commit(self) -> None:
+        """One after the other, each whole."""
+        if self._gone:
+            return
+        self.disk.log += self._queue
+        self._committed += len(self._queue)
+        self._queue.clear()
+        for number, waiter in self._waiters:
+            if number <= self._committed and not waiter.done():
+                waiter.set_result(None)
+
+    def is_durable(self, number: int) -> bool:
+        return number <= self._committed
+
+    async def durable(self, number: int) -> None:
+        if self._gone:
+            raise StorageError("the store is gone", status="UNAVAILABLE")
+        if not self.is_durable(number):
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append((number, waiter))
+            await waiter
+
+    def when_durable(self, number: int, told: Callable[[StorageError | None], object]) -> None:
+        waiting = asyncio.ensure_future(self.durable(number))
+        self._told.add(waiting)
+        waiting.add_done_callback(lambda done: (self._told.discard(waiting), told(_failure(done))))
+
+    def on_refusal(self, told: Callable[[Refusal], None]) -> None:
+        pass
+
+    def forget_closed(self, before_ns: int, limit: int) -> int:
+        self._commit()
+        old = [run.run_id for run in self._runs().values() if not run.is_open and run.close_ns < before_ns]
+        for run_id in old[:limit]:
+            self._queued(run_id)
+        self._commit()
+        return len(old[:limit])
+
+    def crash(self) -> None:
+        """The process is gone, with what was queued."""
+        self._gone = True
+        self._queue.clear()
+
+    def close(self) -> None:
+        self._commit()
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def _entries(self) -> Iterator[Entry]:
+        for entry in self.disk.log:
+            yield entry
+            if not isinstance(entry, str):
+                yield from entry.also
+
+    def _changes(self) -> Iterator[Change]:
+        dropped = {entry for entry in self.disk.log if isinstance(entry, str)}
+        for entry in self._entries():
+            if isinstance(entry, Change) and entry.run.run_id not in dropped:
+                yield entry
+
+    def _last(self) -> dict[str, Change]:
+        """The last change of each run; runs in the order of their starts."""
+        return {each.run.run_id: each for each in self._changes()}
+
+    def _runs(self) -> dict[str, Run]:
+        return {run_id: each.run for run_id, each in self._last().items()}
+
+    def load(self, run_id: str) -> Stored | None:
+        changes = [each for each in self._changes() if each.run.run_id == run_id]
+        events = tuple(event for each in changes for event in each.events)
+        return Stored(changes[-1].run, events) if changes else None
+
+    def current(self, workflow_id: str) -> str:
+        found = [run.run_id for run in self._runs().values() if run.started.workflow_id == workflow_id]
+        return found[-1] if found else ""
+
+    def find_request(self, workflow_id: str, request_id: str) -> str:
+        found = [
+            each.run.run_id
+            for each in self._changes()
+            if each.run.started.workflow_id == workflow_id and request_id in each.request_ids
+        ]
+        return found[-1] if found else ""
+
+    def due(
+        self, until_ns: int, limit: int, after_ns: int = 0, after_key: int = LAST_KEY
+    ) -> Sequence[DueRun]:
+        found = [
+            DueRun(run_id, each.run.started.spec.task_queue, each.wake_ns, key)
+            for key, (run_id, each) in enumerate(self._last().items(), 1)
+            if each.wake_ns and (each.wake_ns, key) > (after_ns, after_key) and each.wake_ns <= until_ns
+        ]
+        return sorted(found, key=lambda due: (due.wake_ns, due.key))[:limit]
+
+    def next_due_ns(self, after_ns: int = 0) -> int:
+        wakes = [each.wake_ns for each in self._last().values()]
+        return min((wake for wake in wakes if wake > after_ns), default=0)
+
+    def without_wake(self) -> Sequence[str]:
+        return ()
+
+    def open_runs(self) -> int:
+        return sum(run.is_open for run in self._runs().values())
+
+    async def page(self, text: str, token: bytes, limit: int) -> Page:
+        return await MemoryListing(self._runs()).page(text, token, limit)
+
+    async def count(self, text: str) -> Count:
+        return await MemoryListing(self._runs()).count(text)
+
+    def attribute_types(self) -> Mapping[str, AttributeType]:
+        return {}
+
+    # --- schedules and notes --------------------------------------------------------------------------------------
+
+    def _schedules(self) -> dict[str, ScheduleChange]:
+        changes = [each for each in self._entries() if isinstance(each, ScheduleChange)]
+        last = {each.schedule_id: each for each in changes if not isinstance(each, NoteChange)}
+        return {name: each for name, each in last.items() if each.record is not None}
+
+    def schedule(self, schedule_id: str) -> ScheduleRecord | None:
+        found = self._schedules().get(schedule_id)
+        return None if found is None else found.record
+
+    def schedules(self) -> Sequence[ScheduleEntry]:
+        return [
+            ScheduleEntry(name, each.wake_ns, tuple(workflow_id for workflow_id, _ in each.record.running))
+            for name, each in self._schedules().items()
+            if each.record is not None
+        ]
+
+    def note(self, name: str) -> bytes:
+        notes = [
+            each for each in self._entries() if isinstance(each, NoteChange) and each.schedule_id == name
+        ]
+        return notes[-1].data if notes else b""
+
+    # --- what it has none of ----------------------------------------------------------------------------------------
+
+    def refuses_starts(self) -> str:
+        return ""
+
+    def condition(self) -> DiskCondition | None:
+        return None
+
+
+def _failure(done: asyncio.Future[None]) -> StorageError | None:
+    error = None if done.cancelled() else done.exception()
+    return error if isinstance(error, StorageError) else None
