@@ -28,6 +28,7 @@ PARTS = {
     "sleeping": ("sleeping", "measure"),
     "testing": ("environments", "measure"),
     "scale": ("scale", "measure"),
+    "load": ("load", "measure"),
 }
 
 

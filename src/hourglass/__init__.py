@@ -27,7 +27,7 @@ A path is public if and only if none of its segments begins with an underscore:
     nexus         operations that workflows of other namespaces call, served as plain functions
     plugins       one object that sets up clients, workers and replayers
     metrics       counters, gauges and histograms, as text for Prometheus
-    contrib       bridges to other libraries: OpenTelemetry
+    contrib       bridges to other libraries: OpenTelemetry, SQLAlchemy, Pydantic AI, OpenAI's agents
     replay        History, Replayer
     testing       Environment: workflows on virtual time, activities faked; and a real Temporal dev server
     converter     values to payloads and back; the codec's seam

@@ -469,6 +469,10 @@ class TerminatedError(FailureError):
         self.details: Sequence[Any] = details
 
 
+class InvalidVersioningOverrideError(FailureError):
+    """A child could not be started: no worker of its task queue is of the version that its `versioning_override` names."""
+
+
 class ServerError(FailureError):
     """The server gave up on remote work."""
 

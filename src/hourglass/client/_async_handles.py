@@ -15,6 +15,7 @@ from hourglass._contract.activities import (
 from hourglass._contract.schedules import OverlapPolicy
 from hourglass._contract.service import HistoryEventFilter, QueryRejectCondition, UpdateStage
 from hourglass._engine.options import Duration
+from hourglass._engine.versions import VersioningOverride
 from hourglass.client import _activities, _operations, _reset, _schedules, _standalone, _updates
 from hourglass.client._faces import (
     ActivityExecutionHandleFacts,
@@ -260,6 +261,16 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
     async def unpause(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
         """Let a run that was paused go on with what has happened meanwhile."""
         await self._session.arun(_operations.unpause(self._session, self._reference, reason, rpc_timeout))
+
+    async def update_options(
+        self, *, versioning_override: VersioningOverride | None, rpc_timeout: Duration | None = None
+    ) -> None:
+        """Say which version of worker the run belongs to, in place of what was said before: it stays with one
+        (`PinnedVersioningOverride`), goes to one once, or moves on; None takes back what was said.
+        """
+        await self._session.arun(
+            _operations.update_options(self._session, self._reference, versioning_override, rpc_timeout)
+        )
 
     async def delete(self, *, rpc_timeout: Duration | None = None) -> None:
         """Remove the run and its history for good. One that is open is terminated first; a server takes a moment."""
