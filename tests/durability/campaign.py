@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import tempfile
 import time
@@ -400,11 +401,20 @@ class ServerCampaign(Campaign):
 
 def on_file(seed: int, faults: int, *, gap: float = 0.2) -> Findings:
     """A campaign on a file, in a folder of its own."""
-    with tempfile.TemporaryDirectory(prefix="hourglass-campaign-") as folder:
-        return FileCampaign(Path(folder), seed, faults, gap=gap).run()
+    return _kept_if_wrong(lambda folder: FileCampaign(folder, seed, faults, gap=gap))
 
 
 def on_server(seed: int, faults: int, *, gap: float = 1.0) -> Findings:
     """A campaign on a dev server, in a folder of its own."""
-    with tempfile.TemporaryDirectory(prefix="hourglass-campaign-") as folder:
-        return ServerCampaign(Path(folder), seed, faults, gap=gap).run()
+    return _kept_if_wrong(lambda folder: ServerCampaign(folder, seed, faults, gap=gap))
+
+
+def _kept_if_wrong(made: Callable[[Path], Campaign]) -> Findings:
+    """In a folder of its own, which is kept if something is wrong: the file, the journal of clients, the notes and the log."""
+    folder = Path(tempfile.mkdtemp(prefix="hourglass-campaign-"))
+    findings = made(folder).run()
+    if findings.violations:
+        findings.violations.append(f"what was left behind is in {folder}")
+    else:
+        shutil.rmtree(folder)
+    return findings
