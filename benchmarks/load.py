@@ -17,6 +17,7 @@ reader      a process that reads, again and again or once, beside workflows: how
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import os
@@ -247,9 +248,13 @@ async def _fill_waiting(count: int, path: str) -> None:
         await _start_many(one, count)
 
 
-async def _due(count: int, place: str) -> Values:
+def _due(count: int, place: str) -> Values:
     path = f"{place}/hourglass.db"
     subprocess.run([sys.executable, "-m", "benchmarks.load", "fill", str(count), path], check=True)
+    return asyncio.run(_serve_due(count, path))
+
+
+async def _serve_due(count: int, path: str) -> Values:
     async with (
         await AsyncClient.connect("local:") as client,
         Worker(client, workflows=WORKFLOWS, activities=[echo]),
@@ -337,7 +342,7 @@ def _opening(count: int, place: str) -> Values:
 
 def _multiply(path: str, count: int) -> None:
     """Have the one closed run of a file there so many times, under other ids."""
-    with sqlite3.connect(path) as db:
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
         key = db.execute("SELECT max(key) FROM runs").fetchone()[0]
         each = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count}) "
         db.execute(
@@ -448,38 +453,49 @@ def _fill_large(megabytes: int, path: str) -> None:
             time.sleep(0.1)
 
 
-async def _reader(seconds: int, place: str) -> Values:
+def _reader(seconds: int, place: str) -> Values:
     found: Values = {}
     for kind in ("none", "again", "held"):
         path = f"{place}/{kind}.db"
-        async with (
-            await AsyncClient.connect(f"local:{path}") as client,
-            Worker(client, workflows=WORKFLOWS, activities=[echo]),
-        ):
-            await client.execute_workflow(quick, 1, id="warm")
-            readers = [
-                subprocess.Popen([sys.executable, "-m", "benchmarks.load", f"read-{kind}", str(n), path])
-                for n in range(0 if kind == "none" else 2)
-            ]
-            begun, longest, done = time.perf_counter(), 0, 0
-
-            async def again() -> None:
-                nonlocal done, longest
-                while time.perf_counter() < begun + seconds:
-                    await client.execute_workflow(steps, 10, id=uuid.uuid4().hex)
-                    done += 10
-                    longest = max(longest, os.stat(f"{path}-wal").st_size)
-
-            await asyncio.gather(*[again() for _ in range(50)])
+        command = [sys.executable, "-m", "benchmarks.load", f"read-{kind}"]
+        readers = [subprocess.Popen([*command, str(n), path]) for n in range(0 if kind == "none" else 2)]
+        try:
+            longest, done = asyncio.run(_beside(seconds, path))
+        finally:
             for each in readers:
                 each.kill()
                 each.wait()
-        found |= {f"MiB of log, {kind}": longest / 2**20, f"steps/s, {kind}": done / seconds}
+        found |= {
+            f"MiB of log, {kind}": longest / 2**20,
+            f"MiB/1000 steps, {kind}": longest / 2**20 / done * 1e3,
+        }
     return found
+
+
+async def _beside(seconds: int, path: str) -> tuple[int, int]:
+    """The longest that the log was, and how many steps there were."""
+    begun, longest, done = time.perf_counter(), 0, 0
+    async with (
+        await AsyncClient.connect(f"local:{path}") as client,
+        Worker(client, workflows=WORKFLOWS, activities=[echo]),
+    ):
+
+        async def again() -> None:
+            nonlocal done, longest
+            while time.perf_counter() < begun + seconds:
+                await client.execute_workflow(steps, 10, id=uuid.uuid4().hex)
+                done += 10
+                longest = max(longest, os.stat(f"{path}-wal").st_size)
+
+        await asyncio.gather(*[again() for _ in range(50)])
+    return longest, done
 
 
 def _read(path: str, *, again: bool, number: int) -> None:
     """Read as a tool beside the engine would: one snapshot for ever, or one after the other, never none."""
+    while not os.path.exists(path):
+        time.sleep(0.1)
+    time.sleep(1)
     db = sqlite3.connect(path, isolation_level=None)
     while True:
         db.execute("BEGIN")
@@ -490,7 +506,7 @@ def _read(path: str, *, again: bool, number: int) -> None:
 
 CASES: dict[str, Callable[[int, str], Values]] = {
     "timers": lambda *given: asyncio.run(_timers(*given)),
-    "due": lambda *given: asyncio.run(_due(*given)),
+    "due": _due,
     "flood": lambda *given: asyncio.run(_flood(*given)),
     "retention": lambda *given: asyncio.run(_retention(*given)),
     "opening": _opening,
@@ -498,7 +514,7 @@ CASES: dict[str, Callable[[int, str], Values]] = {
     "active": lambda *given: asyncio.run(_active(*given)),
     "ownerless": _ownerless,
     "history": _history,
-    "reader": lambda *given: asyncio.run(_reader(*given)),
+    "reader": _reader,
 }
 
 if __name__ == "__main__":

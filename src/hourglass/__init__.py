@@ -25,7 +25,7 @@ A path is public if and only if none of its segments begins with an underscore:
     progress      what a run publishes while it works, and how clients follow it
     interceptors  code of yours between callers and what they call; headers
     metrics       counters, gauges and histograms, as text for Prometheus
-    contrib       bridges to other libraries: OpenTelemetry
+    contrib       bridges to other libraries: OpenTelemetry, SQLAlchemy, Pydantic AI, OpenAI's agents
     replay        History, Replayer
     testing       Environment: workflows on virtual time, activities faked; and a real Temporal dev server
     converter     values to payloads and back; the codec's seam

@@ -450,6 +450,10 @@ class TerminatedError(FailureError):
         self.details: Sequence[Any] = details
 
 
+class InvalidVersioningOverrideError(FailureError):
+    """A child could not be started: no worker of its task queue is of the version that its `versioning_override` names."""
+
+
 class ServerError(FailureError):
     """The server gave up on remote work."""
 
@@ -463,6 +467,10 @@ class ServerError(FailureError):
 
 class WorkflowFailedError(HourglassError):
     """The run did not complete; `cause` says why: an `ApplicationError`, `CancelledError`, `TimedOutError` …"""
+
+
+class ActivityFailedError(HourglassError):
+    """An activity that a client started did not complete; `cause` says why, as with `WorkflowFailedError`."""
 
 
 class WorkflowContinuedAsNewError(WorkflowFailedError):
@@ -545,6 +553,20 @@ class WorkflowAlreadyStartedError(ServiceError, FailureError):
         super().__init__(message, status="ALREADY_EXISTS")
         self.workflow_id = workflow_id
         self.workflow_type = workflow_type
+        self.run_id = run_id
+
+
+class ActivityNotFoundError(ServiceError):
+    """There is no such activity, or it has ended."""
+
+
+class ActivityAlreadyStartedError(ServiceError):
+    """An activity of this id, which a client started, runs already, or has run and the reuse policy forbids another."""
+
+    def __init__(self, message: str, *, activity_id: str, activity_type: str = "", run_id: str = "") -> None:
+        super().__init__(message, status="ALREADY_EXISTS")
+        self.activity_id = activity_id
+        self.activity_type = activity_type
         self.run_id = run_id
 
 

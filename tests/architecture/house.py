@@ -27,8 +27,41 @@ KEPT = {
     "_history/codec.py": "a table of data: each field of each event once",
     "_history/events.py": "a table of data: each kind of event once",
     "worker.py": "`Worker.__init__` is its options, each with its place in the plan: a table of data",
+    "_cli/schedules.py": "`create` is the options of a schedule, each with its help: a table of data",
+    "_cli/ui.py": "a command, found by the table of commands; `ui` is its options, each with its help",
+    "_embedded/rules/steps.py": "the two steps that most runs take most of the time, each in one piece for the sake of speed",
+    "_embedded/engine/runs.py": (
+        "one table that a step reads and changes in one turn: to load, change, store and drop a run share its records; what "
+        "stands alone (alarms, transactions, upkeep, starts) has files of its own"
+    ),
+    "_embedded/workers/handle.py": (
+        "one handle: both polls, and the ends of what they gave; the attempts and the cache have files of their own"
+    ),
+    "_runtime/executors.py": (
+        "one executor, with its limits and the heartbeats that are left to it; threads, loops and processes, which know no "
+        "activities, have files of their own"
+    ),
+    "_runtime/lanes.py": "all lanes of a worker; one lane, and how it is seen to hang, is `lane.py`",
+    "workflow/_definitions.py": "the decorators, most of it overloads for type checkers",
 }
 """Files that a measure names and that stay as they are, each with the reason. They are counted with the others."""
+UNREACHED = {
+    "files that one workflow opens (wanted: 70 embedded, 45 on Temporal, 60 lines that matter in each)": (
+        "a dozen of them are opened for one question of at most eight lines, such as whether a run is open, a schedule waits for "
+        "it, or the file may be written, asked of the part that knows; four are the way to the process that owns the file. To "
+        "merge those parts would hide them."
+    ),
+    "class names with more than one meaning (wanted: 10)": (
+        "those of `aio` are temporalio's, on purpose. `Event` is asyncio's word in workflows and Temporal's in the engine, "
+        "`TimerFired` is told to a run and stands in its history, and a `Run` is one to the evaluator and to the engine."
+    ),
+    "files and lines (wanted: 320 and 66,000, with the features of 0.1.0)": (
+        "what came since pays its own way: the page, `async def`, work in several processes, agents, versions of workers; files "
+        "per 1,000 lines are below the 4.6 that were wanted for ever."
+    ),
+}
+"""Measures that are not where they were wanted, each with the reason."""
+AIO = ("aio/", "_engine/awaited.py")
 VAGUE = re.compile(r"\b(somebody|nobody|whoever|everybody)\b", re.IGNORECASE)
 
 
@@ -73,6 +106,11 @@ def ambiguous() -> dict[str, list[str]]:
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(each.place)
     return {name: found for name, found in sorted(places.items()) if len(found) > 1}
+
+
+def mirrored(twice: dict[str, list[str]]) -> list[str]:
+    """Those of them that `aio` has on purpose: the names that temporalio has for the same thing."""
+    return [name for name, places in twice.items() if any(each.startswith(AIO) for each in places)]
 
 
 def vague() -> Counter[str]:
@@ -145,7 +183,10 @@ def main() -> None:
         ("one workflow with one activity, embedded", walk()),
         *([("the same on Temporal", walk("--temporal"))] if asked.temporal else []),
         ("own imports per 100 code lines", f"{own_imports() / code * 100:.1f}"),
-        ("class names with more than one meaning", str(len(twice))),
+        (
+            "class names with more than one meaning",
+            f"{len(twice)}, {len(mirrored(twice))} of them `aio`'s, which are temporalio's",
+        ),
         ("somebody, nobody, whoever, everybody", str(words.total())),
         ("packages whose map is not complete", f"{len(blank)} of {len(packages())}"),
         (f"functions over {FUNCTION}, classes over {CLASS}, files over {FILE} lines", str(len(heavy))),
@@ -162,6 +203,7 @@ def main() -> None:
             ("Not on the map", [f"{place}: {', '.join(names)}" for place, names in blank.items()]),
             ("Large", heavy),
             ("Kept as they are", [f"{place}: {reason}" for place, reason in KEPT.items()]),
+            ("Not where it was wanted", [f"{measure}: {reason}" for measure, reason in UNREACHED.items()]),
         ]:
             print(f"\n{title}\n" + "\n".join(f"  {each}" for each in found))
 

@@ -202,3 +202,22 @@ def _loaded_by(*names: str) -> set[str]:
         [sys.executable, "-I", "-c", before + after], capture_output=True, text=True, check=True, timeout=60
     )
     return set(done.stdout.split())
+
+
+FLAGS = {
+    "_engine/behaviour.py": "the table",
+    "_engine/context.py": "asks it, by what the history has recorded",
+    "_engine/evaluator.py": "says whose run it is",
+    "replay/_foreign_order.py": "makes activations of a foreign history",
+}
+
+
+def test_code_asks_the_behaviour_and_not_the_flags() -> None:
+    """What differs by who began a run, or by what its history has recorded, is a row of one table (I9)."""
+    asking = {
+        each.place
+        for each in source.modules()
+        for node in ast.walk(each.tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Flag"
+    }
+    assert asking == set(FLAGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 import pytest
@@ -107,6 +108,16 @@ def test_the_table_in_the_architecture_is_this_one() -> None:
     told = {int(rank): frozenset(re.findall(r"`(\w+)`", parts)) for rank, parts in rows}
     assert told == dict(enumerate(RANKS, 1))
     assert list(told) == sorted(told, reverse=True)
+
+
+def test_the_first_page_has_the_same_ranks() -> None:
+    """The root's docstring has every part on its map, and the ranks in one line."""
+    (root,) = [each for each in source.modules() if each.name == "hourglass"]
+    page = ast.get_docstring(root.tree) or ""
+    line = page[page.index("{errors,") :].partition("\n\n")[0]
+    told = [frozenset(re.findall(r"\w+", rank)) for rank in line.split("<")]
+    assert told == [ranks for ranks in RANKS if ranks != {"__main__"}]
+    assert set(re.findall(r"(?m)^    (\w+)  ", page)) == set(RANK) - {"__main__"}
 
 
 def test_imports_go_down() -> None:

@@ -47,6 +47,7 @@ from . import (  # noqa: F401
     schedule_actions,
     schedules,
     shapes,
+    standalone,
     steps,
     taking_turns,
     talks,

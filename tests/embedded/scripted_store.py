@@ -131,11 +131,11 @@ class ScriptedStore:
     def next_due_ns(self, after_ns: int = 0) -> int:
         return self._readable().next_due_ns(after_ns)
 
-    async def page(self, text: str, token: bytes, limit: int) -> Page:
-        return await self._readable().page(text, token, limit)
+    async def page(self, text: str, token: bytes, limit: int, *, activities: bool = False) -> Page:
+        return await self._readable().page(text, token, limit, activities=activities)
 
-    async def count(self, text: str) -> Count:
-        return await self._readable().count(text)
+    async def count(self, text: str, *, activities: bool = False) -> Count:
+        return await self._readable().count(text, activities=activities)
 
     def schedule(self, schedule_id: str) -> ScheduleRecord | None:
         return self._readable().schedule(schedule_id)

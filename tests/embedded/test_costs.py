@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import threading
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -123,6 +125,89 @@ def test_a_large_history_is_nowhere_twice(tmp_path: Path) -> None:
         assert stored is not None
         assert stored.events == tuple(story.events)
         assert most < 15_000_000
+        store.close()
+
+    run_async(body)
+
+
+class _Reader:
+    """A connection of another program that has begun to read, and goes on."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._connection.execute("BEGIN")
+        self._connection.execute("SELECT count(*) FROM runs").fetchall()
+
+    def end(self) -> None:
+        self._connection.execute("COMMIT")
+        self._connection.close()
+
+
+def test_commits_wait_for_a_reader_when_the_log_is_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that readers keep from beginning anew is emptied at the end of the last of them, for which commits wait a moment;
+    nothing is lost.
+    """
+    monkeypatch.setattr(sqlite, "LONG_LOG", 100)
+    monkeypatch.setattr(sqlite, "LOG_WAIT_MS", 60_000)
+    path = tmp_path / "a.db"
+
+    async def body() -> None:
+        store = SqliteStore.open(path, checkpoint_pages=20)
+        story = Story("a")
+        await store.durable(store.append(story.start()))
+        reader, waits = _Reader(path), threading.Event()
+        empty_log = store._writer.empty_log
+
+        def noted(wait_ms: int) -> bool:
+            waits.set()
+            return empty_log(wait_ms)
+
+        monkeypatch.setattr(store._writer, "empty_log", noted)
+        other = threading.Thread(target=lambda: (waits.wait(60), reader.end()))
+        other.start()
+        longest = 0
+        while not waits.is_set():
+            longest = max(longest, path.with_name("a.db-wal").stat().st_size)
+            await store.durable(store.append(story.signal(10_000)))
+        other.join()
+        await store.durable(store.append(story.signal()))
+        assert path.with_name("a.db-wal").stat().st_size < longest / 2
+        stored = store.load("a")
+        assert stored is not None
+        assert stored.events == tuple(story.events)
+        store.close()
+
+    run_async(body)
+
+
+def test_a_reader_that_stays_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Beside a transaction that is left open the log grows: the warning says why, once, and commits go on. When it has ended,
+    the log is emptied.
+    """
+    monkeypatch.setattr(sqlite, "LONG_LOG", 100)
+    monkeypatch.setattr(sqlite, "LOG_WAIT_MS", 1)
+    monkeypatch.setattr(sqlite, "LOG_PAUSE", 0.0)
+    path = tmp_path / "a.db"
+
+    async def body() -> None:
+        store = SqliteStore.open(path, checkpoint_pages=20)
+        story = Story("a")
+        await store.durable(store.append(story.start()))
+        reader = _Reader(path)
+        while "reading an old state" not in caplog.text:
+            await store.durable(store.append(story.signal(10_000)))
+        for _ in range(10):
+            await store.durable(store.append(story.signal(10_000)))
+        assert caplog.text.count("reading an old state of the file") == 1
+        grown = path.with_name("a.db-wal").stat().st_size
+        reader.end()
+        for _ in range(20):
+            await store.durable(store.append(story.signal(10_000)))
+        assert path.with_name("a.db-wal").stat().st_size < grown / 2
         store.close()
 
     run_async(body)

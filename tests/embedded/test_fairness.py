@@ -207,6 +207,28 @@ def test_a_queue_without_a_worker_keeps_no_other_waiting(monkeypatch: pytest.Mon
     run_async(body)
 
 
+def test_what_is_due_on_one_queue_is_found_behind_a_backlog_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A run of another queue stands in the store behind many that are served one after the other: it does not wait for them."""
+    monkeypatch.setattr(upkeep, "WINDOW", 10)
+    monkeypatch.setattr(upkeep, "PAGE", 20)
+
+    async def body() -> None:
+        world = await opened(await filled(300, last="o"))
+        handle = await world.connection.open_handle(HandleConfig(task_queue="o", identity="other"))
+        other = asyncio.create_task(handle.poll_activation())
+        served = 0
+        while not other.done():
+            await world.complete((await world.activation()).run_id, c.StartTimer(1, 10**15))
+            served += 1
+        assert served < 300
+        assert world.engine.queue_stats("q", activities=False).backlog > 0
+        await world.close()
+
+    run_async(body)
+
+
 def test_a_worker_that_comes_later_has_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """When a worker begins to serve a queue, what waits for it in the store is brought in for it."""
     monkeypatch.setattr(upkeep, "WINDOW", 10)

@@ -56,6 +56,8 @@ class ActivityTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     workflow_id: str = ""
     run_id: str = ""
     workflow_type: str = ""
+    activity_run_id: str = ""
+    """Of one that belongs to no workflow: its own run. It has no workflow's id then."""
     headers: dict[str, Payload] = {}
     heartbeat_details: Payloads = ()
     scheduled_time_ns: int = 0

@@ -92,10 +92,13 @@ class Nothing(msgspec.Struct, frozen=True):
 
 
 class Started(msgspec.Struct, frozen=True):
-    """A workflow was started, or (`started` False) an existing one was used."""
+    """A workflow was started, or (`started` False) an existing one was used. With `becomes` it was a call that the engine
+    debounces itself: it, and what else is called meanwhile, will be a workflow of that id.
+    """
 
     run_id: str
     started: bool = True
+    becomes: str = ""
 
 
 class StartWorkflow(Request[Started], frozen=True, kw_only=True):
@@ -201,6 +204,16 @@ class UnpauseWorkflow(Request[Nothing], frozen=True, kw_only=True):
     request_id: str
     run_id: str = ""
     reason: str = ""
+    identity: str = ""
+
+
+class UpdateWorkflowOptions(Request[Nothing], frozen=True, kw_only=True):
+    """Change which version a run belongs to: what is said holds in place of what was said before; None takes that back."""
+
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    workflow_id: str
+    run_id: str = ""
+    versioning_override: VersioningOverride | None = None
     identity: str = ""
 
 

@@ -37,7 +37,7 @@ _FEW = 64
 """So many cancelled callbacks may lie in the queue before they are swept out."""
 
 
-_AT_ONCE = 32
+_AT_ONCE = 16
 """So many callbacks that are due run before others get their turn: a hundred thousand timers may be set for one moment."""
 
 

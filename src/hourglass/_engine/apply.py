@@ -54,6 +54,7 @@ from hourglass.errors import (
     Cancelled,
     CancelledError,
     InternalError,
+    InvalidVersioningOverrideError,
     NondeterminismError,
     PayloadError,
     TaskCancelledError,
@@ -324,6 +325,10 @@ def _child(live: LiveRun, seq: int, result: Any) -> ChildOperation[Any]:
 
 def _child_start_failed(live: LiveRun, event: ChildStartFailed) -> None:
     child = _child(live, event.seq, None)
+    if event.invalid_override:
+        child.start.fail(InvalidVersioningOverrideError("Invalid versioning override"))
+        child.settle(RESOLVED, None)
+        return
     # A run that lets it out fails with this message: histories of temporalio hold temporalio's.
     ours = f"child workflow {event.workflow_id!r} is running already"
     child.start.fail(

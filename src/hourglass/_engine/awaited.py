@@ -17,7 +17,6 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from hourglass._engine.behaviour import Flag
 from hourglass._engine.commands import (
     CancelChildWorkflow,
     CancelSignalExternal,
@@ -72,9 +71,7 @@ class ActivityHandle(asyncio.Task[R], Generic[R]):
         self._started = True
         run = self._run
         while True:
-            outcome, answer = await _answered(
-                run, self._answer, self._request_cancel, flag=Flag.CANCEL_BEATS_RESULT
-            )
+            outcome, answer = await _answered(run, self._answer, self._request_cancel, activity=True)
             if outcome is _PauseError:
                 await sleep(self._backoff)
                 self._schedule()
@@ -185,7 +182,7 @@ async def _answered(
     future: asyncio.Future[Any],
     on_cancel: Callable[[str], None],
     *,
-    flag: Flag | None = None,
+    activity: bool = False,
     reraise: bool = False,
 ) -> Any:
     """Wait for an answer; being cancelled asks the other side to stop, and the wait goes on for what it says to that."""
@@ -194,8 +191,11 @@ async def _answered(
             await asyncio.wait([future])
             return future.result()
         except asyncio.CancelledError as error:
-            if future.done() and (
-                Flag.SINGLE_BATCH in run.facts.flags or (flag is not None and run.holds(flag))
+            behaviour = run.behaviour
+            if future.done() and run.holds(
+                behaviour.cancel_beats_activity_result
+                if activity
+                else behaviour.cancellation_beats_awaited_answer
             ):
                 raise
             on_cancel(error.args[0] if error.args and isinstance(error.args[0], str) else "")

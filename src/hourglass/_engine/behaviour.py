@@ -68,6 +68,9 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     cancellation_survives_answer: bool = True
     """Who is cancelled while the answer of another workflow is there already sees the cancellation; else it is lost."""
 
+    cancellation_beats_awaited_answer: bool = False
+    """A coroutine that is cancelled while the answer of a child or of another workflow is there already sees the cancellation."""
+
     waiting_takes_request_back: bool = False
     """A cancellation that is passed on to another workflow counts no longer as a request to the one who waits."""
 
@@ -134,6 +137,7 @@ SINGLE_BATCH = {
     "cancel_beats_activity_result": True,
     "cancel_beats_child_result": True,
     "cancellation_survives_answer": True,
+    "cancellation_beats_awaited_answer": True,
     "cancellation_beats_condition": True,
 }
 """In what a task differs whose history records temporalio's flag 2."""

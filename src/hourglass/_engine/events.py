@@ -91,12 +91,13 @@ class ChildStarted(Event, frozen=True):
 
 
 class ChildStartFailed(Event, frozen=True):
-    """A child workflow could not be started: its id is taken."""
+    """A child workflow could not be started: its id is taken, or there is no worker of the version that it was meant for."""
 
     seq: int
     workflow_id: str
     workflow_type: str
     already_exists: bool = True
+    invalid_override: bool = False
 
 
 class ChildStartCancelled(Event, frozen=True):

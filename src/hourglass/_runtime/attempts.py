@@ -540,6 +540,7 @@ def info_of(task: ActivityTask, converter: Converter) -> Info:
         workflow_id=task.workflow_id,
         workflow_run_id=task.run_id,
         workflow_type=task.workflow_type,
+        activity_run_id=task.activity_run_id or None,
         scheduled_time=_time(task.scheduled_time_ns),
         current_attempt_scheduled_time=_time(task.current_attempt_scheduled_time_ns),
         started_time=_time(task.started_time_ns),

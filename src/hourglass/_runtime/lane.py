@@ -7,7 +7,8 @@ takes nothing more, says nothing more, unwinds its fibers and ends.
 Invariants:
 
 - An activation is queued, or in work, or answered: never two of them, never none, wherever the thread dies.
-- For each work there is a ring of the bell, or will be when the turn of the control loop that submitted it ends.
+- While work waits the bell has been rung, or will be when the turn of the control loop that submitted it ends, or the thread is
+  at work and takes it next.
 - Answers reach the control loop in order; those that come together wake it once. Each job is answered at most once,
   there, and never by a lane that was abandoned (I5).
 """
@@ -112,7 +113,7 @@ class Lane:
         self._mutex = threading.Lock()
         self._work: deque[Work] = deque()
         self._bell: SimpleQueue[None] = SimpleQueue()
-        self._to_ring = 0  # so many jobs have come in this turn of the loop
+        self._will_ring = False  # when this turn of the loop has ended
         self._busy: Work | None = None
         self._abandoned = False
         self._ended = False
@@ -163,13 +164,13 @@ class Lane:
         self._work.append(LaneJob(activation, reply, generation))
         # The thread is woken when this turn of the loop has ended: until then it would wait for the interpreter, and each
         # such wake-up is two switches of threads. What is submitted in one turn wakes it once.
-        self._to_ring += 1
-        if self._to_ring == 1:
+        if not self._will_ring:
+            self._will_ring = True
             self._loop.call_soon(self._ring)
 
     def _ring(self) -> None:
-        count, self._to_ring = self._to_ring, 0
-        for _ in range(count):
+        self._will_ring = False
+        if self._bell.empty():  # else it has been rung, and the thread has not come to wait since
             self._bell.put(None)
 
     def do(self, chore: Callable[[Evaluations], None]) -> None:
@@ -241,8 +242,7 @@ class Lane:
 
     def _put(self, work: Work) -> None:
         self._work.append(work)
-        self._ring()  # for the loop may end before its turn does
-        self._bell.put(None)
+        self._ring()  # at once, also for what was submitted: the loop may end before its turn does
 
     def _deliver(self) -> None:
         self._woken = False  # first: an answer that comes from now on wakes us again
@@ -275,12 +275,13 @@ class Lane:
     def _serve(self) -> bool:
         """Work until told to stop; False if it was abandoned instead."""
         while True:
-            self._bell.get()
+            if not self._work:
+                self._bell.get()
             with self._mutex:
                 if self._abandoned:
                     return False
                 if not self._work:
-                    continue  # it was given to another lane
+                    continue  # it was done at an earlier ring, or given to another lane
                 work = self._work[0]
                 work.since = self._clock()
                 self._busy = work  # first, and only then struck off: see `abandon`
@@ -357,6 +358,8 @@ LOOK = 0.02
 _DELAYED_AFTER = 0.04
 _SECONDS_PER_STEP = 20e-6  # what executing a run again takes for each event and command, about
 _SHORT_TURN = 0.0005  # seconds; usual are 0.005
+_TURN_WHILE_COMPUTING = 0.001
+_SPAN = 0.1  # seconds over which it is measured whether authors' code computes
 _MOST_POINTS = 200_000  # fibers of a run that begin or end; that still more do is no progress
 
 
@@ -459,8 +462,11 @@ class Hurry:
     """
 
     _lock = threading.Lock()
-    _hurrying: ClassVar[set[object]] = set()
+    _hurrying: ClassVar[set[Hurry]] = set()
     _usual: ClassVar[float] = 0.0
+
+    def __init__(self, turn: float = _SHORT_TURN) -> None:
+        self._turn = turn
 
     def set(self, *, wanted: bool) -> None:
         """Hurry, or do no longer; the lanes of another worker in this process may still want to."""
@@ -469,10 +475,52 @@ class Hurry:
         with self._lock:
             if not self._hurrying:
                 Hurry._usual = sys.getswitchinterval()
-                sys.setswitchinterval(min(self._usual, _SHORT_TURN))
             (self._hurrying.add if wanted else self._hurrying.discard)(self)
-            if not self._hurrying:
-                sys.setswitchinterval(self._usual)
+            sys.setswitchinterval(min((self._usual, *(each._turn for each in self._hurrying))))
+
+
+class ComputingWatch:
+    """Hurries while authors' code computes in this process. All that it is told and all that it answers goes by the control
+    loop, which else waits a whole turn each time, or one behind each thread that computes; and what goes to other processes
+    waits with it.
+    """
+
+    def __init__(self) -> None:
+        self._hurry = Hurry(_TURN_WHILE_COMPUTING)
+        self._timer: asyncio.TimerHandle | None = None
+        self._at = self._used = self._in_control = 0.0
+        self._closed = False
+
+    def look(self) -> None:
+        """Look whether it does: on the control loop, as often as one likes. While it does this looks again by itself."""
+        now = time.monotonic()
+        passed = now - self._at
+        if passed < _SPAN or self._closed:
+            return
+        used, in_control = time.process_time(), time.thread_time()
+        control = in_control - self._in_control
+        others = used - self._used - control
+        self._at, self._used, self._in_control = now, used, in_control
+        self.judge(others / passed, control / passed)
+
+    def judge(self, others: float, control: float) -> None:
+        """All threads but the control loop's have used so much of a processor of late, and that one so much. The store's thread
+        is among the others: where there is no more to do than to pass things on, they use about as much.
+        """
+        computes = others > 0.2 and others > 2.5 * control
+        self._hurry.set(wanted=computes)
+        if self._timer is not None:
+            self._timer.cancel()
+        # What began it may have ended when there is nothing to look at lanes for.
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(1.1 * _SPAN, self.look) if computes else None
+
+    def close(self) -> None:
+        """Look no more, and put the turns back."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._hurry.set(wanted=False)
 
 
 def is_worth_moving(delay: float, work: int) -> bool:

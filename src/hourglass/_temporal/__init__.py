@@ -10,6 +10,7 @@ handle           a worker's handle over Core, with Core's traps closed; activity
 calls            requests as RPCs: workflows, changes, activities, deployments
 calls_views      requests that look: describe, list, count, histories, pollers
 calls_schedules  requests about schedules
+calls_activities requests about activities without a workflow
 import_plan      which history a server can be brought to, and by which workflow tasks
 importing        a history on a server: a run is taken through the same workflow tasks again
 connection       connecting to a server; every request, sent; refusals become errors

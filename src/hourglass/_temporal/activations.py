@@ -192,8 +192,10 @@ def _child_start(job: Any) -> AnyEvent:
             return ev.ChildStarted(job.seq, job.succeeded.run_id)
         case "failed":
             failed = job.failed
-            # 1 is "already exists", 2 "no such namespace": the only other one a server sends.
-            return ev.ChildStartFailed(job.seq, failed.workflow_id, failed.workflow_type, failed.cause == 1)
+            # 1 is "already exists", 2 "no such namespace", 3 "invalid versioning override".
+            return ev.ChildStartFailed(
+                job.seq, failed.workflow_id, failed.workflow_type, failed.cause == 1, failed.cause == 3
+            )
         case "cancelled":
             return ev.ChildStartCancelled(job.seq, failure_from(job.cancelled.failure))
         case _:

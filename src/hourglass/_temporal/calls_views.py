@@ -312,13 +312,13 @@ def count(request: sv.CountWorkflows, scope: CallScope) -> Rpc:
 
 def _counted(data: bytes) -> sv.Count:
     answer = ws.CountWorkflowExecutionsResponse.FromString(data)
-    groups = tuple(
-        sv.CountGroup(
-            tuple(decode_search_attribute(payload_from(value)) for value in group.group_values), group.count
-        )
-        for group in answer.groups
-    )
-    return sv.Count(answer.count, groups)
+    return sv.Count(answer.count, tuple(group_from(group) for group in answer.groups))
+
+
+def group_from(group: Any) -> sv.CountGroup:
+    """A group of a count."""
+    values = tuple(decode_search_attribute(payload_from(value)) for value in group.group_values)
+    return sv.CountGroup(values, group.count)
 
 
 _SOON, _LATER = 0.2, 1.0

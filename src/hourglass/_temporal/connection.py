@@ -18,22 +18,35 @@ from typing import Any, TypeVar
 import temporalio.api.workflowservice.v1 as ws
 from temporalio.api.common.v1 import GrpcStatus
 from temporalio.api.errordetails.v1 import (
+    ActivityExecutionAlreadyStartedFailure,
     MultiOperationExecutionFailure,
     NamespaceNotFoundFailure,
     WorkflowExecutionAlreadyStartedFailure,
 )
 
 from hourglass._contract import service as sv
+from hourglass._contract.activities import StartActivity
 from hourglass._contract.handle import HandleBroken, HandleConfig, Shutdown
+from hourglass._contract.limits import KeptLimits, ListLimits
 from hourglass._contract.schedules import CreateSchedule
 from hourglass._contract.service import DescribeNamespace, Request, UpdateWithStart
 from hourglass._contract.transport import USUAL, TLSConfig, Transport
-from hourglass._temporal import calls, calls_schedules, calls_views, core, importing, version
+from hourglass._temporal import (
+    calls,
+    calls_activities,
+    calls_schedules,
+    calls_views,
+    core,
+    importing,
+    version,
+)
 from hourglass._temporal.calls import CallScope, Rpc
 from hourglass._temporal.configs import NO_METADATA, check_target, client_settings, worker_settings
 from hourglass._temporal.handle import CoreHandle
 from hourglass._temporal.telemetry import FETCH_EVERY
 from hourglass.errors import (
+    ActivityAlreadyStartedError,
+    ActivityNotFoundError,
     ConnectionFailedError,
     HourglassError,
     InternalError,
@@ -160,6 +173,11 @@ def _not_found(
             f"there is no schedule {schedule_id!r} in namespace {namespace!r}", status=refusal.status
         )
     workflow_id = getattr(request, "workflow_id", "")
+    if not workflow_id and (activity_id := getattr(request, "activity_id", "")):
+        return ActivityNotFoundError(
+            f"activity {activity_id!r} is not there or has ended, in namespace {namespace!r}: {refusal.message}",
+            status=refusal.status,
+        )
     if not workflow_id:
         return ServiceError(f"{_name(request)} found nothing: {refusal.message}", status=refusal.status)
     run = f", run {request.run_id}," if getattr(request, "run_id", "") else ""  # type: ignore[attr-defined]
@@ -174,6 +192,15 @@ def _exists(refusal: ServerRefusal, request: sv.Request[Any]) -> HourglassError:
     if isinstance(request, CreateSchedule):
         return ScheduleAlreadyExistsError(
             f"there is a schedule {request.schedule_id!r} already", schedule_id=request.schedule_id
+        )
+    if isinstance(request, StartActivity):
+        found = refusal.detail(ActivityExecutionAlreadyStartedFailure)
+        run_id = "" if found is None else found.run_id
+        return ActivityAlreadyStartedError(
+            f"activity {request.activity_id!r} has already started (run {run_id})",
+            activity_id=request.activity_id,
+            activity_type=request.activity_type,
+            run_id=run_id,
         )
     detail = refusal.detail(WorkflowExecutionAlreadyStartedFailure)
     if not isinstance(request, (sv.StartWorkflow, sv.ImportWorkflow)) or detail is None:
@@ -198,6 +225,7 @@ CALLS: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     **calls.ACTING,
     **calls_views.LOOKING,
     **calls_schedules.ON_SCHEDULES,
+    **calls_activities.ON_ACTIVITIES,
 }
 
 
@@ -211,6 +239,8 @@ async def perform(client: core.Ref, request: sv.Request[Any], scope: CallScope, 
             return data
 
         return await importing.import_workflow(send, request, scope)
+    if isinstance(request, ListLimits):
+        return KeptLimits()  # a server keeps none itself
     plan = CALLS.get(type(request))
     if plan is None:
         raise InternalError(f"Temporal has no answer to {type(request).__name__}")

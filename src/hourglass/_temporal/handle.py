@@ -89,6 +89,7 @@ def _task(token: bytes, start: Any, task_queue: str) -> ActivityTask:
         workflow_id=execution.workflow_id,
         run_id=execution.run_id,
         workflow_type=start.workflow_type,
+        activity_run_id=start.run_id,
         headers=payload_map_from(start.header_fields) if start.header_fields else NO_PAYLOADS,
         heartbeat_details=without_carrier(payloads_from(start.heartbeat_details))
         if start.heartbeat_details

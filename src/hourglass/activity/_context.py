@@ -148,6 +148,8 @@ class Info:
     workflow_id: str = ""
     workflow_run_id: str = ""
     workflow_type: str = ""
+    activity_run_id: str | None = None
+    """Of an activity that a client started: its own run. It belongs to no workflow, and has no workflow's id or type."""
     scheduled_time: datetime | None = None
     current_attempt_scheduled_time: datetime | None = None
     started_time: datetime | None = None

@@ -16,6 +16,7 @@ _schedule_data     schedules as authors write them and clients show them
 _schedules         operations on schedules, and schedules as they travel
 _services          a server's gRPC services as they are
 _session           a session: the link to an engine, how values travel, the last check of requests, how operations are run
+_standalone        activities that belong to no workflow: operations, and how they are shown
 _updates           operations on updates, and on starts that send a message along
 _values            workflows as clients show them: lists, counts, descriptions
 _waiting           waiting for a run to close, how it ended, and what a client says meanwhile
@@ -23,6 +24,7 @@ _waiting           waiting for a run to close, how it ended, and what a client s
 
 from __future__ import annotations
 
+from hourglass._contract.activities import ActivityExecutionStatus
 from hourglass._contract.service import (
     HistoryEventFilter,
     IdConflictPolicy,
@@ -41,6 +43,7 @@ from hourglass._contract.transport import (
 from hourglass._engine.specs import IdReusePolicy
 from hourglass._engine.versions import (
     AutoUpgradeVersioningOverride,
+    OneTimeVersioningOverride,
     PinnedVersioningOverride,
     VersioningBehavior,
     VersioningOverride,
@@ -48,6 +51,7 @@ from hourglass._engine.versions import (
 )
 from hourglass.client._async import AsyncClient
 from hourglass.client._async_handles import (
+    AsyncActivityExecutionHandle,
     AsyncActivityHandle,
     AsyncScheduleHandle,
     AsyncUpdateHandle,
@@ -56,6 +60,7 @@ from hourglass.client._async_handles import (
 )
 from hourglass.client._blocking import Client
 from hourglass.client._blocking_handles import (
+    ActivityExecutionHandle,
     ActivityHandle,
     ScheduleHandle,
     UpdateHandle,
@@ -90,6 +95,14 @@ from hourglass.client._schedule_data import (
     ScheduleState,
 )
 from hourglass.client._services import AsyncRawService, RawService
+from hourglass.client._standalone import (
+    ActivityExecution,
+    ActivityExecutionDescription,
+    ActivityExecutionOptions,
+    ActivityExecutionPage,
+    ActivityOptionsUpdate,
+    StartActivityOptions,
+)
 from hourglass.client._values import (
     HistoryEventPage,
     PendingActivityInfo,
@@ -102,7 +115,15 @@ from hourglass.client._values import (
 )
 
 __all__ = [
+    "ActivityExecution",
+    "ActivityExecutionDescription",
+    "ActivityExecutionHandle",
+    "ActivityExecutionOptions",
+    "ActivityExecutionPage",
+    "ActivityExecutionStatus",
     "ActivityHandle",
+    "ActivityOptionsUpdate",
+    "AsyncActivityExecutionHandle",
     "AsyncActivityHandle",
     "AsyncClient",
     "AsyncRawService",
@@ -123,6 +144,7 @@ __all__ = [
     "IdConflictPolicy",
     "IdReusePolicy",
     "KeepAliveConfig",
+    "OneTimeVersioningOverride",
     "PendingActivityInfo",
     "PendingChildInfo",
     "PinnedVersioningOverride",
@@ -147,6 +169,7 @@ __all__ = [
     "ScheduleSpec",
     "ScheduleStartOptions",
     "ScheduleState",
+    "StartActivityOptions",
     "StartOptions",
     "TLSConfig",
     "TaskQueueDescription",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,10 @@ from hourglass._contract.service import (
     HeartbeatAnswer,
     ResetActivity,
 )
+from hourglass._engine.options import Duration
+from hourglass.client import _standalone
 from hourglass.client._session import ClientOperation, ClientSession, asking, nothing
+from hourglass.client._standalone import ActivityExecutionOptions, StandaloneReference
 from hourglass.errors import UsageError
 
 
@@ -45,9 +48,9 @@ def refer_activity(
         if workflow_id or run_id or activity_id:
             raise UsageError("give the activity's token, or the ids of its workflow and its own, not both")
         return ActivityReference(token)
-    if not workflow_id or not activity_id:
+    if not activity_id:
         raise UsageError("an activity is named by its token, or by workflow_id and activity_id")
-    return ActivityReference(b"", workflow_id, run_id or "", activity_id)
+    return ActivityReference(b"", workflow_id or "", run_id or "", activity_id)
 
 
 def complete(session: ClientSession, reference: ActivityReference, result: Any) -> ClientOperation[None]:
@@ -108,6 +111,39 @@ def reset(
         identity=session.identity,
     )
     return asking(request, nothing)
+
+
+def _by_ids(reference: ActivityReference, what: str) -> StandaloneReference:
+    if reference.token:
+        raise UsageError(f"an activity is {what} by workflow_id and activity_id, not by its token")
+    return StandaloneReference(reference.activity_id, reference.run_id)
+
+
+def act(
+    session: ClientSession,
+    kind: Callable[..., Any],
+    reference: ActivityReference,
+    reason: str,
+    rpc_timeout: Duration | None,
+) -> ClientOperation[None]:
+    """Pause or unpause an activity of a workflow."""
+    alone = _by_ids(reference, "paused and unpaused")
+    return _standalone.act(session, kind, alone, reason, rpc_timeout, reference.workflow_id)
+
+
+def update_options(
+    session: ClientSession, reference: ActivityReference, changes: Mapping[str, Any]
+) -> ClientOperation[ActivityExecutionOptions]:
+    """Change what was said of an activity of a workflow."""
+    alone = _by_ids(reference, "changed")
+    return _standalone.update_options(session, alone, changes, reference.workflow_id)
+
+
+def restore_options(
+    session: ClientSession, reference: ActivityReference
+) -> ClientOperation[ActivityExecutionOptions]:
+    """Let hold what was said of an activity of a workflow at first."""
+    return _standalone.restore_options(session, _by_ids(reference, "changed"), reference.workflow_id)
 
 
 def heartbeat(

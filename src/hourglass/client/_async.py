@@ -22,8 +22,9 @@ from hourglass._engine.options import INT64, Duration, choice, seconds, whole_nu
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import resolve
-from hourglass.client import _activities, _bulk, _deployments, _operations, _reset, _schedules
+from hourglass.client import _activities, _bulk, _deployments, _operations, _reset, _schedules, _standalone
 from hourglass.client._async_handles import (
+    AsyncActivityExecutionHandle,
     AsyncActivityHandle,
     AsyncScheduleHandle,
     AsyncWithStart,
@@ -37,6 +38,11 @@ from hourglass.client._options import StartOptions
 from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleListDescription
 from hourglass.client._services import AsyncRawService
 from hourglass.client._session import ClientSession, open_link
+from hourglass.client._standalone import (
+    ActivityExecution,
+    ActivityExecutionPage,
+    StartActivityOptions,
+)
 from hourglass.client._values import WorkflowExecution, WorkflowExecutionCount, WorkflowExecutionPage
 from hourglass.converter import Codec, Converter, SearchAttributes, default_converter
 
@@ -363,6 +369,78 @@ class AsyncClient(ClientFacts):
             if progress is not None:
                 progress(result.handled, result.found)
         return result
+
+    @overload
+    async def start_activity(
+        self, activity: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartActivityOptions]
+    ) -> AsyncActivityExecutionHandle[Any]: ...
+    @overload
+    async def start_activity(
+        self, activity: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartActivityOptions]
+    ) -> AsyncActivityExecutionHandle[R]: ...
+    async def start_activity(  # type: ignore[misc]
+        self, activity: Any, /, *args: Any, result_type: Any = None, **options: Any
+    ) -> Any:
+        """Start an activity by itself, without a workflow, and get a handle to it: durable, retried by its policy, and run by
+        the workers of its task queue. It is given as its decorated object or its name.
+        """
+        operation = _standalone.start(self._session, activity, args, options, result_type)
+        return await self._session.arun(operation.then(partial(AsyncActivityExecutionHandle, self._session)))
+
+    @overload
+    async def execute_activity(
+        self, activity: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartActivityOptions]
+    ) -> Any: ...
+    @overload
+    async def execute_activity(
+        self, activity: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartActivityOptions]
+    ) -> R: ...
+    async def execute_activity(  # type: ignore[misc]
+        self, activity: Any, /, *args: Any, result_type: Any = None, **options: Any
+    ) -> Any:
+        """Start an activity by itself, and wait for its result."""
+        handle = await self.start_activity(activity, *args, result_type=result_type, **options)
+        return await handle.result()
+
+    @overload
+    def get_activity_execution_handle(
+        self, id: str, *, run_id: str | None = None, activity: Callable[..., R]
+    ) -> AsyncActivityExecutionHandle[R]: ...
+    @overload
+    def get_activity_execution_handle(
+        self, id: str, *, run_id: str | None = None, activity: str | None = None, result_type: Any = None
+    ) -> AsyncActivityExecutionHandle[Any]: ...
+    def get_activity_execution_handle(
+        self, id: str, *, run_id: str | None = None, activity: Any = None, result_type: Any = None
+    ) -> Any:
+        """A handle to an activity that a client started; does not ask whether it exists."""
+        reference = _standalone.refer(id, run_id, activity, result_type)
+        return AsyncActivityExecutionHandle(self._session, reference)
+
+    async def list_activities(
+        self, query: str = "", *, page_size: int = 100
+    ) -> AsyncIterator[ActivityExecution]:
+        """The activities, of those that clients started, that match a filter (all, if it is empty), page by page as they are
+        asked for.
+        """
+        token = b""
+        while True:
+            page = await self.list_activities_page(query, page_size=page_size, page_token=token)
+            for execution in page.items:
+                yield execution
+            token = page.next_page_token
+            if not token:
+                return
+
+    async def list_activities_page(
+        self, query: str = "", *, page_size: int = 100, page_token: bytes = b""
+    ) -> ActivityExecutionPage:
+        """One page of them: the first, or the one after a page that told its token."""
+        return await self._session.arun(_standalone.list_page(query, page_size, page_token))
+
+    async def count_activities(self, query: str = "") -> WorkflowExecutionCount:
+        """How many activities that clients started match a filter."""
+        return await self._session.arun(_standalone.count(query))
 
     def get_activity_handle(
         self,

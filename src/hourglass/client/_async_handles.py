@@ -6,13 +6,31 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
+from hourglass._contract.activities import (
+    CancelActivity,
+    PauseActivity,
+    TerminateActivity,
+    UnpauseActivity,
+)
 from hourglass._contract.schedules import OverlapPolicy
 from hourglass._contract.service import HistoryEventFilter, QueryRejectCondition, UpdateStage
 from hourglass._engine.options import Duration
-from hourglass.client import _activities, _operations, _reset, _schedules, _updates
-from hourglass.client._faces import ActivityHandleFacts, HandleFacts, ScheduleHandleFacts, UpdateHandleFacts
+from hourglass._engine.versions import VersioningOverride
+from hourglass.client import _activities, _operations, _reset, _schedules, _standalone, _updates
+from hourglass.client._faces import (
+    ActivityExecutionHandleFacts,
+    ActivityHandleFacts,
+    HandleFacts,
+    ScheduleHandleFacts,
+    UpdateHandleFacts,
+)
 from hourglass.client._options import UpdateOptions
 from hourglass.client._schedule_data import ScheduleBackfill, ScheduleDescription
+from hourglass.client._standalone import (
+    ActivityExecutionDescription,
+    ActivityExecutionOptions,
+    ActivityOptionsUpdate,
+)
 from hourglass.client._values import HistoryEventPage, WorkflowDescription
 from hourglass.workflow import Channel
 
@@ -253,6 +271,16 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         """Let a run that was paused go on with what has happened meanwhile."""
         await self._session.arun(_operations.unpause(self._session, self._reference, reason, rpc_timeout))
 
+    async def update_options(
+        self, *, versioning_override: VersioningOverride | None, rpc_timeout: Duration | None = None
+    ) -> None:
+        """Say which version of worker the run belongs to, in place of what was said before: it stays with one
+        (`PinnedVersioningOverride`), goes to one once, or moves on; None takes back what was said.
+        """
+        await self._session.arun(
+            _operations.update_options(self._session, self._reference, versioning_override, rpc_timeout)
+        )
+
     async def delete(self, *, rpc_timeout: Duration | None = None) -> None:
         """Remove the run and its history for good. One that is open is terminated first; a server takes a moment."""
         await self._session.arun(_operations.delete(self._reference, rpc_timeout))
@@ -356,9 +384,74 @@ class AsyncActivityHandle(ActivityHandleFacts):
         """Begin its attempts anew, at the first and now: for one that waits long for its next attempt. Named by its ids."""
         await self._session.arun(_activities.reset(self._session, self._reference, reset_heartbeat))
 
+    async def pause(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+        """Let it rest: no new attempt begins until `unpause`. One that runs may end. Named by its ids."""
+        operation = _activities.act(self._session, PauseActivity, self._reference, reason, rpc_timeout)
+        await self._session.arun(operation)
+
+    async def unpause(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+        """Let one that was paused go on."""
+        operation = _activities.act(self._session, UnpauseActivity, self._reference, reason, rpc_timeout)
+        await self._session.arun(operation)
+
+    async def update_options(self, **changes: Unpack[ActivityOptionsUpdate]) -> ActivityExecutionOptions:
+        """Change what was said of it, from its next attempt on; gives what holds now. Named by its ids."""
+        return await self._session.arun(_activities.update_options(self._session, self._reference, changes))
+
+    async def restore_original_options(self) -> ActivityExecutionOptions:
+        """Let hold again what was said of it at first."""
+        return await self._session.arun(_activities.restore_options(self._session, self._reference))
+
     async def heartbeat(self, *details: Any) -> bool:
         """The activity lives. True means that it is asked to stop."""
         return await self._session.arun(_activities.heartbeat(self._session, self._reference, details))
+
+
+class AsyncActivityExecutionHandle(ActivityExecutionHandleFacts[R], Generic[R]):
+    """An activity that belongs to no workflow. Made by `client.start_activity` and `get_activity_execution_handle`."""
+
+    async def result(self, timeout: Duration | None = None) -> R:
+        """Wait for the result. Raises `ActivityFailedError` if it did not complete, and `TimeoutError` if it is not done in
+        time: it then goes on, and may be asked again.
+        """
+        value: R = await self._session.arun(_standalone.result(self._session, self._reference, timeout))
+        return value
+
+    async def describe(self, *, rpc_timeout: Duration | None = None) -> ActivityExecutionDescription:
+        """Look at it: its status, attempts, times and options."""
+        return await self._session.arun(_standalone.describe(self._session, self._reference, rpc_timeout))
+
+    async def cancel(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+        """Ask it to cancel: an attempt that runs hears of it with its next heartbeat."""
+        operation = _standalone.act(self._session, CancelActivity, self._reference, reason, rpc_timeout)
+        await self._session.arun(operation)
+
+    async def terminate(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+        """End it now. An attempt that runs is not asked, and its result counts no more."""
+        operation = _standalone.act(self._session, TerminateActivity, self._reference, reason, rpc_timeout)
+        await self._session.arun(operation)
+
+    async def pause(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+        """Let it rest: no new attempt begins until `unpause`. One that runs may end."""
+        operation = _standalone.act(self._session, PauseActivity, self._reference, reason, rpc_timeout)
+        await self._session.arun(operation)
+
+    async def unpause(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+        """Let one that was paused go on."""
+        operation = _standalone.act(self._session, UnpauseActivity, self._reference, reason, rpc_timeout)
+        await self._session.arun(operation)
+
+    async def delete(self, *, rpc_timeout: Duration | None = None) -> None:
+        """Remove it for good. One that is open is terminated first; a server takes a moment."""
+        await self._session.arun(_standalone.delete(self._reference, rpc_timeout))
+
+    async def update_options(self, **changes: Unpack[ActivityOptionsUpdate]) -> ActivityExecutionOptions:
+        """Change what was said of it, from its next attempt on; gives what holds now."""
+        return await self._session.arun(_standalone.update_options(self._session, self._reference, changes))
+
+    async def restore_original_options(self) -> ActivityExecutionOptions:
+        """Let hold again what was said of it at first."""
+        return await self._session.arun(_standalone.restore_options(self._session, self._reference))
 
 
 class AsyncUpdateHandle(UpdateHandleFacts, Generic[R]):

@@ -14,6 +14,7 @@ from hourglass.client import _operations
 from hourglass.client._activities import ActivityReference
 from hourglass.client._operations import Reference
 from hourglass.client._session import ClientSession
+from hourglass.client._standalone import StandaloneReference
 from hourglass.client._updates import UpdateReference
 from hourglass.converter import Codec, Converter
 from hourglass.errors import HourglassError, UsageError
@@ -161,6 +162,28 @@ class ActivityHandleFacts:
         reference = self._reference
         name = "by token" if reference.token else f"{reference.activity_id} of {reference.workflow_id}"
         return f"<{type(self).__name__} {name}>"
+
+
+class ActivityExecutionHandleFacts(Generic[R]):
+    """The facts of a handle to an activity that belongs to no workflow."""
+
+    def __init__(self, session: ClientSession, reference: StandaloneReference) -> None:
+        self._session = session
+        self._reference = reference
+
+    @property
+    def id(self) -> str:
+        """The activity's id."""
+        return self._reference.activity_id
+
+    @property
+    def run_id(self) -> str | None:
+        """The run that was started or named; None where only the activity was named."""
+        return self._reference.run_id or None
+
+    def __repr__(self) -> str:
+        run = f" run_id={self.run_id}" if self.run_id else ""
+        return f"<{type(self).__name__} {self.id}{run}>"
 
 
 class UpdateHandleFacts:

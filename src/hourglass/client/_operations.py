@@ -37,9 +37,11 @@ from hourglass._contract.service import (
     StillOpen,
     TerminateWorkflow,
     UnpauseWorkflow,
+    UpdateWorkflowOptions,
     WorkflowStatus,
 )
 from hourglass._engine.options import INT32, Duration, check_text, choice, optional_seconds, whole_number
+from hourglass._engine.versions import VersioningOverride, check_override
 from hourglass.client._interception import (
     CancelWorkflowInput,
     DescribeWorkflowInput,
@@ -125,7 +127,10 @@ def _start(request: StartWorkflow, return_type: Any) -> ClientOperation[Referenc
     def parse(answer: Started) -> Reference:
         first = answer.run_id if answer.started else ""  # an existing run need not be the chain's first
         return Reference(
-            request.workflow_id, answer.run_id, first_execution_run_id=first, return_type=return_type
+            answer.becomes or request.workflow_id,
+            answer.run_id,
+            first_execution_run_id=first,
+            return_type=return_type,
         )
 
     return asking(request, parse)
@@ -397,6 +402,23 @@ def _changed(
         "identity": session.identity,
         "rpc_timeout": optional_seconds(rpc_timeout, "rpc_timeout"),
     }
+
+
+def update_options(
+    session: ClientSession,
+    reference: Reference,
+    versioning_override: VersioningOverride | None,
+    rpc_timeout: Duration | None,
+) -> ClientOperation[None]:
+    """Change which version a run belongs to."""
+    request = UpdateWorkflowOptions(
+        workflow_id=reference.workflow_id,
+        run_id=reference.addressed_run,
+        versioning_override=check_override(versioning_override),
+        identity=session.identity,
+        rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
+    )
+    return asking(request, nothing)
 
 
 def delete(reference: Reference, rpc_timeout: Duration | None) -> ClientOperation[None]:

@@ -15,6 +15,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
+from hourglass._contract.activities import StartActivity
 from hourglass._contract.schedules import CreateSchedule, UpdateSchedule
 from hourglass._contract.service import (
     Connection,
@@ -119,7 +120,7 @@ class EnvironmentSession(ClientSession):
         """Ask the engine, on the environment's loop."""
         check_request(request)
         driver, asked = self.driver, cast(object, request)
-        if isinstance(asked, StartWorkflow):
+        if isinstance(asked, (StartWorkflow, StartActivity)):
             await driver.serve(asked.spec.task_queue)
         elif isinstance(asked, (CreateSchedule, UpdateSchedule)):
             await driver.serve(asked.schedule.action.spec.task_queue)

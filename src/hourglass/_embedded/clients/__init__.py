@@ -2,6 +2,7 @@
 
 answering          what all handlers share: the run that is meant, the answer, the wait for something
 worker_requests    workers: their versions and pollers, attempts ended from outside, progress
+activity_requests  activities without a workflow; pauses and options of any
 update_requests    updates
 schedule_requests  schedules
 requests           all others, and the table of handlers

@@ -41,7 +41,7 @@ async def connect_memory(
     if clock is None:
         await engine.open_existing()
     else:
-        engine.schedules.begin()
+        engine.begin()
     return EngineConnection(engine, identity=identity, owns_engine=True)
 
 

@@ -23,6 +23,7 @@ from hourglass._embedded.engine.progress import Publisher
 from hourglass._embedded.engine.run import AttemptToken, LoadedRun
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.run import OpenActivity, Run, Transition
+from hourglass._embedded.rules.standalone import PREFIX
 from hourglass._embedded.rules.versioning import external_name
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass.errors import ServiceError
@@ -195,7 +196,7 @@ def _attempt(
         if found is not None:
             return name, *found
     else:
-        record = find(engine, workflow_id, run_id)
+        record = find(engine, workflow_id or PREFIX + activity_id, run_id)
         activity = _waiting(record, activity_id)
         if activity is not None and (activity.started_ns or waits):
             name = AttemptToken(record.run.run_id, activity.scheduled_event_id, activity.attempt)

@@ -31,6 +31,7 @@ from hourglass._embedded.rules.activities import narrowest_timeout
 from hourglass._embedded.rules.command_checks import AnswerRefused
 from hourglass._embedded.rules.draft import Draft, Eager, with_priority_of
 from hourglass._embedded.rules.run import OpenActivity, Run, Transition
+from hourglass._embedded.rules.standalone import ALONE
 from hourglass._embedded.rules.steps import ask_for_activities, complete_and_take_task, start_task
 from hourglass._embedded.rules.tasks import TaskAnswer
 from hourglass._embedded.rules.updates import Updates, Waiting, call_id, request_id
@@ -50,6 +51,8 @@ def activity_task(namespace: str, run: Run, activity: OpenActivity, token: bytes
     scheduled, spec, own = activity.scheduled, activity.spec, run.started.spec
     if own.priority_key or own.fairness_key or own.fairness_weight:
         spec = with_priority_of(own, spec)
+    if run.started.root_run_id == ALONE:
+        return _standalone_task(namespace, run, activity, token)
     return ActivityTask(
         token=token,
         activity_id=scheduled.activity_id,
@@ -61,6 +64,26 @@ def activity_task(namespace: str, run: Run, activity: OpenActivity, token: bytes
         workflow_id=run.started.workflow_id,
         run_id=run.run_id,
         workflow_type=run.started.workflow_type,
+        headers=scheduled.headers,
+        heartbeat_details=activity.heartbeat_details,
+        scheduled_time_ns=activity.scheduled_ns,
+        current_attempt_scheduled_time_ns=activity.available_ns,
+        started_time_ns=activity.started_ns,
+    )
+
+
+def _standalone_task(namespace: str, run: Run, activity: OpenActivity, token: bytes) -> ActivityTask:
+    """The same of one that belongs to no workflow."""
+    scheduled = activity.scheduled
+    return ActivityTask(
+        token=token,
+        activity_id=scheduled.activity_id,
+        activity_type=scheduled.activity_type,
+        spec=activity.spec,
+        arguments=scheduled.arguments,
+        attempt=activity.attempt - activity.earlier or 1,
+        namespace=namespace,
+        activity_run_id=run.run_id,
         headers=scheduled.headers,
         heartbeat_details=activity.heartbeat_details,
         scheduled_time_ns=activity.scheduled_ns,
@@ -101,7 +124,7 @@ class ActivityDispatch:
             activity = None if record is None else record.run.activities.get(scheduled)
             if record is None or activity is None or activity.started_ns or activity.available_ns > now:
                 continue
-            if record.run.paused is not None:
+            if record.run.paused is not None or activity.paused:
                 continue
             versions = self._deployments
             if versions.in_use and not versions.takes_attempt(taker, record.run, activity):

@@ -272,7 +272,7 @@ class LoadedRun:
                 self.live.discard(event_id)
                 when = timer_wake_ns(self.run, event_id) if self.run.timers else 0
             else:
-                waits = activity.available_ns <= now_ns and self.run.paused is None
+                waits = activity.available_ns <= now_ns and self.run.paused is None and not activity.paused
                 if not activity.deferred if activity.started_ns else waits:
                     self.live.add(event_id)
                 else:

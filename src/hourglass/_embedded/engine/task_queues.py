@@ -285,13 +285,10 @@ class PriorityQueue(dict[K, "_Share[K]"]):
 MANY = 64
 """What waits in a line longer than this waits anyway: while the engine has much to do, shorter lines go first."""
 
-FEW_TASKS = 16
+FEW_TASKS = 32
 """A handle whose worker has so many workflow tasks in hand takes no more of what can wait: tasks are short, and each more is
 one that others must wait for.
 """
-
-LOOK_AGAIN = 0.003
-"""Seconds until what was held back is looked for again."""
 
 
 class TakenCount:
@@ -354,6 +351,8 @@ class TaskQueues:
         """Says whether the engine has more to do than it can at once: then what can wait does, and the rest goes first.
         None: nothing is held back.
         """
+        self.when_caught_up: Callable[[Callable[[], None]], None] = lambda told: None
+        """Has a function called once it is behind no more."""
         self._held_back: dict[str, None] = {}
         self.on_join: Callable[[], None] = lambda: None
         """Called when a handle begins to serve a queue."""
@@ -456,8 +455,7 @@ class TaskQueues:
         stops looking: the offers change under the iterator.
         """
         policy, waiting, own = self.policy, self._tasks[taker.task_queue], taker.own_tasks
-        if self.is_behind is not None and (taker.in_hand[0] >= FEW_TASKS or self.is_behind()):
-            self._look_again(taker.task_queue)
+        if self.is_behind is not None and (taker.in_hand[0] >= FEW_TASKS or self._is_held(taker.task_queue)):
             return chain(own.urgent(), waiting.urgent())
         if own:
             return chain(own, waiting)
@@ -468,16 +466,18 @@ class TaskQueues:
     def attempts(self, task_queue: str) -> Iterator[tuple[str, int]]:
         """Activities whose attempts wait, as (run id, scheduled event id); the same holds."""
         policy, waiting = self.policy, self._attempts[task_queue]
-        if self.is_behind is not None and self.is_behind():
-            self._look_again(task_queue)
+        if self.is_behind is not None and self._is_held(task_queue):
             return waiting.urgent()
         return (each for each in waiting if policy.may_take(*each)) if policy.is_selective else iter(waiting)
 
-    def _look_again(self, task_queue: str) -> None:
-        """What was held back is looked for again in a moment, whatever happens until then."""
+    def _is_held(self, task_queue: str) -> bool:
+        """Whether what can wait does so now; then it is looked for again when the engine has caught up."""
+        if self.is_behind is None or not self.is_behind():
+            return False
         if not self._held_back:
-            asyncio.get_running_loop().call_later(LOOK_AGAIN, self._wake_held_back)
+            self.when_caught_up(self._wake_held_back)
         self._held_back[task_queue] = None
+        return True
 
     def _wake_held_back(self) -> None:
         queues, self._held_back = self._held_back, {}
@@ -545,6 +545,7 @@ class TaskQueues:
                 and not activity.started_ns
                 and activity.available_ns <= now_ns
                 and run.paused is None
+                and not activity.paused
             ):
                 self._offer_attempt(run, activity, late)
             elif self._offered:

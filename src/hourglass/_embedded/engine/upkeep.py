@@ -32,21 +32,24 @@ DEFAULT_RETENTION = 30 * 86_400.0
 SLICE = 200
 """So many runs are forgotten before others get their turn."""
 
-FEW = 32
+FEW = 16
 """So many runs are brought in before others get their turn: each is read from the store, a fifth of a millisecond."""
 
 PAUSE = 0.005
-"""Seconds between such slices."""
+"""Seconds between such slices, where nothing waits for them."""
 
 WINDOW = 256
 """While so much waits on a task queue that was brought in because it was due, what else is due waits in the store."""
 
-AHEAD = 64
+AHEAD = 100
 """While so many changes are on their way to the disk nothing more is begun of what is late already: what clients ask for now
 would wait for all of it to be written.
 """
 
-PAGE = 500
+ROOM_PAUSE = 0.01
+"""Seconds between looks for room on the queues, where there is none."""
+
+PAGE = 100
 """So many runs that are due are read at a time: their ids alone, at less than a hundredth of a millisecond each."""
 
 FORGET_PAUSE = 0.02
@@ -87,6 +90,10 @@ class DueRuns:
         """Whether some wait for a place on a queue that a worker serves."""
         return any(self._runs.queues.takers(queue) for queue in self._waiting)
 
+    def count(self, task_queue: str) -> int:
+        """How many wait for a place on a queue."""
+        return len(self._waiting.get(task_queue, ()))
+
     def read(self, now_ns: int, is_known: Callable[[str], bool]) -> bool:
         """Ask the store for the next; whether there may be more."""
         found = self._runs.store.due(now_ns, PAGE, *self._read_to)
@@ -103,12 +110,14 @@ class DueRuns:
         self._read_to = (AT_ONCE, LAST_KEY)
 
     def take(self, limit: int, *, in_any_case: int = 0) -> list[str]:
-        """At most so many to bring in now, the queues in turn: as many of each as have room on it, or, `in_any_case`, some."""
+        """At most so many to bring in now, the queues in turn: as many of each as there is room for on it, or so many
+        `in_any_case`.
+        """
         taken: list[str] = []
         for queue in tuple(self._waiting):
             waiting = self._waiting.pop(queue)
-            room = max(WINDOW - self._runs.queues.late(queue), in_any_case)
-            some = list(islice(waiting, max(0, min(room, limit - len(taken)))))
+            room = in_any_case or max(0, WINDOW - self._runs.queues.late(queue))
+            some = list(islice(waiting, min(room, limit - len(taken))))
             for run_id in some:
                 del waiting[run_id]
             if waiting:
@@ -200,6 +209,7 @@ class Upkeep:
         runs.queues.on_join = self.wake_sleepers
         if self._is_paced:
             runs.queues.is_behind = lambda: not runs.is_durable(runs.appended - AHEAD)
+            runs.queues.when_caught_up = self._when_caught_up
         self._time_written = float("-inf")  # at once: after a sudden end, too, the next process must know
         self.tick()
         if runs.store.latest_ns > runs.clock.now_ns():
@@ -224,6 +234,13 @@ class Upkeep:
                 stop.cancel()
         self._ticker = self._forgetting = self._watch = self._retries = self._sweep = None
         self._silence()
+
+    def _when_caught_up(self, told: Callable[[], None]) -> None:
+        self._runs.store.when_durable(self._runs.appended - AHEAD, lambda _: told())
+
+    def due(self, task_queue: str) -> int:
+        """How many runs that are due wait in the store for a place on a queue."""
+        return self._due.count(task_queue) if self._open else 0
 
     def may_drop(self, record: LoadedRun) -> None:
         """This run may be out of use: look at the next tick whether it can be dropped."""
@@ -329,17 +346,16 @@ class Upkeep:
             return
         if self._is_paced and (more or self._due.is_served):
             self._silence()
-            self._next_slice = asyncio.get_running_loop().call_later(PAUSE, self._wake)
+            pause = 0.0 if more else ROOM_PAUSE  # others have their turn in between
+            self._next_slice = asyncio.get_running_loop().call_later(pause, self._wake)
         else:
             self._call_at(now if more else self._runs.store.next_due_ns(now))
 
     def _bring_in_due(self, now: int) -> bool:
         """Bring in a slice of what is due, as far as there is room for it. Says whether more could follow at once."""
-        limit = FEW if self._is_paced else EVERYTHING
-        some = self._due.take(limit, in_any_case=0 if self._is_paced else EVERYTHING)
-        more = not some and self._due.read(now, self._is_known)
-        if not some:
-            some = self._due.take(limit, in_any_case=0 if self._is_paced else EVERYTHING)
+        # Read on in any case: what is next for one queue may stand far behind what is due for another.
+        more = self._due.read(now, self._is_known)
+        some = self._due.take(FEW) if self._is_paced else self._due.take(EVERYTHING, in_any_case=EVERYTHING)
         self._bring_in_all_of(some)
         return more or bool(some)
 

@@ -5,6 +5,7 @@ limits          how large things may grow, in Temporal's words
 draft           the pen of a transition: writes events, keeps the run in step; what begins when a worker takes work
 versioning      which version of worker a run belongs to
 activities      decisions about one activity: when it is due, whether it is tried again, how it ended
+standalone      an activity that belongs to no workflow, as a run of its own kind
 steps           the two steps that most runs take most of the time, each in one piece
 schedule_times  when a schedule, or a workflow with a cron string, acts
 followers       which run follows another: continue-as-new, retry, cron

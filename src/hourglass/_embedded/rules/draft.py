@@ -235,6 +235,11 @@ class Draft:
         if self.run.task is None:
             self.want_task(at_once=at_once)
 
+    def write_occurrences(self, attributes: tuple[h.Attributes, ...]) -> None:
+        """Write what happened, to a run that no worker is wanted for."""
+        for each in attributes:
+            self._write_occurrence(each)
+
     def happen_again(self, attributes: h.Attributes) -> None:
         """Something that happened to the run before it was reset: write it, unless what it is about is gone."""
         initiated = getattr(attributes, "initiated_event_id", 0)

@@ -23,7 +23,7 @@ from hourglass._contract.service import (
     WorkflowStatus,
 )
 from hourglass._embedded.clock import later, to_ns
-from hourglass._embedded.rules import activities, steps
+from hourglass._embedded.rules import activities, standalone, steps
 from hourglass._embedded.rules.activities import LOST, lost_failure
 from hourglass._embedded.rules.draft import Draft, Eager, take_task
 from hourglass._embedded.rules.draft import start_attempt as start_attempt
@@ -32,7 +32,8 @@ from hourglass._embedded.rules.run import OpenActivity, Pause, Run, Transition
 from hourglass._embedded.rules.tasks import LONGEST_WAIT, forget_speculative_task, time_out_task
 from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
 from hourglass._engine.retries import next_delay
-from hourglass._engine.specs import Payloads
+from hourglass._engine.specs import ActivitySpec, Payloads
+from hourglass._engine.versions import VersioningOverride
 from hourglass._history import events as h
 from hourglass.converter import Failure, Payload
 from hourglass.errors import RetryState
@@ -154,6 +155,29 @@ def reset_activity(run: Run, activity: OpenActivity, forget_heartbeat: bool, now
     if forget_heartbeat:
         changed = msgspec.structs.replace(changed, heartbeat_details=())
     draft.put_activity(changed)
+    return draft.step()
+
+
+def change_override(run: Run, override: VersioningOverride | None, identity: str, now_ns: int) -> Transition:
+    """A client says which version the run belongs to."""
+    draft = Draft(run, now_ns)
+    _write_or_hold(draft, h.WorkflowExecutionOptionsUpdated(identity=identity, versioning_override=override))
+    draft.change(override=override, override_changed=True)
+    return draft.step()
+
+
+def pause_activity(run: Run, activity: OpenActivity, paused: bool, now_ns: int) -> Transition:
+    """A client lets no new attempt of an activity begin, or lets it go on."""
+    draft = Draft(run, now_ns)
+    draft.put_activity(msgspec.structs.replace(activity, paused=paused))
+    return draft.step()
+
+
+def change_activity(run: Run, activity: OpenActivity, spec: ActivitySpec, now_ns: int) -> Transition:
+    """A client changes what was said of an activity: it holds from now on."""
+    draft = Draft(run, now_ns)
+    changed = None if spec == activity.scheduled.spec else spec
+    draft.put_activity(msgspec.structs.replace(activity, spec=spec, changed=changed))
     return draft.step()
 
 
@@ -367,7 +391,10 @@ def time_out_run(draft: Draft, new_run_id: str) -> Transition:
 
 def _end(draft: Draft, activity: OpenActivity, events: tuple[h.Attributes, ...]) -> None:
     draft.drop_activity(activity.scheduled_event_id)
-    draft.happen(*events)
+    if draft.run.started.root_run_id == standalone.ALONE:
+        standalone.end(draft, events)
+    else:
+        draft.happen(*events)
 
 
 # --- after a crash ------------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from hourglass._contract import service as s
+from hourglass._contract.activities import ActivityOutcome, WaitForActivity
+from hourglass._contract.limits import AwaitBurst, BurstState
 from hourglass._contract.progress import ProgressRead, ReadProgress
 from hourglass._embedded.clock import Bell
 from hourglass._embedded.engine.engine import Engine
@@ -179,9 +181,13 @@ def _must_wait(request: s.Request[Any], answer: Any) -> bool:
             return answer is not NoAnswer.BUSY
         case s.WaitForClose(), s.StillOpen():
             return True
+        case WaitForActivity(), ActivityOutcome(closed=False):
+            return True
         case s.GetHistory(wait_new=True), s.HistoryPage(events=(), next_page_token=token):
             return token != b""
         case ReadProgress(wait_new=True), ProgressRead(items=()):
+            return True
+        case AwaitBurst(), BurstState(pending=True):
             return True
         case _:
             return False

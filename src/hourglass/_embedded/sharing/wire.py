@@ -59,6 +59,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     workflow_id: str = ""
     workflow_type: str = ""
     run_id: str = ""
+    activity_id: str = ""
+    activity_type: str = ""
 
 
 # --- to the owner -------------------------------------------------------------------------------------------
@@ -333,6 +335,7 @@ _SERVICE_ERRORS: dict[str, type[ServiceError]] = {
         errors.ConnectionFailedError,
         errors.NamespaceNotFoundError,
         errors.WorkflowNotFoundError,
+        errors.ActivityNotFoundError,
         errors.StorageError,
         errors.ServiceTimeoutError,
     )
@@ -363,6 +366,14 @@ def problem_of(error: BaseException) -> Problem:
             workflow_type=error.workflow_type,
             run_id=error.run_id,
         )
+    if isinstance(error, errors.ActivityAlreadyStartedError):
+        return Problem(
+            kind="ActivityAlreadyStartedError",
+            message=str(error),
+            activity_id=error.activity_id,
+            activity_type=error.activity_type,
+            run_id=error.run_id,
+        )
     for each in type(error).__mro__:
         if each.__name__ in _SERVICE_ERRORS and isinstance(error, ServiceError):
             return Problem(kind=each.__name__, message=str(error), status=error.status)
@@ -379,6 +390,13 @@ def error_of(problem: Problem) -> HourglassError:
             problem.message,
             workflow_id=problem.workflow_id,
             workflow_type=problem.workflow_type,
+            run_id=problem.run_id,
+        )
+    if problem.kind == "ActivityAlreadyStartedError":
+        return errors.ActivityAlreadyStartedError(
+            problem.message,
+            activity_id=problem.activity_id,
+            activity_type=problem.activity_type,
             run_id=problem.run_id,
         )
     if problem.kind in _SERVICE_ERRORS:

@@ -63,7 +63,7 @@ class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoteChange(ScheduleChange, frozen=True, kw_only=True):
-    """What the engine keeps for itself under a name, whole; it travels as schedules do."""
+    """What the engine keeps for itself under a name, whole, or (without data) no longer; it travels as schedules do."""
 
     data: bytes
 
@@ -292,15 +292,15 @@ class Store(Protocol):
         """The earliest wake time later than `after_ns`; 0 if there is none."""
         ...
 
-    async def page(self, text: str, token: bytes, limit: int) -> Page:
-        """Runs that pass a filter, newest first, from where the page that gave the token ended (empty: from the
-        beginning). Runs that start or close meanwhile do not shift pages. Raises `ServiceError` for a filter or a
-        token that is not understood, or if it takes too long.
+    async def page(self, text: str, token: bytes, limit: int, *, activities: bool = False) -> Page:
+        """Runs of workflows, or activities that belong to none, that pass a filter, newest first, from where the page that gave
+        the token ended (empty: from the beginning). Runs that start or close meanwhile do not shift pages. Raises
+        `ServiceError` for a filter or a token that is not understood, or if it takes too long.
         """
         ...
 
-    async def count(self, text: str) -> Count:
-        """How many runs pass a filter, and in each of its groups, if it has any."""
+    async def count(self, text: str, *, activities: bool = False) -> Count:
+        """How many of them pass a filter, and in each of its groups, if it has any."""
         ...
 
     def attribute_types(self) -> Mapping[str, AttributeType]:
@@ -317,6 +317,10 @@ class Store(Protocol):
 
     def note(self, name: str) -> bytes:
         """What the engine keeps for itself under a name; empty if there is nothing."""
+        ...
+
+    def notes(self, prefix: str) -> Sequence[tuple[str, bytes]]:
+        """All that the engine keeps for itself under names that begin so."""
         ...
 
     def forget(self, run_id: str) -> int:

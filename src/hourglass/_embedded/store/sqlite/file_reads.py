@@ -90,15 +90,17 @@ class FileReads:
         with self._reading():
             return self._reads.next_due_ns(after_ns)
 
-    async def page(self, text: str, token: bytes, limit: int) -> Page:
+    async def page(self, text: str, token: bytes, limit: int, *, activities: bool = False) -> Page:
         """Runs that pass a filter, newest first, from where another page ended."""
         self._reading()
-        return await self._lists.ask(lambda connection: visibility.page(connection, text, token, limit))
+        return await self._lists.ask(
+            lambda connection: visibility.page(connection, text, token, limit, activities)
+        )
 
-    async def count(self, text: str) -> Count:
+    async def count(self, text: str, *, activities: bool = False) -> Count:
         """How many runs pass a filter, and in each of its groups, if it has any."""
         self._reading()
-        return await self._lists.ask(lambda connection: visibility.count(connection, text))
+        return await self._lists.ask(lambda connection: visibility.count(connection, text, activities))
 
     def attribute_types(self) -> dict[str, AttributeType]:
         """The search attributes that are known, and their types."""
@@ -114,6 +116,11 @@ class FileReads:
         """What the engine keeps for itself under a name; empty if there is nothing."""
         with self._reading(), storage_errors(self.path):
             return records.read_note(self._reads.connection, name)
+
+    def notes(self, prefix: str) -> Sequence[tuple[str, bytes]]:
+        """All that the engine keeps for itself under names that begin so."""
+        with self._reading(), storage_errors(self.path):
+            return records.read_notes(self._reads.connection, prefix)
 
     def schedules(self) -> Sequence[ScheduleEntry]:
         """All schedules, in short."""

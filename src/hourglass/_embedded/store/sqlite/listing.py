@@ -50,13 +50,13 @@ class MemoryListing:
         """A run of the table is new, or changed, or gone."""
         self._changed[run_id] = None
 
-    async def page(self, text: str, token: bytes, limit: int) -> Page:
+    async def page(self, text: str, token: bytes, limit: int, *, activities: bool = False) -> Page:
         """Runs that pass a filter, in the order of lists, from where another page ended."""
-        return await self._ask(lambda connection: visibility.page(connection, text, token, limit))
+        return await self._ask(lambda connection: visibility.page(connection, text, token, limit, activities))
 
-    async def count(self, text: str) -> Count:
+    async def count(self, text: str, *, activities: bool = False) -> Count:
         """How many runs pass a filter, and in each of its groups, if it has any."""
-        return await self._ask(lambda connection: visibility.count(connection, text))
+        return await self._ask(lambda connection: visibility.count(connection, text, activities))
 
     def close(self) -> None:
         """Let go of the index; it is made anew at the next question."""

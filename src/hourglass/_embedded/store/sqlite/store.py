@@ -20,6 +20,7 @@ import contextlib
 import logging
 import os
 import sqlite3
+import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -38,7 +39,7 @@ from hourglass._embedded.store.sqlite.disk_faults import (
     storage_errors,
 )
 from hourglass._embedded.store.sqlite.file_reads import FileReads, ReadOnlyStore
-from hourglass._embedded.store.sqlite.writer import Apart, Batch, BatchWriter, Numbered, Readmitted
+from hourglass._embedded.store.sqlite.writer import PAGE, Apart, Batch, BatchWriter, Numbered, Readmitted
 from hourglass._embedded.store.store import Change, DiskCondition, Refusal, ScheduleChange, Store
 from hourglass._forks import ForkStage, at_fork
 from hourglass._history.encoding import plain
@@ -242,6 +243,16 @@ CHECKPOINT_PAGES = 4000
 """The log is moved into the file when it has grown by about this much."""
 
 
+LONG_LOG = 16_384
+"""Pages of a log, 64 MiB, from which on commits wait for a moment for readers to end, so that it can begin anew."""
+
+LOG_WAIT_MS = 200
+"""How long they wait at most, in milliseconds."""
+
+LOG_PAUSE, LOG_LONGEST_PAUSE = 1.0, 60.0
+"""Seconds until that is tried again: at first, and at most."""
+
+
 def _file_bytes(path: str) -> int:
     """The size of a file and of its log."""
     size = 0
@@ -282,7 +293,7 @@ class SqliteStore(FileReads):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._told: Callable[[Refusal], None] = lambda _: None
         self._writer = BatchWriter(opened.writer, path, opened.epoch)
-        self._sink = _Sink(self._writer, DiskWatch(path, 0), checkpoint_pages, self._on_refusals)
+        self._sink = _Sink(self._writer, path, DiskWatch(path, 0), checkpoint_pages, self._on_refusals)
         self._thread: StoreThread[Batch | Apart] = StoreThread(
             self._sink,
             path,
@@ -578,6 +589,7 @@ class _Sink:
     def __init__(
         self,
         writer: BatchWriter,
+        path: str,
         surroundings: DiskWatch,
         checkpoint_pages: int,
         on_refusals: Callable[[Sequence[Refusal]], None],
@@ -587,6 +599,10 @@ class _Sink:
         self._surroundings = surroundings
         self._checkpoint_pages = checkpoint_pages
         self._pages = 0
+        self._path = path
+        self._next_try = 0.0
+        self._pause = LOG_PAUSE
+        self._warned = 0
         self._asked_to_forget = 0
         self._turns_that_forget = 0
         self.forgot = 0
@@ -626,11 +642,31 @@ class _Sink:
         self._pages = 0
         try:
             with NO_FORK:
-                self._writer.checkpoint()
+                pages = self._writer.checkpoint()
+                if pages > LONG_LOG and time.monotonic() >= self._next_try:
+                    self._shorten_log(pages)
         except sqlite3.Error as error:
             # No room is no loss: all is in the log. Anything else is as bad as at a commit.
             if not reason_to_hold(error):
                 raise
+
+    def _shorten_log(self, pages: int) -> None:
+        """A log begins anew only at a moment at which no connection reads an older state. Where readers follow each other
+        without a gap there is none, unless commits wait for the last of them; a reader that stays is another matter.
+        """
+        if self._writer.empty_log(LOG_WAIT_MS):
+            self._next_try, self._pause = 0.0, LOG_PAUSE
+            return
+        self._next_try = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, LOG_LONGEST_PAUSE)
+        if not self._warned or pages > 4 * self._warned:
+            self._warned = pages
+            logger.warning(
+                "the log of %s has grown to %d MiB, because a connection has been reading an old state of the file for long (a "
+                "transaction that was left open, a long query, a copy): it cannot be emptied before that ends",
+                self._path,
+                pages * PAGE >> 20,
+            )
 
 
 def _after_fork() -> None:

@@ -21,6 +21,7 @@ import msgspec
 from hourglass._contract.service import Count, CountGroup, Page, WorkflowStatus, WorkflowSummary
 from hourglass._embedded.rules.draft import first_task_ns
 from hourglass._embedded.rules.run import Run
+from hourglass._embedded.rules.standalone import PREFIX
 from hourglass._embedded.store.filters import parse, refusal
 from hourglass._embedded.store.search_attributes import (
     SYSTEM,
@@ -269,12 +270,14 @@ def _filled(sql: str, row: str, size: int) -> str:
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def page(connection: sqlite3.Connection, text: str, token: bytes, limit: int) -> Page:
+def page(
+    connection: sqlite3.Connection, text: str, token: bytes, limit: int, activities: bool = False
+) -> Page:
     """Runs that pass a filter, from where another page ended; runs that come, go or close do not shift pages.
 
     Raises `ServiceError` for a filter or a token that is not understood.
     """
-    where = _where(connection, text)
+    where = _where(connection, text, activities)
     after = _after(token)
     beyond = " AND (rank, start_time, id) < (?, ?, ?)" if after else ""
     sql = f"SELECT {_READ} FROM visibility WHERE {where.text}{beyond} {_ORDER} LIMIT ?"
@@ -286,9 +289,9 @@ def page(connection: sqlite3.Connection, text: str, token: bytes, limit: int) ->
     return Page(tuple(_summary(row) for row in rows[:limit]), more)
 
 
-def count(connection: sqlite3.Connection, text: str) -> Count:
+def count(connection: sqlite3.Connection, text: str, activities: bool = False) -> Count:
     """How many runs pass a filter; by status too, where it says `GROUP BY ExecutionStatus`."""
-    where, is_grouped = _where(connection, text), bool(parse(text).group_by)
+    where, is_grouped = _where(connection, text, activities), bool(parse(text).group_by)
     # Without groups the status is not read: an index alone may do.
     what, by = ("status", " GROUP BY status ORDER BY status") if is_grouped else ("0", "")
     rows = _rows(connection, f"SELECT count(*), {what} FROM visibility WHERE {where.text}{by}", where.values)
@@ -310,8 +313,13 @@ def _rows(connection: sqlite3.Connection, sql: str, values: Sequence[Indexed]) -
         raise
 
 
-def _where(connection: sqlite3.Connection, text: str) -> Sql:
-    return statement(parse(text), types(connection))
+def _where(connection: sqlite3.Connection, text: str, activities: bool) -> Sql:
+    """The runs of workflows that pass a filter, or those that are activities without one."""
+    asked = statement(parse(text), types(connection))
+    return Sql(f"({asked.text}) AND {'' if activities else 'NOT '}{_ALONE}", asked.values)
+
+
+_ALONE = f"(workflow_id >= '{PREFIX}' AND workflow_id < '{PREFIX[:-1]}0')"  # '0' is what follows '/'
 
 
 def _after(token: bytes) -> tuple[int, ...]:

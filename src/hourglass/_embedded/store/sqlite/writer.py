@@ -457,9 +457,21 @@ class BatchWriter:
                 connection.execute("ROLLBACK")
             raise
 
-    def checkpoint(self, mode: str = "PASSIVE") -> None:
-        """Move what is in the log into the file, as far as readers let us."""
-        self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+    def checkpoint(self, mode: str = "PASSIVE") -> int:
+        """Move what is in the log into the file, as far as readers let us; gives how many pages the log has."""
+        found = self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+        return int(found[0][1])
+
+    def empty_log(self, wait_ms: int) -> bool:
+        """Let the log begin anew: nothing is written until all that read an older state have ended, or for so long at most.
+        Whether it is empty now.
+        """
+        before = self._connection.execute("PRAGMA busy_timeout").fetchall()[0][0]
+        self._connection.execute(f"PRAGMA busy_timeout = {wait_ms}").fetchall()
+        try:
+            return self.checkpoint("TRUNCATE") == 0
+        finally:
+            self._connection.execute(f"PRAGMA busy_timeout = {before}").fetchall()
 
     def _forget(self, batch: Batch) -> None:
         for table in _FORGET:

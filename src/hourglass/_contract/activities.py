@@ -1,0 +1,206 @@
+"""What a client can ask of activities that belong to no workflow (standalone ones), as requests and answers: the same as
+`service` for workflows. Pausing, and changing options, is also for those of workflows: then `workflow_id` names theirs.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import ClassVar
+
+import msgspec
+
+from hourglass._contract.service import Count, Effect, IdConflictPolicy, Nothing, Request, Started
+from hourglass._engine.specs import ActivitySpec, IdReusePolicy, Payloads
+from hourglass._engine.versions import WorkerDeploymentVersion
+from hourglass.converter import Failure, Payload
+
+
+class ActivityExecutionStatus(IntEnum):
+    """The status of a standalone activity (Temporal's numbers)."""
+
+    UNSPECIFIED = 0
+    RUNNING = 1
+    COMPLETED = 2
+    FAILED = 3
+    CANCELED = 4
+    TERMINATED = 5
+    TIMED_OUT = 6
+    PAUSED = 7
+
+
+class StartActivity(Request[Started], frozen=True, kw_only=True):
+    """Start an activity by itself."""
+
+    effect: ClassVar[Effect] = Effect.CHANGE
+    activity_id: str
+    activity_type: str
+    request_id: str
+    spec: ActivitySpec
+    arguments: Payloads = ()
+    headers: dict[str, Payload] = {}
+    identity: str = ""
+    start_delay: float = 0.0
+    id_reuse_policy: IdReusePolicy = IdReusePolicy.ALLOW_DUPLICATE
+    id_conflict_policy: IdConflictPolicy = IdConflictPolicy.FAIL
+    search_attributes: dict[str, Payload] = {}
+    static_summary: Payload | None = None
+    static_details: Payload | None = None
+
+
+class ActivityOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How an activity ended: a failure if there is one, else its result. Not `closed`: it has not within the wait; ask again."""
+
+    closed: bool = True
+    result: Payloads = ()
+    failure: Failure | None = None
+
+
+class WaitForActivity(Request[ActivityOutcome], frozen=True, kw_only=True):
+    """Wait until a standalone activity ends, or until the engine's long poll does."""
+
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    waits: ClassVar[bool] = True
+    activity_id: str
+    run_id: str = ""
+
+
+class ActivitySummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A standalone activity as lists show it."""
+
+    activity_id: str
+    run_id: str
+    activity_type: str
+    status: ActivityExecutionStatus
+    task_queue: str = ""
+    schedule_time_ns: int = 0
+    close_time_ns: int = 0
+    search_attributes: dict[str, Payload] = {}
+
+
+class ActivityDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """A standalone activity in detail. `state` is Temporal's name for what an open one does."""
+
+    summary: ActivitySummary
+    spec: ActivitySpec = ActivitySpec()
+    state: str = ""
+    attempt: int = 1
+    arguments: Payloads = ()
+    heartbeat_details: Payloads = ()
+    last_heartbeat_time_ns: int = 0
+    last_started_time_ns: int = 0
+    last_worker_identity: str = ""
+    last_failure: Failure | None = None
+    next_attempt_time_ns: int = 0
+    canceled_reason: str = ""
+    version: WorkerDeploymentVersion | None = None
+    static_summary: Payload | None = None
+    static_details: Payload | None = None
+    notice: str = ""
+
+
+class DescribeActivity(Request[ActivityDescription], frozen=True, kw_only=True):
+    """Look at a standalone activity."""
+
+    effect: ClassVar[Effect] = Effect.READ
+    activity_id: str
+    run_id: str = ""
+
+
+class CancelActivity(Request[Nothing], frozen=True, kw_only=True):
+    """Ask a standalone activity to cancel."""
+
+    effect: ClassVar[Effect] = Effect.CHANGE
+    activity_id: str
+    request_id: str
+    run_id: str = ""
+    reason: str = ""
+    identity: str = ""
+
+
+class TerminateActivity(Request[Nothing], frozen=True, kw_only=True):
+    """End a standalone activity now."""
+
+    effect: ClassVar[Effect] = Effect.CHANGE
+    activity_id: str
+    request_id: str
+    run_id: str = ""
+    reason: str = ""
+    identity: str = ""
+
+
+class DeleteActivity(Request[Nothing], frozen=True, kw_only=True):
+    """Remove a standalone activity; one that is open is terminated first."""
+
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    activity_id: str
+    run_id: str = ""
+
+
+class PauseActivity(Request[Nothing], frozen=True, kw_only=True):
+    """Let an activity rest: no new attempt begins. One that runs may end."""
+
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    activity_id: str
+    request_id: str
+    workflow_id: str = ""
+    run_id: str = ""
+    reason: str = ""
+    identity: str = ""
+
+
+class UnpauseActivity(Request[Nothing], frozen=True, kw_only=True):
+    """Let an activity that was paused go on."""
+
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    activity_id: str
+    request_id: str
+    workflow_id: str = ""
+    run_id: str = ""
+    reason: str = ""
+    identity: str = ""
+
+
+class ActivityOptionsNow(msgspec.Struct, frozen=True):
+    """What holds for an activity after its options were changed."""
+
+    spec: ActivitySpec
+
+
+class UpdateActivityOptions(Request[ActivityOptionsNow], frozen=True, kw_only=True):
+    """Change what was said of an activity: the fields of `spec` that are named, by the next attempt; with `restore_original`
+    all is as it was said at first.
+    """
+
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    activity_id: str
+    request_id: str
+    workflow_id: str = ""
+    run_id: str = ""
+    spec: ActivitySpec = ActivitySpec()
+    fields: tuple[str, ...] = ()
+    restore_original: bool = False
+    identity: str = ""
+
+
+class ActivityPage(msgspec.Struct, frozen=True):
+    """Some standalone activities, and where to go on (empty at the end)."""
+
+    activities: tuple[ActivitySummary, ...]
+    next_page_token: bytes = b""
+    notice: str = ""
+
+
+class ListActivities(Request[ActivityPage], frozen=True, kw_only=True):
+    """List standalone activities that match a filter; empty lists all."""
+
+    effect: ClassVar[Effect] = Effect.READ
+    query: str = ""
+    page_size: int = 100
+    next_page_token: bytes = b""
+
+
+class CountActivities(Request[Count], frozen=True, kw_only=True):
+    """Count standalone activities that match a filter."""
+
+    effect: ClassVar[Effect] = Effect.READ
+    query: str = ""

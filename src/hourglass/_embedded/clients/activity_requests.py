@@ -1,0 +1,319 @@
+"""What clients ask about activities that belong to no workflow, and what changes one of a workflow: pauses, options.
+
+A standalone activity is a run of its own kind (`rules.standalone`). Its lists are the lists of runs, told apart by their ids:
+a filter's `ActivityType` and `ActivityId` are the names under which such a run keeps them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from hourglass._contract import activities as ac
+from hourglass._contract import service as s
+from hourglass._embedded.clients.answering import (
+    MOST_LISTED,
+    Handlers,
+    PendingAnswer,
+    answered,
+    done,
+    find,
+    is_written,
+    stored,
+    wait,
+)
+from hourglass._embedded.engine.engine import Engine
+from hourglass._embedded.engine.run import LoadedRun
+from hourglass._embedded.engine.starting import check_room
+from hourglass._embedded.rules import standalone, transitions
+from hourglass._embedded.rules.activities import plan
+from hourglass._embedded.rules.children import may_reuse
+from hourglass._embedded.rules.run import OpenActivity, Run
+from hourglass._embedded.rules.standalone import PREFIX
+from hourglass._embedded.store.filters import TokenKind, parse, tokens
+from hourglass._engine.commands import ScheduleActivity
+from hourglass._engine.specs import ActivitySpec
+from hourglass._history import events as h
+from hourglass.converter import CanceledFailure, Failure, TerminatedFailure
+from hourglass.errors import ActivityAlreadyStartedError, ActivityNotFoundError, ServiceError
+
+# --- which one is meant -------------------------------------------------------------------------------------
+
+
+def _find(engine: Engine, request: Any) -> LoadedRun:
+    """The standalone activity that a request names."""
+    workflow_id = PREFIX + request.activity_id
+    record = engine.record(request.run_id) if request.run_id else engine.current(workflow_id)
+    if record is None or record.run.started.workflow_id != workflow_id:
+        raise ActivityNotFoundError(f"activity not found for ID: {request.activity_id}", status="NOT_FOUND")
+    return record
+
+
+def _find_open(engine: Engine, request: Any) -> LoadedRun:
+    record = _find(engine, request)
+    if not record.run.is_open:
+        raise ActivityNotFoundError("activity execution already completed", status="NOT_FOUND")
+    return record
+
+
+def _pending(engine: Engine, request: Any) -> tuple[LoadedRun, OpenActivity]:
+    """The open activity that a request names: of a workflow, or by itself."""
+    workflow_id = getattr(request, "workflow_id", "")
+    record = find(engine, workflow_id, request.run_id) if workflow_id else _find_open(engine, request)
+    for activity in record.run.activities.values():
+        if activity.scheduled.activity_id == request.activity_id:
+            return record, activity
+    raise ServiceError(
+        "Can't find pending activity with such ID. Invalid activityID or activity already completed",
+        status="NOT_FOUND",
+    )
+
+
+# --- starting and waiting -----------------------------------------------------------------------------------
+
+
+async def start(engine: Engine, request: ac.StartActivity) -> PendingAnswer[s.Started]:
+    """Start one."""
+    runs = engine.runs
+    if not request.activity_id or not request.activity_type or not request.spec.task_queue:
+        raise ServiceError(
+            "an activity needs an id, a type and a task queue to start", status="INVALID_ARGUMENT"
+        )
+    if request.search_attributes:
+        flaw = runs.attributes.flaw(request.search_attributes)
+        if flaw is not None:
+            raise ServiceError(flaw.message, status="INVALID_ARGUMENT")
+    existing = engine.current(PREFIX + request.activity_id)
+    if existing is not None:
+        if request.request_id and (made := runs.find_request(existing, request.request_id)):
+            return PendingAnswer(s.Started(made), runs.newest)
+        run = existing.run
+        if run.is_open and request.id_conflict_policy is s.IdConflictPolicy.USE_EXISTING:
+            return PendingAnswer(s.Started(run.run_id, started=False), runs.number_of(existing))
+        if run.is_open or not may_reuse(request.id_reuse_policy, run.status):
+            raise ActivityAlreadyStartedError(
+                f"activity {request.activity_id!r} has already started (run {run.run_id})",
+                activity_id=request.activity_id,
+                activity_type=run.started.workflow_type,
+                run_id=run.run_id,
+            )
+    check_room(runs)
+    if request.search_attributes:
+        runs.attributes.learn(request.search_attributes)
+    run_id = runs.new_run_id()
+    step = standalone.begin(request, run_id, engine.clock.now_ns())
+    record = runs.begin_anew(step, (request.request_id,) if request.request_id else ())
+    return PendingAnswer(s.Started(run_id), runs.number_of(record))
+
+
+async def wait_for_end(engine: Engine, request: ac.WaitForActivity) -> PendingAnswer[ac.ActivityOutcome]:
+    """Wait until one ends."""
+    record = _find(engine, request)
+    await wait(engine, record, record.closed, lambda: not record.run.is_open, request.rpc_timeout)
+    return PendingAnswer(_outcome(record.run), engine.runs.number_of(record))
+
+
+def _outcome(run: Run) -> ac.ActivityOutcome:
+    match run.final:
+        case h.WorkflowExecutionCompleted(result=result):
+            return ac.ActivityOutcome(result=(result,))
+        case h.WorkflowExecutionFailed(failure=failure):
+            return ac.ActivityOutcome(failure=failure)
+        case h.WorkflowExecutionCanceled(details=details):
+            return ac.ActivityOutcome(failure=Failure("Activity canceled", CanceledFailure(details)))
+        case h.WorkflowExecutionTerminated(reason=reason):
+            return ac.ActivityOutcome(failure=Failure(reason, TerminatedFailure()))
+        case _:
+            return ac.ActivityOutcome(closed=False)
+
+
+# --- looking ------------------------------------------------------------------------------------------------
+
+
+async def describe(engine: Engine, request: ac.DescribeActivity) -> PendingAnswer[ac.ActivityDescription]:
+    """Look at one."""
+    record = _find(engine, request)
+    return await answered(
+        engine,
+        engine.runs.number_of(record),
+        _described(record.run, record.events),
+        lambda: _described(stored(engine, record).run, stored(engine, record).events),
+    )
+
+
+def _described(run: Run, events: Any) -> ac.ActivityDescription:
+    notes = run.started.spec
+    found: dict[str, Any] = {
+        "summary": _summary(run),
+        "static_summary": notes.static_summary,
+        "static_details": notes.static_details,
+        "canceled_reason": "",
+    }
+    for event in events:
+        match event.attributes:
+            case h.ActivityTaskScheduled() as scheduled:
+                found |= {"spec": scheduled.spec, "arguments": scheduled.arguments}
+            case h.ActivityTaskStarted() as began:
+                found |= {
+                    "attempt": began.attempt,
+                    "last_worker_identity": began.identity,
+                    "last_failure": began.last_failure,
+                    "last_started_time_ns": event.time_ns,
+                }
+            case h.WorkflowExecutionCancelRequested(reason=reason):
+                found["canceled_reason"] = reason
+    for activity in run.activities.values():
+        found |= _of_pending(activity)
+    return ac.ActivityDescription(**found)
+
+
+def _of_pending(activity: OpenActivity) -> dict[str, Any]:
+    state = "PAUSED" if activity.paused else "SCHEDULED"
+    if activity.started_ns:
+        state = "PAUSE_REQUESTED" if activity.paused else "STARTED"
+        state = "CANCEL_REQUESTED" if activity.cancel_requested_event_id else state
+    return {
+        "spec": activity.spec,
+        "state": state,
+        "attempt": activity.attempt - activity.earlier or 1,
+        "heartbeat_details": activity.heartbeat_details,
+        "last_heartbeat_time_ns": activity.heartbeat_ns if activity.heartbeat_ns > activity.started_ns else 0,
+        "last_started_time_ns": activity.last_started_ns,
+        "last_worker_identity": activity.identity,
+        "last_failure": activity.last_failure,
+        "next_attempt_time_ns": 0 if activity.started_ns else activity.available_ns,
+    }
+
+
+def _summary(run: Run) -> ac.ActivitySummary:
+    return ac.ActivitySummary(
+        activity_id=run.started.workflow_id.removeprefix(PREFIX),
+        run_id=run.run_id,
+        activity_type=run.started.workflow_type,
+        status=standalone.STATUS[run.status],
+        task_queue=run.started.spec.task_queue,
+        schedule_time_ns=run.start_ns,
+        close_time_ns=run.close_ns,
+        search_attributes=run.search_attributes,
+    )
+
+
+_NAMES = {"ActivityType": "WorkflowType", "ActivityId": "RootWorkflowId"}
+
+
+def named_as_runs(query: str) -> str:
+    """A filter of activities, by the names under which their runs keep them."""
+    parse(query)  # what is wrong with it is said of it as it is
+    for token in reversed(tokens(query)):
+        if token.kind is TokenKind.NAME and token.value in _NAMES:
+            begin = token.position - 1
+            query = f"{query[:begin]}{_NAMES[str(token.value)]}{query[begin + len(token.raw) :]}"
+    return query
+
+
+async def list_activities(engine: Engine, request: ac.ListActivities) -> PendingAnswer[ac.ActivityPage]:
+    """List them, newest first."""
+    await is_written(engine, engine.runs.newest)  # the store answers from what is durable
+    size = min(max(1, request.page_size), MOST_LISTED)
+    page = await engine.store.page(
+        named_as_runs(request.query), request.next_page_token, size, activities=True
+    )
+    shown = tuple(
+        ac.ActivitySummary(
+            activity_id=each.workflow_id.removeprefix(PREFIX),
+            run_id=each.run_id,
+            activity_type=each.workflow_type,
+            status=standalone.STATUS.get(each.status, ac.ActivityExecutionStatus.PAUSED),
+            task_queue=each.task_queue,
+            schedule_time_ns=each.start_time_ns,
+            close_time_ns=each.close_time_ns,
+            search_attributes=each.search_attributes,
+        )
+        for each in page.workflows
+    )
+    return PendingAnswer(ac.ActivityPage(shown, page.next_page_token), 0)
+
+
+async def count(engine: Engine, request: ac.CountActivities) -> PendingAnswer[s.Count]:
+    """Count them."""
+    await is_written(engine, engine.runs.newest)
+    return PendingAnswer(await engine.store.count(named_as_runs(request.query), activities=True), 0)
+
+
+# --- changing -----------------------------------------------------------------------------------------------
+
+
+async def cancel(engine: Engine, request: ac.CancelActivity) -> PendingAnswer[s.Nothing]:
+    """Ask one to cancel."""
+    record = _find_open(engine, request)
+    engine.runs.change(record, lambda run, now: standalone.request_cancel(run, request, now))
+    return done(engine, record)
+
+
+async def terminate(engine: Engine, request: ac.TerminateActivity) -> PendingAnswer[s.Nothing]:
+    """End one now."""
+    record = _find_open(engine, request)
+    _terminate(engine, record, request.reason, request.identity)
+    return done(engine, record)
+
+
+def _terminate(engine: Engine, record: LoadedRun, reason: str, identity: str) -> None:
+    ended = s.TerminateWorkflow(workflow_id=record.run.started.workflow_id, reason=reason, identity=identity)
+    engine.runs.change(record, lambda run, now: transitions.terminate(run, ended, now))
+
+
+async def delete(engine: Engine, request: ac.DeleteActivity) -> PendingAnswer[s.Nothing]:
+    """Remove one for good."""
+    record = _find(engine, request)
+    if record.run.is_open:
+        _terminate(engine, record, "Delete activity execution", "")
+    await engine.durable(engine.runs.number_of(record))
+    return PendingAnswer(s.Nothing(), engine.runs.forget(record))
+
+
+async def pause(engine: Engine, request: ac.PauseActivity | ac.UnpauseActivity) -> PendingAnswer[s.Nothing]:
+    """Let one rest, or go on."""
+    record, activity = _pending(engine, request)
+    paused = isinstance(request, ac.PauseActivity)
+    engine.runs.change(record, lambda run, now: transitions.pause_activity(run, activity, paused, now))
+    return done(engine, record)
+
+
+async def update_options(
+    engine: Engine, request: ac.UpdateActivityOptions
+) -> PendingAnswer[ac.ActivityOptionsNow]:
+    """Change what was said of one, or let hold what was said at first."""
+    record, activity = _pending(engine, request)
+    spec = activity.scheduled.spec
+    if not request.restore_original:
+        said = {name: getattr(request.spec, name) for name in request.fields}
+        spec = _complete(msgspec.structs.replace(activity.spec, **said))
+    engine.runs.change(record, lambda run, now: transitions.change_activity(run, activity, spec, now))
+    return PendingAnswer(ac.ActivityOptionsNow(spec), engine.runs.number_of(record))
+
+
+def _complete(spec: ActivitySpec) -> ActivitySpec:
+    """What was changed, as the engine understands it. Raises `ServiceError` for what no activity can have."""
+    if not spec.start_to_close_timeout and not spec.schedule_to_close_timeout:
+        raise ServiceError(
+            "an activity needs a start_to_close_timeout or a schedule_to_close_timeout",
+            status="INVALID_ARGUMENT",
+        )
+    command = ScheduleActivity(seq=1, activity_id="", activity_type="", spec=spec)
+    return plan(command, spec.task_queue, 0.0, 0).spec
+
+
+ACTIVITY_HANDLERS: Handlers = {
+    ac.StartActivity: start,
+    ac.WaitForActivity: wait_for_end,
+    ac.DescribeActivity: describe,
+    ac.CancelActivity: cancel,
+    ac.TerminateActivity: terminate,
+    ac.DeleteActivity: delete,
+    ac.PauseActivity: pause,
+    ac.UnpauseActivity: pause,
+    ac.UpdateActivityOptions: update_options,
+    ac.ListActivities: list_activities,
+    ac.CountActivities: count,
+}

@@ -1,0 +1,120 @@
+"""An activity that belongs to no workflow: kept as a run that has one activity, no code and no workflow task. Pure.
+
+Its run begins with the activity, and closes as it ends; what is said of attempts, retries and timeouts in `activities` and
+`transitions` holds. It is told from other runs by `root_run_id`, which no run of a workflow has this way, and is found by a
+workflow id that no workflow can have. Lists tell the two apart by that id (`clients.activity_requests`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from hourglass._contract.activities import ActivityExecutionStatus, CancelActivity, StartActivity
+from hourglass._contract.service import WorkflowStatus
+from hourglass._embedded.clock import later, to_ns
+from hourglass._embedded.rules import activities
+from hourglass._embedded.rules.draft import Draft
+from hourglass._embedded.rules.run import OpenActivity, Run, Transition
+from hourglass._engine.commands import ScheduleActivity
+from hourglass._engine.specs import StartSpec
+from hourglass._history import events as h
+from hourglass.converter import Payload
+
+PREFIX = "__activity/"
+"""What the workflow id of such a run begins with."""
+
+ALONE = "activity"
+"""The `root_run_id` of such a run."""
+
+STATUS = {
+    WorkflowStatus.RUNNING: ActivityExecutionStatus.RUNNING,
+    WorkflowStatus.COMPLETED: ActivityExecutionStatus.COMPLETED,
+    WorkflowStatus.FAILED: ActivityExecutionStatus.FAILED,
+    WorkflowStatus.CANCELED: ActivityExecutionStatus.CANCELED,
+    WorkflowStatus.TERMINATED: ActivityExecutionStatus.TERMINATED,
+    WorkflowStatus.TIMED_OUT: ActivityExecutionStatus.TIMED_OUT,
+}
+
+
+def begin(request: StartActivity, run_id: str, now_ns: int) -> Transition:
+    """The run of a new activity: its first attempt waits for a worker."""
+    spec = request.spec
+    started = h.WorkflowExecutionStarted(
+        workflow_id=PREFIX + request.activity_id,
+        workflow_type=request.activity_type,
+        original_run_id=run_id,
+        first_run_id=run_id,
+        identity=request.identity,
+        root_workflow_id=request.activity_id,
+        root_run_id=ALONE,
+        spec=StartSpec(
+            task_queue=spec.task_queue,
+            search_attributes=request.search_attributes,
+            static_summary=request.static_summary,
+            static_details=request.static_details,
+        ),
+    )
+    run = Run(run_id=run_id, started=started, start_ns=now_ns, search_attributes=request.search_attributes)
+    draft = Draft(run, now_ns)
+    draft.write(started)
+    command = ScheduleActivity(
+        seq=1,
+        activity_id=request.activity_id,
+        activity_type=request.activity_type,
+        spec=spec,
+        arguments=request.arguments,
+        headers=request.headers,
+    )
+    scheduled = activities.plan(command, spec.task_queue, 0.0, 0)
+    draft.put_activity(
+        OpenActivity(
+            scheduled_event_id=draft.write(scheduled),
+            scheduled=scheduled,
+            spec=scheduled.spec,
+            scheduled_ns=now_ns,
+            available_ns=later(now_ns, to_ns(request.start_delay)),
+        )
+    )
+    return draft.step()
+
+
+def end(draft: Draft, events: tuple[h.Attributes, ...]) -> None:
+    """Its activity has ended by these events: so has the run."""
+    draft.write_occurrences(events)
+    match events[-1]:
+        case h.ActivityTaskCompleted(result=result):
+            final: h.Attributes = h.WorkflowExecutionCompleted(
+                result=h.NO_RESULT if result is None else result, task_completed_event_id=0
+            )
+            draft.close(final, WorkflowStatus.COMPLETED)
+        case h.ActivityTaskCanceled(details=details):
+            final = h.WorkflowExecutionCanceled(task_completed_event_id=0, details=details)
+            draft.close(final, WorkflowStatus.CANCELED)
+        case h.ActivityTaskTimedOut(failure=failure, retry_state=state):
+            final = h.WorkflowExecutionFailed(failure=failure, retry_state=state, task_completed_event_id=0)
+            draft.close(final, WorkflowStatus.TIMED_OUT)
+        case h.ActivityTaskFailed(failure=failure, retry_state=state):
+            final = h.WorkflowExecutionFailed(failure=failure, retry_state=state, task_completed_event_id=0)
+            draft.close(final, WorkflowStatus.FAILED)
+
+
+def request_cancel(run: Run, request: CancelActivity, now_ns: int) -> Transition:
+    """A client asks it to cancel: an attempt that runs hears of it, one that waits never begins."""
+    draft = Draft(run, now_ns)
+    if run.cancel_requested:
+        return draft.step()
+    draft.write(h.WorkflowExecutionCancelRequested(reason=request.reason, identity=request.identity))
+    draft.change(cancel_requested=True)
+    for activity in tuple(run.activities.values()):
+        scheduled = activity.scheduled_event_id
+        asked = draft.write(
+            h.ActivityTaskCancelRequested(scheduled_event_id=scheduled, task_completed_event_id=0)
+        )
+        activity = msgspec.structs.replace(activity, cancel_requested_event_id=asked)
+        if activity.started_ns:
+            draft.put_activity(activity)
+        else:
+            draft.drop_activity(scheduled)
+            details: tuple[Payload, ...] = ()
+            end(draft, activities.canceled(activity, details, request.identity))
+    return draft.step()

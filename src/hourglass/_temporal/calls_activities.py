@@ -1,0 +1,293 @@
+"""The calls about activities that belong to no workflow, and those that change one of a workflow: which RPC, its message, and
+how to read the answer. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import temporalio.api.workflowservice.v1 as ws
+from temporalio.api.activity.v1 import ActivityOptions
+from temporalio.api.enums.v1 import PendingActivityState
+
+from hourglass._contract import activities as ac
+from hourglass._contract import service as sv
+from hourglass._temporal.calls import LONG_POLL, CallScope, Rpc, version_in
+from hourglass._temporal.calls_views import group_from
+from hourglass._temporal.protos import (
+    ACTIVITY_OPTIONS,
+    ACTIVITY_START,
+    failure_from,
+    nanos_from,
+    payload_from,
+    payload_map_from,
+    payloads_from,
+    put_payload,
+    put_payload_map,
+    put_payloads,
+    put_seconds,
+)
+
+_STATES: dict[int, str] = {
+    number: name.removeprefix("PENDING_ACTIVITY_STATE_") for name, number in PendingActivityState.items()
+}
+
+
+def start(request: ac.StartActivity, scope: CallScope) -> Rpc:
+    """Start an activity by itself."""
+    message: Any = ws.StartActivityExecutionRequest(
+        namespace=scope.namespace,
+        identity=request.identity or scope.identity,
+        request_id=request.request_id,
+        activity_id=request.activity_id,
+    )
+    message.activity_type.name = request.activity_type
+    message.id_reuse_policy = int(request.id_reuse_policy)
+    message.id_conflict_policy = int(request.id_conflict_policy)
+    ACTIVITY_START.put(message, request.spec)
+    put_payloads(message.input.payloads, request.arguments)
+    if request.headers:
+        put_payload_map(message.header.fields, request.headers)
+    if request.search_attributes:
+        put_payload_map(message.search_attributes.indexed_fields, request.search_attributes)
+    if request.static_summary is not None:
+        put_payload(message.user_metadata.summary, request.static_summary)
+    if request.static_details is not None:
+        put_payload(message.user_metadata.details, request.static_details)
+    if request.start_delay:
+        put_seconds(message.start_delay, request.start_delay)
+
+    def read(data: bytes) -> sv.Started:
+        answer = ws.StartActivityExecutionResponse.FromString(data)
+        return sv.Started(answer.run_id, answer.started)
+
+    return Rpc("start_activity_execution", message, read)
+
+
+def wait(request: ac.WaitForActivity, scope: CallScope) -> Rpc:
+    """Wait until it ends; the server holds the call open for a while."""
+    message = ws.PollActivityExecutionRequest(
+        namespace=scope.namespace, activity_id=request.activity_id, run_id=request.run_id
+    )
+    still_open = ac.ActivityOutcome(closed=False)
+
+    def read(data: bytes) -> ac.ActivityOutcome:
+        outcome: Any = ws.PollActivityExecutionResponse.FromString(data).outcome
+        match outcome.WhichOneof("value"):
+            case "result":
+                return ac.ActivityOutcome(result=payloads_from(outcome.result.payloads))
+            case "failure":
+                return ac.ActivityOutcome(failure=failure_from(outcome.failure))
+            case _:
+                return still_open
+
+    return Rpc("poll_activity_execution", message, read, LONG_POLL, still_open)
+
+
+def describe(request: ac.DescribeActivity, scope: CallScope) -> Rpc:
+    """Look at one."""
+    message = ws.DescribeActivityExecutionRequest(
+        namespace=scope.namespace,
+        activity_id=request.activity_id,
+        run_id=request.run_id,
+        include_input=True,
+        include_heartbeat_details=True,
+        include_last_failure=True,
+    )
+    return Rpc("describe_activity_execution", message, _described)
+
+
+def _described(data: bytes) -> ac.ActivityDescription:
+    answer: Any = ws.DescribeActivityExecutionResponse.FromString(data)
+    info = answer.info
+    notes = info.user_metadata
+    return ac.ActivityDescription(
+        summary=_summary(info),
+        spec=ACTIVITY_OPTIONS.get(_options_in(info)),
+        state=_STATES.get(info.run_state, "") if info.run_state else "",
+        attempt=info.attempt,
+        arguments=payloads_from(answer.input.payloads),
+        heartbeat_details=payloads_from(info.heartbeat_details.payloads),
+        last_heartbeat_time_ns=nanos_from(info.last_heartbeat_time),
+        last_started_time_ns=nanos_from(info.last_started_time),
+        last_worker_identity=info.last_worker_identity,
+        last_failure=failure_from(info.last_failure) if info.HasField("last_failure") else None,
+        next_attempt_time_ns=nanos_from(info.next_attempt_schedule_time),
+        canceled_reason=info.canceled_reason,
+        version=version_in(info, "last_deployment_version"),
+        static_summary=payload_from(notes.summary) if notes.HasField("summary") else None,
+        static_details=payload_from(notes.details) if notes.HasField("details") else None,
+    )
+
+
+def _options_in(info: Any) -> Any:
+    """What is said of an activity in its description, as the message of its options."""
+    options: Any = ActivityOptions()
+    options.task_queue.name = info.task_queue
+    for name in ("retry_policy", "priority"):
+        if info.HasField(name):
+            getattr(options, name).CopyFrom(getattr(info, name))
+    for name in (
+        "schedule_to_close_timeout",
+        "schedule_to_start_timeout",
+        "start_to_close_timeout",
+        "heartbeat_timeout",
+    ):
+        getattr(options, name).CopyFrom(getattr(info, name))
+    return options
+
+
+def _summary(info: Any) -> ac.ActivitySummary:
+    return ac.ActivitySummary(
+        activity_id=info.activity_id,
+        run_id=info.run_id,
+        activity_type=info.activity_type.name,
+        status=ac.ActivityExecutionStatus(info.status),
+        task_queue=info.task_queue,
+        schedule_time_ns=nanos_from(info.schedule_time),
+        close_time_ns=nanos_from(info.close_time),
+        search_attributes={
+            name: payload
+            for name, payload in payload_map_from(info.search_attributes.indexed_fields).items()
+            if name != "TemporalNamespaceDivision"  # how a server keeps them apart from workflows
+        },
+    )
+
+
+def _nothing(data: bytes) -> sv.Nothing:
+    return sv.Nothing()
+
+
+def cancel(request: ac.CancelActivity, scope: CallScope) -> Rpc:
+    """Ask one to cancel."""
+    message = ws.RequestCancelActivityExecutionRequest(
+        namespace=scope.namespace,
+        activity_id=request.activity_id,
+        run_id=request.run_id,
+        identity=request.identity or scope.identity,
+        request_id=request.request_id,
+        reason=request.reason,
+    )
+    return Rpc("request_cancel_activity_execution", message, _nothing)
+
+
+def terminate(request: ac.TerminateActivity, scope: CallScope) -> Rpc:
+    """End one now."""
+    message = ws.TerminateActivityExecutionRequest(
+        namespace=scope.namespace,
+        activity_id=request.activity_id,
+        run_id=request.run_id,
+        identity=request.identity or scope.identity,
+        request_id=request.request_id,
+        reason=request.reason,
+    )
+    return Rpc("terminate_activity_execution", message, _nothing)
+
+
+def delete(request: ac.DeleteActivity, scope: CallScope) -> Rpc:
+    """Remove one."""
+    message = ws.DeleteActivityExecutionRequest(
+        namespace=scope.namespace, activity_id=request.activity_id, run_id=request.run_id
+    )
+    return Rpc("delete_activity_execution", message, _nothing)
+
+
+def pause(request: ac.PauseActivity, scope: CallScope) -> Rpc:
+    """Let one rest."""
+    message = ws.PauseActivityExecutionRequest(
+        namespace=scope.namespace,
+        workflow_id=request.workflow_id,
+        activity_id=request.activity_id,
+        run_id=request.run_id,
+        identity=request.identity or scope.identity,
+        reason=request.reason,
+        request_id=request.request_id,
+    )
+    return Rpc("pause_activity_execution", message, _nothing)
+
+
+def unpause(request: ac.UnpauseActivity, scope: CallScope) -> Rpc:
+    """Let one go on."""
+    message = ws.UnpauseActivityExecutionRequest(
+        namespace=scope.namespace,
+        workflow_id=request.workflow_id,
+        activity_id=request.activity_id,
+        run_id=request.run_id,
+        identity=request.identity or scope.identity,
+        reason=request.reason,
+        request_id=request.request_id,
+    )
+    return Rpc("unpause_activity_execution", message, _nothing)
+
+
+_PATHS = {
+    "task_queue": "task_queue.name",
+    "priority_key": "priority",
+    "fairness_key": "priority",
+    "fairness_weight": "priority",
+}
+
+
+def update_options(request: ac.UpdateActivityOptions, scope: CallScope) -> Rpc:
+    """Change what was said of one."""
+    message: Any = ws.UpdateActivityExecutionOptionsRequest(
+        namespace=scope.namespace,
+        workflow_id=request.workflow_id,
+        activity_id=request.activity_id,
+        run_id=request.run_id,
+        identity=request.identity or scope.identity,
+        request_id=request.request_id,
+        restore_original=request.restore_original,
+    )
+    if not request.restore_original:
+        ACTIVITY_OPTIONS.put(message.activity_options, request.spec)
+        message.update_mask.paths.extend(dict.fromkeys(_PATHS.get(name, name) for name in request.fields))
+
+    def read(data: bytes) -> ac.ActivityOptionsNow:
+        answer = ws.UpdateActivityExecutionOptionsResponse.FromString(data)
+        return ac.ActivityOptionsNow(ACTIVITY_OPTIONS.get(answer.activity_options))
+
+    return Rpc("update_activity_execution_options", message, read)
+
+
+def list_activities(request: ac.ListActivities, scope: CallScope) -> Rpc:
+    """List them."""
+    message = ws.ListActivityExecutionsRequest(
+        namespace=scope.namespace,
+        page_size=request.page_size,
+        next_page_token=request.next_page_token,
+        query=request.query,
+    )
+
+    def read(data: bytes) -> ac.ActivityPage:
+        answer = ws.ListActivityExecutionsResponse.FromString(data)
+        return ac.ActivityPage(tuple(_summary(each) for each in answer.executions), answer.next_page_token)
+
+    return Rpc("list_activity_executions", message, read)
+
+
+def count(request: ac.CountActivities, scope: CallScope) -> Rpc:
+    """Count them."""
+    message = ws.CountActivityExecutionsRequest(namespace=scope.namespace, query=request.query)
+    return Rpc("count_activity_executions", message, _counted)
+
+
+def _counted(data: bytes) -> sv.Count:
+    answer = ws.CountActivityExecutionsResponse.FromString(data)
+    return sv.Count(answer.count, tuple(group_from(group) for group in answer.groups))
+
+
+ON_ACTIVITIES: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
+    ac.StartActivity: start,
+    ac.WaitForActivity: wait,
+    ac.DescribeActivity: describe,
+    ac.CancelActivity: cancel,
+    ac.TerminateActivity: terminate,
+    ac.DeleteActivity: delete,
+    ac.PauseActivity: pause,
+    ac.UnpauseActivity: unpause,
+    ac.UpdateActivityOptions: update_options,
+    ac.ListActivities: list_activities,
+    ac.CountActivities: count,
+}

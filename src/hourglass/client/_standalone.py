@@ -1,0 +1,440 @@
+"""Operations on activities that belong to no workflow, and how they are shown: built and parsed here, run by both faces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, TypedDict
+
+import msgspec
+
+from hourglass._contract import activities as ac
+from hourglass._contract.activities import ActivityExecutionStatus
+from hourglass._contract.ids import new_id
+from hourglass._contract.service import IdConflictPolicy, Started
+from hourglass._engine.options import (
+    INT32,
+    CallSettings,
+    Duration,
+    RetryPolicy,
+    check_text,
+    choice,
+    optional_seconds,
+    policy_from,
+    whole_number,
+)
+from hourglass._engine.specs import ActivitySpec, IdReusePolicy
+from hourglass.activity import ActivityOptions
+from hourglass.activity._definition import activity_definition
+from hourglass.activity._options import FOREIGN_DEFAULTS, settings_with
+from hourglass.client._session import ClientOperation, ClientSession, asking, nothing
+from hourglass.client._values import WorkflowExecutionCount, attributes_from, count_from, time_from
+from hourglass.client._waiting import ask_through_outage, first
+from hourglass.converter import Converter, Payload, SearchAttributes, encode_search_attributes
+from hourglass.errors import (
+    ActivityFailedError,
+    HourglassError,
+    PayloadError,
+    ServiceError,
+    UsageError,
+    summary,
+)
+from hourglass.workflow._references import Given
+
+# --- what is shown ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActivityExecution:
+    """An activity that belongs to no workflow, as a list shows it."""
+
+    id: str
+    run_id: str
+    activity_type: str
+    status: ActivityExecutionStatus
+    task_queue: str
+    schedule_time: datetime | None
+    close_time: datetime | None
+    search_attributes: Mapping[str, Any]
+    raw_info: ac.ActivitySummary = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActivityExecutionOptions:
+    """What holds for an activity, as the engine understood it. Durations are seconds; 0 means unset."""
+
+    task_queue: str
+    schedule_to_close_timeout: float
+    schedule_to_start_timeout: float
+    start_to_close_timeout: float
+    heartbeat_timeout: float
+    retry_policy: RetryPolicy | None
+    priority_key: int
+    fairness_key: str
+    fairness_weight: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActivityExecutionDescription(ActivityExecution):
+    """The same in detail. `state` says what an open one does: `SCHEDULED`, `STARTED`, `CANCEL_REQUESTED`, `PAUSED` …"""
+
+    options: ActivityExecutionOptions
+    state: str
+    attempt: int
+    heartbeat_details: Sequence[Any]
+    last_heartbeat_time: datetime | None
+    last_started_time: datetime | None
+    last_worker_identity: str
+    last_failure: BaseException | None
+    next_attempt_time: datetime | None
+    canceled_reason: str
+    static_summary: str | None
+    static_details: str | None
+    raw_description: ac.ActivityDescription = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class ActivityExecutionPage:
+    """Some of the activities that match a filter; `next_page_token` asks for those that follow."""
+
+    items: tuple[ActivityExecution, ...]
+    next_page_token: bytes
+
+
+def _common(seen: ac.ActivitySummary) -> dict[str, Any]:
+    return {
+        "id": seen.activity_id,
+        "run_id": seen.run_id,
+        "activity_type": seen.activity_type,
+        "status": seen.status,
+        "task_queue": seen.task_queue,
+        "schedule_time": time_from(seen.schedule_time_ns),
+        "close_time": time_from(seen.close_time_ns),
+        "search_attributes": attributes_from(seen.search_attributes),
+        "raw_info": seen,
+    }
+
+
+def _shown(spec: ActivitySpec) -> ActivityExecutionOptions:
+    return ActivityExecutionOptions(
+        task_queue=spec.task_queue,
+        schedule_to_close_timeout=spec.schedule_to_close_timeout,
+        schedule_to_start_timeout=spec.schedule_to_start_timeout,
+        start_to_close_timeout=spec.start_to_close_timeout,
+        heartbeat_timeout=spec.heartbeat_timeout,
+        retry_policy=policy_from(spec.retry_policy),
+        priority_key=spec.priority_key,
+        fairness_key=spec.fairness_key,
+        fairness_weight=spec.fairness_weight,
+    )
+
+
+def _description(seen: ac.ActivityDescription, converter: Converter) -> ActivityExecutionDescription:
+    return ActivityExecutionDescription(
+        **_common(seen.summary),
+        options=_shown(seen.spec),
+        state=seen.state,
+        attempt=seen.attempt,
+        heartbeat_details=[_decoded(each, converter) for each in seen.heartbeat_details],
+        last_heartbeat_time=time_from(seen.last_heartbeat_time_ns),
+        last_started_time=time_from(seen.last_started_time_ns),
+        last_worker_identity=seen.last_worker_identity,
+        last_failure=None if seen.last_failure is None else converter.from_failure(seen.last_failure),
+        next_attempt_time=time_from(seen.next_attempt_time_ns),
+        canceled_reason=seen.canceled_reason,
+        static_summary=_note(seen.static_summary, converter),
+        static_details=_note(seen.static_details, converter),
+        raw_description=seen,
+    )
+
+
+def _decoded(payload: Payload, converter: Converter) -> Any:
+    try:
+        return converter.decode(payload)
+    except PayloadError:
+        return payload
+
+
+def _note(payload: Payload | None, converter: Converter) -> str | None:
+    value = None if payload is None else _decoded(payload, converter)
+    return value if isinstance(value, str) else None
+
+
+# --- starting -----------------------------------------------------------------------------------------------
+
+
+class StartActivityOptions(ActivityOptions, total=False):
+    """How an activity is started by a client: what can be said of any activity, and of this start."""
+
+    id: str
+    """Its id; a fresh UUID by default."""
+    id_reuse_policy: IdReusePolicy
+    """Whether the id of one that has ended may be used again."""
+    id_conflict_policy: IdConflictPolicy
+    """What happens if one of this id runs: it fails, or with USE_EXISTING the handle is that one's."""
+    start_delay: Duration | None
+    """How long to wait before it starts."""
+    search_attributes: SearchAttributes
+    """Values by which it can be found; never encrypted."""
+    static_summary: str
+    """One line about it, for Temporal's UI."""
+    static_details: str
+    """More lines."""
+    request_id: str
+    """Starting twice with the same request id is one start; a fresh one by default."""
+    rpc_timeout: Duration | None
+    """How long to wait for the service's answer."""
+
+
+class ActivityOptionsUpdate(TypedDict, total=False):
+    """What can be changed of an activity that was started; None takes a limit, or the policy, away."""
+
+    task_queue: str
+    schedule_to_close_timeout: Duration | None
+    schedule_to_start_timeout: Duration | None
+    start_to_close_timeout: Duration | None
+    heartbeat_timeout: Duration | None
+    retry_policy: RetryPolicy | None
+    priority_key: int
+    fairness_key: str
+    fairness_weight: float
+
+
+_OF_START = frozenset(StartActivityOptions.__annotations__) - frozenset(ActivityOptions.__annotations__)
+_NOT_HERE = {
+    "activity_id": "say id",
+    "summary": "say static_summary",
+    "cancellation_type": "that is for workflows, which wait",
+    "local_retry_threshold": "that is for local activities",
+    "disable_eager_execution": "that is for workflows, whose workers may take it at once",
+}
+
+
+class StandaloneReference(msgspec.Struct, frozen=True):
+    """Which standalone activity a handle means."""
+
+    activity_id: str
+    run_id: str = ""
+    return_type: Any = Any
+
+    def address(self) -> dict[str, Any]:
+        """The fields that every request carries."""
+        return {"activity_id": self.activity_id, "run_id": self.run_id}
+
+
+def given_activity(activity: object) -> tuple[Given, CallSettings]:
+    """The activity that a decorated function, or a name, means, and what is said of it."""
+    if isinstance(activity, str):
+        if not activity:
+            raise UsageError("the activity's name is empty")
+        return Given(f"activity {activity}", check_text(activity, "the activity's name")), FOREIGN_DEFAULTS
+    definition = activity_definition(activity)
+    if definition is None:
+        raise UsageError(f"{activity!r:.100} is no activity: decorate it with @activity.defn, or give a name")
+    if definition.dynamic:
+        raise UsageError(
+            f"activity {definition.name} is dynamic and takes any type: give the type's name as a text"
+        )
+    signature = definition.signature
+    given = Given(f"activity {definition.name}", definition.name, signature, signature.return_type)
+    return given, definition.settings
+
+
+def start(
+    session: ClientSession,
+    activity: object,
+    arguments: Sequence[Any],
+    options: Mapping[str, Any],
+    result_type: Any,
+) -> ClientOperation[StandaloneReference]:
+    """Start an activity by itself; gives what its handle refers to."""
+    given, settings = given_activity(activity)
+    where = given.what
+    for name, why in _NOT_HERE.items():
+        if name in options:
+            raise UsageError(f"the start of {where} has no option {name}: {why}")
+    said = {name: value for name, value in options.items() if name not in _OF_START}
+    spec = settings_with(settings, said, where).spec
+    converter = session.converter
+    activity_id = options.get("id") or new_id()
+    notes: dict[str, Any] = {
+        name: None if options.get(name) is None else converter.encode(check_text(options[name], name))
+        for name in ("static_summary", "static_details")
+    }
+    request = ac.StartActivity(
+        activity_id=check_text(activity_id, "id"),
+        activity_type=given.name,
+        request_id=check_text(options.get("request_id") or new_id(), "request_id"),
+        spec=msgspec.structs.replace(spec, task_queue=spec.task_queue or "default"),
+        arguments=given.encode(converter, arguments),
+        identity=session.identity,
+        start_delay=optional_seconds(options.get("start_delay"), "start_delay") or 0.0,
+        id_reuse_policy=_policy(IdReusePolicy, options, "id_reuse_policy", IdReusePolicy.ALLOW_DUPLICATE),
+        id_conflict_policy=_policy(IdConflictPolicy, options, "id_conflict_policy", IdConflictPolicy.FAIL),
+        search_attributes=encode_search_attributes(options.get("search_attributes", {})),
+        rpc_timeout=optional_seconds(options.get("rpc_timeout"), "rpc_timeout"),
+        **notes,
+    )
+    return_type = given.return_type if result_type is None else result_type
+
+    def parse(answer: Started) -> StandaloneReference:
+        return StandaloneReference(request.activity_id, answer.run_id, return_type)
+
+    return asking(request, parse)
+
+
+def _policy(kind: Any, options: Mapping[str, Any], name: str, usual: Any) -> Any:
+    found = choice(kind, options.get(name, usual), name)
+    if found.name.startswith("TERMINATE"):
+        raise UsageError(f"{name} of an activity cannot be {found.name}: terminate the other one first")
+    return found or usual
+
+
+def refer(activity_id: str, run_id: str | None, activity: object, result_type: Any) -> StandaloneReference:
+    """What a handle to an existing activity refers to. Sends no request."""
+    if not isinstance(activity_id, str) or not activity_id:
+        raise UsageError("an activity's id must be a text that is not empty")
+    check_text(activity_id, "an activity's id")
+    if activity is not None and result_type is not None:
+        raise UsageError("give activity or result_type, not both")
+    return_type = Any if result_type is None else result_type
+    if activity is not None:
+        return_type = given_activity(activity)[0].return_type
+    return StandaloneReference(activity_id, run_id or "", return_type)
+
+
+# --- one activity -------------------------------------------------------------------------------------------
+
+
+def result(
+    session: ClientSession, reference: StandaloneReference, timeout: Duration | None
+) -> ClientOperation[Any]:
+    """Wait for an activity's result."""
+    limit = optional_seconds(timeout, "timeout")
+    request = ac.WaitForActivity(**reference.address())
+
+    async def ask(session: ClientSession) -> ac.ActivityOutcome:
+        try:
+            async with session.within(limit):
+                while True:
+                    try:
+                        outcome = await session.call(request)
+                    except ServiceError as error:
+                        outcome = await ask_through_outage(session, request, error)
+                    if outcome.closed:
+                        return outcome
+        except TimeoutError as error:
+            if isinstance(error, HourglassError):
+                raise
+            raise TimeoutError(
+                f"activity {reference.activity_id!r} has not ended within {limit:g} s; it goes on, "
+                "and its result can be asked for again"
+            ) from None
+
+    def parse(outcome: ac.ActivityOutcome) -> Any:
+        if outcome.failure is not None:
+            cause = session.converter.from_failure(outcome.failure)
+            raise ActivityFailedError(
+                f"activity {reference.activity_id!r} failed: {summary(cause)}"
+            ) from cause
+        return first(outcome.result, reference.return_type, session.converter)
+
+    return ClientOperation(ask, parse)
+
+
+def describe(
+    session: ClientSession, reference: StandaloneReference, rpc_timeout: Duration | None
+) -> ClientOperation[ActivityExecutionDescription]:
+    """Look at an activity."""
+    request = ac.DescribeActivity(
+        **reference.address(), rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout")
+    )
+    return asking(request, lambda answer: _description(answer, session.converter))
+
+
+def act(
+    session: ClientSession,
+    kind: Callable[..., Any],
+    reference: StandaloneReference,
+    reason: str,
+    rpc_timeout: Duration | None,
+    workflow_id: str = "",
+) -> ClientOperation[None]:
+    """Cancel, terminate, pause or unpause an activity: a request of this kind. Of a workflow's where it is named."""
+    theirs: dict[str, Any] = {"workflow_id": workflow_id} if workflow_id else {}
+    request = kind(
+        **reference.address(),
+        **theirs,
+        request_id=new_id(),
+        reason=check_text(reason, "reason"),
+        identity=session.identity,
+        rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
+    )
+    return asking(request, nothing)
+
+
+def delete(reference: StandaloneReference, rpc_timeout: Duration | None) -> ClientOperation[None]:
+    """Remove an activity."""
+    request = ac.DeleteActivity(
+        **reference.address(), rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout")
+    )
+    return asking(request, nothing)
+
+
+def update_options(
+    session: ClientSession, reference: StandaloneReference, changes: Mapping[str, Any], workflow_id: str = ""
+) -> ClientOperation[ActivityExecutionOptions]:
+    """Change what was said of an activity."""
+    unknown = sorted(set(changes) - set(ActivityOptionsUpdate.__annotations__))
+    if unknown or not changes:
+        raise UsageError(
+            f"what can be changed of an activity is {', '.join(ActivityOptionsUpdate.__annotations__)}"
+            + (f"; not {', '.join(unknown)}" if unknown else "; name at least one")
+        )
+    # As if both limits were there, of which one may be taken away: the engine knows what is left.
+    base = CallSettings(spec=ActivitySpec(start_to_close_timeout=1.0, schedule_to_close_timeout=1.0))
+    spec = settings_with(base, changes, f"activity {reference.activity_id}").spec
+    said = {name: getattr(spec, name) for name in changes}
+    request = ac.UpdateActivityOptions(
+        **reference.address(),
+        workflow_id=workflow_id,
+        request_id=new_id(),
+        spec=ActivitySpec(**said),
+        fields=tuple(changes),
+        identity=session.identity,
+    )
+    return asking(request, lambda answer: _shown(answer.spec))
+
+
+def restore_options(
+    session: ClientSession, reference: StandaloneReference, workflow_id: str = ""
+) -> ClientOperation[ActivityExecutionOptions]:
+    """Let hold what was said of an activity at first."""
+    request = ac.UpdateActivityOptions(
+        **reference.address(),
+        workflow_id=workflow_id,
+        request_id=new_id(),
+        restore_original=True,
+        identity=session.identity,
+    )
+    return asking(request, lambda answer: _shown(answer.spec))
+
+
+# --- many ---------------------------------------------------------------------------------------------------
+
+
+def list_page(query: str, page_size: int, token: bytes) -> ClientOperation[ActivityExecutionPage]:
+    """One page of the activities that match."""
+
+    def parse(page: ac.ActivityPage) -> ActivityExecutionPage:
+        items = tuple(ActivityExecution(**_common(each)) for each in page.activities)
+        return ActivityExecutionPage(items, page.next_page_token)
+
+    size = whole_number(page_size, "page_size", 1, INT32)
+    return asking(ac.ListActivities(query=query, page_size=size, next_page_token=token), parse)
+
+
+def count(query: str) -> ClientOperation[WorkflowExecutionCount]:
+    """How many activities match."""
+    return asking(ac.CountActivities(query=query), count_from)

@@ -1,0 +1,86 @@
+"""Activities without a workflow on a file: they outlive the client that started them; lists of workflows do not show them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hourglass import RetryPolicy, activity, workflow
+from hourglass._embedded.clients.activity_requests import named_as_runs
+from hourglass.client import ActivityExecutionStatus, Client
+from hourglass.errors import ServiceError
+from hourglass.worker import Worker
+
+LIMIT = 60
+
+
+@activity.defn
+def doubles(number: int) -> int:
+    """Twice as much."""
+    return 2 * number
+
+
+@workflow.defn
+def waits_for_one(number: int) -> int:
+    """One activity of a workflow."""
+    return doubles.options(task_queue="nobody", activity_id="a")(number)
+
+
+def test_it_outlives_its_process(tmp_path: Path) -> None:
+    """Started, paused and changed while no worker is there, by clients that come and go; a worker that comes later runs it."""
+    target = f"local:{tmp_path / 'alone.db'}"
+    with Client.connect(target) as client:
+        handle = client.start_activity(doubles, 4, id="d-1", task_queue="nobody", request_id="r")
+        handle.pause("later")
+    with Client.connect(target) as client:
+        again = client.get_activity_execution_handle("d-1", activity=doubles)
+        assert again.describe().state == "PAUSED"
+        again.update_options(task_queue="some", retry_policy=RetryPolicy(maximum_attempts=2))
+        assert client.start_activity(doubles, 4, id="d-1", request_id="r").run_id == handle.run_id
+    with Client.connect(target) as client:
+        seen = client.get_activity_execution_handle("d-1").describe()
+        assert (seen.options.task_queue, seen.options.start_to_close_timeout) == ("some", 600)
+        with Worker(client, "some", activities=[doubles]):
+            again = client.get_activity_execution_handle("d-1", activity=doubles)
+            again.unpause()
+            assert again.result(timeout=LIMIT) == 8
+        assert again.describe().status == ActivityExecutionStatus.COMPLETED
+        assert client.count_workflows() == 0
+        assert client.count_activities("ActivityId = 'd-1' AND ExecutionStatus = 'Completed'") == 1
+
+
+def test_an_activity_of_a_workflow(tmp_path: Path) -> None:
+    """Its options can be changed while it waits, so that a worker gets it; paused, it gets none."""
+    with (
+        Client.connect(f"local:{tmp_path / 'theirs.db'}") as client,
+        Worker(client, workflows=[waits_for_one], activities=[doubles]),
+    ):
+        handle = client.start_workflow(waits_for_one, 3, id="w")
+        for event in handle.history_events(wait_new_event=True):
+            if event["eventType"] == "EVENT_TYPE_ACTIVITY_TASK_SCHEDULED":
+                break
+        theirs = client.get_activity_handle(workflow_id="w", activity_id="a")
+        theirs.pause()
+        assert theirs.update_options(task_queue="default").task_queue == "default"
+        assert handle.describe().pending_activities[0].state == "PAUSED"
+        theirs.unpause()
+        assert handle.result(timeout=LIMIT) == 6
+        with pytest.raises(ServiceError):
+            theirs.pause()
+
+
+@pytest.mark.parametrize(
+    ("query", "of_them"),
+    [
+        ("", ""),
+        ("ActivityId = 'ActivityId';", "RootWorkflowId = 'ActivityId';"),
+        (
+            "ActivityType = 'x' OR TaskQueue = 'y' GROUP BY ExecutionStatus",
+            "WorkflowType = 'x' OR TaskQueue = 'y' GROUP BY ExecutionStatus",
+        ),
+    ],
+)
+def test_filters(query: str, of_them: str) -> None:
+    """The names that a filter uses, and not its texts, are those of activities."""
+    assert named_as_runs(query) == of_them
