@@ -211,6 +211,10 @@ class DumbStore:
         ]
         return notes[-1].data if notes else b""
 
+    def notes(self, prefix: str) -> Sequence[tuple[str, bytes]]:
+        names = {each.schedule_id: None for each in self._entries() if isinstance(each, NoteChange)}
+        return [(name, self.note(name)) for name in names if name.startswith(prefix)]
+
     # --- what it has none of ----------------------------------------------------------------------------------------
 
     def refuses_starts(self) -> str:
