@@ -20,7 +20,7 @@ _ENOUGH = 0.95
 
 def measure(*, quick: bool) -> list[Row]:
     """Each rate in turn, all subjects that kept up with the one before."""
-    seconds = 3.0 if quick else 8.0
+    seconds = 2.0 if quick else 8.0
     rows: list[Row] = []
     slow: set[str] = set()
     with peers() as addresses:

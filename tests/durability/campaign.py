@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import tempfile
 import time
@@ -33,6 +34,8 @@ from .nursery import JOURNAL, Nursery
 from .shim import Shim
 
 _WORKERS, _CLIENTS = 3, 3
+_LEAST = {"start": 12, "signal": 25, "update": 25, "result": 2}
+"""What must have been answered before the clients are stopped, of each kind."""
 
 
 @dataclass
@@ -165,6 +168,7 @@ class Campaign:
             undo()
         self._later.clear()
         self.keep_alive()
+        self._work_on()
         for pid in self.with_role("client"):
             _send(pid, signal.SIGCONT)
             _send(pid, signal.SIGTERM)
@@ -178,6 +182,15 @@ class Campaign:
             self.findings.violations += end_all(client, Journal(self.journal, "last"))
         except HourglassError as error:
             self.findings.violations.append(f"after the last fault: {type(error).__name__}: {error}")
+
+    def _work_on(self) -> None:
+        """On a slow machine the faults may be over before much was asked: some of each kind must have been answered."""
+        deadline = time.monotonic() + 120.0
+        while time.monotonic() < deadline:
+            told = Counter(line.what for line in Journal.read(self.journal) if line.phase == "told")
+            if all(told[what] >= least for what, least in _LEAST.items()):
+                return
+            time.sleep(0.1)
 
     # --- processes ------------------------------------------------------------------------------------------------
 
@@ -400,11 +413,20 @@ class ServerCampaign(Campaign):
 
 def on_file(seed: int, faults: int, *, gap: float = 0.2) -> Findings:
     """A campaign on a file, in a folder of its own."""
-    with tempfile.TemporaryDirectory(prefix="hourglass-campaign-") as folder:
-        return FileCampaign(Path(folder), seed, faults, gap=gap).run()
+    return _kept_if_wrong(lambda folder: FileCampaign(folder, seed, faults, gap=gap))
 
 
 def on_server(seed: int, faults: int, *, gap: float = 1.0) -> Findings:
     """A campaign on a dev server, in a folder of its own."""
-    with tempfile.TemporaryDirectory(prefix="hourglass-campaign-") as folder:
-        return ServerCampaign(Path(folder), seed, faults, gap=gap).run()
+    return _kept_if_wrong(lambda folder: ServerCampaign(folder, seed, faults, gap=gap))
+
+
+def _kept_if_wrong(made: Callable[[Path], Campaign]) -> Findings:
+    """In a folder of its own, which is kept if something is wrong: the file, the journal of clients, the notes and the log."""
+    folder = Path(tempfile.mkdtemp(prefix="hourglass-campaign-"))
+    findings = made(folder).run()
+    if findings.violations:
+        findings.violations.append(f"what was left behind is in {folder}")
+    else:
+        shutil.rmtree(folder)
+    return findings

@@ -66,7 +66,7 @@ class Journal:
         self._write("asked", what, number, workflow_id)
         try:
             told = send(number)
-        except HourglassError as error:
+        except (HourglassError, TimeoutError) as error:
             self._write("failed", what, number, workflow_id, error=f"{type(error).__name__}: {error}")
             return None
         self._write("told", what, number, workflow_id, value=told)

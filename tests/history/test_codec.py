@@ -182,6 +182,22 @@ def test_an_event_that_says_nothing_is_read(kind: type[h.Attributes]) -> None:
         codec.read_event({"eventType": name, key: dict.fromkeys(fields, odd)}, 5)
 
 
+@pytest.mark.parametrize(
+    "result", [{}, {"result": None}, {"result": {}}, {"result": {"payloads": []}}], ids=str
+)
+def test_a_result_of_no_payloads_is_none(result: dict[str, Any]) -> None:
+    """However a history says that a run returned nothing."""
+    event = {
+        "eventId": "5",
+        "eventTime": "2024-01-01T00:00:00Z",
+        "eventType": "EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED",
+        "workflowExecutionCompletedEventAttributes": {"workflowTaskCompletedEventId": "4", **result},
+    }
+    attributes = codec.read_event(event).attributes
+    assert isinstance(attributes, h.WorkflowExecutionCompleted)
+    assert attributes.result == h.NO_RESULT
+
+
 def test_kinds_that_are_not_known_are_named() -> None:
     """In today's spelling, with what they say."""
     event = codec.read_event({"eventType": "SomethingNew", "somethingNewEventAttributes": {"a": 1}}, 3)

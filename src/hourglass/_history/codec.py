@@ -641,7 +641,10 @@ def _read(document: Mapping[str, Any], known: Mapping[str, Any], found: dict[str
         if entry is None or value is None:
             continue
         if type(entry) is tuple:
-            found[entry[0]] = entry[1](value)
+            if (
+                read := entry[1](value)
+            ) is not None:  # a list of no payloads is no payload: the unset value stays
+                found[entry[0]] = read
         elif isinstance(value, dict):
             _read(value, entry, found)
 
