@@ -12,6 +12,7 @@
     cores       several processes that work on one file: steps per second, and the death of one
     sleeping    what workflows cost that are asleep: in memory, and on disk when a worker starts
     testing     tests on virtual time, with retries
+    load        what much work does to other work, and what grows with what
     scale       one large run: thousands of fibers, signals and activities, and whether their cost stays the same
 
 `--publish` keeps the figures (`benchmarks/results/VERSION.json`) and writes the tables and plots of docs/performance.md;

@@ -27,7 +27,7 @@ from tempfile import TemporaryDirectory
 
 from .earlier import SUFFIX, environment, with_earlier
 from .postgres import postgres, size_of
-from .report import NotHere, Row, interleave
+from .report import NotHere, Row, TooSlow, interleave
 from .server import running_server
 
 STEPS = 5
@@ -98,13 +98,14 @@ def child(
     told = json.dumps(
         asdict(addresses) | {"at_once": at_once, "seconds": seconds, "steps": steps, "rate": rate}
     )
-    answer = subprocess.run(
-        [sys.executable, "-m", "benchmarks.embedded", subject, told],
-        stdout=subprocess.PIPE,
-        timeout=60 * seconds + 240,
-        env=environment(shown),
-        text=True,
-    )
+    limit = 30 * seconds + 60
+    command = [sys.executable, "-m", "benchmarks.embedded", subject, told]
+    try:
+        answer = subprocess.run(
+            command, stdout=subprocess.PIPE, timeout=limit, env=environment(shown), text=True
+        )
+    except subprocess.TimeoutExpired:
+        raise TooSlow(f"it takes more than {limit:.0f} s") from None
     # What comes after the answer is not measured: temporalio's Core may abort as the process exits.
     lines = [line for line in answer.stdout.splitlines() if line.startswith("{")]
     if not lines:

@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 import time
+import traceback
 import uuid
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from hourglass import Client, Worker
 from .cores import CASES, run_steps
 from .embedded import SUBJECTS, Addresses, child, peers
 from .load import _multiply
-from .report import NotHere, Row, interleave, leave_out
+from .report import Row, interleave, leave_out
 from .subjects_hourglass import echo, sequence
 
 _AT_ONCE = (1, 10, 50, 200, 1_000, 2_000)
@@ -39,14 +40,22 @@ _MOST_STEPS = {"temporalio, dev server": 100, "DBOS, SQLite": 1_000, "DBOS, Post
 
 
 def measure(*, quick: bool) -> list[Row]:
-    """All four curves."""
+    """All four curves; one that cannot be measured does not take the others along."""
+    rows: list[Row] = []
     with peers() as addresses:
-        return [
-            *_at_a_time(addresses, quick=quick),
-            *_steps(addresses, quick=quick),
-            *_closed(quick=quick),
-            *_processes(quick=quick),
-        ]
+        curves = {
+            "at a time": partial(_at_a_time, addresses),
+            "steps": partial(_steps, addresses),
+            "closed": _closed,
+            "processes": _processes,
+        }
+        for name, curve in curves.items():
+            try:
+                rows += curve(quick=quick)
+            except Exception as error:
+                traceback.print_exc()
+                leave_out(f"growth, {name}", f"{type(error).__name__}: {error}")
+    return rows
 
 
 def _at_a_time(addresses: Addresses, *, quick: bool) -> list[Row]:
@@ -97,11 +106,7 @@ def _processes(*, quick: bool) -> list[Row]:
     rows: list[Row] = []
     for case, (in_activities, in_workflow, runs) in CASES.items():
         for count in counts:
-            try:
-                found = run_steps(count, runs // 4 if quick else runs, in_activities, in_workflow)
-            except NotHere as why:
-                leave_out(case, why)
-                continue
+            found = run_steps(count, runs // 4 if quick else runs, in_activities, in_workflow)
             name = f"{count} process{'es' if count > 1 else ''}"
             rows.append(Row("growth", name, f"Hourglass, {case}", 1e3 / found["ms/step"], "steps/s"))
     return rows

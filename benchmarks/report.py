@@ -22,6 +22,10 @@ class NotHere(Exception):
     """A subject cannot be measured here, and why: it is said, and left out."""
 
 
+class TooSlow(NotHere):
+    """A subject did not come to an end in time: it is left out of this case only."""
+
+
 LEFT_OUT: dict[str, str] = {}
 """The subjects that could not be measured, and why."""
 
@@ -48,6 +52,9 @@ def interleave(
                 continue
             try:
                 found = measure()
+            except TooSlow as why:
+                print(f"  left out: {name}, {case}: {why}", flush=True)
+                continue
             except NotHere as why:
                 leave_out(name, why)
                 continue

@@ -45,6 +45,7 @@ from hourglass._engine.specs import (
     ParentClosePolicy,
     StartSpec,
 )
+from hourglass._engine.versions import AutoUpgradeVersioningOverride
 from hourglass._history import events as h
 from hourglass._history.codec import event_json
 from hourglass._history.encoding import encode_events
@@ -100,6 +101,7 @@ CHILD: dict[str, tuple[Any, Any]] = {
     "parent_close_policy": (ParentClosePolicy.ABANDON, ParentClosePolicy.ABANDON),
     "id_reuse_policy": (IdReusePolicy.REJECT_DUPLICATE, IdReusePolicy.REJECT_DUPLICATE),
     "cancellation_type": (ChildCancellationType.TRY_CANCEL, ChildCancellationType.TRY_CANCEL),
+    "versioning_override": (AutoUpgradeVersioningOverride(), AutoUpgradeVersioningOverride()),
 }
 
 # --- what is not carried, and why ---------------------------------------------------------------------------------------
@@ -148,8 +150,9 @@ NOT_IN_CORES_START = {
 }
 NOT_IN_SCHEDULES = {"cron_schedule": "a schedule has times of its own; a server refuses both"}
 NOT_IN_CHILD_EVENTS = {"cancellation_type": CARRIED_OUT_BY_THE_WORKER}
-CLIENTS_OWN = {"id", "start_delay", "id_reuse_policy", "id_conflict_policy", "start_signal", "start_signal_args"} | {
-    "request_id", "versioning_override", "rpc_timeout",
+CLIENTS_OWN = {
+    "id", "start_delay", "id_reuse_policy", "id_conflict_policy", "start_signal", "start_signal_args",
+    "request_id", "request_eager_start", "versioning_override", "rpc_timeout",
 }  # fmt: skip
 
 

@@ -10,8 +10,13 @@ import pytest
 
 from hourglass import Worker, activity, workflow
 from hourglass._engine.options import RetryPolicy
-from hourglass.client import AutoUpgradeVersioningOverride, PinnedVersioningOverride, WorkflowHandle
-from hourglass.errors import ApplicationError, ServiceError
+from hourglass.client import (
+    AutoUpgradeVersioningOverride,
+    OneTimeVersioningOverride,
+    PinnedVersioningOverride,
+    WorkflowHandle,
+)
+from hourglass.errors import ApplicationError, ServiceError, WorkflowFailedError
 from hourglass.worker import VersioningBehavior, WorkerDeploymentConfig, WorkerDeploymentVersion
 
 from .scenario import scenario
@@ -47,6 +52,17 @@ def body(then: str) -> object:
             return [before, build(), workflow.execute_child_workflow("stays", "at once", id=child_id)]
         case "moving child":
             return [before, build(), workflow.execute_child_workflow("moves", "at once", id=child_id)]
+        case "pinned child":
+            there = PinnedVersioningOverride(WorkerDeploymentVersion(workflow.info().task_queue, "2"))
+            return [
+                before,
+                build(),
+                workflow.execute_child_workflow("moves", "at once", id=child_id, versioning_override=there),
+            ]
+        case "twice":
+            between = build()
+            go.receive()
+            return [before, between, build()]
         case "continue":
             workflow.continue_as_new("at once")
         case "continue elsewhere":
@@ -327,3 +343,45 @@ def what_a_deployment_says_of_itself(world: World) -> None:
         with pytest.raises(ServiceError) as caught:
             world.client.start_workflow(stays, "at once", task_queue=world.queue, versioning_override=nowhere)
         assert caught.value.status == "FAILED_PRECONDITION"
+
+
+@scenario("loose")
+def a_run_that_is_moved(world: World) -> None:
+    """A client moves a pinned run to another version, for good or for one workflow task, and takes that back."""
+    with deployment(world) as deployed:
+        deployed.deploy("1")
+        for_good, once, back = (deployed.begun(stays, "twice") for _ in range(3))
+        moving = deployed.begun(moves, "twice")
+        deployed.deploy("2")
+        for_good.update_options(versioning_override=PinnedVersioningOverride(deployed.version("2")))
+        once.update_options(versioning_override=OneTimeVersioningOverride(deployed.version("2")))
+        back.update_options(versioning_override=PinnedVersioningOverride(deployed.version("2")))
+        back.update_options(versioning_override=None)
+        moving.update_options(versioning_override=PinnedVersioningOverride(deployed.version("1")))
+        for handle in (for_good, once, back, moving):
+            for _ in range(2):
+                handle.signal(go, "")
+        assert for_good.result(timeout=LIMIT) == ["1", "2", "2"]
+        assert once.result(timeout=LIMIT) == ["1", "2", "2"]  # its workflow pins it to where it is then
+        assert back.result(timeout=LIMIT) == ["1", "1", "1"]
+        assert moving.result(timeout=LIMIT) == ["1", "1", "1"]
+        assert for_good.describe().deployment_version == deployed.version("2")
+        with pytest.raises(ServiceError):
+            for_good.update_options(versioning_override=None)
+
+
+@scenario("loose")
+def a_child_of_another_version(world: World) -> None:
+    """A parent says which version its child belongs to."""
+    with deployment(world) as deployed:
+        deployed.deploy("1")
+        early = deployed.begun(stays, "pinned child")
+        early.signal(go, "")
+        with pytest.raises(WorkflowFailedError) as failed:
+            early.result(timeout=LIMIT)
+        assert "versioning override" in str(failed.value).lower()
+        deployed.deploy("2")
+        deployed.make_current("1")
+        parent = deployed.begun(stays, "pinned child")
+        parent.signal(go, "")
+        assert parent.result(timeout=LIMIT) == ["1", "1", "2"]

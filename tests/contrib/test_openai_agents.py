@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 from collections import Counter
@@ -448,5 +449,5 @@ def test_mistakes_say_what_to_do(client: Client) -> None:
         DurableRunner(Agent(name="x", tools=[weather]), tool_options={"wether": {}})
     with pytest.raises(UsageError, match="two agents of one runner are called 'x'"):
         DurableRunner(Agent(name="x"), agents=[Agent(name="x")])
-    outside = forecaster.run_sync("outside of workflows it is the library's")
+    outside = asyncio.run(forecaster.run("outside of workflows it is the library's"))
     assert outside.final_output == "sun in Oslo; sun in Rome"

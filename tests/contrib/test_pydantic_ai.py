@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import sys
 import threading
@@ -445,7 +447,9 @@ def _failure(handle: Any) -> str:
 
 @workflow.defn
 def blocking(question: str) -> str:
-    return forecaster.run_sync(question).output
+    """What `agent.run_sync` does, but for the loop that it leaves open."""
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        return loop.run_until_complete(forecaster.run(question)).output
 
 
 @workflow.defn
@@ -464,7 +468,8 @@ def test_mistakes_say_what_to_do(client: Client) -> None:
         Worker(client, "slips", activities=[HourglassDurability()])
     with pytest.raises(UserError, match="did you mean start_to_close_timeout"):
         HourglassDurability(options={"start_to_close": 3})  # type: ignore[typeddict-unknown-key]
-    assert forecaster.run_sync("outside of workflows it is what it was").output.startswith("sun")
+    outside = asyncio.run(forecaster.run("outside of workflows it is what it was"))
+    assert outside.output == "sun in Oslo; sun in Rome"
 
 
 def test_calls_of_a_server_are_activities(client: Client, tmp_path: Path) -> None:

@@ -353,7 +353,8 @@ def test_what_the_engine_process_keeps_follows_what_keeps_it_busy() -> None:
     light = after_looks(use(1.0, 0.6), use(0.4, 0.3))
     assert light == after_looks(use(1.0, 0.6), idle, idle) < 0.5
     assert next_handicap(light, computing, [idle]) >= 1.0
-    at_leisure = use(0.2, 0.15)
+    assert light == after_looks(use(0.4, 0.3), idle), "also where others take the processors"
+    at_leisure = use(0.1, 0.08)
     handicap = light
     for _ in range(40):
         handicap = next_handicap(handicap, at_leisure, [idle])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
@@ -394,7 +395,7 @@ def test_a_task_that_failed_unseen_is_told_of(drive: Drive) -> None:
 
     d = drive(outer)
     d.begin()
-    assert [each for each in d.run.notices if "nobody looked" in each and "unseen" in each]
+    assert [each for each in d.run.notices if "no code looked" in each and "unseen" in each]
     assert not [each for each in d.run.notices if "ValueError: seen" in each]
 
 
@@ -456,6 +457,59 @@ def test_a_dropped_coroutine_cleans_up_in_silence(drive: Drive) -> None:
     assert seen == ["finally"]
     d.send(cancel())
     assert "cancelled" in seen
+
+
+def test_a_dropped_async_generator_is_never_executed_again(drive: Drive) -> None:
+    """What waits in one is closed with the run, and it is shown where it waits; what is left of the generator stays silent,
+    whenever the collector finds it. While its run is at work one that is let go is closed at once.
+    """
+    seen: list[str] = []
+
+    async def waiting() -> int:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            seen.append("waiting ends")
+        return 1
+
+    async def numbers() -> AsyncGenerator[int, None]:
+        try:
+            yield 0
+            yield await waiting()
+        finally:
+            seen.append(f"closed, {'alive' if asyncio.current_task() else 'dead'}")
+            await asyncio.sleep(1)
+
+    @plain.defn
+    async def reads() -> None:
+        async for _ in numbers():
+            pass
+
+    @plain.defn
+    async def lets_go() -> None:
+        async def once() -> AsyncGenerator[int, None]:
+            try:
+                yield 1
+            finally:
+                seen.append("let go")
+
+        async for _ in once():
+            break
+        await asyncio.sleep(5)
+
+    d = drive(reads)
+    d.begin()
+    assert "waiting" in d.query("__stack_trace")
+    seen.clear()
+    d.run.drop()
+    gc.collect()
+    assert seen[:1] == ["waiting ends"]
+    assert "closed, alive" not in seen
+    seen.clear()
+    other = drive(lets_go)
+    other.begin()
+    assert set(seen) == {"let go"}
+    assert other.timers == {1: 5.0}
 
 
 def test_a_stubborn_coroutine_is_left_alone(drive: Drive) -> None:

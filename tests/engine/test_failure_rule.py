@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hourglass import workflow
+from hourglass._engine import messages
 from hourglass._engine.commands import CompleteRun, ContinueAsNew, FailRun, TaskFailed
 from hourglass._engine.context import RunSettings
 from hourglass._engine.events import ActivityCompleted, RunStarted
@@ -160,6 +161,14 @@ def test_failure_exceptions_of_the_definition(drive: Drive) -> None:
 def test_failure_exceptions_of_the_worker(drive: Drive) -> None:
     """What a worker lists fails the runs of all its workflows."""
     d, _ = after_a_step(drive, lambda: Odd("listed"), settings=RunSettings(failure_exceptions=(Odd,)))
+    assert isinstance(d.terminal, FailRun)
+
+
+def test_failure_exceptions_of_the_process(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a bridge to a library counts as failures fails the runs of all workers."""
+    monkeypatch.setattr(messages, "_failures", set())
+    messages.count_as_failures(Odd)
+    d, _ = after_a_step(drive, lambda: Odd("the library's"))
     assert isinstance(d.terminal, FailRun)
 
 

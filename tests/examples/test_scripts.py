@@ -53,6 +53,12 @@ SAYS = {
     "children.py": ["'north': 15003", "{'atlantis': 'there is no such region'}", "completed"],
     "entity.py": ["points=2550, runs=3", "refused: there are only 2550 points", "550 points are left"],
     "agent.py": ["mail to ann: Oslo has snow; Rome has sun", "Done: mailed to ann."],
+    "pydantic_agent.py": ["bank: 19.99 for order 7", "Order 7: 19.99 paid back", "Order 7: 19.99 paid back"],
+    "openai_agents_desk.py": [
+        "carrier: asked for order 7",
+        "shipping: Found it: parcel 7 is in Oslo.",
+        "billing: Your bill is paid.",
+    ],
     "encryption.py": ["Ann knows about the measles", "the engine knows: False"],
     "report.py": [
         "next: ",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ import pytest
 from hourglass import Client, Worker, activity, workflow
 from hourglass._engine.commands import ScheduleActivity, Succeeded
 from hourglass._runtime import hung
-from hourglass._runtime.lane import LOOK, Delays, Hurry, is_worth_moving
+from hourglass._runtime.lane import LOOK, ComputingWatch, Delays, Hurry, is_worth_moving
 
 from .lane_world import Clock, LaneWorld, completed, done, kind, living_fibers, stage, with_lanes
 from .scripted import evict, on, settled, start
@@ -282,6 +283,32 @@ def test_the_interpreters_turns_are_put_back():
     two.set(wanted=False)
     two.set(wanted=False)
     assert sys.getswitchinterval() == pytest.approx(usual)
+
+
+def test_turns_are_short_while_code_computes():
+    """And as they were when it computes no more, or the lanes are stopped: also after a look at something else."""
+    usual = sys.getswitchinterval()
+
+    async def body():
+        watch = ComputingWatch()
+        watch.judge(0.5, 0.5)
+        assert sys.getswitchinterval() == usual, "it only passes things on"
+        watch.judge(0.9, 0.1)
+        shorter = sys.getswitchinterval()
+        assert shorter < usual
+        hurry = Hurry()
+        hurry.set(wanted=True)
+        assert sys.getswitchinterval() < shorter, "a lane that does not come back is more urgent"
+        hurry.set(wanted=False)
+        assert sys.getswitchinterval() == pytest.approx(shorter)
+        watch.judge(0.05, 0.0)
+        assert sys.getswitchinterval() == pytest.approx(usual)
+        watch.judge(0.9, 0.1)
+        watch.close()
+        watch.look()
+        assert sys.getswitchinterval() == pytest.approx(usual)
+
+    asyncio.run(body())
 
 
 # --- a whole worker ----------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import importlib
 import sys
 import textwrap
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -122,6 +123,22 @@ def test_an_instance_brings_all_its_activities():
     assert Resolver(activities=[payments]).activity("refund").fn() == "refunded"
     assert Resolver(activities=[payments]).activity("Void").name == "Void"
     assert Resolver(activities=[payments.refund]).known_activity("Void") is None
+
+
+def test_an_object_may_bring_activities():
+    """What an object says that it brings is registered, from the list and from a module that has it."""
+
+    class Bridge:
+        def __hourglass_activities__(self):
+            return [brought]
+
+    @activity.defn
+    def brought() -> None: ...
+
+    assert Resolver(activities=[Bridge()]).activity("brought").name == "brought"
+    module = ModuleType("with_a_bridge")
+    module.bridge = Bridge()
+    assert Resolver(modules=[module]).activity("brought").name == "brought"
 
 
 def test_a_method_without_an_instance_is_refused():

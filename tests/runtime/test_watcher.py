@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import datetime
 import gc
 import io
@@ -13,6 +14,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 import time
@@ -159,6 +161,28 @@ def _plain_body() -> str:
     sorted(items, key=lambda item: item.price)
     workflow.logger.warning("hello")
     return f"{moment}{number}"
+
+
+def test_locks_that_packages_and_asyncio_take_for_themselves():
+    """A lock that an installed package or asyncio takes around something of its own is not reported; a package's clock is."""
+    package = sysconfig.get_path("purelib") + "/theirs/package.py"
+    theirs = {"lock": lock, "time": time}
+    exec(compile("def guard():\n with lock: pass\ndef read():\n time.time()\n", package, "exec"), theirs)
+
+    def guards() -> None:
+        theirs["guard"]()
+
+    def reads() -> None:
+        theirs["read"]()
+
+    async def waits() -> None:
+        event = asyncio.Event()
+        asyncio.get_running_loop().call_soon(event.set)
+        await event.wait()
+
+    assert watched(guards) is None
+    assert watched(waits) is None
+    assert "clock" in str(watched(reads))
 
 
 def test_plain_code_raises_no_alarm():

@@ -92,10 +92,13 @@ class Nothing(msgspec.Struct, frozen=True):
 
 
 class Started(msgspec.Struct, frozen=True):
-    """A workflow was started, or (`started` False) an existing one was used."""
+    """A workflow was started, or (`started` False) an existing one was used. With `becomes` it was a call that the engine
+    debounces itself: it, and what else is called meanwhile, will be a workflow of that id.
+    """
 
     run_id: str
     started: bool = True
+    becomes: str = ""
 
 
 class StartWorkflow(Request[Started], frozen=True, kw_only=True):
@@ -201,6 +204,16 @@ class UnpauseWorkflow(Request[Nothing], frozen=True, kw_only=True):
     request_id: str
     run_id: str = ""
     reason: str = ""
+    identity: str = ""
+
+
+class UpdateWorkflowOptions(Request[Nothing], frozen=True, kw_only=True):
+    """Change which version a run belongs to: what is said holds in place of what was said before; None takes that back."""
+
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    workflow_id: str
+    run_id: str = ""
+    versioning_override: VersioningOverride | None = None
     identity: str = ""
 
 
@@ -718,6 +731,34 @@ class Namespace(msgspec.Struct, frozen=True):
 
 class DescribeNamespace(Request[Namespace], frozen=True, kw_only=True):
     """Does the engine answer, and does it serve the namespace of this connection? Asked once, and not repeated in vain."""
+
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+
+
+class CreateNamespace(Request[Nothing], frozen=True, kw_only=True):
+    """Make a namespace, whose closed workflows are kept for so many seconds."""
+
+    effect: ClassVar[Effect] = Effect.CHANGE
+    name: str
+    retention: float
+    description: str = ""
+
+
+class SearchAttributeTypes(msgspec.Struct, frozen=True):
+    """The search attributes that users have made, with Temporal's names of their types."""
+
+    types: dict[str, str]
+
+
+class AddSearchAttributes(Request[Nothing], frozen=True, kw_only=True):
+    """Make search attributes of these types. One that is there with the same type stays."""
+
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    types: dict[str, str]
+
+
+class ListSearchAttributes(Request[SearchAttributeTypes], frozen=True, kw_only=True):
+    """Which search attributes have users made?"""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
 

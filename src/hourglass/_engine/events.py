@@ -91,12 +91,13 @@ class ChildStarted(Event, frozen=True):
 
 
 class ChildStartFailed(Event, frozen=True):
-    """A child workflow could not be started: its id is taken."""
+    """A child workflow could not be started: its id is taken, or there is no worker of the version that it was meant for."""
 
     seq: int
     workflow_id: str
     workflow_type: str
     already_exists: bool = True
+    invalid_override: bool = False
 
 
 class ChildStartCancelled(Event, frozen=True):
@@ -122,6 +123,34 @@ class ChildFailed(Event, frozen=True):
 
 class ChildCancelled(Event, frozen=True):
     """A child workflow ended as cancelled."""
+
+    seq: int
+    failure: Failure
+
+
+class NexusStarted(Event, frozen=True):
+    """A Nexus operation has started; `token` is empty where its result is there at once."""
+
+    seq: int
+    token: str = ""
+
+
+class NexusStartFailed(Event, frozen=True):
+    """A Nexus operation could not be started."""
+
+    seq: int
+    failure: Failure
+
+
+class NexusCompleted(Event, frozen=True):
+    """A Nexus operation has a result."""
+
+    seq: int
+    result: Payload | None = None
+
+
+class NexusFailed(Event, frozen=True):
+    """A Nexus operation failed, was cancelled, or timed out."""
 
     seq: int
     failure: Failure
@@ -208,6 +237,10 @@ AnyEvent: TypeAlias = (
     | ChildCompleted
     | ChildFailed
     | ChildCancelled
+    | NexusStarted
+    | NexusStartFailed
+    | NexusCompleted
+    | NexusFailed
     | ExternalSignalResolved
     | ExternalCancelResolved
     | SignalReceived
@@ -232,6 +265,10 @@ EVENTS: tuple[type[Event], ...] = (
     ChildCompleted,
     ChildFailed,
     ChildCancelled,
+    NexusStarted,
+    NexusStartFailed,
+    NexusCompleted,
+    NexusFailed,
     ExternalSignalResolved,
     ExternalCancelResolved,
     SignalReceived,

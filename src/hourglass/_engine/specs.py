@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from hourglass._engine.versions import VersioningOverride
 from hourglass.converter import Payload
 
 Payloads: TypeAlias = tuple[Payload, ...]
@@ -123,6 +124,7 @@ class ChildWorkflowSpec(Spec, frozen=True, kw_only=True):
     parent_close_policy: ParentClosePolicy = ParentClosePolicy.TERMINATE
     id_reuse_policy: IdReusePolicy = IdReusePolicy.ALLOW_DUPLICATE
     cancellation_type: ChildCancellationType = ChildCancellationType.WAIT_CANCELLATION_COMPLETED
+    versioning_override: VersioningOverride | None = None
 
 
 SPECS: tuple[type[Spec], ...] = (ActivitySpec, StartSpec, ChildWorkflowSpec)

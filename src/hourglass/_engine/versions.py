@@ -67,7 +67,15 @@ class AutoUpgradeVersioningOverride(msgspec.Struct, frozen=True, tag="auto_upgra
     """Whatever a workflow says of itself: this run moves to the current version."""
 
 
-VersioningOverride: TypeAlias = PinnedVersioningOverride | AutoUpgradeVersioningOverride
+class OneTimeVersioningOverride(msgspec.Struct, frozen=True, tag="one_time"):
+    """This run's next workflow task goes to this version; once a worker of it has answered one, its workflow decides again."""
+
+    target_version: WorkerDeploymentVersion
+
+
+VersioningOverride: TypeAlias = (
+    PinnedVersioningOverride | AutoUpgradeVersioningOverride | OneTimeVersioningOverride
+)
 
 
 def check_version(version: Any, what: str) -> WorkerDeploymentVersion:
@@ -99,12 +107,13 @@ def check_override(override: Any) -> VersioningOverride | None:
     match override:
         case None | AutoUpgradeVersioningOverride():
             return override
-        case PinnedVersioningOverride(version):
+        case PinnedVersioningOverride(version) | OneTimeVersioningOverride(version):
             check_version(version, "the version of an override")
             return override
         case _:
             raise UsageError(
-                "versioning_override must be a PinnedVersioningOverride or an AutoUpgradeVersioningOverride, "
+                "versioning_override must be a PinnedVersioningOverride, an AutoUpgradeVersioningOverride or a "
+                "OneTimeVersioningOverride, "
                 f"not {type(override).__name__}"
             )
 

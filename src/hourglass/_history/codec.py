@@ -32,6 +32,7 @@ from hourglass._engine.specs import SPECS, ActivitySpec, ChildWorkflowSpec, IdRe
 from hourglass._engine.versions import (
     AutoUpgradeVersioningOverride,
     ContinueAsNewVersioningBehavior,
+    OneTimeVersioningOverride,
     PinnedVersioningOverride,
     VersioningBehavior,
     VersioningOverride,
@@ -322,6 +323,9 @@ _MAYBE_FAILURE = Shape(write_failure, read_failure, None)
 def _write_override(override: VersioningOverride) -> Json:
     if isinstance(override, AutoUpgradeVersioningOverride):
         return {"autoUpgrade": True}
+    if isinstance(override, OneTimeVersioningOverride):
+        target = table(WorkerDeploymentVersion).write(override.target_version)
+        return {"oneTime": {"targetDeploymentVersion": target}}
     version = table(WorkerDeploymentVersion).write(override.version)
     return {"pinned": {"behavior": "PINNED_OVERRIDE_BEHAVIOR_PINNED", "version": version}}
 
@@ -332,6 +336,10 @@ def _read_override(value: Any) -> VersioningOverride | None:
     pinned = value.get("pinned")
     if isinstance(pinned, dict):
         return PinnedVersioningOverride(table(WorkerDeploymentVersion).read(pinned.get("version")))
+    once = value.get("oneTime", value.get("one_time"))
+    if isinstance(once, dict):
+        target = once.get("targetDeploymentVersion", once.get("target_deployment_version"))
+        return OneTimeVersioningOverride(table(WorkerDeploymentVersion).read(target))
     upgrades = value.get("autoUpgrade", value.get("auto_upgrade"))
     return AutoUpgradeVersioningOverride() if upgrades else None
 

@@ -97,6 +97,7 @@ class StartChildFailedCause(IntEnum):
 
     WORKFLOW_ALREADY_EXISTS = 1
     NAMESPACE_NOT_FOUND = 2
+    INVALID_VERSIONING_OVERRIDE = 3
 
 
 class ExternalFailedCause(IntEnum):
@@ -668,6 +669,13 @@ class WorkflowExecutionContinuedAsNew(Attributes, frozen=True, kw_only=True):
     """These three say why, where servers of the first years ended so a run that was to be tried again."""
 
 
+class WorkflowExecutionOptionsUpdated(Attributes, frozen=True, kw_only=True):
+    """An operator changed the run's options."""
+
+    identity: str = ""
+    versioning_override: VersioningOverride | None = None
+
+
 class WorkflowExecutionPaused(Attributes, frozen=True, kw_only=True):
     """An operator paused the run."""
 
@@ -704,6 +712,7 @@ KINDS: tuple[type[Attributes], ...] = (
     WorkflowPropertiesModified,
     WorkflowExecutionSignaled,
     WorkflowExecutionCancelRequested,
+    WorkflowExecutionOptionsUpdated,
     WorkflowExecutionPaused,
     WorkflowExecutionUnpaused,
     WorkflowExecutionCompleted,
@@ -728,12 +737,6 @@ class ActivityPropertiesModifiedExternally(Attributes, frozen=True, kw_only=True
     """An operator changed an activity's properties."""
 
     scheduled_event_id: int
-
-
-class WorkflowExecutionOptionsUpdated(Attributes, frozen=True, kw_only=True):
-    """An operator changed the run's options."""
-
-    identity: str = ""
 
 
 class NexusOperationScheduled(Attributes, frozen=True, kw_only=True):
@@ -800,7 +803,6 @@ FOREIGN_KINDS: tuple[type[Attributes], ...] = (
     WorkflowExecutionUpdateRejected,
     WorkflowPropertiesModifiedExternally,
     ActivityPropertiesModifiedExternally,
-    WorkflowExecutionOptionsUpdated,
     NexusOperationScheduled,
     NexusOperationStarted,
     NexusOperationCompleted,

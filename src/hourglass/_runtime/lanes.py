@@ -31,6 +31,7 @@ from hourglass._runtime.hung import GilWatchdog, HungStack, Stopper, frame_of, t
 from hourglass._runtime.lane import (
     LOOK,
     STOP,
+    ComputingWatch,
     Delays,
     Hurry,
     Lane,
@@ -113,6 +114,7 @@ class LaneSet:
         self._guard = LaneGuard(deadlock_timeout, clock)
         self._delays = Delays(clock)
         self._hurry = Hurry()
+        self._computing = ComputingWatch()
         self._is_calm = True  # whether the last look left nothing to put back
         self._max_spares = max_spare_lanes
         self._spares = 0  # made so far
@@ -182,6 +184,7 @@ class LaneSet:
         """Let every lane finish and end; waits for nothing."""
         self._stopping = True
         self._hurry.set(wanted=False)
+        self._computing.close()
         for place in self._staying():
             place.lane.stop()
         if self._timer is None:
@@ -390,6 +393,7 @@ class LaneSet:
 
     def _tick(self) -> None:
         self._timer = None
+        self._computing.look()
         # Most looks find that all is done, and that the last one left nothing to put back.
         if not self._is_calm or self._quarantine.distress or self._has_work():
             try:

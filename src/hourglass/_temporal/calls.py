@@ -29,9 +29,7 @@ from hourglass._contract.progress import (
     without_carrier,
 )
 from hourglass._engine.versions import (
-    PinnedVersioningOverride,
     VersioningBehavior,
-    VersioningOverride,
     WorkerDeploymentVersion,
 )
 from hourglass._temporal.protos import (
@@ -40,6 +38,7 @@ from hourglass._temporal.protos import (
     nanos_from,
     payloads_from,
     put_failure,
+    put_override,
     put_payload,
     put_payload_map,
     put_payloads,
@@ -77,6 +76,7 @@ class Rpc(NamedTuple):
     timeout: float = ORDINARY
     late: Any = None
     retry: bool = True
+    service: str = "workflow"
 
 
 def put_execution(execution: Any, workflow_id: str, run_id: str) -> None:
@@ -93,7 +93,6 @@ _STATUSES: dict[int, str] = {
     for name, number in WorkerDeploymentVersionStatus.items()
 }
 _VERSIONED = WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
-_PIN = 1  # PINNED_OVERRIDE_BEHAVIOR_PINNED
 
 
 def set_current(request: sv.SetCurrentVersion, scope: CallScope) -> Rpc:
@@ -152,19 +151,6 @@ def version_in(message: Any, field: str) -> WorkerDeploymentVersion | None:
 
 def _version(message: Any) -> WorkerDeploymentVersion:
     return WorkerDeploymentVersion(message.deployment_name, message.build_id)
-
-
-def put_override(message: Any, override: VersioningOverride) -> None:
-    """Write an override, in its own words and in those of servers before 1.29."""
-    if isinstance(override, PinnedVersioningOverride):
-        message.behavior = int(VersioningBehavior.PINNED)
-        message.pinned_version = override.version.to_canonical_string()
-        message.pinned.version.deployment_name = override.version.deployment_name
-        message.pinned.version.build_id = override.version.build_id
-        message.pinned.behavior = _PIN
-    else:
-        message.behavior = int(VersioningBehavior.AUTO_UPGRADE)
-        message.auto_upgrade = True
 
 
 def behavior_of(info: Any) -> VersioningBehavior:
@@ -419,6 +405,19 @@ def pause(request: sv.PauseWorkflow | sv.UnpauseWorkflow, scope: CallScope) -> R
     return Rpc(f"{'' if pauses else 'un'}pause_workflow_execution", message, _nothing)
 
 
+def update_options(request: sv.UpdateWorkflowOptions, scope: CallScope) -> Rpc:
+    """Change which version a run belongs to."""
+    message: Any = ws.UpdateWorkflowExecutionOptionsRequest(
+        namespace=scope.namespace, identity=request.identity or scope.identity
+    )
+    put_execution(message.workflow_execution, request.workflow_id, request.run_id)
+    message.update_mask.paths.append("versioning_override")
+    message.workflow_execution_options.SetInParent()
+    if request.versioning_override is not None:
+        put_override(message.workflow_execution_options.versioning_override, request.versioning_override)
+    return Rpc("update_workflow_execution_options", message, _nothing)
+
+
 def delete(request: sv.DeleteWorkflow, scope: CallScope) -> Rpc:
     """Remove a run."""
     message = ws.DeleteWorkflowExecutionRequest(namespace=scope.namespace)
@@ -532,6 +531,7 @@ ACTING: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     sv.TerminateWorkflow: terminate,
     sv.PauseWorkflow: pause,
     sv.UnpauseWorkflow: pause,
+    sv.UpdateWorkflowOptions: update_options,
     sv.DeleteWorkflow: delete,
     sv.CompleteActivity: complete,
     sv.ResetActivity: reset_activity,

@@ -42,6 +42,14 @@ from temporalio.bridge.proto.workflow_commands import (
 
 from hourglass._contract.progress import without_carrier
 from hourglass._engine.specs import ActivitySpec, ChildWorkflowSpec, Payloads, RetryRule, Spec, StartSpec
+from hourglass._engine.versions import (
+    AutoUpgradeVersioningOverride,
+    OneTimeVersioningOverride,
+    PinnedVersioningOverride,
+    VersioningBehavior,
+    VersioningOverride,
+    WorkerDeploymentVersion,
+)
 from hourglass.converter import (
     ActivityFailure,
     ApplicationFailure,
@@ -173,6 +181,48 @@ def put_retry_rule(policy: Any, rule: RetryRule) -> None:
     policy.maximum_attempts = rule.maximum_attempts
     if rule.non_retryable_error_types:
         policy.non_retryable_error_types.extend(rule.non_retryable_error_types)
+
+
+# --- versions --------------------------------------------------------------------------------------------------------
+
+_PIN = 1  # PINNED_OVERRIDE_BEHAVIOR_PINNED
+
+
+def put_override(message: Any, override: VersioningOverride) -> None:
+    """Write an override, in its own words and, where they have any, in those of servers before 1.29."""
+    match override:
+        case PinnedVersioningOverride(version):
+            message.behavior = int(VersioningBehavior.PINNED)
+            message.pinned_version = version.to_canonical_string()
+            _put_version(message.pinned.version, version)
+            message.pinned.behavior = _PIN
+        case OneTimeVersioningOverride(version):
+            _put_version(message.one_time.target_deployment_version, version)
+        case _:
+            message.behavior = int(VersioningBehavior.AUTO_UPGRADE)
+            message.auto_upgrade = True
+
+
+def _put_version(message: Any, version: WorkerDeploymentVersion) -> None:
+    message.deployment_name = version.deployment_name
+    message.build_id = version.build_id
+
+
+def override_from(message: Any) -> VersioningOverride | None:
+    """An override as data; None where there is none."""
+    match message.WhichOneof("override"):
+        case "pinned":
+            return PinnedVersioningOverride(_version_from(message.pinned.version))
+        case "one_time":
+            return OneTimeVersioningOverride(_version_from(message.one_time.target_deployment_version))
+        case "auto_upgrade":
+            return AutoUpgradeVersioningOverride()
+        case _:
+            return None
+
+
+def _version_from(message: Any) -> WorkerDeploymentVersion:
+    return WorkerDeploymentVersion(message.deployment_name, message.build_id)
 
 
 # --- failures --------------------------------------------------------------------------------------------------------
@@ -389,6 +439,10 @@ _KINDS: dict[Any, _Kind] = {
     ),
     Payload | None: _Kind(
         lambda message, name, value: put_payload(getattr(message, name), value), _if_there(payload_from)
+    ),
+    VersioningOverride | None: _Kind(
+        lambda message, name, value: put_override(getattr(message, name), value),
+        lambda message, name: override_from(getattr(message, name)),
     ),
     dict[str, Payload]: _Kind(
         lambda message, name, value: put_payload_map(getattr(message, name), value),

@@ -12,6 +12,7 @@ from hourglass._engine.options import RetryPolicy
 from hourglass._engine.specs import IdReusePolicy as WorkflowIDReusePolicy
 from hourglass._engine.versions import (
     AutoUpgradeVersioningOverride,
+    OneTimeVersioningOverride,
     PinnedVersioningOverride,
     VersioningBehavior,
     VersioningOverride,
@@ -27,6 +28,7 @@ T = TypeVar("T")
 __all__ = [
     "AutoUpgradeVersioningOverride",
     "MetricMeter",
+    "OneTimeVersioningOverride",
     "PinnedVersioningOverride",
     "Priority",
     "QueryRejectCondition",

@@ -43,6 +43,7 @@ from hourglass._contract.transport import (
 from hourglass._engine.specs import IdReusePolicy
 from hourglass._engine.versions import (
     AutoUpgradeVersioningOverride,
+    OneTimeVersioningOverride,
     PinnedVersioningOverride,
     VersioningBehavior,
     VersioningOverride,
@@ -143,6 +144,7 @@ __all__ = [
     "IdConflictPolicy",
     "IdReusePolicy",
     "KeepAliveConfig",
+    "OneTimeVersioningOverride",
     "PendingActivityInfo",
     "PendingChildInfo",
     "PinnedVersioningOverride",

@@ -41,6 +41,7 @@ from hourglass._engine.specs import (
     ParentClosePolicy,
     StartSpec,
 )
+from hourglass._engine.versions import VersioningOverride, check_override
 from hourglass.converter import Payload, SearchAttributes, Signature, encode_search_attributes
 from hourglass.errors import UsageError
 from hourglass.workflow._facts import default_id
@@ -158,6 +159,8 @@ class ChildOptions(TypedDict, total=False):
     """Its priority on the queue: lower is sooner, 0 is the default."""
     fairness_key: str
     """Whose share of the queue it is counted to; the parent's by default."""
+    versioning_override: VersioningOverride | None
+    """Whatever its code says: stay with a version, or move to the current one."""
     fairness_weight: float
     """How large that share is beside the others': 1 is the usual one."""
 
@@ -315,7 +318,11 @@ def child_command(
         static_summary=_note(run, options.get("static_summary")),
         static_details=_note(run, options.get("static_details")),
     )
-    said = {name: choice(kind, options[name], name) for name, kind in _CHOICES.items() if name in options}
+    said: dict[str, Any] = {
+        name: choice(kind, options[name], name) for name, kind in _CHOICES.items() if name in options
+    }
+    if "versioning_override" in options:
+        said["versioning_override"] = check_override(options["versioning_override"])
     return StartChildWorkflow(
         seq=0,
         workflow_id=_id(options),

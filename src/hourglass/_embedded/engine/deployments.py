@@ -15,9 +15,10 @@ import msgspec
 from hourglass._embedded.engine.runs import RunTable
 from hourglass._embedded.engine.task_queues import QueuePoller
 from hourglass._embedded.rules.run import OpenActivity, Run
-from hourglass._embedded.rules.versioning import external_name, pinned_version
+from hourglass._embedded.rules.versioning import external_name, override_of, pinned_version
 from hourglass._embedded.store.store import NoteChange
 from hourglass._engine.versions import (
+    AutoUpgradeVersioningOverride,
     PinnedVersioningOverride,
     VersioningOverride,
     WorkerDeploymentVersion,
@@ -119,14 +120,25 @@ class Deployments:
             )
         return found
 
+    def has_version(self, override: VersioningOverride, task_queue: str) -> bool:
+        """Whether some worker of a queue was of the version that an override names, if it names one."""
+        try:
+            self.check(override, task_queue)
+        except ServiceError:
+            return False
+        return True
+
     def check(self, override: VersioningOverride, task_queue: str) -> None:
         """Refuse to pin a run to a version that no worker of its queue ever had."""
-        if not isinstance(override, PinnedVersioningOverride):
+        if isinstance(override, AutoUpgradeVersioningOverride):
             return
         self.load()
-        if not self._serves(override.version, task_queue):
+        version = (
+            override.version if isinstance(override, PinnedVersioningOverride) else override.target_version
+        )
+        if not self._serves(version, task_queue):
             raise ServiceError(
-                f"Pinned version '{external_name(override.version)}' is not present in task queue "
+                f"Pinned version '{external_name(version)}' is not present in task queue "
                 f"'{task_queue}' of type 'Workflow'",
                 status="FAILED_PRECONDITION",
             )
@@ -155,7 +167,7 @@ class Deployments:
 
     def elsewhere(self, run: Run) -> WorkerDeploymentVersion | None:
         """The version that a run would go to if its own code had not pinned it to another, and it has not declined."""
-        if run.started.versioning_override is not None or pinned_version(run) is None:
+        if override_of(run) is not None or pinned_version(run) is None:
             return None
         current = self.current(run.started.spec.task_queue)
         return None if current in (run.version, run.started.declined_version) else current

@@ -20,7 +20,7 @@ from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
 from hourglass._engine.commands import Command
 from hourglass._engine.specs import ActivitySpec, Payloads
-from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
+from hourglass._engine.versions import VersioningBehavior, VersioningOverride, WorkerDeploymentVersion
 from hourglass._history import events as h
 from hourglass._history import events as o
 from hourglass.converter import Failure, Payload
@@ -80,7 +80,11 @@ class TellSchedule(msgspec.Struct, frozen=True):
     """The run has closed, and a schedule waits for the end of its workflow."""
 
 
-Ask: TypeAlias = StartChild | SendSignal | SendCancel | LeaveChild | TellParent | TellSchedule
+class GiveUpClaims(msgspec.Struct, frozen=True):
+    """The run has closed, and has something of limits that the engine keeps."""
+
+
+Ask: TypeAlias = StartChild | SendSignal | SendCancel | LeaveChild | TellParent | TellSchedule | GiveUpClaims
 
 
 # --- the run ------------------------------------------------------------------------------------------------
@@ -205,6 +209,9 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     version: WorkerDeploymentVersion | None = None
     """The version of the worker that answered its last task, or that it was begun for."""
     behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
+    override: VersioningOverride | None = None
+    """What a client has said since its start of the version that it belongs to; counts where `override_changed`."""
+    override_changed: bool = False
     paused: Pause | None = None
     """While it is paused: such a run is open, and has no task that a worker could take."""
 

@@ -33,6 +33,7 @@ from hourglass._embedded.rules.tasks import LONGEST_WAIT, forget_speculative_tas
 from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
 from hourglass._engine.retries import next_delay
 from hourglass._engine.specs import ActivitySpec, Payloads
+from hourglass._engine.versions import VersioningOverride
 from hourglass._history import events as h
 from hourglass.converter import Failure, Payload
 from hourglass.errors import RetryState
@@ -154,6 +155,14 @@ def reset_activity(run: Run, activity: OpenActivity, forget_heartbeat: bool, now
     if forget_heartbeat:
         changed = msgspec.structs.replace(changed, heartbeat_details=())
     draft.put_activity(changed)
+    return draft.step()
+
+
+def change_override(run: Run, override: VersioningOverride | None, identity: str, now_ns: int) -> Transition:
+    """A client says which version the run belongs to."""
+    draft = Draft(run, now_ns)
+    _write_or_hold(draft, h.WorkflowExecutionOptionsUpdated(identity=identity, versioning_override=override))
+    draft.change(override=override, override_changed=True)
     return draft.step()
 
 

@@ -13,8 +13,10 @@ import msgspec
 
 from hourglass._embedded.rules.run import Run
 from hourglass._engine.versions import (
+    OneTimeVersioningOverride,
     PinnedVersioningOverride,
     VersioningBehavior,
+    VersioningOverride,
     WorkerDeploymentVersion,
 )
 from hourglass._history import events as h
@@ -34,18 +36,25 @@ without.
 """
 
 
+def override_of(run: Run) -> VersioningOverride | None:
+    """What clients have said of the version that a run belongs to: the latest of it counts."""
+    return run.override if run.override_changed else run.started.versioning_override
+
+
 def pinned_version(run: Run) -> WorkerDeploymentVersion | None:
-    """The version that a run must stay with; None if it moves on."""
-    override = run.started.versioning_override
+    """The version that a run must stay with, or go to once; None if it moves on."""
+    override = override_of(run)
     if isinstance(override, PinnedVersioningOverride):
         return override.version
+    if isinstance(override, OneTimeVersioningOverride):
+        return override.target_version
     return run.version if override is None and run.behavior is PINNED else None
 
 
 def behavior(run: Run) -> VersioningBehavior:
     """The behavior that holds for a run: a client's override, or else what its workflow says."""
-    override = run.started.versioning_override
-    if override is None:
+    override = override_of(run)
+    if override is None or isinstance(override, OneTimeVersioningOverride):
         return run.behavior
     return PINNED if isinstance(override, PinnedVersioningOverride) else VersioningBehavior.AUTO_UPGRADE
 
@@ -59,7 +68,7 @@ def inherited_override(run: Run, task_queue: str) -> PinnedVersioningOverride | 
     """The override that a child on the same queue inherits: one that pins its parent to a version. An override by
     which the parent moves on is the parent's alone.
     """
-    override = run.started.versioning_override
+    override = override_of(run)
     pins = isinstance(override, PinnedVersioningOverride) and task_queue == run.started.spec.task_queue
     return override if pins else None  # type: ignore[return-value]
 
@@ -75,6 +84,10 @@ def after_task(
     run: Run, version: WorkerDeploymentVersion | None, behaves: VersioningBehavior
 ) -> dict[str, Any]:
     """What of a run changes because a worker of this version has answered its task; nothing, mostly."""
+    once = run.override if run.override_changed else run.started.versioning_override
+    if once is not None and isinstance(once, OneTimeVersioningOverride) and once.target_version == version:
+        over = {"override": None, "override_changed": True}
+        return over | after_task(msgspec.structs.replace(run, **over), version, behaves)
     if version == run.version and behaves is run.behavior:
         return {}
     return {

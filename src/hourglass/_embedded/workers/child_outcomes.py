@@ -194,7 +194,8 @@ class ChildOutcomes:
             return []
         command = child.command
         exists = attributes.cause is o.StartChildFailedCause.WORKFLOW_ALREADY_EXISTS
-        return [e.ChildStartFailed(command.seq, command.workflow_id, command.workflow_type, exists)]
+        wrong = attributes.cause is o.StartChildFailedCause.INVALID_VERSIONING_OVERRIDE
+        return [e.ChildStartFailed(command.seq, command.workflow_id, command.workflow_type, exists, wrong)]
 
     def _ended(self, attributes: o.ChildEnd) -> list[e.AnyEvent]:
         child = self._finished_child(attributes.initiated_event_id)

@@ -1,0 +1,122 @@
+"""The page on performance is written by `python -m benchmarks --publish`: its marks are there; writing twice gives the same."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from benchmarks import plots, publish, report
+from benchmarks.publish import MANUAL, SECTIONS, Results, compared, load, replaced, write_manual
+from benchmarks.report import NotHere, Row, TooSlow, better, interleave
+
+CASES = {
+    "embedded": ("1 at a time", "50 at a time"),
+    "latency": ("20 a second", "100 a second"),
+    "growth": ("10 steps", "100 steps", "1 at a time", "1,000 closed", "1 process", "2 processes"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_out() -> Iterator[None]:
+    report.LEFT_OUT.clear()
+    yield
+    report.LEFT_OUT.clear()
+
+
+def results(version: str = "1.0", factor: float = 1.0) -> Results:
+    """Something of every section."""
+    rows = [
+        Row(section.part, case, subject, value * factor, section.unit)
+        for section in SECTIONS
+        for case in CASES[section.part]
+        if section.is_case(case)
+        for subject, value in (("Hourglass, file", 1234.5), ("a peer <&>", 0.25))
+    ]
+    machine = {"processors": "2", "processor": "a", "memory": "4 GiB", "system": "Linux", "python": "3.11"}
+    return Results(version, machine, "python -m benchmarks", {"DBOS, SQLite": "not installed"}, rows)
+
+
+def test_every_section_has_its_place_and_writing_twice_gives_the_same(tmp_path: Path) -> None:
+    """Each section of the publisher has its marks on the page; what is written is a table, a link and a plot that is there."""
+    page = tmp_path / "performance.md"
+    page.write_text(MANUAL.read_text())
+    written = write_manual(results(), page, tmp_path / "images")
+    assert written == [section.name for section in SECTIONS]
+    once = page.read_text()
+    for section in SECTIONS:
+        assert f"(images/bench-{section.name}.svg)" in once
+        ElementTree.parse(tmp_path / "images" / f"bench-{section.name}.svg")
+    assert "| Hourglass, file | 1,2" in once
+    assert "Not measured: DBOS, SQLite (not installed)" in once
+    write_manual(results(), page, tmp_path / "images")
+    assert page.read_text() == once
+
+
+def test_what_was_not_measured_stays(tmp_path: Path) -> None:
+    """A run of some parts rewrites their sections only; a page without the marks is an error, not a guess."""
+    page = tmp_path / "performance.md"
+    page.write_text(MANUAL.read_text())
+    write_manual(results(), page, tmp_path / "images")
+    before = page.read_text()
+    some = results("1.0", 2.0)
+    some = Results("1.0", some.machine, some.command, {}, [row for row in some.rows if row.part == "latency"])
+    written = write_manual(some, page, tmp_path / "images")
+    assert written == ["latency-p50", "latency-p99", "latency-p999"]
+    kept = before.partition("<!-- bench:cpu -->")[2].partition("<!-- /bench:cpu -->")[0]
+    assert kept in page.read_text()
+    with pytest.raises(ValueError, match="has no <!-- bench:throughput -->"):
+        replaced("", "throughput", "")
+
+
+def test_results_are_kept_by_version_and_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later run of one part replaces that part; a comparison says what is better and what is worse, by the unit."""
+    monkeypatch.setattr(publish, "RESULTS", tmp_path)
+    publish.save(results("0.9"))
+    publish.save(results("0.10", 2.0))
+    fewer = [row for row in results("0.10", 4.0).rows if row.part == "latency"]
+    publish.save(Results("0.10", {}, "", {}, fewer))
+    assert [each.stem for each in publish.kept()] == ["0.9", "0.10"]
+    before, after = map(load, publish.kept())
+    assert len(after.rows) == len(before.rows)
+    told = compared(before, after)
+    lines = {line.split("  ")[0] + line.split()[-1] for line in told.splitlines() if "steps/s" in line}
+    assert all(line.endswith("better") for line in lines)
+    assert "ms p50" in told
+    assert "0.25x WORSE" in told
+    assert "0.50x WORSE" in told
+
+
+def test_rates_and_times_are_compared_the_right_way_round() -> None:
+    """Twice the rate and half the time are both twice as good."""
+    rate, time = Row("p", "c", "s", 1.0, "steps/s"), Row("p", "c", "s", 1.0, "µs/step")
+    assert better(rate, Row("p", "c", "s", 2.0, "steps/s")) == 2.0
+    assert better(time, Row("p", "c", "s", 0.5, "µs/step")) == 2.0
+
+
+def test_a_subject_that_is_not_here_is_said_and_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """The others are measured; one that is too slow for a case is left out of that case only."""
+
+    def missing() -> dict[str, float]:
+        raise NotHere("not installed")
+
+    def slow() -> dict[str, float]:
+        raise TooSlow("too slow")
+
+    subjects = {"gone": missing, "slow": slow, "here": lambda: {"s": 1.0}}
+    rows = interleave(subjects, rounds=2, part="p", case="c")
+    assert [row.subject for row in rows] == ["here"]
+    assert report.LEFT_OUT == {"gone": "not installed"}
+    assert capsys.readouterr().out.count("left out: gone: not installed") == 1
+
+
+def test_plots_of_nothing_and_of_zero() -> None:
+    """A curve without points, a bar of no length: still a picture."""
+    for text in (
+        plots.lines("t", "u", "n", {}),
+        plots.lines("t", "u", "n", {"a": [(1, 0)]}),
+        plots.bars("t", "u", {}),
+    ):
+        ElementTree.fromstring(text)
+    ElementTree.fromstring(plots.bars("t", "u", {"case": {"a": 0.0}}))

@@ -1,0 +1,368 @@
+"""What comes from outside is damaged in every way that chance finds: messages, filters, histories, payloads. It is taken or
+refused in words of ours, and nothing else stops.
+
+A few cases here; by the thousand under `make thorough`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.effort import cases
+from tests.specs import made
+
+from hourglass import History, Replayer, activity, workflow
+from hourglass._contract import service as s
+from hourglass._embedded.sharing import wire
+from hourglass._engine import commands as c
+from hourglass.converter import Payload, default_converter
+from hourglass.errors import DecodeError, HistoryError, HourglassError, ServiceError
+from hourglass.testing import Environment
+
+from .memory_world import World, settle, text
+
+_FUZZ = settings(
+    max_examples=cases(40, 5000),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+
+
+def damaged(whole: bytes) -> st.SearchStrategy[bytes]:
+    """Bytes like these, with some of them changed, cut out, doubled or put in."""
+    size = len(whole)
+    place = st.integers(0, size)
+    return st.lists(
+        st.tuples(
+            st.sampled_from(("change", "cut", "double", "insert")), place, place, st.binary(max_size=8)
+        ),
+        min_size=1,
+        max_size=4,
+    ).map(lambda harms: _damage(whole, harms))
+
+
+def _damage(data: bytes, harms: list[tuple[str, int, int, bytes]]) -> bytes:
+    for kind, one, two, scrap in harms:
+        begin, end = min(one, two), max(one, two)
+        match kind:
+            case "change":
+                data = data[:begin] + scrap + data[begin + len(scrap) :]
+            case "cut":
+                data = data[:begin] + data[min(end, begin + 16) :]
+            case "double":
+                data = data[:end] + data[begin:]
+            case _:
+                data = data[:begin] + scrap + data[begin:]
+    return data
+
+
+# --- messages between processes ---------------------------------------------------------------------------------
+
+_REQUESTS: tuple[s.Request[Any], ...] = (
+    made(
+        s.StartWorkflow,
+        workflow_id="w",
+        workflow_type="W",
+        task_queue="q",
+        request_id="r",
+        arguments=(text("x"),),
+    ),
+    s.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r", arguments=(text("x"),)),
+    s.DescribeWorkflow(workflow_id="w"),
+    s.ListWorkflows(query="WorkflowId = 'w'"),
+    s.CountWorkflows(query="ExecutionStatus = 'Running'"),
+    s.TerminateWorkflow(workflow_id="w", reason="enough"),
+    s.GetHistory(workflow_id="w"),
+)
+
+
+@_FUZZ
+@given(data=st.data(), request=st.sampled_from(_REQUESTS))
+def test_a_damaged_message_is_a_request_or_garbage(data: st.DataObject, request: s.Request[Any]) -> None:
+    """What is still a request is carried out or refused by a living engine, which goes on."""
+    frame = data.draw(damaged(wire.ask(1, "key", request)))
+    try:
+        message = wire.decode_to_owner(frame)
+        asked = wire.request_of(message) if isinstance(message, wire.RequestMessage) else None
+    except HourglassError:
+        return
+
+    async def body() -> None:
+        world = await World.new()
+        if asked is not None:
+            calling = asyncio.ensure_future(world.call(asked))
+            await settle()
+            calling.cancel()
+            (outcome,) = await asyncio.gather(calling, return_exceptions=True)
+            assert not isinstance(outcome, Exception) or isinstance(outcome, HourglassError), outcome
+        started = await world.start("another", request_id="another")
+        assert started.run_id
+        await world.close()
+
+    asyncio.run(body())
+
+
+@_FUZZ
+@given(data=st.data())
+def test_a_damaged_answer_is_an_answer_or_garbage(data: st.DataObject) -> None:
+    """The other direction: what an owner says is read, or is garbage."""
+    frame = data.draw(damaged(wire.answer(1, s.Started(run_id="r"))))
+    try:
+        message = wire.decode_to_client(frame)
+        if isinstance(message, wire.AnswerMessage):
+            wire.answer_of(_REQUESTS[0], message)
+    except HourglassError:
+        pass
+
+
+# --- filters ------------------------------------------------------------------------------------------------------
+
+_WORDS = [
+    "WorkflowId",
+    "ExecutionStatus",
+    "StartTime",
+    "CloseTime",
+    "K",
+    "X",
+    "RunId",
+    "WorkflowType",
+    "=",
+    "!=",
+    "<",
+    "<=",
+    ">",
+    ">=",
+    "AND",
+    "OR",
+    "NOT",
+    "(",
+    ")",
+    ",",
+    "IN",
+    "BETWEEN",
+    "IS",
+    "NULL",
+    "STARTS_WITH",
+    "ORDER",
+    "BY",
+    "GROUP",
+    "'a'",
+    '"b"',
+    "'Running'",
+    "1",
+    "-1",
+    "1.5",
+    "1e999",
+    "true",
+    "'2024-01-01T00:00:00Z'",
+    "''",
+    "'%'",
+    "`",
+    ";",
+    "--",
+    "/*",
+    "*/",
+    "\\",
+    "'",
+]
+_FILTERS = st.one_of(
+    st.lists(st.sampled_from(_WORDS), max_size=14).map(" ".join),
+    damaged(
+        b"WorkflowType = 'W' AND (StartTime > '2024-01-01T00:00:00Z' OR ExecutionStatus IN ('Running', 'Failed'))"
+    ).map(lambda data: data.decode("utf-8", "replace")),
+    st.text(max_size=40),
+)
+
+
+def test_any_filter_lists_or_is_refused() -> None:
+    """Whatever the text: a page and a count, or an error that says what is wrong with it. Nothing of it reaches the index."""
+    loop = asyncio.new_event_loop()
+    world = loop.run_until_complete(World.new())
+    for number in range(3):
+        loop.run_until_complete(world.start(f"w{number}", request_id=f"r{number}"))
+
+    statuses: set[str] = set()
+
+    @_FUZZ
+    @given(query=_FILTERS)
+    def ask(query: str) -> None:
+        for request in (s.ListWorkflows(query=query), s.CountWorkflows(query=query)):
+            try:
+                loop.run_until_complete(world.call(request))
+            except ServiceError as refused:
+                statuses.add(refused.status)
+        assert loop.run_until_complete(world.call(s.CountWorkflows())).count == 3
+
+    try:
+        ask()
+        assert statuses == {"INVALID_ARGUMENT"}
+    finally:
+        loop.run_until_complete(world.close())
+        loop.close()
+
+
+# --- histories ----------------------------------------------------------------------------------------------------
+
+
+@activity.defn(start_to_close_timeout=5)
+def echo(value: str) -> str:
+    return value
+
+
+@workflow.defn
+class Fuzzed:
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    @workflow.run
+    def run(self, value: str) -> str:
+        first = echo(value)
+        workflow.sleep(5)
+        workflow.wait_condition(lambda: bool(self.heard))
+        return first + self.heard[0]
+
+    @workflow.signal
+    def hear(self, value: str) -> None:
+        self.heard.append(value)
+
+
+def _history() -> dict[str, Any]:
+    with Environment(workflows=[Fuzzed], activities=[echo]) as environment:
+        handle = environment.client.start_workflow(Fuzzed.run, "x", id="fuzzed")
+        handle.signal(Fuzzed.hear, "y")
+        assert handle.result() == "xy"
+        found: dict[str, Any] = json.loads(handle.history().to_json())
+        return found
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path] if path else []
+    if isinstance(value, dict):
+        for key, each in value.items():
+            found += _places(each, (*path, key))
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            found += _places(each, (*path, number))
+    return found
+
+
+def _harm(history: Any, path: tuple[Any, ...], how: str, scrap: Any) -> None:
+    holder = history
+    for key in path[:-1]:
+        holder = holder[key]
+    if how == "drop":
+        del holder[path[-1]]
+    elif how == "double" and isinstance(holder, list):
+        holder.insert(path[-1], holder[path[-1]])
+    elif how == "swap" and isinstance(holder, list):
+        holder.reverse()
+    else:
+        holder[path[-1]] = scrap
+
+
+def test_a_damaged_history_is_replayed_or_refused() -> None:
+    """Any value in it may be missing, of another kind or elsewhere: a replay ends with a verdict."""
+    whole = json.dumps(_history())
+    places = _places(json.loads(whole))
+    with Replayer(workflows=[Fuzzed], timeout=20) as replayer:
+
+        @_FUZZ
+        @given(
+            st.lists(
+                st.tuples(
+                    st.sampled_from(places), st.sampled_from(("drop", "double", "swap", "replace")), _JSON
+                ),
+                min_size=1,
+                max_size=3,
+            )
+        )
+        def replay(harms: list[tuple[tuple[Any, ...], str, Any]]) -> None:
+            damaged_one = json.loads(whole)
+            for path, how, scrap in harms:
+                try:
+                    _harm(damaged_one, path, how, scrap)
+                except (KeyError, IndexError, TypeError):
+                    continue  # the harm before has taken that place away
+            history = History.from_json(json.dumps(damaged_one))
+            replayer.try_replay(history)
+            try:
+                events = list(history.events)
+            except HistoryError:
+                return
+            assert events
+
+        replay()
+
+
+@_FUZZ
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_history_are_refused(data: bytes) -> None:
+    """As text or in Temporal's binary form."""
+    for form in (data, data.decode("latin-1")):
+        try:
+            list(History.from_json(form).events)
+        except HistoryError:
+            pass
+
+
+# --- payloads -----------------------------------------------------------------------------------------------------
+
+_ENCODINGS = st.sampled_from(
+    ["json/plain", "binary/plain", "binary/null", "json/protobuf", "binary/protobuf", "binary/encrypted", ""]
+) | st.text(max_size=12)
+_HINTS: tuple[Any, ...] = (Any, int, str, bytes, list[int], dict[str, float], int | None, tuple[int, str])
+
+
+@_FUZZ
+@given(
+    data=damaged(json.dumps({"a": [1, 2.5, None, "x"], "b": base64.b64encode(b"y").decode()}).encode()),
+    encoding=_ENCODINGS,
+    metadata=st.dictionaries(st.text(max_size=8), st.binary(max_size=8), max_size=3),
+    hint=st.sampled_from(_HINTS),
+)
+def test_a_damaged_payload_is_a_value_or_refused(
+    data: bytes, encoding: str, metadata: dict[str, bytes], hint: Any
+) -> None:
+    """Whatever its bytes, encoding and metadata say."""
+    try:
+        default_converter.decode(Payload(data, encoding, metadata), hint)
+    except DecodeError:
+        pass
+
+
+@_FUZZ
+@given(data=st.binary(max_size=40), encoding=_ENCODINGS)
+def test_a_workflow_with_damaged_payloads_can_be_looked_at(data: bytes, encoding: str) -> None:
+    """Arguments, signals, memo and results are the authors' bytes: an engine keeps and shows them as they are."""
+
+    async def body() -> None:
+        world = await World.new()
+        payload = Payload(data, encoding)
+        started = await world.start(
+            "w", request_id="r", arguments=(payload,), memo={"m": payload}, search_attributes={}
+        )
+        await world.call(
+            s.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r2", arguments=(payload,))
+        )
+        activation = await world.activation()
+        await world.complete(activation.run_id, c.CompleteRun(payload))
+        seen = await world.call(s.DescribeWorkflow(workflow_id="w"))
+        assert seen.summary.memo["m"] == payload
+        assert len(await world.history("w", started.run_id)) > 4
+        assert (await world.call(s.ListWorkflows(query="WorkflowId = 'w'"))).workflows
+        await world.close()
+
+    asyncio.run(body())
