@@ -324,6 +324,24 @@ class AsyncClient(ClientFacts):
         """How many runs match a filter; its `groups` say how many of each, where it ends with `GROUP BY ExecutionStatus`."""
         return await self._session.arun(_operations.count(self._session, query))
 
+    async def create_namespace(
+        self, name: str, *, retention: Duration = 72 * 3600.0, description: str = ""
+    ) -> None:
+        """Make a namespace on a server, which keeps closed workflows for so long; a server takes a moment to know it everywhere.
+        An embedded engine has the one that it is opened with.
+        """
+        await self._session.arun(_deployments.create_namespace(name, retention, description))
+
+    async def add_search_attributes(self, types: Mapping[str, str]) -> None:
+        """Make search attributes, `{"Region": "Keyword"}`: those that are there with their type stay. A server takes a moment to
+        know them everywhere; an embedded engine knows one from its first use, too, without this.
+        """
+        await self._session.arun(_deployments.add_search_attributes(types))
+
+    async def list_search_attributes(self) -> dict[str, str]:
+        """The search attributes that users have made, with their types."""
+        return await self._session.arun(_deployments.list_search_attributes())
+
     async def describe_task_queue(
         self, name: str = "default", *, rpc_timeout: Duration | None = None
     ) -> TaskQueueDescription:
