@@ -21,11 +21,6 @@ KEEPERS: Final = ("hourglass.debounce", "hourglass.slots", "hourglass.throttle")
 _SUFFIX = re.compile(r"\s*\b(?:GROUP|ORDER)\s+BY\s+[\w, ]+\Z", re.IGNORECASE)
 
 
-def is_keeper(workflow_id: str) -> bool:
-    """Whether an id is that of a workflow which keeps a limit."""
-    return workflow_id.startswith(tuple(f"{each}:" for each in KEEPERS))
-
-
 def without_keepers(query: str) -> str:
     """A list filter that leaves out the workflows that keep limits, unless it names one of them itself."""
     if any(each in query for each in KEEPERS):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 import pytest
@@ -9,10 +10,10 @@ import pytest
 from . import source
 
 RANKS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "_forks"}),
+    frozenset({"errors", "_forks", "_loops"}),
     frozenset({"converter", "metrics"}),
     frozenset({"_engine", "_supervision", "_check"}),
-    frozenset({"activity"}),
+    frozenset({"activity", "nexus"}),
     frozenset({"workflow", "_contract", "_history"}),
     frozenset({"_bridge"}),
     frozenset({"_temporal", "_embedded"}),
@@ -22,7 +23,7 @@ RANKS: tuple[frozenset[str], ...] = (
     frozenset({"limits"}),
     frozenset({"_built_in"}),
     frozenset({"worker", "replay"}),
-    frozenset({"testing", "contrib"}),
+    frozenset({"testing", "contrib", "plugins"}),
     frozenset({"aio"}),
     frozenset({"_story"}),
     frozenset({"_ui"}),
@@ -48,6 +49,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "hourglass.activity._current",
         "hourglass.client",
     ): "the type of activity.client(), for type checkers only",
+    ("hourglass.nexus", "hourglass.client"): "the type of nexus.client(), for type checkers only",
     (
         "hourglass.client._async_handles",
         "hourglass.replay",
@@ -56,6 +58,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "hourglass.client._faces",
         "hourglass._story.watching",
     ): "a handle draws itself in notebooks, if it is asked to",
+    (
+        "hourglass.client._plugins",
+        "hourglass.worker",
+    ): "the worker that a plugin is told, for type checkers only",
     ("hourglass.client._async", "hourglass.replay"): "the type of what is imported, for type checkers only",
     (
         "hourglass.client._blocking",
@@ -107,6 +113,16 @@ def test_the_table_in_the_architecture_is_this_one() -> None:
     told = {int(rank): frozenset(re.findall(r"`(\w+)`", parts)) for rank, parts in rows}
     assert told == dict(enumerate(RANKS, 1))
     assert list(told) == sorted(told, reverse=True)
+
+
+def test_the_first_page_has_the_same_ranks() -> None:
+    """The root's docstring has every part on its map, and the ranks in one line."""
+    (root,) = [each for each in source.modules() if each.name == "hourglass"]
+    page = ast.get_docstring(root.tree) or ""
+    line = page[page.index("{errors,") :].partition("\n\n")[0]
+    told = [frozenset(re.findall(r"\w+", rank)) for rank in line.split("<")]
+    assert told == [ranks for ranks in RANKS if ranks != {"__main__"}]
+    assert set(re.findall(r"(?m)^    (\w+)  ", page)) == set(RANK) - {"__main__"}
 
 
 def test_imports_go_down() -> None:

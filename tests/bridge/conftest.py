@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from .scripted import VIOLATIONS
+from .scripted import VIOLATIONS, RawScriptedHandle, ScriptedEngine, ScriptedHandle
 
 
 @pytest.fixture(autouse=True)
@@ -14,3 +14,9 @@ def _no_violations() -> Iterator[None]:
     VIOLATIONS.clear()
     yield
     assert VIOLATIONS == []
+
+
+@pytest.fixture(params=[ScriptedHandle, RawScriptedHandle], ids=["tasks", "raw calls"])
+def both_kinds_of_handles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test holds for handles of both kinds."""
+    monkeypatch.setattr(ScriptedEngine, "handle_type", request.param)

@@ -23,10 +23,7 @@ from hourglass.errors import ConnectionFailedError, WorkflowNotFoundError
 
 from .scripted import (
     Q,
-    RawScriptedHandle,
     RustPanic,
-    ScriptedEngine,
-    ScriptedHandle,
     Taken,
     World,
     activation,
@@ -38,11 +35,7 @@ from .scripted import (
 )
 from .virtual_loop import run, settle
 
-
-@pytest.fixture(params=[ScriptedHandle, RawScriptedHandle], ids=["tasks", "raw calls"], autouse=True)
-def handle_type(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything here holds for handles of both kinds."""
-    monkeypatch.setattr(ScriptedEngine, "handle_type", request.param)
+pytestmark = pytest.mark.usefixtures("both_kinds_of_handles")
 
 
 async def taken(world: World, run_id: str = "run-1") -> Taken:

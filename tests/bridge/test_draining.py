@@ -16,10 +16,7 @@ from hourglass.converter import ApplicationFailure, Failure
 
 from .scripted import (
     Q,
-    RawScriptedHandle,
     RustPanic,
-    ScriptedEngine,
-    ScriptedHandle,
     Taken,
     World,
     activation,
@@ -32,11 +29,7 @@ from .scripted import (
 )
 from .virtual_loop import run, settle
 
-
-@pytest.fixture(params=[ScriptedHandle, RawScriptedHandle], ids=["tasks", "raw calls"], autouse=True)
-def handle_type(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything here holds for handles of both kinds."""
-    monkeypatch.setattr(ScriptedEngine, "handle_type", request.param)
+pytestmark = pytest.mark.usefixtures("both_kinds_of_handles")
 
 
 async def in_work(world: World, *items: Any) -> list[Taken]:

@@ -151,11 +151,13 @@ def test_runs_move_where_their_history_can(
     assert (db.parent / "charges").read_text().splitlines().count("o-1") == 1
 
 
-@pytest.mark.parametrize("left", ["paused", "half", "held", "let go"])
+@pytest.mark.parametrize("left", ["paused", "half", "held", "let go", "gone on"])
 def test_a_move_that_was_killed_is_finished_by_the_next(
     shop: tuple[Path, Path, Any], quick_server: DevServer, capsys: pytest.CaptureFixture[str], left: str
 ) -> None:
-    """Whatever the first left behind: a run that rests here, half a run there, a whole one that is held, or one that goes."""
+    """Whatever the first left behind: a run that rests here, half a run there, a whole one that is held, one that may go, or
+    one that has gone on, and ended, before the next move came.
+    """
     db, code, module = shop
     id = f"killed-{left.replace(' ', '-')}"
     begin(db, module, (module.shop_order, id, ["o-2"]))
@@ -176,10 +178,14 @@ def test_a_move_that_was_killed_is_finished_by_the_next(
         elif left != "paused":
             there.import_workflow(history, request_id=request, hold=left == "held")
         with serving(there, module):  # workers that are there already get nothing of what is held
-            pass
+            if left == "gone on":
+                run = there.get_workflow_handle(id, result_type=str)
+                run.signal("go", "signalled")
+                assert run.result(30) == "charged o-2, signalled, charged o-2 again"
     status, told = move(capsys, str(db), "--to", quick_server.target, "--code", str(code), "--yes")
     assert (status, [each["verdict"] for each in told]) == (0, ["moved"])
-    assert finish(quick_server, module, id) == "charged o-2, signalled, charged o-2 again"
+    if left != "gone on":
+        assert finish(quick_server, module, id) == "charged o-2, signalled, charged o-2 again"
     assert (db.parent / "charges").read_text().splitlines() == ["o-2", "o-2 again"]
     with Client.connect(f"local:{db}") as here:
         assert here.get_workflow_handle(id).describe().status.name == "TERMINATED"

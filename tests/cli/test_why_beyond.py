@@ -145,15 +145,13 @@ def test_a_keeper_that_does_not_answer() -> None:
     assert found.details == ("who holds it is not known: its keeper does not answer",)
 
 
-def test_a_turn(client: Client, ask: Callable[..., dict[str, Any]], target: str) -> None:
+def test_a_turn(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
     """One wait, at the author's line, not the lock and the timer that it is made of, and no signal of ours to be sent by hand."""
     client.start_workflow(hourly, id="first").result()
     client.start_workflow(hourly, id="second")
     found = ask("second", "lock")["findings"]
     assert [each["what"] for each in found] == ["waits for a turn of 'hourly'"]
-    assert [each["command"] for each in found[0]["do"]] == [
-        f"hourglass why hourglass.throttle:hourly --target {target}"
-    ]
+    assert found[0]["do"] == [{"text": "Nothing: its turn comes.", "command": ""}]
 
 
 def test_a_start_with_wrong_arguments(client: Client, ask: Callable[..., dict[str, Any]]) -> None:

@@ -211,6 +211,10 @@ class DumbStore:
         ]
         return notes[-1].data if notes else b""
 
+    def notes(self, prefix: str) -> Sequence[tuple[str, bytes]]:
+        last = {each.schedule_id: each.data for each in self._entries() if isinstance(each, NoteChange)}
+        return [(name, data) for name, data in last.items() if name.startswith(prefix) and data]
+
     # --- what it has none of ----------------------------------------------------------------------------------------
 
     def refuses_starts(self) -> str:

@@ -5,6 +5,7 @@ A program is a tree of operations in lists, so that it travels as a workflow's a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import strategies as st
@@ -28,7 +29,7 @@ from hourglass.converter import (
     Failure,
 )
 
-from .driver import activity_failure, encode, signal, update
+from .driver import EPOCH, SECOND, activity_failure, encode, signal, update
 from .protocol import STARTS, Key
 
 Block = list[list[Any]]
@@ -160,6 +161,35 @@ class RandomEngine:
         self.owed: list[ev.AnyEvent] = []
         self.cancel_asked: set[Key] = set()
         self.cancelled = False
+
+    def activations(
+        self,
+        program: dict[str, Any],
+        script: list[tuple[list[int], int]],
+        *,
+        replaying: bool,
+        flags: tuple[int, ...],
+    ) -> Iterator[tuple[int, ev.Activation]]:
+        """The activations of a run that interprets a program, numbered, until the script is over or nothing happens."""
+        started = ev.RunStarted(
+            workflow_type="Interpreted", workflow_id="workflow-1", arguments=(encode(program),), seed=5
+        )
+        for number, (picks, extra) in enumerate([([], 15), *script]):
+            events = self.next_events(picks, extra)
+            if number == 0:
+                events.insert(0, started)
+            if not events:
+                return
+            yield (
+                number,
+                ev.Activation(
+                    run_id="run-1",
+                    events=tuple(events),
+                    timestamp_ns=EPOCH + number * SECOND,
+                    is_replaying=replaying,
+                    flags=flags,
+                ),
+            )
 
     def issued(self, command: Command) -> None:
         """The run asked for something."""

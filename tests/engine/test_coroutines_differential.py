@@ -19,11 +19,9 @@ from hourglass._engine.commands import TERMINAL, Succeeded, TaskFailed
 from hourglass._engine.context import RunSettings
 from hourglass._engine.definition import workflow_definition
 from hourglass._engine.evaluator import Run
-from hourglass._engine.events import Activation, RunStarted
 from hourglass._engine.verify import verify_run
 
 from . import interpreted_coroutines
-from .driver import EPOCH, SECOND, encode
 from .generated import RandomEngine, coroutine_programs, steps
 from .interpreted_coroutines import Interpreted
 from .official import Official, brief_of_ours
@@ -45,8 +43,8 @@ def compare(
     replaying: bool,
     flags: tuple[int, ...],
     drop: frozenset[int] = frozenset(),
-) -> int:
-    """Drive both with the same events until the run closes or the script ends; returns how many activations there were.
+) -> None:
+    """Drive both with the same events until the run closes or the script ends.
 
     Our live coroutines are thrown away after the activations of `drop`: they must come back the same.
     """
@@ -55,24 +53,8 @@ def compare(
     ours = Run(definition, "run-1", RunSettings(verify=not replaying))
     theirs = Official(Interpreted, 5, counting=False)
     engine = RandomEngine(messages=True)
-    started = RunStarted(
-        workflow_type="Interpreted", workflow_id="workflow-1", arguments=(encode(program),), seed=5
-    )
-    number = 0
     try:
-        for number, (picks, extra) in enumerate([([], 15), *script]):
-            events = engine.next_events(picks, extra)
-            if number == 0:
-                events.insert(0, started)
-            if not events:
-                break
-            activation = Activation(
-                run_id="run-1",
-                events=tuple(events),
-                timestamp_ns=EPOCH + number * SECOND,
-                is_replaying=replaying,
-                flags=flags,
-            )
+        for number, activation in engine.activations(program, script, replaying=replaying, flags=flags):
             expected = theirs.activate(activation)
             completion = ours.activate(activation)
             if expected and expected[0][0] == "task failed":
@@ -80,7 +62,7 @@ def compare(
                 break
             assert isinstance(completion, Succeeded), repr(ours.error)
             produced = brief_of_ours(completion.commands)
-            assert produced == expected, f"activation {number}: {events}"
+            assert produced == expected, f"activation {number}: {activation.events}"
             for command in completion.commands:
                 engine.issued(command)
             if any(isinstance(command, TERMINAL) for command in completion.commands):
@@ -89,7 +71,6 @@ def compare(
                 ours.drop()
         if not replaying:
             assert verify_run(ours) is None
-        return number
     finally:
         theirs.evict()
         ours.drop()

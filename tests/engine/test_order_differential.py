@@ -16,10 +16,8 @@ from hourglass._engine.commands import TERMINAL, Succeeded
 from hourglass._engine.context import RunSettings
 from hourglass._engine.definition import workflow_definition
 from hourglass._engine.evaluator import Run
-from hourglass._engine.events import Activation, RunStarted
 
 from .asyncio_turns import NEWER, OLDER, turns_of
-from .driver import EPOCH, SECOND, encode
 from .generated import RandomEngine, programs, steps
 from .interpreted_async import InterpretedAsync
 from .interpreted_plain import InterpretedPlain, departures
@@ -37,13 +35,13 @@ def compare(
     replaying: bool,
     flags: tuple[int, ...],
     turns: str = OLDER,
-) -> int:
-    """Drive both with the same events until the run closes or the script ends; returns how many activations there were.
+) -> None:
+    """Drive both with the same events until the run closes or the script ends.
 
     `turns` says whose asyncio temporalio's instance has.
     """
     with turns_of(turns):
-        return _compare(program, script, replaying=replaying, flags=flags, newer_turns=turns == NEWER)
+        _compare(program, script, replaying=replaying, flags=flags, newer_turns=turns == NEWER)
 
 
 def _compare(
@@ -53,31 +51,15 @@ def _compare(
     replaying: bool,
     flags: tuple[int, ...],
     newer_turns: bool,
-) -> int:
+) -> None:
     definition = workflow_definition(InterpretedPlain)
     assert definition is not None
     ours = Run(definition, "run-1", RunSettings(newer_turns=newer_turns))
     theirs = Official(InterpretedAsync, 5)
     engine = RandomEngine()
-    started = RunStarted(
-        workflow_type="Interpreted", workflow_id="workflow-1", arguments=(encode(program),), seed=5
-    )
-    number = 0
     departures.clear()
     try:
-        for number, (picks, extra) in enumerate([([], 15), *script]):
-            events = engine.next_events(picks, extra)
-            if number == 0:
-                events.insert(0, started)
-            if not events:
-                break
-            activation = Activation(
-                run_id="run-1",
-                events=tuple(events),
-                timestamp_ns=EPOCH + number * SECOND,
-                is_replaying=replaying,
-                flags=flags,
-            )
+        for number, activation in engine.activations(program, script, replaying=replaying, flags=flags):
             expected = theirs.activate(activation)
             completion = ours.activate(activation)
             assert isinstance(completion, Succeeded), repr(ours.error)
@@ -85,12 +67,11 @@ def _compare(
                 assert not replaying, departures
                 break
             produced = brief_of_ours(completion.commands)
-            assert produced == expected, f"activation {number}: {events}"
+            assert produced == expected, f"activation {number}: {activation.events}"
             for command in completion.commands:
                 engine.issued(command)
             if any(isinstance(command, TERMINAL) for command in completion.commands):
                 break
-        return number
     finally:
         theirs.evict()
         ours.drop()

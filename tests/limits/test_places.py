@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hourglass.limits._keepers import SlotClaim, SlotTable, asked, given_back, granted
+from hourglass._contract.limits import SlotBook, SlotClaim, Slots, SlotTable
 
 OPERATIONS = st.lists(
     st.one_of(
@@ -24,16 +24,16 @@ def place(number: int) -> SlotClaim:
 @given(OPERATIONS, st.integers(1, 4))
 def test_never_more_than_the_limit_hold_a_slot(operations: list[tuple[str, int, int]], limit: int) -> None:
     """Whatever is asked for and given back, twice or out of turn, no more than the limit hold a slot, and none is idle."""
-    places = SlotTable(limit)
+    places = SlotBook(Slots(SlotTable(limit)))
     for kind, number, _ in operations:
         if kind == "ask":
-            places = asked(places, place(number), limit)
+            places.want(place(number), limit)
         else:
-            places = given_back(places, {f"ticket-{number}"})
-        places, _ = granted(places)
+            places.give_back({f"ticket-{number}"})
+        places.grant()
         assert len(places.held) <= limit
         assert not (places.waiting and len(places.held) < limit)
-        tickets = [each.ticket for each in (*places.held, *places.waiting)]
+        tickets = [each.ticket for each in (*places.held.values(), *places.waiting.values())]
         assert len(tickets) == len(set(tickets))
 
 
@@ -42,29 +42,29 @@ def test_a_lowered_limit_takes_nothing_away_and_gives_nothing_out(
     operations: list[tuple[str, int, int]],
 ) -> None:
     """With limits that change, a slot is only given where the limit of the moment allows one more."""
-    places = SlotTable()
+    places = SlotBook()
     for kind, number, limit in operations:
         if kind == "ask":
-            places = asked(places, place(number), limit)
+            places.want(place(number), limit)
         else:
-            places = given_back(places, {f"ticket-{number}"})
+            places.give_back({f"ticket-{number}"})
         before = len(places.held)
-        places, lucky = granted(places)
+        lucky = places.grant()
         assert len(lucky) <= max(0, places.limit - before)
 
 
 @given(st.lists(st.integers(0, 30), unique=True, max_size=20), st.integers(1, 5))
 def test_first_come_first_served(numbers: list[int], limit: int) -> None:
     """Slots go out in the order of asking."""
-    places = SlotTable(limit)
+    places = SlotBook(Slots(SlotTable(limit)))
     for number in numbers:
-        places = asked(places, place(number), limit)
+        places.want(place(number), limit)
     order: list[SlotClaim] = []
     while True:
-        places, lucky = granted(places)
+        lucky = places.grant()
         if not lucky:
             break
         order += lucky
-        places = given_back(places, {each.ticket for each in lucky})
+        places.give_back({each.ticket for each in lucky})
     assert order == [place(number) for number in numbers]
     assert places.is_idle

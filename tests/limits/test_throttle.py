@@ -40,7 +40,7 @@ def loop(key: str, times: int) -> list[float]:
     return moments
 
 
-def test_at_most_so_many_go_on_in_a_span() -> None:
+def test_at_most_so_many_go_on_in_a_span(kept_by: str) -> None:
     """Of seven, two in ten seconds go on at a time, in the order of asking."""
     with Environment() as env:
         begin = env.now().timestamp()
@@ -78,6 +78,7 @@ def test_cancelling_who_waits_ends_it() -> None:
         assert env.now() == before
 
 
+@pytest.mark.usefixtures("by_workflow")
 def test_the_keeper_remembers_through_crashes_and_continuing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit holds across the keeper's runs and a worker's death; when it is not needed any more the keeper ends."""
     monkeypatch.setattr(_keepers, "_MANY_MESSAGES", 7)
@@ -92,7 +93,7 @@ def test_the_keeper_remembers_through_crashes_and_continuing(monkeypatch: pytest
         assert keeper.describe().status is WorkflowStatus.COMPLETED
 
 
-def test_a_keeper_does_not_forget_a_long_period() -> None:
+def test_a_keeper_does_not_forget_a_long_period(kept_by: str) -> None:
     """A limit by the day holds although nobody asked for hours."""
     with Environment() as env:
         first = env.execute_workflow(turn, "day", 1, 86_400.0)
@@ -100,7 +101,7 @@ def test_a_keeper_does_not_forget_a_long_period() -> None:
         assert env.execute_workflow(turn, "day", 1, 86_400.0) - first == 86_400
 
 
-def test_a_keeper_does_not_forget_turns_that_are_still_to_come() -> None:
+def test_a_keeper_does_not_forget_turns_that_are_still_to_come(kept_by: str) -> None:
     """Turns given for later count although nobody has asked for a while."""
     with Environment() as env:
         begin = env.now().timestamp()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hourglass.limits._throttles import Rate, Turns, is_forgettable, next_turn
+from hourglass._contract.limits import Rate, Turns, is_forgettable, next_turn
 
 GAPS = st.lists(st.integers(0, 300), min_size=1, max_size=60)
 

@@ -92,10 +92,13 @@ class Nothing(msgspec.Struct, frozen=True):
 
 
 class Started(msgspec.Struct, frozen=True):
-    """A workflow was started, or (`started` False) an existing one was used."""
+    """A workflow was started, or (`started` False) an existing one was used. With `becomes` it was a call that the engine
+    debounces itself: it, and what else is called meanwhile, will be a workflow of that id.
+    """
 
     run_id: str
     started: bool = True
+    becomes: str = ""
 
 
 class StartWorkflow(Request[Started], frozen=True, kw_only=True):

@@ -20,6 +20,9 @@ from difflib import SequenceMatcher
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
+
+from hourglass._contract.limits import KeptLimit, KeptLimits, ListLimits
 from hourglass._engine.built_in_queries import ACTIVITY_STACKS, WAITED_FOR
 from hourglass._engine.versions import VersioningBehavior
 from hourglass._history import events as h
@@ -31,6 +34,7 @@ from hourglass._story.reasons_tasks import queue_of
 from hourglass._story.spans import Fault, Kind, Outcome, Span, Story
 from hourglass._story.text import clean, duration, harmless
 from hourglass._story.watching import Watched, nanoseconds
+from hourglass.client._session import asking
 from hourglass.errors import HourglassError, NondeterminismError, WorkflowNotFoundError
 
 if TYPE_CHECKING:
@@ -176,11 +180,13 @@ def with_slots(diagnosis: Diagnosis, facts: Facts, ask: Ask) -> Diagnosis:
         found = _replaced(found, wanted.timer, slot, _stands(facts, "__enter__"))
     for timer, key in _turns(facts):
         keeper = f"hourglass why {shlex.quote(_TURNS + key)} {facts.options}".rstrip()
+        stuck = Action("Nothing, if it goes on in a moment. Else see what keeps its keeper:", keeper)
+        by_engine = isinstance(ask(_TURNS + key), Mapping)  # then no workflow keeps it that could be stuck
         turn = Finding(
             cause=Cause.LOCK,
             what=f"waits for a turn of {key!r}",
             since=timer.start,
-            actions=(Action("Nothing, if it goes on in a moment. Else see what keeps its keeper:", keeper),),
+            actions=(Action("Nothing: its turn comes.", ""),) if by_engine else (stuck,),
         )
         found = _replaced(found, timer, turn, _stands(facts, "throttle"))
     return replace(diagnosis, findings=found)
@@ -290,6 +296,17 @@ def _text(value: object, key: str) -> str:
     return clean(found) if isinstance(found, str) else ""
 
 
+def kept_by_engine(client: Client, id: str = "") -> tuple[KeptLimit, ...] | None:
+    """The limits that the engine keeps itself: of this id, or all; None where workflows keep them. Raises `ServiceError`."""
+    kept: KeptLimits = client._session.run(asking(ListLimits(id=id), lambda answer: answer))
+    return kept.found
+
+
+def plain_form(value: object) -> Any:
+    """What is kept of a limit, as a keeper's answer is read: of dicts and lists."""
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
 # --- asking -----------------------------------------------------------------------------------------------------------
 
 
@@ -334,6 +351,8 @@ class WhyContext:
 
     def _slots(self, keeper: str) -> object:
         try:
+            for each in kept_by_engine(self.client, keeper) or ():
+                return plain_form(each.slots or each.turns)
             return self.client.get_workflow_handle(keeper).query("slots", rpc_timeout=PATIENCE)
         except HourglassError:
             return None

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hourglass._built_in import KEEPERS, is_keeper
+from hourglass._built_in import KEEPERS
+from hourglass._contract.limits import is_keeper
 from hourglass._history import events as h
 from hourglass._history.codec import TASK_FAILURE_CAUSES
 from hourglass._story.faults import chain, words

@@ -27,6 +27,7 @@ from temporalio.api.errordetails.v1 import (
 from hourglass._contract import service as sv
 from hourglass._contract.activities import StartActivity
 from hourglass._contract.handle import HandleBroken, HandleConfig, Shutdown
+from hourglass._contract.limits import KeptLimits, ListLimits
 from hourglass._contract.schedules import CreateSchedule
 from hourglass._contract.service import DescribeNamespace, Request, UpdateWithStart
 from hourglass._contract.transport import USUAL, TLSConfig, Transport
@@ -238,6 +239,8 @@ async def perform(client: core.Ref, request: sv.Request[Any], scope: CallScope, 
             return data
 
         return await importing.import_workflow(send, request, scope)
+    if isinstance(request, ListLimits):
+        return KeptLimits()  # a server keeps none itself
     plan = CALLS.get(type(request))
     if plan is None:
         raise InternalError(f"Temporal has no answer to {type(request).__name__}")
@@ -590,6 +593,7 @@ class TemporalConnection:
                     f"no handle on the task queue {config.task_queue!r}: {error}", status="UNKNOWN"
                 ) from None
             raise
+        handle.serve_nexus()
         return handle
 
     async def close(self) -> None:

@@ -255,10 +255,16 @@ def workers(view: View, queues: Sequence[Any], local: Sequence[Mapping[str, Any]
 
 
 def limits(
-    view: View, slots: Sequence[Mapping[str, Any]], throttles: Sequence[Mapping[str, Any]], error: str = ""
+    view: View,
+    slots: Sequence[Mapping[str, Any]],
+    throttles: Sequence[Mapping[str, Any]],
+    bursts: Sequence[Mapping[str, Any]],
+    error: str = "",
 ) -> str:
-    """Slots: which workflows hold them, which wait. Throttles: the turns that are to come."""
-    return _page("limits", view, title="Limits", keepers=slots, throttles=throttles, error=error)
+    """Slots: which workflows hold them, which wait. Throttles: the turns that are to come. Bursts: calls that will be run."""
+    return _page(
+        "limits", view, title="Limits", keepers=slots, throttles=throttles, bursts=bursts, error=error
+    )
 
 
 def login(view: View, error: str = "") -> str:

@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 
 from hourglass._engine.built_in_queries import UNREAD_SIGNALS
 from hourglass._history.events import HistoryEvent
-from hourglass._story.asking import WhyContext
+from hourglass._story.asking import WhyContext, kept_by_engine, plain_form
 from hourglass._story.spans import Story
 from hourglass._story.watching import Watched
 from hourglass._ui import addresses, asked, finding, forms, pages, pulse, run_view
@@ -275,8 +275,16 @@ class PageReads:
         client = self._site.client
         slots: list[dict[str, Any]] = []
         throttles: list[dict[str, Any]] = []
+        bursts: list[dict[str, Any]] = []
         error = ""
         try:
+            for limit in kept_by_engine(client) or ():
+                if limit.slots is not None:
+                    slots.append({"id": limit.id, **plain_form(limit.slots)})
+                elif limit.turns is not None:
+                    throttles.append({"id": limit.id, **plain_form(limit.turns)})
+                else:
+                    bursts.append(plain_form(limit))
             for kind, query, found in (("slots", "slots", slots), ("throttle", "given", throttles)):
                 keepers = f"WorkflowType = 'hourglass.{kind}' AND ExecutionStatus = 'Running'"
                 for each in client.list_workflows(keepers, limit=_MOST_KEEPERS):
@@ -290,7 +298,7 @@ class PageReads:
             {**each, "given": [turn for turn in each.get("given", ()) if turn.get("at", 0) > now]}
             for each in throttles
         ]
-        return HTMLResponse(pages.limits(asked.view(self._site, request), slots, to_come, error))
+        return HTMLResponse(pages.limits(asked.view(self._site, request), slots, to_come, bursts, error))
 
     def login_page(self, request: Request) -> Response:
         """The form that asks for the token."""

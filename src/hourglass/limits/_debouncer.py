@@ -1,6 +1,7 @@
 """`limits.debounce`, a burst of calls is one run, and `hourglass.debounce`, the workflow that collects the calls.
 
-`debounce` is used from outside of workflows. There is one collecting workflow for each key in use. It sleeps until
+`debounce` is used from outside of workflows. The embedded engine collects the calls itself, and says at once which workflow
+they will become. On a server there is one collecting workflow for each key in use. It sleeps until
 the calls it knows are due, looks whether others have come meanwhile, and sleeps again: one timer for each pause,
 however many calls there are. Then it starts the run with the last arguments, as a child that it leaves to itself, and
 ends; calls that came in this very moment begin the next burst.
@@ -10,59 +11,27 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, Required, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
+import msgspec
+
 from hourglass import workflow
+from hourglass._contract.limits import AwaitBurst, Burst, BurstState, DebounceCall, joined
 from hourglass._engine.options import Duration, optional_seconds, seconds
 from hourglass._engine.versions import VersioningBehavior
 from hourglass.client import AsyncClient, AsyncWorkflowHandle, Client, WorkflowHandle
 from hourglass.client._operations import Reference, start
 from hourglass.client._session import ClientOperation, ClientSession
+from hourglass.client._waiting import ask_through_outage
 from hourglass.converter import Payload
-from hourglass.errors import Cancelled, UsageError, WorkflowFailedError
+from hourglass.errors import Cancelled, ServiceError, UsageError, WorkflowFailedError
 from hourglass.limits._keepers import is_long, keeper_id
 from hourglass.progress import Progress
 from hourglass.workflow import ParentClosePolicy
 from hourglass.workflow._references import given_workflow
 
 # --- the workflow that collects -------------------------------------------------------------------
-
-
-_MANY_CALLS = 10_000
-
-
-@dataclass(frozen=True)
-class DebounceCall:
-    """One call: what to run, and how long to wait for further calls. Durations are seconds."""
-
-    ticket: str
-    workflow: str
-    wait: float
-    max_wait: float | None
-    prefix: str
-    task_queue: str
-    execution_timeout: float | None = None
-    run_timeout: float | None = None
-    task_timeout: float | None = None
-
-
-@dataclass(frozen=True)
-class Burst:
-    """Calls that will be one run: the last of them, when they came (in seconds), and the tickets of all."""
-
-    call: DebounceCall
-    first: float
-    last: float
-    tickets: tuple[str, ...]
-
-    @property
-    def due(self) -> float:
-        """When to stop waiting."""
-        if len(self.tickets) >= _MANY_CALLS:
-            return self.last
-        calm = self.last + self.call.wait
-        return calm if self.call.max_wait is None else min(calm, self.first + self.call.max_wait)
 
 
 @dataclass(frozen=True)
@@ -74,13 +43,6 @@ class Fired:
 
 
 fired = Progress("fired", Fired)
-
-
-def joined(burst: Burst | None, call: DebounceCall, now: float) -> Burst:
-    """The burst with one call more."""
-    if burst is None:
-        return Burst(call, now, now, (call.ticket,))
-    return replace(burst, call=call, last=now, tickets=(*burst.tickets, call.ticket))
 
 
 @workflow.defn(name="hourglass.debounce", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
@@ -178,11 +140,47 @@ class _DebounceOptions(DebounceOptions, total=False):
 class _Burst(Generic[R]):
     """A call, and the burst that it is part of."""
 
-    def __init__(self, session: ClientSession, keeper: Reference, ticket: str, return_type: Any) -> None:
+    def __init__(
+        self, session: ClientSession, keeper: Reference, call: DebounceCall, return_type: Any
+    ) -> None:
         self._session = session
-        self._keeper = keeper
-        self._ticket = ticket
+        self._keeper = msgspec.structs.replace(keeper, return_type=return_type)
+        self._id = keeper_id("debounce", call.prefix)
+        self._ticket = call.ticket
         self._return_type = return_type
+
+    @property
+    def _is_kept(self) -> bool:
+        """Whether the engine itself collects the calls: then it has said which workflow they will be."""
+        return self._keeper.workflow_id != self._id
+
+    def _became(self, timeout: Duration | None) -> ClientOperation[None]:
+        """Wait until the engine has started that workflow."""
+        limit = optional_seconds(timeout, "timeout")
+        request = AwaitBurst(id=self._id, workflow_id=self._keeper.workflow_id)
+
+        async def ask(session: ClientSession) -> BurstState:
+            try:
+                async with session.within(limit):
+                    while True:
+                        try:
+                            state = await session.call(request)
+                        except ServiceError as error:
+                            state = await ask_through_outage(session, request, error)
+                        if not state.pending:
+                            return state
+            except TimeoutError as error:
+                if isinstance(error, ServiceError) or limit is None:
+                    raise
+                raise TimeoutError(
+                    f"the calls of {self._id!r} have not been run within {limit:g} s"
+                ) from None
+
+        def check(state: BurstState) -> None:
+            if not state.run_id:
+                raise self._never()
+
+        return ClientOperation(ask, check)
 
     def _refer(self, workflow_id: str) -> Reference:
         return Reference(workflow_id, return_type=self._return_type)
@@ -191,7 +189,7 @@ class _Burst(Generic[R]):
         return WorkflowFailedError("this call was never run: what collected it was cancelled or terminated")
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._keeper.workflow_id}>"
+        return f"<{type(self).__name__} of {self._id}>"
 
 
 # --- faces: awaited, the source of what follows ---
@@ -202,6 +200,9 @@ class AsyncDebounced(_Burst[R], Generic[R]):
 
     async def started(self, timeout: Duration | None = None) -> AsyncWorkflowHandle[R]:
         """Wait until the burst has become a run; gives its handle, the same to all calls of the burst."""
+        if self._is_kept:
+            await self._session.arun(self._became(timeout))
+            return AsyncWorkflowHandle(self._session, self._keeper)
         keeper: AsyncWorkflowHandle[None] = AsyncWorkflowHandle(self._session, self._keeper)
         async for each in fired.follow(keeper, timeout=timeout):
             if self._ticket in each.tickets:
@@ -222,6 +223,9 @@ class Debounced(_Burst[R], Generic[R]):
 
     def started(self, timeout: Duration | None = None) -> WorkflowHandle[R]:
         """Wait until the burst has become a run; gives its handle, the same to all calls of the burst."""
+        if self._is_kept:
+            self._session.run(self._became(timeout))
+            return WorkflowHandle(self._session, self._keeper)
         keeper: WorkflowHandle[None] = WorkflowHandle(self._session, self._keeper)
         for each in fired.follow(keeper, timeout=timeout):
             if self._ticket in each.tickets:
@@ -276,10 +280,10 @@ def debounce(  # type: ignore[misc]
     operation = _send(session, workflow, args, call)
     return_type = given_workflow(workflow).return_type
     if isinstance(client, Client):
-        return Debounced[Any](session, session.run(operation), call.ticket, return_type)
+        return Debounced[Any](session, session.run(operation), call, return_type)
 
     async def send() -> AsyncDebounced[Any]:
-        return AsyncDebounced(session, await session.arun(operation), call.ticket, return_type)
+        return AsyncDebounced(session, await session.arun(operation), call, return_type)
 
     return send()
 

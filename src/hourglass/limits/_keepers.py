@@ -1,10 +1,6 @@
-"""Between a run and the workflow that keeps a limit (its keeper): the slots of a key as data, the signal by which a
-run hears from keepers, and how a keeper is asked, or started where there is none.
-
-`SlotTable`, the slots of a key and its queue, is pure data and must not know workflows, signals, time. Its invariants:
-
-- No more slots are held than the limit allows, but for runs that held theirs when the limit was lowered.
-- The run that asks first gets first; a ticket stands in one place at most, however often it is told.
+"""Between a run and what keeps a limit (its keeper): the signal by which a run hears from keepers, and how a keeper is
+asked, or started where there is none. What they say, and the rules, are in `hourglass._contract.limits`; the embedded
+engine keeps limits itself, and answers in the place of a keeper.
 
 `Hand` is how a run asks since flag 1005: one fiber asks for all tasks of the run together, so that a slot goes from
 task to task without an event. Before that, and in runs that began so, each task asked for itself (`wait_for_answer`).
@@ -23,95 +19,21 @@ so that a worker without activities serves limits too. Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from hourglass import workflow
+from hourglass._contract.limits import ANSWER, ANSWERS, Answer, Answers, SlotClaim
 from hourglass._engine.context import require_run
 from hourglass._engine.fibers import FiberTask, require_fiber
 from hourglass._engine.state import PathStep
 from hourglass.errors import ApplicationError, FailureError, UsageError, WorkflowAlreadyStartedError
 from hourglass.workflow import ChildCancellationType, ParentClosePolicy
 
-# --- slots and the queue, as data -----------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class SlotClaim:
-    """A run that holds a slot or waits for one: its ticket, and where to send the answer."""
-
-    ticket: str
-    workflow_id: str
-    run_id: str
-    pool: str = ""
-    """Under which name the run asks for all its tasks together; "" where a task asks for itself."""
-
-
-@dataclass(frozen=True)
-class SlotTable:
-    """The slots of one key: the runs that hold one, and the queue."""
-
-    limit: int = 1
-    held: tuple[SlotClaim, ...] = ()
-    waiting: tuple[SlotClaim, ...] = ()
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no run holds a slot or waits for one."""
-        return not (self.held or self.waiting)
-
-
-def asked(places: SlotTable, place: SlotClaim, limit: int) -> SlotTable:
-    """A run asks for a slot. The limit that was named last holds, so that a deploy can change it."""
-    known = any(each.ticket == place.ticket for each in (*places.held, *places.waiting))
-    waiting = places.waiting if known else (*places.waiting, place)
-    return replace(places, limit=limit, waiting=waiting)
-
-
-def held_again(places: SlotTable, claims: Collection[SlotClaim]) -> SlotTable:
-    """A run says which slots it holds: a keeper that is new does not know them."""
-    known = {each.ticket for each in places.held}
-    return replace(places, held=(*places.held, *(each for each in claims if each.ticket not in known)))
-
-
-def given_back(places: SlotTable, tickets: Collection[str]) -> SlotTable:
-    """Slots, or places in the queue, are free again."""
-    return replace(
-        places,
-        held=tuple(each for each in places.held if each.ticket not in tickets),
-        waiting=tuple(each for each in places.waiting if each.ticket not in tickets),
-    )
-
-
-def granted(places: SlotTable) -> tuple[SlotTable, tuple[SlotClaim, ...]]:
-    """Fill what is free from the head of the queue; gives the runs that have a slot now."""
-    free = max(0, places.limit - len(places.held))
-    lucky, waiting = places.waiting[:free], places.waiting[free:]
-    return replace(places, held=(*places.held, *lucky), waiting=waiting), lucky
-
-
 # --- what a run hears -----------------------------------------------------------------------------
 
 
 H = TypeVar("H", bound="Hand")
-
-ANSWER = "hourglass.limits.answer"
-ANSWERS = "hourglass.limits.answers"
-"""The signals by which a keeper answers a task that asked for itself, and a run that asked for all its tasks."""
-
-
-@dataclass(frozen=True)
-class Answers:
-    """What a keeper says to a run: numbers of slots or moments of turns, and whether other runs want the key.
-
-    With `until` the run has the whole key on loan until that moment; `given` are the turns that count before it.
-    """
-
-    numbers: tuple[int | None, ...] = ()
-    others: bool = False
-    until: int = 0
-    given: tuple[int, ...] = ()
 
 
 class Replies:
@@ -351,20 +273,6 @@ def wait_for_answer(
                 return False
         remind()
         pause = min(2 * pause, LAST_REMINDER)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a keeper tells a run: to this place, by this signal."""
-
-    place: SlotClaim
-    signal: str
-    values: tuple[Any, ...]
-
-
-def answer(place: SlotClaim, value: int | None) -> Answer:
-    """The answer to a task that asked for itself."""
-    return Answer(place, ANSWER, (place.ticket, value))
 
 
 def unreachable(answers: Sequence[Answer]) -> list[SlotClaim]:

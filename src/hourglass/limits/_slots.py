@@ -11,30 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 
 from hourglass import workflow
+from hourglass._contract.limits import Answers, Ask, Lease, Return, SlotBook, SlotClaim, Slots, SlotTable
 from hourglass._engine.fibers import require_fiber
 from hourglass._engine.options import Duration, seconds
 from hourglass._engine.versions import VersioningBehavior
 from hourglass.errors import Cancelled, UsageError
 from hourglass.limits._keepers import (
-    ANSWERS,
     FIRST_REMINDER,
     LAST_REMINDER,
-    Answer,
-    Answers,
     Hand,
     Replies,
-    SlotClaim,
-    SlotTable,
-    answer,
     ask,
-    asked,
-    given_back,
-    granted,
     hand_of_run,
-    held_again,
     in_one_hand,
     is_long,
     keeper_id,
@@ -52,107 +42,46 @@ _LONGEST_PAUSE = 120.0
 _HOUSEKEEPING = 86_400.0
 
 
-@dataclass(frozen=True)
-class Ask:
-    """A task wants a slot; `notice` is how soon a holder that is gone shall be noticed, in seconds."""
-
-    place: SlotClaim
-    limit: int
-    notice: float
-
-
-@dataclass(frozen=True)
-class Lease:
-    """A run wants slots for its tasks, by their numbers, and gives others back; `holds` are all that it has."""
-
-    run: SlotClaim
-    want: tuple[int, ...]
-    back: tuple[int, ...]
-    holds: tuple[int, ...]
-    limit: int
-    notice: float
-
-    def claims(self, numbers: tuple[int, ...]) -> tuple[SlotClaim, ...]:
-        """The claims of these numbers."""
-        name = self.run.pool
-        return tuple(replace(self.run, ticket=f"{name}#{number}") for number in numbers)
-
-
-@dataclass(frozen=True)
-class Return:
-    """A run gives slots, or places in the queue, back."""
-
-    pool: str
-    numbers: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Slots:
-    """What a run of the keeper begins with. `told` are the pools that know that other runs wait."""
-
-    places: SlotTable = field(default_factory=SlotTable)
-    notice: float = 10.0
-    told: tuple[str, ...] = ()
-
-
-def first_slots(ask: Ask) -> Slots:
-    """What a keeper begins with that is started by the first task that asks."""
-    return Slots(asked(SlotTable(), ask.place, ask.limit), ask.notice)
-
-
-def leased(places: SlotTable, lease: Lease) -> SlotTable:
-    """What a run's lease makes of the slots."""
-    places = given_back(places, {each.ticket for each in lease.claims(lease.back)})
-    places = held_again(places, lease.claims(lease.holds))
-    for claim in lease.claims(lease.want):
-        places = asked(places, claim, lease.limit)
-    return replace(places, limit=lease.limit)
-
-
 @workflow.defn(name="hourglass.slots", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
 class SlotKeeper:
     """Keeps the slots of one key."""
 
     @workflow.init
     def __init__(self, slots: Slots) -> None:
-        self.places = slots.places
-        self.notice = slots.notice
+        self.book = SlotBook(slots)
         self.pause = slots.notice
         self.look_at = workflow.time() + slots.notice
-        self.told = set(slots.told)
         self.messages = 0
         self.changed = False
 
     @workflow.signal
     def ask(self, ask: Ask) -> None:
         """A task wants a slot."""
-        self.places = asked(self.places, ask.place, ask.limit)
-        self.notice = ask.notice
+        self.book.ask(ask)
         self._heard()
 
     @workflow.signal
     def lease(self, lease: Lease) -> None:
         """A run wants slots for its tasks."""
-        self.places = leased(self.places, lease)
-        self.notice = lease.notice
+        self.book.lease(lease)
         self._heard()
 
     @workflow.signal
     def give_back(self, ticket: str) -> None:
         """A task gives its slot, or its place in the queue, back."""
-        self.places = given_back(self.places, {ticket})
+        self.book.give_back([ticket])
         self._heard()
 
     @workflow.signal
     def take_back(self, back: Return) -> None:
         """A run gives slots, or places in the queue, back."""
-        self.places = given_back(self.places, {f"{back.pool}#{number}" for number in back.numbers})
+        self.book.give_back(back.tickets)
         self._heard()
 
     @workflow.query
     def slots(self) -> SlotTable:
         """Which runs hold a slot, and which wait."""
-        return self.places
+        return self.book.table
 
     @workflow.run
     def run(self, slots: Slots) -> None:
@@ -172,55 +101,28 @@ class SlotKeeper:
     def _serve(self) -> bool:
         """One round: hand out what is free, then wait for news. False if there is nothing to keep."""
         self.changed = False
-        self.places, lucky = granted(self.places)
+        lucky = self.book.grant()
         if lucky:
-            self._look_within(self.notice)
-        news = [*self._granted(lucky), *self._warned()]
+            self._look_within(self.book.notice)
+        news = self.book.answers(lucky)
         if news:
             self._drop(unreachable(news))
         if is_long(self.messages):
-            workflow.continue_as_new(Slots(self.places, self.notice, tuple(sorted(self.told))))
+            workflow.continue_as_new(self.book.slots)
         if self.changed:
             return True
         try:
             workflow.wait_condition(lambda: self.changed, timeout=self._patience())
         except TimeoutError:
-            if self.places.is_idle:
+            if self.book.is_idle:
                 return False
             self._look_after()
         return True
 
-    def _granted(self, lucky: tuple[SlotClaim, ...]) -> list[Answer]:
-        """What those hear that have a slot now: a task its own, a run all of its tasks' together."""
-        answers = [answer(place, None) for place in lucky if not place.pool]
-        for pool in dict.fromkeys(place.pool for place in lucky if place.pool):
-            mine = [place for place in lucky if place.pool == pool]
-            self.told.discard(pool)
-            answers.append(self._to_pool(mine[0], [int(each.ticket.rpartition("#")[2]) for each in mine]))
-        return answers
-
-    def _warned(self) -> list[Answer]:
-        """What runs hear that hold slots, and hand them from task to task, when another run has begun to wait."""
-        if not self.places.waiting:
-            return []
-        pools = {
-            place.pool: place for place in self.places.held if place.pool and place.pool not in self.told
-        }
-        return [self._to_pool(place, []) for place in pools.values() if self._others_wait(place)]
-
-    def _to_pool(self, place: SlotClaim, numbers: list[int]) -> Answer:
-        others = self._others_wait(place)
-        if others:
-            self.told.add(place.pool)
-        return Answer(place, ANSWERS, (place.pool, Answers(tuple(numbers), others)))
-
-    def _others_wait(self, place: SlotClaim) -> bool:
-        return any(each.run_id != place.run_id for each in self.places.waiting)
-
     def _patience(self) -> float:
-        if self.places.waiting:
+        if self.book.waiting:
             return max(0.0, self.look_at - workflow.time())
-        return _LINGER if self.places.is_idle else _HOUSEKEEPING
+        return _LINGER if self.book.is_idle else _HOUSEKEEPING
 
     def _look_within(self, pause: float) -> None:
         # A moment, not a pause: runs that ask meanwhile must not put it off.
@@ -229,21 +131,13 @@ class SlotKeeper:
 
     def _look_after(self) -> None:
         """Find holders that are gone; where all are there, look again later than the last time."""
-        self.pause = min(2 * self.pause, max(_LONGEST_PAUSE, self.notice))
+        self.pause = min(2 * self.pause, max(_LONGEST_PAUSE, self.book.notice))
         self.look_at = workflow.time() + self.pause
-        tasks = [answer(place, None) for place in self.places.held if not place.pool]
-        pools = {place.pool: place for place in self.places.held if place.pool}
-        self._drop(unreachable([*tasks, *(self._to_pool(place, []) for place in pools.values())]))
+        self._drop(unreachable(self.book.reminders()))
 
     def _drop(self, gone: list[SlotClaim]) -> None:
         if gone:
-            pools = {place.pool for place in gone if place.pool}
-            tickets = {place.ticket for place in gone}
-            for each in (*self.places.held, *self.places.waiting):
-                if each.pool in pools:
-                    tickets.add(each.ticket)
-            self.places = given_back(self.places, tickets)
-            self.told -= pools
+            self.book.drop(gone)
             self.changed = True
 
 
@@ -436,9 +330,10 @@ class SlotPool(Hand):
         holds = tuple(sorted((*self._used, *self._idle)))
         lease = Lease(self._run, want, back, holds, self.limit, self.notice)
         self._told_limit = self.limit
-        first = Slots(leased(SlotTable(), lease), self.notice)
+        first = SlotBook(Slots(notice=self.notice))
+        first.lease(lease)
         self._sending = True
-        ask(self._keeper, SlotKeeper.run, SlotKeeper.lease, lease, first, self._task_queue)
+        ask(self._keeper, SlotKeeper.run, SlotKeeper.lease, lease, first.slots, self._task_queue)
         self._sending = False
         self._remind_at = workflow.time() + self._reminder
 
@@ -486,9 +381,10 @@ def slot(
     At most `limit` blocks of the same key are entered at a time, in all workflows of the target together; the others
     wait, first come first served. A block that waits longer than `timeout` gets `TimeoutError`; one that is cancelled
     gives its place back. A run that ends any other way than through its own code (terminated, timed out) loses its
-    slot: within `notice` once another run waits for it, later where holders have been looked after for a while.
+    slot: at once on the embedded engine, which keeps the slots itself; on a server within `notice` once another run waits
+    for it, later where holders have been looked after for a while.
 
-    The slots are kept by a small workflow of their own, on the task queue of the first run that asks or on
+    On a server the slots are kept by a small workflow of their own, on the task queue of the first run that asks or on
     `task_queue`; any worker there serves it.
     """
     keeper_id("slots", key)  # raises for what is no key
@@ -539,7 +435,9 @@ def _alone(
     question = Ask(SlotClaim(ticket, info.workflow_id, info.run_id), limit, notice)
 
     def ask_for_it() -> None:
-        ask(keeper, SlotKeeper.run, SlotKeeper.ask, question, first_slots(question), task_queue)
+        first = SlotBook()
+        first.ask(question)
+        ask(keeper, SlotKeeper.run, SlotKeeper.ask, question, first.slots, task_queue)
 
     try:
         ask_for_it()

@@ -3,31 +3,33 @@
 There is one keeper for each key in use. A turn is a moment in the future, given out at once: the run that gets one
 waits for it with a timer of its own. A run asks for all its tasks together, and has one timer for all (`TurnPool`). So the
 keeper has no timers but the one that ends it when its turns are all in the past and no run asks.
-
-`Turns` and `next_turn`, how the next turn is found, are pure and must not know workflows, signals, clocks. Times are
-whole microseconds since the epoch. Invariants: turns are given in the order of asking and never go back; no span of
-the period holds more turns than the limit; a ticket that asks again gets the turn that it has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-
 from hourglass import workflow
+from hourglass._contract.limits import (
+    MICROSECONDS,
+    Answers,
+    GivenTurn,
+    Loan,
+    Rate,
+    SlotClaim,
+    Throttle,
+    TurnAsk,
+    TurnBook,
+    Turns,
+    Used,
+    next_turn,
+)
 from hourglass._engine.options import Duration, seconds
 from hourglass._engine.versions import VersioningBehavior
 from hourglass.errors import Cancelled, UsageError
 from hourglass.limits._keepers import (
-    ANSWERS,
     FIRST_REMINDER,
     LAST_REMINDER,
-    Answer,
-    Answers,
     Hand,
     Replies,
-    SlotClaim,
-    answer,
     ask,
     hand_of_run,
     in_one_hand,
@@ -39,122 +41,10 @@ from hourglass.limits._keepers import (
     wait_for_answer,
 )
 
-# --- turns, as data -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Rate:
-    """At most `limit` in any span of `period` microseconds; `smooth` spreads them evenly."""
-
-    limit: int
-    period: int
-    smooth: bool = False
-
-    @property
-    def kept(self) -> int:
-        """How many of the last turns have a bearing on the next."""
-        return 1 if self.smooth else self.limit
-
-    def all_at(self, moment: int) -> tuple[int, ...]:
-        """The most that can have been used up to a moment."""
-        return (moment,) * self.kept
-
-
-@dataclass(frozen=True)
-class GivenTurn:
-    """A moment, and the ticket that has it."""
-
-    ticket: str
-    at: int
-
-
-@dataclass(frozen=True)
-class Turns:
-    """The turns that still matter, in order."""
-
-    given: tuple[GivenTurn, ...] = ()
-
-
-def next_turn(
-    turns: Turns, ticket: str, rate: Rate, now: int, latest: int | None
-) -> tuple[Turns, int | None]:
-    """The moment of the next turn; None, and nothing is given out, where it would be after `latest`."""
-    for turn in turns.given:
-        if turn.ticket == ticket:
-            return turns, turn.at
-    at = max(now, _earliest(turns.given, rate))
-    if latest is not None and at > latest:
-        return turns, None
-    return replace(turns, given=(*turns.given, GivenTurn(ticket, at))[-rate.kept :]), at
-
-
-def _earliest(given: tuple[GivenTurn, ...], rate: Rate) -> int:
-    if not given:
-        return 0
-    if rate.smooth:
-        return given[-1].at - (-rate.period // rate.limit)  # rounded up: never too soon
-    in_order = given[-1].at
-    return max(in_order, given[-rate.limit].at + rate.period) if len(given) >= rate.limit else in_order
-
-
-def is_forgettable(turns: Turns, period: int, now: int) -> bool:
-    """Whether no turn that was given has a bearing on the next one."""
-    return not turns.given or turns.given[-1].at + period <= now
-
-
 # --- the keeper -----------------------------------------------------------------------------------
 
 
 _LINGER = 60.0
-MICROSECONDS = 1_000_000
-_LATELY = 2 * MICROSECONDS
-
-
-@dataclass(frozen=True)
-class TurnAsk:
-    """A run wants turns for so many of its tasks, none after `latest` (in microseconds); 0 is a task that asks for itself."""
-
-    place: SlotClaim
-    rate: Rate
-    latest: int | None
-    count: int = 0
-    used: tuple[int, ...] = ()
-    """The turns that the run has given its tasks while it had the key on loan, as far as they still count."""
-    loan: int = 0
-    """For how long the run would have the key on loan, in microseconds."""
-
-
-@dataclass(frozen=True)
-class Loan:
-    """A run that has the key to itself until a moment: it gives its tasks turns without asking, within the rate."""
-
-    place: SlotClaim
-    rate: Rate
-    until: int
-
-
-@dataclass(frozen=True)
-class Used:
-    """A run gives the key back: the turns that it has given its tasks."""
-
-    pool: str
-    moments: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Throttle:
-    """What a run of the keeper begins with: the turns given, the questions that are open, the loan."""
-
-    turns: Turns = field(default_factory=Turns)
-    open: tuple[TurnAsk, ...] = ()
-    period: int = 0
-    loan: Loan | None = None
-
-
-def taken_into_account(turns: Turns, moments: Sequence[int], rate: Rate) -> Turns:
-    """The turns that matter, with these."""
-    given = sorted((*turns.given, *(GivenTurn("", at) for at in moments)), key=lambda each: each.at)
-    return Turns(tuple(given[-max(rate.kept, len(turns.given)) :]))
 
 
 @workflow.defn(name="hourglass.throttle", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
@@ -163,32 +53,25 @@ class TurnKeeper:
 
     @workflow.init
     def __init__(self, throttle: Throttle) -> None:
-        self.turns = throttle.turns
-        self.open = list(throttle.open)
-        self.period = throttle.period
-        self.loan = throttle.loan
-        self.held: list[TurnAsk] = []
-        self.recalled = False
-        self.users: dict[str, int] = {}
+        self.book = TurnBook(throttle)
         self.messages = 0
 
     @workflow.signal
     def ask(self, ask: TurnAsk) -> None:
         """A run wants a turn."""
-        self.open.append(ask)
+        self.book.open.append(ask)
         self.messages += 1
 
     @workflow.signal
     def hand_in(self, used: Used) -> None:
         """A run gives the key back that it had on loan."""
-        if self.loan is not None and self.loan.place.pool == used.pool:
-            self._end_loan(used.moments)
+        self.book.hand_in(used)
         self.messages += 1
 
     @workflow.query
     def given(self) -> Turns:
         """The turns that still matter."""
-        return self.turns
+        return self.book.turns
 
     @workflow.run
     def run(self, throttle: Throttle) -> None:
@@ -202,78 +85,24 @@ class TurnKeeper:
                 workflow.logger.warning("a keeper of turns does not cancel: others wait for it")
 
     def _serve(self) -> bool:
-        questions, self.open = self.open, []
-        answers = [self._answer(each) for each in questions if self._may_have(each)]
-        if self.held and self.loan is not None and not self.recalled:
-            self.recalled = True
-            answers.append(Answer(self.loan.place, ANSWERS, (self.loan.place.pool, Answers(others=True))))
+        answers = self.book.serve(microseconds())
         if answers:
-            gone = unreachable(answers)
-            if self.recalled and self.loan is not None and self.loan.place in gone:
-                # It has closed. How many turns it has used is not known, but none is after now.
-                self._end_loan(self.loan.rate.all_at(microseconds()))
+            self.book.drop(unreachable(answers), microseconds())
         if is_long(self.messages):
-            workflow.continue_as_new(Throttle(self.turns, (*self.held, *self.open), self.period, self.loan))
+            workflow.continue_as_new(self.book.throttle)
         try:
-            workflow.wait_condition(lambda: self.open, timeout=self._patience())
+            workflow.wait_condition(lambda: self.book.open, timeout=self._patience())
         except TimeoutError:
-            if self.loan is not None and self.loan.until <= microseconds():
-                self._end_loan(self.loan.rate.all_at(self.loan.until))
+            if self.book.let_loan_end(microseconds()):
                 return True
-            return not is_forgettable(self.turns, self.period, microseconds())
+            return not self.book.is_forgettable(microseconds())
         return True
 
     def _patience(self) -> float:
-        if self.loan is not None:
-            return max(0.001, (self.loan.until - microseconds()) / MICROSECONDS)
-        return max(_LINGER, self.period / MICROSECONDS)
-
-    def _may_have(self, ask: TurnAsk) -> bool:
-        """Whether the run can be answered now; False while another has the key on loan: it is held until that has given
-        it back, or its time is over.
-        """
-        now = microseconds()
-        self.users[ask.place.run_id] = now
-        loan = self.loan
-        if loan is None:
-            return True
-        if ask.place.pool == loan.place.pool:
-            self._end_loan(ask.used)
-            return True
-        if loan.until <= now:
-            self._end_loan(loan.rate.all_at(loan.until))
-            return True
-        self.held.append(ask)
-        return False
-
-    def _end_loan(self, used: tuple[int, ...]) -> None:
-        assert self.loan is not None
-        self.turns = taken_into_account(self.turns, used, self.loan.rate)
-        self.loan, self.recalled = None, False
-        self.open, self.held = [*self.held, *self.open], []
-
-    def _lend(self, ask: TurnAsk) -> int:
-        """Until when the run may have the key to itself; 0 if another has wanted it lately."""
-        now = microseconds()
-        self.users = {run: at for run, at in self.users.items() if at > now - _LATELY}
-        if not ask.loan or self.loan is not None or self.held or self.users.keys() != {ask.place.run_id}:
-            return 0
-        self.loan = Loan(ask.place, ask.rate, now + ask.loan)
-        return self.loan.until
-
-    def _answer(self, ask: TurnAsk) -> Answer:
-        ticket = ask.place.ticket
-        if not ask.count:
-            return answer(ask.place, self._turn_for(ask, ticket))
-        moments = [self._turn_for(ask, f"{ticket}#{number}") for number in range(ask.count)]
-        until = self._lend(ask)
-        given = tuple(turn.at for turn in self.turns.given) if until else ()
-        return Answer(ask.place, ANSWERS, (ticket, Answers(tuple(moments), until=until, given=given)))
-
-    def _turn_for(self, ask: TurnAsk, ticket: str) -> int | None:
-        self.period = max(self.period, ask.rate.period)
-        self.turns, at = next_turn(self.turns, ticket, ask.rate, microseconds(), ask.latest)
-        return at
+        loan = self.book.loan
+        if loan is not None:
+            return max(0.001, (loan.until - microseconds()) / MICROSECONDS)
+        return max(_LINGER, self.book.period / MICROSECONDS)
 
 
 def microseconds() -> int:
@@ -470,8 +299,8 @@ def throttle(
     turn would come later than `timeout`, `TimeoutError` is raised at once and no turn is used up. A call that is
     cancelled while it waits has used up its turn.
 
-    The turns are given out by a small workflow of their own, on the task queue of the first who asks or on `task_queue`;
-    any worker there serves it.
+    The embedded engine gives out the turns itself. On a server a small workflow does, on the task queue of the first who asks
+    or on `task_queue`; any worker there serves it.
     """
     keeper = keeper_id("throttle", key)
     rate = _checked(limit, per, smooth)

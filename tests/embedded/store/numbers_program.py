@@ -1,6 +1,6 @@
 """A process to be killed: appends numbered changes to a few runs and prints each number once it is durable.
 
-    python -m tests.embedded.store.numbers_program FILE FIRST_NUMBER
+    python -m tests.embedded.store.numbers_program FILE FIRST_NUMBER [PAGES_BETWEEN_CHECKPOINTS]
 
 The number of a change is the name of its signal, so that the file tells which ones it has.
 """
@@ -21,9 +21,9 @@ RUNS = 7
 AT_A_TIME = 5
 
 
-async def write(path: str, first: int) -> None:
+async def write(path: str, first: int, checkpoint_pages: int = 200) -> None:
     """For ever: a few changes at a time, and a line for each that is durable."""
-    store = SqliteStore.open(path, checkpoint_pages=200)
+    store = SqliteStore.open(path, checkpoint_pages=checkpoint_pages)
     stories = [Story(f"{first}-{place}") for place in range(RUNS)]
     for story in stories:
         number = store.append(story.start())
@@ -40,4 +40,4 @@ async def write(path: str, first: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(write(sys.argv[1], int(sys.argv[2])))
+    asyncio.run(write(sys.argv[1], *map(int, sys.argv[2:])))

@@ -15,11 +15,13 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from hourglass._contract import limits as li
 from hourglass._contract import service as s
 from hourglass._contract.ids import new_id
 from hourglass._contract.service import Effect, Request, ResetWorkflow, Started
 from hourglass._embedded.clients.activity_requests import ACTIVITY_HANDLERS
 from hourglass._embedded.clients.answering import (
+    LONG_POLL,
     MOST_LISTED,
     Handlers,
     PendingAnswer,
@@ -57,6 +59,7 @@ from hourglass._engine.events import QueryReceived
 from hourglass._history import events as h
 from hourglass._history.codec import event_json, read_event
 from hourglass._history.events import WorkflowExecutionUpdateAccepted
+from hourglass.converter import Payload
 from hourglass.errors import HistoryError, HourglassError, ServiceError, StorageError
 
 A = TypeVar("A")
@@ -162,6 +165,7 @@ def _child_ended(initiated: int, last: Run, run: Run, now_ns: int) -> Transition
 
 
 PAGE = 1000
+DEBOUNCE = "hourglass.debounce"
 _OPEN = frozenset({s.WorkflowStatus.RUNNING})
 _ALL = frozenset(s.WorkflowStatus)
 _REJECTED = {
@@ -172,7 +176,9 @@ _REJECTED = {
 
 
 async def start(engine: Engine, request: s.StartWorkflow) -> PendingAnswer[s.Started]:
-    """Start a workflow."""
+    """Start a workflow; a call that is debounced starts one later."""
+    if request.workflow_type == DEBOUNCE and (kept := engine.keepers.debounce(request)) is not None:
+        return PendingAnswer(kept, engine.runs.newest)
     started, record = _start(engine, request)
     return PendingAnswer(started, engine.runs.number_of(record))
 
@@ -222,6 +228,8 @@ async def signal(engine: Engine, request: s.SignalWorkflow) -> PendingAnswer[s.N
 
 async def query(engine: Engine, request: s.QueryWorkflow) -> PendingAnswer[s.QueryAnswer]:
     """Ask a question."""
+    if li.is_keeper(request.workflow_id) and (told := _told_by_engine(engine, request)) is not None:
+        return PendingAnswer(s.QueryAnswer((told,)), engine.runs.newest)
     record = find(engine, request.workflow_id, request.run_id)
     if record.run.status in _REJECTED[request.reject_condition]:
         return PendingAnswer(s.QueryAnswer(rejected=record.run.status), engine.runs.number_of(record))
@@ -247,6 +255,8 @@ async def cancel(engine: Engine, request: s.CancelWorkflow) -> PendingAnswer[s.N
     """Ask a workflow to cancel. One that has closed does not mind."""
     if _was_carried_out(engine, request):
         return _done_before(engine)
+    if li.is_keeper(request.workflow_id) and engine.keepers.drop_burst(request.workflow_id):
+        return _done_before(engine)
     record = find(engine, request.workflow_id, request.run_id, request.first_execution_run_id)
     if record.run.is_open:
         _change(
@@ -261,6 +271,8 @@ async def cancel(engine: Engine, request: s.CancelWorkflow) -> PendingAnswer[s.N
 async def terminate(engine: Engine, request: s.TerminateWorkflow) -> PendingAnswer[s.Nothing]:
     """End a workflow now."""
     if _was_carried_out(engine, request):
+        return _done_before(engine)
+    if li.is_keeper(request.workflow_id) and engine.keepers.forget(request.workflow_id):
         return _done_before(engine)
     record = find(engine, request.workflow_id, request.run_id, request.first_execution_run_id)
     check_open(record)
@@ -414,7 +426,41 @@ def _history_page(
     return s.HistoryPage(page, str(end).encode() if more else b"")
 
 
+# --- limits that the engine keeps -----------------------------------------------------------------------------
+
+
+def _told_by_engine(engine: Engine, request: s.QueryWorkflow) -> Payload | None:
+    """What the engine says in the place of a keeper, while no workflow is one."""
+    record = engine.current(request.workflow_id)
+    if request.run_id or (record is not None and record.run.is_open):
+        return None
+    return engine.keepers.told(request.workflow_id, request.query_name)
+
+
+async def list_limits(engine: Engine, request: li.ListLimits) -> PendingAnswer[li.KeptLimits]:
+    """The limits that the engine keeps."""
+    return PendingAnswer(li.KeptLimits(tuple(engine.keepers.view(request.id))), engine.runs.newest)
+
+
+async def await_burst(engine: Engine, request: li.AwaitBurst) -> PendingAnswer[li.BurstState]:
+    """Wait until debounced calls were run, or dropped."""
+    keepers, loop = engine.keepers, asyncio.get_running_loop()
+    limit = LONG_POLL if request.rpc_timeout is None else min(request.rpc_timeout, LONG_POLL)
+    until = loop.time() + limit
+    while keepers.is_waiting(request.workflow_id, request.id) and not engine.is_over:
+        left = until - loop.time()
+        if left <= 0:
+            return PendingAnswer(li.BurstState(pending=True), 0)
+        await keepers.fired.wait(left)
+    record = engine.current(request.workflow_id)
+    return PendingAnswer(
+        li.BurstState(run_id="" if record is None else record.run.run_id), engine.runs.newest
+    )
+
+
 HANDLERS: Handlers = {
+    li.ListLimits: list_limits,
+    li.AwaitBurst: await_burst,
     s.StartWorkflow: start,
     s.SignalWorkflow: signal,
     s.QueryWorkflow: query,

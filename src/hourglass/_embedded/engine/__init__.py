@@ -8,6 +8,7 @@ starting      starting a workflow: the policies for ids that are taken or were u
 deployments   versions of workers, and which worker may take what
 dispatch      tasks, queries, attempts and updates between runs and handles
 progress      what activities publish, for those who follow their runs
+keepers       limits of `hourglass.limits`: slots, turns and bursts, without a workflow that keeps them
 schedules     looks at each schedule when its time has come
 upkeep        runs that nothing uses now: opening, waking, retention
 engine        all of it, put together

@@ -3,7 +3,8 @@
 Must not know: activations (see `workers`), requests (see `clients`). It is put together from parts, each with
 its own invariants: `runs` (runs and how they change), `dispatch` (which handle takes which task, attempt and update),
 `task_queues` (what waits to be taken), `upkeep` (runs that nothing uses now), `schedules` (what starts runs again and
-again), `progress` (what activities publish), `deployments` (versions of workers). Everything runs on one asyncio loop and
+again), `keepers` (limits), `progress` (what activities publish), `deployments` (versions of
+workers). Everything runs on one asyncio loop and
 nothing waits but `durable`: the engine is ahead of its store, and a handle or a request that lets something out of the
 engine waits for the number of the change that it rests on. Several connections may use one engine.
 """
@@ -20,6 +21,7 @@ from hourglass._contract.service import QueueStats
 from hourglass._embedded.clock import Clock, RealClock
 from hourglass._embedded.engine.deployments import Deployments
 from hourglass._embedded.engine.dispatch import ActivityDispatch, TaskDispatch, UpdateDispatch
+from hourglass._embedded.engine.keepers import NOTE, Keepers
 from hourglass._embedded.engine.progress import ProgressMemory
 from hourglass._embedded.engine.run import AttemptToken, LoadedRun
 from hourglass._embedded.engine.runs import RunTable
@@ -77,6 +79,8 @@ class Engine:
         self.progress = ProgressMemory()
         self.schedules = Schedules(self.runs, self.doubt)
         self.runs.awaiting = self.schedules
+        self.keepers = Keepers(self.runs)
+        self.runs.keeping = self.keepers
         store.on_refusal(self._refused)
         self.is_durable = self.runs.is_durable
         self.when_durable = store.when_durable
@@ -102,7 +106,12 @@ class Engine:
         self.is_recovered = True
         await self._upkeep.open(self.runs, durable=self.durable, die=self.die, sample=self._sample)
         if not self.is_over:
-            self.schedules.begin()
+            self.begin()
+
+    def begin(self) -> None:
+        """Let schedules and limits act from now on when their time has come."""
+        self.schedules.begin()
+        self.keepers.begin()
 
     def claim(self, tokens: Iterable[bytes]) -> None:
         """A worker that outlived the owner before still has these attempts."""
@@ -179,6 +188,9 @@ class Engine:
             if record is not None:
                 self.tasks.refuse_queries(record, refusal.error)
         for schedule_id in refusal.schedule_ids:
+            if schedule_id.startswith(NOTE):
+                self.keepers.read_again(schedule_id)
+                continue
             self.schedules.read_again(schedule_id)
             logger.error("schedule %r stays as it was: %s", schedule_id, refusal.error)
 
@@ -201,6 +213,7 @@ class Engine:
         return QueueStats(backlog, (now - since) / 1e9, *queues.rates(queue, activities))
 
     def _sample(self) -> None:
+        self.keepers.sweep()
         self.figures = EngineFigures(
             open_runs=self.store.open_runs(),
             queues={
@@ -225,6 +238,7 @@ class Engine:
     def _stop(self, error: HourglassError) -> None:
         self._upkeep.close()
         self.schedules.stop()
+        self.keepers.stop()
         self.runs.stop()
         for record in self.runs.records():
             self.tasks.refuse_queries(record, error)

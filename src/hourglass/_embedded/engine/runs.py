@@ -32,12 +32,12 @@ from hourglass._embedded.engine.run import (
     NoListener,
 )
 from hourglass._embedded.engine.task_queues import TaskQueues
-from hourglass._embedded.engine.transactions import EffectsOnOthers, Part, Transaction, joined
+from hourglass._embedded.engine.transactions import EffectsOnOthers, LimitKeeping, Part, Transaction, joined
 from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import deadline
 from hourglass._embedded.rules.limits import Limits, Overgrown
-from hourglass._embedded.rules.run import RUNNING, OpenActivity, Run, TellSchedule, Transition
+from hourglass._embedded.rules.run import RUNNING, GiveUpClaims, OpenActivity, Run, TellSchedule, Transition
 from hourglass._embedded.rules.transitions import needs_recovery, recover
 from hourglass._embedded.store.search_attributes import SearchAttributes
 from hourglass._embedded.store.store import AT_ONCE, Change, Refusal, ScheduleChange, Store, Stored
@@ -151,12 +151,15 @@ class RunTable:
         self.in_hand: set[str] = set()
         self.new_run_id: Callable[[], str] = queues.policy.new_run_id
         self.awaiting: EndListener = NoListener()
+        self.keeping: LimitKeeping
+        self.claims: dict[str, set[str]] = {}
+        """The ids of the limits that each run has something of, by run id; `keeping` keeps it."""
         self._idle = idle
         self._alarms = Alarms(clock, self._elapse)
         self._transaction = Transaction(EffectsOnOthers(self, namespace).carry_out, self._settle)
         self._records: dict[str, LoadedRun] = {}
         self._current: dict[str, str] = {}
-        self._schedules: dict[str, ScheduleChange] = {}
+        self._schedules: dict[tuple[type[ScheduleChange], str], ScheduleChange] = {}
         self._patience = store.patience
         self._kept_back: dict[str, LoadedRun] = {}
         self._kept_long: list[LoadedRun] = []
@@ -189,6 +192,7 @@ class RunTable:
             self._alarms.silence(record)
             self._alarms.set(record, 0, now)
         self.awaiting.realign()
+        self.keeping.realign()
 
     def _set_back(self, record: LoadedRun, now: int) -> None:
         if record.run.is_open and transitions.began_later(record.run, now):
@@ -299,7 +303,7 @@ class RunTable:
     def keep_schedule(self, change: ScheduleChange) -> None:
         """Store a schedule, together with what else happens in the `transaction`."""
         with self.transaction():
-            self._schedules[change.schedule_id] = change
+            self._schedules[type(change), change.schedule_id] = change
 
     def change(
         self,
@@ -620,6 +624,8 @@ class RunTable:
         run, asks = step.run, step.asks
         if run.status is not RUNNING and self.awaiting.awaits(run.started.workflow_id):
             asks = (*asks, TellSchedule())
+        if self.claims and run.status is not RUNNING and run.run_id in self.claims:
+            asks = (*asks, GiveUpClaims())
         changed = run is not record.run or bool(request_ids)
         earliest = self._take_in(record, step, ids, request_ids, now)
         if step.follower is None and not asks and not self._transaction.is_open:

@@ -23,7 +23,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import NamedTuple, Protocol, assert_never
+from typing import Any, NamedTuple, Protocol, assert_never
 
 import msgspec
 
@@ -34,6 +34,7 @@ from hourglass._embedded.rules.children import may_reuse
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import (
     Ask,
+    GiveUpClaims,
     LeaveChild,
     OpenChild,
     Run,
@@ -121,6 +122,30 @@ _TAKEN = o.StartChildFailedCause.WORKFLOW_ALREADY_EXISTS
 _NOT_FOUND = o.ExternalFailedCause.EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND
 
 
+class LimitKeeping(Protocol):
+    """What runs know of the limits that the engine keeps (see `keepers`)."""
+
+    def keeps(self, id: str) -> bool:
+        """Whether the engine keeps this limit now."""
+        ...
+
+    def read(self, signal: h.SignalExternalWorkflowExecutionInitiated) -> Any:
+        """What a run says to a keeper; None where the engine cannot read it."""
+        ...
+
+    def hear(self, sender: LoadedRun, id: str, message: Any) -> None:
+        """A run says something to a keeper."""
+        ...
+
+    def run_closed(self, run_id: str) -> None:
+        """A run that has something of a limit has closed."""
+        ...
+
+    def realign(self) -> None:
+        """Time has jumped."""
+        ...
+
+
 class Runs(Protocol):
     """What is needed of `runs.RunTable`."""
 
@@ -128,6 +153,7 @@ class Runs(Protocol):
     limits: Limits
     new_run_id: Callable[[], str]
     awaiting: EndListener
+    keeping: LimitKeeping
 
     has_version: Callable[[VersioningOverride, str], bool]
 
@@ -170,6 +196,8 @@ class EffectsOnOthers:
                 self._tell_parent(record)
             case TellSchedule():
                 self._runs.awaiting.ended(record)
+            case GiveUpClaims():
+                self._runs.keeping.run_closed(record.run.run_id)
             case _:
                 assert_never(ask)
 
@@ -200,6 +228,8 @@ class EffectsOnOthers:
         except StorageError as error:
             logger.error("the latest run of workflow %r cannot be read: %s", asked.workflow_id, error)
             return _TAKEN
+        if self._runs.keeping.keeps(asked.workflow_id):
+            return _TAKEN  # the engine keeps this limit, and a second keeper would give out the same again
         if existing is None:
             return None
         if not existing.run.is_open:
@@ -243,16 +273,26 @@ class EffectsOnOthers:
         if not sender.run.is_open:
             return
         target = self._target(sender, ask)
+        if isinstance(target, LoadedRun) and not (target.run.is_open and _may_reach(sender, target, ask)):
+            target = _NOT_FOUND
+        message = self._runs.keeping.read(ask.spec) if target is _NOT_FOUND else None
         cause: o.ExternalFailedCause | None = None
-        if not isinstance(target, LoadedRun):
-            cause = target
-        elif not target.run.is_open or not _may_reach(sender, target, ask):
-            cause = _NOT_FOUND
-        elif target.has_signals(self._runs.limits.signals):
-            cause = o.ExternalFailedCause.SIGNAL_COUNT_LIMIT_EXCEEDED
-        elif self._runs.change(target, lambda run, now: children.signalled_by(run, sender.run, ask, now)):
-            cause = _NOT_FOUND  # it had outgrown its limits, and was ended instead
+        if message is None:
+            cause = self._deliver(sender, ask, target)
         self._runs.change(sender, lambda run, now: children.signal_sent(run, ask, cause, now))
+        if message is not None:
+            self._runs.keeping.hear(sender, ask.spec.workflow_id, message)
+
+    def _deliver(
+        self, sender: LoadedRun, ask: SendSignal, target: LoadedRun | o.ExternalFailedCause
+    ) -> o.ExternalFailedCause | None:
+        """Give a signal to another run; why it cannot be, if so."""
+        if not isinstance(target, LoadedRun):
+            return target
+        if target.has_signals(self._runs.limits.signals):
+            return o.ExternalFailedCause.SIGNAL_COUNT_LIMIT_EXCEEDED
+        ended = self._runs.change(target, lambda run, now: children.signalled_by(run, sender.run, ask, now))
+        return _NOT_FOUND if ended else None  # it had outgrown its limits, and was ended instead
 
     def _cancel(self, sender: LoadedRun, ask: SendCancel) -> None:
         if not sender.run.is_open:

@@ -30,7 +30,7 @@ from hourglass._embedded.rules.versioning import inherited, inherited_override
 from hourglass._engine import commands as c
 from hourglass._engine.options import LONGEST_TASK_TIMEOUT
 from hourglass._engine.retries import complete_retry
-from hourglass._engine.specs import IdReusePolicy, ParentClosePolicy, StartSpec
+from hourglass._engine.specs import IdReusePolicy, ParentClosePolicy, Payloads, StartSpec
 from hourglass._history import events as h
 from hourglass._history import events as o
 
@@ -287,6 +287,17 @@ def signalled_by(run: Run, sender: Run, ask: SendSignal, now_ns: int) -> Transit
             headers=ask.spec.headers,
             external_workflow_id=sender.started.workflow_id,
             external_run_id=sender.run_id,
+        )
+    )
+    return draft.step()
+
+
+def signalled_by_keeper(run: Run, keeper: str, signal: str, arguments: Payloads, now_ns: int) -> Transition:
+    """The engine, which keeps a limit in the place of the workflow `keeper`, sends a signal."""
+    draft = Draft(run, now_ns)
+    draft.happen(
+        h.WorkflowExecutionSignaled(
+            signal_name=signal, arguments=arguments, identity=ENGINE, external_workflow_id=keeper
         )
     )
     return draft.step()

@@ -80,7 +80,11 @@ class TellSchedule(msgspec.Struct, frozen=True):
     """The run has closed, and a schedule waits for the end of its workflow."""
 
 
-Ask: TypeAlias = StartChild | SendSignal | SendCancel | LeaveChild | TellParent | TellSchedule
+class GiveUpClaims(msgspec.Struct, frozen=True):
+    """The run has closed, and has something of limits that the engine keeps."""
+
+
+Ask: TypeAlias = StartChild | SendSignal | SendCancel | LeaveChild | TellParent | TellSchedule | GiveUpClaims
 
 
 # --- the run ------------------------------------------------------------------------------------------------

@@ -93,7 +93,11 @@ class OpenEngine:
     ) -> OpenEngine:
         """Open the file to work on all of it: what was in flight is taken up. Raises `StorageError`."""
         store = await _open_store(opener, path, namespace)
-        engine = Engine(store=store, namespace=namespace, retention=retention)
+        try:
+            engine = Engine(store=store, namespace=namespace, retention=retention)
+        except BaseException:
+            store.close()
+            raise
         try:
             await engine.open_existing(took_over=took_over, living=living)
         except BaseException:

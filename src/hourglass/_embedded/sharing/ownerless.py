@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from hourglass._contract import service as s
 from hourglass._contract.activities import ActivityOutcome, WaitForActivity
+from hourglass._contract.limits import AwaitBurst, BurstState
 from hourglass._contract.progress import ProgressRead, ReadProgress
 from hourglass._embedded.clock import Bell
 from hourglass._embedded.engine.engine import Engine
@@ -185,6 +186,8 @@ def _must_wait(request: s.Request[Any], answer: Any) -> bool:
         case s.GetHistory(wait_new=True), s.HistoryPage(events=(), next_page_token=token):
             return token != b""
         case ReadProgress(wait_new=True), ProgressRead(items=()):
+            return True
+        case AwaitBurst(), BurstState(pending=True):
             return True
         case _:
             return False

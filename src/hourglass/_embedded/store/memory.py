@@ -81,7 +81,9 @@ class MemoryStore:
         return self._number
 
     def _keep_schedule(self, change: ScheduleChange) -> None:
-        if isinstance(change, NoteChange):
+        if isinstance(change, NoteChange) and not change.data:
+            self._notes.pop(change.schedule_id, None)
+        elif isinstance(change, NoteChange):
             self._notes[change.schedule_id] = change.data
         elif change.record is None:
             self._schedules.pop(change.schedule_id, None)
@@ -184,6 +186,10 @@ class MemoryStore:
     def note(self, name: str) -> bytes:
         """What the engine keeps for itself under a name."""
         return self._notes.get(name, b"")
+
+    def notes(self, prefix: str) -> list[tuple[str, bytes]]:
+        """All that the engine keeps for itself under names that begin so."""
+        return [(name, data) for name, data in self._notes.items() if name.startswith(prefix)]
 
     def forget_closed(self, before_ns: int, limit: int) -> int:
         """Drop runs that closed before this time."""

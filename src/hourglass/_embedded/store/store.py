@@ -63,7 +63,7 @@ class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoteChange(ScheduleChange, frozen=True, kw_only=True):
-    """What the engine keeps for itself under a name, whole; it travels as schedules do."""
+    """What the engine keeps for itself under a name, whole, or (without data) no longer; it travels as schedules do."""
 
     data: bytes
 
@@ -317,6 +317,10 @@ class Store(Protocol):
 
     def note(self, name: str) -> bytes:
         """What the engine keeps for itself under a name; empty if there is nothing."""
+        ...
+
+    def notes(self, prefix: str) -> Sequence[tuple[str, bytes]]:
+        """All that the engine keeps for itself under names that begin so."""
         ...
 
     def forget(self, run_id: str) -> int:

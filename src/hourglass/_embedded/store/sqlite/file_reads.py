@@ -117,6 +117,11 @@ class FileReads:
         with self._reading(), storage_errors(self.path):
             return records.read_note(self._reads.connection, name)
 
+    def notes(self, prefix: str) -> Sequence[tuple[str, bytes]]:
+        """All that the engine keeps for itself under names that begin so."""
+        with self._reading(), storage_errors(self.path):
+            return records.read_notes(self._reads.connection, prefix)
+
     def schedules(self) -> Sequence[ScheduleEntry]:
         """All schedules, in short."""
         with self._reading(), storage_errors(self.path):

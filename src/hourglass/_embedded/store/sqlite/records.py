@@ -386,7 +386,9 @@ def row(change: ScheduleChange) -> Row:
 def write(connection: sqlite3.Connection, rows: Iterable[Row]) -> None:
     """Put and delete rows, within the caller's transaction."""
     for each in rows:
-        if each.is_note:
+        if each.is_note and not each.data:
+            connection.execute("DELETE FROM meta WHERE name = ?", (each.schedule_id,))
+        elif each.is_note:
             connection.execute(_PUT_NOTE, (each.schedule_id, each.data))
         elif each.data:
             connection.execute(_PUT, each[:4])
@@ -405,6 +407,13 @@ def read_note(connection: sqlite3.Connection, name: str) -> bytes:
     """What the engine keeps for itself under a name; empty if there is nothing."""
     found = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchall()
     return bytes(found[0][0]) if found else b""
+
+
+def read_notes(connection: sqlite3.Connection, prefix: str) -> list[tuple[str, bytes]]:
+    """All that the engine keeps for itself under names that begin so."""
+    text = "SELECT name, value FROM meta WHERE name >= ? AND name < ?"
+    found = connection.execute(text, (prefix, prefix + "\U0010ffff")).fetchall()
+    return [(name, bytes(value)) for name, value in found]
 
 
 def read_entries(connection: sqlite3.Connection) -> list[ScheduleEntry]:
