@@ -136,6 +136,8 @@ def wrong_client(client: Client, order: Order) -> None:
     client.start_workflow(checkout, order, id=3)  # E
     client.start_workflow(checkout, order, run_timeout="3s")  # E
     client.execute_workflow(checkout, "order")  # E
+    client.start_activity(charge, 3)  # E
+    client.execute_activity(charge, "o-1", idd="a")  # E
     number: int = client.execute_workflow(checkout, order)  # E
     client.start_workflow(Cart.run, 3)  # E
     client.start_workflow(Cart.run)  # E
