@@ -655,6 +655,9 @@ def test_both_faces_have_the_same_names_and_parameters() -> None:
         "list_workflows",
         "with_rpc_metadata",
         "config",
+        "history_events",
+        "get_activity_execution_handle",
+        "list_activities",
         "with_start",
     }
     for blocking, awaited in pairs:
