@@ -24,6 +24,8 @@ A path is public if and only if none of its segments begins with an underscore:
     limits        how many at a time, how often, how many calls are one run: slot, throttle, debounce, once
     progress      what a run publishes while it works, and how clients follow it
     interceptors  code of yours between callers and what they call; headers
+    nexus         operations that workflows of other namespaces call, served as plain functions
+    plugins       one object that sets up clients, workers and replayers
     metrics       counters, gauges and histograms, as text for Prometheus
     contrib       bridges to other libraries: OpenTelemetry, SQLAlchemy, Pydantic AI, OpenAI's agents
     replay        History, Replayer
@@ -36,6 +38,7 @@ and `hourglass.backup(file, dest)` copies an embedded engine's file while it is 
 The private packages:
 
     _forks        what happens at a fork, and in which order
+    _loops        event loops in threads of their own, for coroutines of the author's
     _engine       pure: events in, commands out. No clock, loop, file or network
     _supervision  processes, supervisors and restarts on asyncio; knows nothing of workflows
     _check        determinism, checked before the run: reads syntax trees, imports nothing of the others
@@ -53,9 +56,9 @@ The private packages:
 
 Imports only go down these ranks (tests/architecture holds us to it):
 
-    {errors, _forks} < {converter, metrics} < {_engine, _supervision, _check} < activity
+    {errors, _forks, _loops} < {converter, metrics} < {_engine, _supervision, _check} < {activity, nexus}
     < {workflow, _contract, _history} < _bridge < {_temporal, _embedded} < _runtime < {client, envconfig}
-    < {interceptors, progress} < limits < _built_in < {worker, replay} < {testing, contrib} < aio < _story < _ui < _cli
+    < {interceptors, progress} < limits < _built_in < {worker, replay} < {testing, contrib, plugins} < aio < _story < _ui < _cli
 
 Five minutes: this page, then `_engine/evaluator.py` (how events become commands), `_embedded/__init__.py` and its
 `engine/engine.py` (the default engine), `_runtime/subsystem.py` (what keeps it running) and `_temporal/core.py` (the door to
@@ -110,7 +113,17 @@ _HOMES = {
     "backup": "hourglass._embedded.store.sqlite.database",
 }
 _MAIN = frozenset(("activity", "client", "converter", "errors", "replay", "testing", "worker", "workflow"))
-_MODULES = _MAIN | {"aio", "contrib", "envconfig", "interceptors", "limits", "metrics", "progress"}
+_MODULES = _MAIN | {
+    "aio",
+    "contrib",
+    "envconfig",
+    "interceptors",
+    "limits",
+    "metrics",
+    "nexus",
+    "plugins",
+    "progress",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 class ForkStage(Enum):
     """Who acts at a fork, in the order in which they act afterwards (before it: the other way round), and why there."""
 
-    STORE_MUTEXES = "before the fork: waits until no thread is in a store's library. After it first, for others may open files"
+    STORE_MUTEXES = "before the fork: waits until no thread is inside a store's library. After it first: others may open files"
     STORE_CONNECTIONS = (
         "leaks every inherited connection, before anything below lets go of its owner, which would close it"
     )

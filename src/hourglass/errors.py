@@ -374,6 +374,25 @@ class ActivityError(FailureError):
         return one_line(f"activity {self.activity_type}" if self.activity_type else "", self, self.message)
 
 
+class NexusOperationError(FailureError):
+    """An operation of a Nexus service failed; `cause` says why."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        endpoint: str = "",
+        service: str = "",
+        operation: str = "",
+        operation_token: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.endpoint = endpoint
+        self.service = service
+        self.operation = operation
+        self.operation_token = operation_token
+
+
 class ChildWorkflowError(FailureError):
     """A child workflow failed; `cause` says why, `str` names both in one line."""
 

@@ -14,24 +14,52 @@ import asyncio
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from types import ModuleType, TracebackType
 from typing import Any, Literal
 
+import msgspec
+
 from hourglass._built_in import BUILT_IN
-from hourglass._contract.handle import HandleConfig
+from hourglass._contract.handle import HandleConfig, NexusServices
 from hourglass._contract.service import WorkerProcess
+from hourglass._contract.tuning import (
+    ActivitySlotInfo,
+    CustomSlotSupplier,
+    FixedSizeSlotSupplier,
+    LocalActivitySlotInfo,
+    NexusSlotInfo,
+    PollerBehavior,
+    PollerBehaviorAutoscaling,
+    PollerBehaviorSimpleMaximum,
+    ResourceBasedSlotConfig,
+    ResourceBasedSlotSupplier,
+    ResourceBasedTunerConfig,
+    SlotInfo,
+    SlotMarkUsedContext,
+    SlotPermit,
+    SlotReleaseContext,
+    SlotReserveContext,
+    SlotSupplier,
+    WorkerTuner,
+    WorkflowSlotInfo,
+    most_slots,
+    poller_behavior,
+)
 from hourglass._engine.definition import check_exceptions
-from hourglass._engine.options import Duration, optional_seconds, seconds
+from hourglass._engine.options import Duration, optional_seconds, seconds, whole_number
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
 from hourglass._forks import ForkStage, at_fork, leak
 from hourglass._runtime import hung
 from hourglass._runtime.application import Application
 from hourglass._runtime.cache import FEWEST_CACHED, most_cached
+from hourglass._runtime.daemon_executor import DaemonExecutor
 from hourglass._runtime.evaluation import Verify
 from hourglass._runtime.plan import (
     Plan,
+    Versioning,
     WorkerDeploymentConfig,
     checked_executor,
     checked_verify,
@@ -49,18 +77,42 @@ from hourglass.activity._definition import ActivitySource, worker_started, worke
 from hourglass.client import AsyncClient, Client
 from hourglass.client._interception import Interceptor, activity_chain, workflow_interceptors
 from hourglass.client._interception import checked as checked_interceptors
+from hourglass.client._plugins import Plugin, WorkerConfig, all_plugins, configured
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry, default_registry
+from hourglass.nexus import Service
 from hourglass.workflow._definitions import WorkflowSource
+from hourglass.workflow._facts import PatchActivationInput
 
 __all__ = [
+    "ActivitySlotInfo",
+    "CustomSlotSupplier",
+    "FixedSizeSlotSupplier",
+    "LocalActivitySlotInfo",
+    "NexusSlotInfo",
+    "PatchActivationInput",
+    "PollerBehavior",
+    "PollerBehaviorAutoscaling",
+    "PollerBehaviorSimpleMaximum",
+    "ResourceBasedSlotConfig",
+    "ResourceBasedSlotSupplier",
+    "ResourceBasedTunerConfig",
+    "SlotInfo",
+    "SlotMarkUsedContext",
+    "SlotPermit",
+    "SlotReleaseContext",
+    "SlotReserveContext",
+    "SlotSupplier",
     "VersioningBehavior",
     "Worker",
+    "WorkerConfig",
     "WorkerDeploymentConfig",
     "WorkerDeploymentVersion",
     "WorkerProcess",
     "WorkerStatistics",
     "WorkerTree",
+    "WorkerTuner",
+    "WorkflowSlotInfo",
 ]
 
 logger = logging.getLogger("hourglass.worker")
@@ -95,12 +147,23 @@ class Worker(WorkerFacts):
         max_concurrent_workflow_tasks: int = 100,
         max_concurrent_activities: int = 100,
         max_concurrent_local_activities: int = 100,
+        tuner: WorkerTuner | None = None,
         workflow_pollers: int = 5,
         activity_pollers: int = 5,
+        workflow_task_poller_behavior: PollerBehavior | None = None,
+        activity_task_poller_behavior: PollerBehavior | None = None,
+        nonsticky_to_sticky_poll_ratio: float = 0.2,
         sticky_timeout: Duration = 5.0,
         graceful_shutdown_timeout: Duration = 10.0,
         max_activities_per_second: float | None = None,
+        max_task_queue_activities_per_second: float | None = None,
+        no_remote_activities: bool = False,
+        max_eager_activity_reservations_per_workflow_task: int = 3,
+        disable_eager_activity_execution: bool = False,
         failure_exceptions: Sequence[type[BaseException]] = (),
+        nexus_services: Sequence[Service] = (),
+        max_concurrent_nexus_tasks: int = 100,
+        patch_activation_callback: Callable[[PatchActivationInput], bool] | None = None,
         verify: Verify | None = None,
         watch: Action | Literal["off"] | None = None,
         max_process_activities: int = 0,
@@ -117,73 +180,25 @@ class Worker(WorkerFacts):
         identity: str | None = None,
         build_id: str | None = None,
         deployment_config: WorkerDeploymentConfig | None = None,
+        plugins: Sequence[Plugin] = (),
     ) -> None:
         if not isinstance(client, (Client, AsyncClient)):
             raise UsageError(f"a worker needs a Client or an AsyncClient, not {type(client).__name__}")
+        every = all_plugins(client._session.plugins, plugins)
+        said = self._config = configured(WorkerConfig, "configure_worker", every, locals())
         self._client = client
         self._link = client._session.link
-        versioning = checked_versioning(deployment_config, build_id)
-        resolver = Resolver(
-            workflows=workflows,
-            activities=activities,
-            modules=modules,
-            needs_behavior=versioning.needs_behavior,
-            built_in=BUILT_IN,
-        )
-        cached = FEWEST_CACHED if max_cached_workflows is None else max_cached_workflows
-        busy = most_cached() if max_cached_workflows is None else cached
-        config = HandleConfig(
-            task_queue=task_queue,
-            identity=identity or "",
-            build_id=versioning.build_id,
-            version=versioning.version,
-            default_behavior=versioning.default,
-            workflows=resolver.has_workflows,
-            activities=resolver.has_activities,
-            workflow_types=resolver.workflow_types,
-            activity_types=resolver.activity_types,
-            max_cached_workflows=cached,
-            max_busy_workflows=busy,
-            max_concurrent_workflow_tasks=max_concurrent_workflow_tasks,
-            max_concurrent_activities=max_concurrent_activities,
-            max_concurrent_local_activities=max_concurrent_local_activities,
-            workflow_pollers=workflow_pollers,
-            activity_pollers=activity_pollers,
-            sticky_timeout=seconds(sticky_timeout, "sticky_timeout"),
-            max_activities_per_second=max_activities_per_second,
-            graceful_shutdown=seconds(graceful_shutdown_timeout, "graceful_shutdown_timeout"),
-            heartbeat_throttle=seconds(max_heartbeat_throttle_interval, "max_heartbeat_throttle_interval"),
-            default_heartbeat_throttle=seconds(
-                default_heartbeat_throttle_interval, "default_heartbeat_throttle_interval"
-            ),
-        )
-        chain = (*client._session.interceptors, *checked_interceptors(interceptors))
-        self._plan = Plan(
-            config=config,
-            resolver=resolver,
-            converter=client.converter,
-            codec=client.codec,
-            failure_exceptions=check_exceptions(failure_exceptions),
-            verify=(verified := checked_verify(verify)),
-            watch=checked_watch(watch, verified),
-            lanes=lanes,
-            max_live_workflows=busy if max_live_workflows is None else max_live_workflows,
-            deadlock_timeout=optional_seconds(deadlock_timeout, "deadlock_timeout") or None,
-            max_processes=max_process_activities,
-            activity_executor=checked_executor(activity_executor),
-            payload_limit=payload_limit,
-            resources=Resources(resources),
-            activity_inbound=activity_chain(chain),
-            workflow_interceptors=workflow_interceptors(chain),
-            metrics=default_registry if metrics is None else metrics,
-        )
-        self._status = (
-            None if status_address is None else StatusServer(status_address, self._report, self._plan.metrics)
-        )
-        self._key = (self._link, versioning.version)  # of its Application
+        self._plan = _plan(said, [partial(each.run_worker, self) for each in every])
+        address = said["status_address"]
+        self._status = None if address is None else StatusServer(address, self._report, self._plan.metrics)
+        self._key = (self._link, self._plan.config.version)  # of its Application
         self._services = {}
         self._life = WorkerLife()
         self._ending = threading.RLock()  # one shutdown at a time
+
+    def config(self) -> WorkerConfig:
+        """What it was made with, after its plugins had their way: `Worker(**worker.config())` is another of its kind."""
+        return {**self._config, "plugins": ()}
 
     @property
     def client(self) -> Client | AsyncClient:
@@ -394,6 +409,127 @@ class Worker(WorkerFacts):
         self._services.clear()
         self._plan.resources.close()
         self._life.stopped()
+
+
+# --- from settings to a plan ------------------------------------------------------------------------------------------
+
+
+def _plan(said: WorkerConfig, around: Sequence[Callable[[], object]]) -> Plan:
+    """What the worker is asked to be; `around` are the blocks of its plugins."""
+    client = said["client"]
+    versioning = checked_versioning(said["deployment_config"], said["build_id"])
+    resolver = Resolver(
+        workflows=said["workflows"],
+        activities=said["activities"],
+        modules=said["modules"],
+        needs_behavior=versioning.needs_behavior,
+        built_in=BUILT_IN,
+    )
+    chain = (*client._session.interceptors, *checked_interceptors(said["interceptors"]))
+    config, live = _handle_config(said, resolver, versioning), said["max_live_workflows"]
+    verify = checked_verify(said["verify"])
+    return Plan(
+        config=msgspec.structs.replace(config, nexus=_nexus(said)),
+        resolver=resolver,
+        converter=client.converter,
+        codec=client.codec,
+        failure_exceptions=check_exceptions(said["failure_exceptions"]),
+        patch_activation=said["patch_activation_callback"],
+        verify=verify,
+        watch=checked_watch(said["watch"], verify),
+        lanes=said["lanes"],
+        max_live_workflows=config.max_busy_workflows if live is None else live,
+        deadlock_timeout=optional_seconds(said["deadlock_timeout"], "deadlock_timeout") or None,
+        max_processes=said["max_process_activities"],
+        activity_executor=checked_executor(said["activity_executor"]),
+        payload_limit=said["payload_limit"],
+        resources=Resources(said["resources"], around),
+        activity_inbound=activity_chain(chain),
+        workflow_interceptors=workflow_interceptors(chain),
+        metrics=default_registry if said["metrics"] is None else said["metrics"],
+    )
+
+
+def _handle_config(said: WorkerConfig, resolver: Resolver, versioning: Versioning) -> HandleConfig:
+    """What the engine is told of the worker."""
+    polls = poller_behavior(
+        said["workflow_task_poller_behavior"], said["workflow_pollers"], "workflow_task_poller_behavior"
+    )
+    activity_polls = poller_behavior(
+        said["activity_task_poller_behavior"], said["activity_pollers"], "activity_task_poller_behavior"
+    )
+    kept = said["max_cached_workflows"]
+    return HandleConfig(
+        task_queue=said["task_queue"],
+        identity=said["identity"] or "",
+        build_id=versioning.build_id,
+        version=versioning.version,
+        default_behavior=versioning.default,
+        workflows=resolver.has_workflows,
+        activities=resolver.has_activities,
+        remote_activities=not said["no_remote_activities"],
+        workflow_types=resolver.workflow_types,
+        activity_types=resolver.activity_types,
+        max_cached_workflows=FEWEST_CACHED if kept is None else kept,
+        max_busy_workflows=most_cached() if kept is None else kept,
+        **_slots(said),
+        workflow_pollers=polls.maximum,
+        activity_pollers=activity_polls.maximum,
+        workflow_scaling=polls if isinstance(polls, PollerBehaviorAutoscaling) else None,
+        activity_scaling=activity_polls if isinstance(activity_polls, PollerBehaviorAutoscaling) else None,
+        nonsticky_poll_ratio=said["nonsticky_to_sticky_poll_ratio"],
+        sticky_timeout=seconds(said["sticky_timeout"], "sticky_timeout"),
+        max_activities_per_second=said["max_activities_per_second"],
+        max_task_queue_activities_per_second=said["max_task_queue_activities_per_second"],
+        max_eager_activities=0
+        if said["disable_eager_activity_execution"]
+        else said["max_eager_activity_reservations_per_workflow_task"],
+        graceful_shutdown=seconds(said["graceful_shutdown_timeout"], "graceful_shutdown_timeout"),
+        heartbeat_throttle=seconds(
+            said["max_heartbeat_throttle_interval"], "max_heartbeat_throttle_interval"
+        ),
+        default_heartbeat_throttle=seconds(
+            said["default_heartbeat_throttle_interval"], "default_heartbeat_throttle_interval"
+        ),
+    )
+
+
+def _nexus(said: WorkerConfig) -> NexusServices | None:
+    """The Nexus services, where there are any."""
+    given = said["nexus_services"]
+    if not given:
+        return None
+    services: dict[str, Service] = {}
+    for each in given:
+        if not isinstance(each, Service):
+            raise UsageError(f"nexus_services are objects of nexus.Service, not {type(each).__name__}")
+        if services.setdefault(each.name, each) is not each:
+            raise UsageError(f"two Nexus services are called {each.name!r}")
+    client, slots = (
+        said["client"],
+        whole_number(said["max_concurrent_nexus_tasks"], "max_concurrent_nexus_tasks", 1, 2**31 - 1),
+    )
+    blocking = client if isinstance(client, Client) else Client(client._session)
+    threads = DaemonExecutor("hourglass-nexus", slots)
+    return NexusServices(services, threads, client.converter, client.codec, lambda: blocking, slots)
+
+
+_COUNTS = ("max_concurrent_workflow_tasks", "max_concurrent_activities", "max_concurrent_local_activities")
+
+
+def _slots(said: WorkerConfig) -> dict[str, Any]:
+    """How many tasks at once: numbers, or a tuner, of which engines that know none get its largest numbers."""
+    settings: Mapping[str, Any] = said
+    tuner = said["tuner"]
+    if tuner is None:
+        return {name: settings[name] for name in _COUNTS}
+    if not isinstance(tuner, WorkerTuner):
+        raise UsageError(f"tuner must be a WorkerTuner, not {type(tuner).__name__}")
+    if both := [name for name in _COUNTS if settings[name] != 100]:
+        raise UsageError(f"a tuner says how many slots there are: leave {both[0]} out, or the tuner")
+    suppliers = (tuner.workflow_supplier, tuner.activity_supplier, tuner.local_activity_supplier)
+    counts: dict[str, Any] = dict(zip(_COUNTS, map(most_slots, suppliers), strict=True))
+    return {**counts, "tuner": None if tuner.is_fixed else tuner}
 
 
 _OPTIONS = frozenset(inspect.signature(Worker.__init__).parameters) - {"self"}

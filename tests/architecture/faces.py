@@ -49,6 +49,8 @@ NAMES = {
     "acall": "call",
     "arun": "run",
     "aperform": "perform",
+    "aperform_steps": "perform_steps",
+    "arun_steps": "run_steps",
     "async_client_chain": "client_chain",
     "intercept_async_client": "intercept_client",
 }

@@ -10,10 +10,10 @@ import pytest
 from . import source
 
 RANKS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "_forks"}),
+    frozenset({"errors", "_forks", "_loops"}),
     frozenset({"converter", "metrics"}),
     frozenset({"_engine", "_supervision", "_check"}),
-    frozenset({"activity"}),
+    frozenset({"activity", "nexus"}),
     frozenset({"workflow", "_contract", "_history"}),
     frozenset({"_bridge"}),
     frozenset({"_temporal", "_embedded"}),
@@ -23,7 +23,7 @@ RANKS: tuple[frozenset[str], ...] = (
     frozenset({"limits"}),
     frozenset({"_built_in"}),
     frozenset({"worker", "replay"}),
-    frozenset({"testing", "contrib"}),
+    frozenset({"testing", "contrib", "plugins"}),
     frozenset({"aio"}),
     frozenset({"_story"}),
     frozenset({"_ui"}),
@@ -49,6 +49,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "hourglass.activity._current",
         "hourglass.client",
     ): "the type of activity.client(), for type checkers only",
+    ("hourglass.nexus", "hourglass.client"): "the type of nexus.client(), for type checkers only",
     (
         "hourglass.client._async_handles",
         "hourglass.replay",
@@ -57,6 +58,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "hourglass.client._faces",
         "hourglass._story.watching",
     ): "a handle draws itself in notebooks, if it is asked to",
+    (
+        "hourglass.client._plugins",
+        "hourglass.worker",
+    ): "the worker that a plugin is told, for type checkers only",
     ("hourglass.client._async", "hourglass.replay"): "the type of what is imported, for type checkers only",
     (
         "hourglass.client._blocking",

@@ -117,7 +117,7 @@ def test_no_worker(either: Stage) -> None:
     found, page = either.why(
         "alone-1", "no_worker or wrong_queue"
     )  # on a shared server others serve other queues
-    assert "nobody polls its task queue 'why-alone'" in page
+    assert "no worker polls its task queue 'why-alone'" in page
     assert found["do"][0]["command"].startswith("hourglass worker FILE --task-queue why-alone --target ")
     either.client.get_workflow_handle("alone-1").terminate()
 

@@ -654,6 +654,7 @@ def test_both_faces_have_the_same_names_and_parameters() -> None:
         "list_schedules",
         "list_workflows",
         "with_rpc_metadata",
+        "config",
         "with_start",
     }
     for blocking, awaited in pairs:

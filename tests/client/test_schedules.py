@@ -125,7 +125,7 @@ def connection() -> Shelf:
 @pytest.mark.parametrize(
     ("schedule", "error", "why"),
     [
-        (daily(spec=ScheduleSpec()), UsageError, "names no time"),
+        (daily(spec=ScheduleSpec(jitter=5)), UsageError, "names no time"),
         (daily(spec=ScheduleSpec(skip=[ScheduleCalendarSpec()])), UsageError, "names no time"),
         (daily(spec=ScheduleSpec(cron_expressions=["every day"])), UsageError, "'every day' makes no sense"),
         (daily(spec=ScheduleSpec(cron_expressions="0 9 * * *")), UsageError, "brackets"),

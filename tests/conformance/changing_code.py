@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hourglass import workflow
+from hourglass.worker import PatchActivationInput
 
 from .scenario import scenario
 from .world import World, counts
@@ -133,3 +134,31 @@ def a_patch_in_a_loop(world: World) -> None:
 def a_patch_in_a_loop_without_a_cache(world: World) -> None:
     """The same where each turn is replayed."""
     assert world.run(loops) == [True] * 4
+
+
+# --- a worker that decides --------------------------------------------------------------------------------------------
+
+ASKED: list[tuple[str, str]] = []
+
+
+def _every_other(asked: PatchActivationInput) -> bool:
+    """Another answer each time that it is asked: a run must hold to the first."""
+    ASKED.append((asked.workflow_info.workflow_type, asked.patch_id))
+    return len(ASKED) % 2 == 0
+
+
+@workflow.defn
+def meets_two_patches() -> list[bool]:
+    """Each patch twice, with a wait in between; a deprecated one is not asked for."""
+    before = [workflow.patched("first"), workflow.patched("second")]
+    workflow.sleep(0.01)
+    workflow.deprecate_patch("third")
+    return [*before, workflow.patched("first"), workflow.patched("second")]
+
+
+@scenario(patch_activation_callback=_every_other, max_cached_workflows=0)
+def a_worker_that_decides_on_patches(world: World) -> None:
+    """What the callback says counts for the run, for ever: also when it is executed again, from its journal or its history."""
+    ASKED.clear()
+    assert world.run(meets_two_patches) == [False, True, False, True]
+    assert ASKED == [("meets_two_patches", "first"), ("meets_two_patches", "second")]

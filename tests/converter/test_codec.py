@@ -11,12 +11,14 @@ from hourglass._engine.events import Activation, ActivityFailed, RunStarted, Tim
 from hourglass.converter import (
     ApplicationFailure,
     Failure,
+    HeaderCodecBehavior,
     Payload,
     default_converter,
     map_failures,
     map_payloads,
     seal,
     unseal,
+    with_headers,
 )
 from hourglass.errors import DecodeError, EncodeError, PayloadError
 
@@ -113,9 +115,11 @@ def test_nothing_readable_is_left_but_what_must_be() -> None:
 def test_headers_if_asked() -> None:
     """Headers pass the codec where that is wanted."""
     codec = Reverse()
-    sealed = seal(COMMANDS.commands[1], codec, default_converter, headers=True)
+    whole = with_headers(codec, HeaderCodecBehavior.CODEC)
+    assert whole is not None
+    sealed = seal(COMMANDS.commands[1], whole, default_converter)
     assert sealed.headers["trace"].encoding == "binary/reversed"  # type: ignore[attr-defined]
-    assert unseal(sealed, codec, default_converter, headers=True) == COMMANDS.commands[1]
+    assert unseal(sealed, whole, default_converter) == COMMANDS.commands[1]
 
 
 def test_without_payloads_nothing_happens() -> None:

@@ -212,8 +212,8 @@ class DumbStore:
         return notes[-1].data if notes else b""
 
     def notes(self, prefix: str) -> Sequence[tuple[str, bytes]]:
-        names = {each.schedule_id: None for each in self._entries() if isinstance(each, NoteChange)}
-        return [(name, self.note(name)) for name in names if name.startswith(prefix)]
+        last = {each.schedule_id: each.data for each in self._entries() if isinstance(each, NoteChange)}
+        return [(name, data) for name, data in last.items() if name.startswith(prefix) and data]
 
     # --- what it has none of ----------------------------------------------------------------------------------------
 

@@ -146,6 +146,9 @@ class ScriptedStore:
     def note(self, name: str) -> bytes:
         return self._readable().note(name)
 
+    def notes(self, prefix: str) -> Sequence[tuple[str, bytes]]:
+        return self._readable().notes(prefix)
+
     def forget(self, run_id: str) -> int:
         return self._readable().forget(run_id)
 

@@ -20,7 +20,7 @@ from hourglass._embedded.rules import tasks, transitions
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import Run, Transition
 from hourglass._embedded.rules.schedules import ScheduleRecord
-from hourglass._embedded.store.store import AT_ONCE, Change, ScheduleChange, Store
+from hourglass._embedded.store.store import AT_ONCE, Change, NoteChange, ScheduleChange, Store
 from hourglass._engine import commands as c
 from hourglass._engine.specs import RetryRule
 from hourglass._history import events as h
@@ -405,6 +405,28 @@ async def schedules_are_kept_with_their_runs(place: Place) -> None:
     store.close()
 
 
+async def notes_are_kept_by_name(place: Place) -> None:
+    """What an engine keeps for itself is found by its name and by how that begins; the last one counts, one without data is
+    gone, and a schedule of the same name is another thing.
+    """
+    store = place.open()
+    for name, data in (("a/1", b"old"), ("a/2", b"two"), ("b/1", b"other"), ("a/1", b"new")):
+        store.append(NoteChange(schedule_id=name, data=data))
+    also = (schedule_change("a/2", NOW), NoteChange(schedule_id="a/3\n1", data=b"three"))
+    await store.durable(store.append(NoteChange(schedule_id="c", data=b"c", also=also)))
+    for each in (store, None):
+        found = each or place.open()
+        assert sorted(found.notes("a/")) == [("a/1", b"new"), ("a/2", b"two"), ("a/3\n1", b"three")]
+        assert (found.note("a/2"), found.note("d")) == (b"two", b"")
+        assert [entry.schedule_id for entry in found.schedules()] == ["a/2"]
+        if each is not None:
+            store.close()
+    await found.durable(found.append(NoteChange(schedule_id="a/1", data=b"")))
+    assert [name for name, _ in sorted(found.notes("a/"))] == ["a/2", "a/3\n1"]
+    assert found.note("a/1") == b""
+    found.close()
+
+
 def schedule_change(name: str, wake_ns: int, also: tuple[Change, ...] = (), **record: Any) -> ScheduleChange:
     """A step of a schedule."""
     action = made(StartWorkflow, workflow_id=name, workflow_type="W", task_queue="q", request_id="")
@@ -433,4 +455,5 @@ CHECKS: tuple[Check, ...] = (
     closing_writes_what_is_queued,
     waiters_may_go_away,
     schedules_are_kept_with_their_runs,
+    notes_are_kept_by_name,
 )

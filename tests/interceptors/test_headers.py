@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,7 +10,6 @@ from hourglass import activity, workflow
 from hourglass.client import AsyncClient, Client
 from hourglass.errors import UpdateFailedError
 from hourglass.replay import Replayer
-from hourglass.testing import DevServer
 from hourglass.worker import Worker
 
 from .carrying import Carrying, caller
@@ -102,18 +100,6 @@ def late_handler() -> str:
 
 
 EVERYTHING = [Kin, Order, goes_round, late_handler]
-
-
-@pytest.fixture(params=["memory", "file", pytest.param("server", marks=pytest.mark.server)])
-def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Each engine."""
-    if request.param == "server":
-        server: DevServer = request.getfixturevalue("quick_server")
-        yield server.target
-    elif request.param == "memory":
-        yield "local:"
-    else:
-        yield f"local:{tmp_path_factory.mktemp('i') / 'runs.db'}"
 
 
 EXPECTED = {

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hourglass._contract.service import GetHistory, HistoryPage, QueryAnswer, QueryWorkflow
-from hourglass.client import _operations
+from hourglass.client import _waiting
 from hourglass.client._operations import Reference
 from hourglass.converter import default_converter
 from hourglass.errors import QueryFailedError, ServiceError, UsageError
@@ -132,7 +132,7 @@ def test_a_closed_run_that_cannot_tell_its_last_items_is_an_error() -> None:
 
 def test_an_outage_is_waited_through(monkeypatch: pytest.MonkeyPatch) -> None:
     """While nobody answers it asks again; what will not pass is raised."""
-    monkeypatch.setattr(_operations, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(_waiting, "FIRST_PAUSE", 0.0)
     away = ServiceError("away", status="UNAVAILABLE")
     script = Script(
         [away, page(TASK), away, page(END, more=False)], [away, away, batch(0, 1, "a"), batch(1, 1)]

@@ -229,6 +229,20 @@ EVENTS: tuple[tuple[ev.Event, dict[str, Any]], ...] = (
             }
         },
     ),
+    (
+        ev.NexusStarted(7, "token"),
+        {"resolve_nexus_operation_start": {"seq": 7, "operation_token": "token"}},
+    ),
+    (ev.NexusStarted(7), {"resolve_nexus_operation_start": {"seq": 7, "started_sync": True}}),
+    (
+        ev.NexusStartFailed(7, Failure("no")),
+        {"resolve_nexus_operation_start": {"seq": 7, "failed": {"message": "no"}}},
+    ),
+    (ev.NexusCompleted(7, ONE), {"resolve_nexus_operation": {"seq": 7, "result": {"completed": _ONE}}}),
+    (
+        ev.NexusFailed(7, Failure("no")),
+        {"resolve_nexus_operation": {"seq": 7, "result": {"timed_out": {"message": "no"}}}},
+    ),
     (ev.ChildStarted(7, "r"), {f"{_CHILD}_start": {"seq": 7, "succeeded": {"run_id": "r"}}}),
     (
         ev.ChildStartFailed(7, "w", "T", True),
@@ -463,6 +477,33 @@ COMMANDS: tuple[tuple[cmd.Command, dict[str, Any]], ...] = (
         cmd.SignalExternalWorkflow(seq=7, workflow_id="w", signal_name="go", is_child=True),
         {"signal_external_workflow_execution": {"seq": 7, "child_workflow_id": "w", "signal_name": "go"}},
     ),
+    (
+        cmd.ScheduleNexusOperation(
+            seq=7,
+            endpoint="e",
+            service="s",
+            operation="o",
+            argument=ONE,
+            headers={"h": "v"},
+            schedule_to_close_timeout=3.0,
+            cancellation_type=2,
+            summary=ONE,
+        ),
+        {
+            "schedule_nexus_operation": {
+                "seq": 7,
+                "endpoint": "e",
+                "service": "s",
+                "operation": "o",
+                "input": _ONE,
+                "nexus_header": {"h": "v"},
+                "schedule_to_close_timeout": {"seconds": 3},
+                "cancellation_type": 2,
+            },
+            "user_metadata": {"summary": _ONE},
+        },
+    ),
+    (cmd.CancelNexusOperation(7), {"request_cancel_nexus_operation": {"seq": 7}}),
     (cmd.CancelSignalExternal(7), {"cancel_signal_workflow": {"seq": 7}}),
     (
         cmd.RequestCancelExternal(seq=7, workflow_id="w", run_id="r", namespace="far", reason="enough"),

@@ -1,4 +1,4 @@
-"""A process of its own with a worker on a server: `python -m tests.temporal.telemetry_program TARGET QUEUE`.
+"""A process of its own with a worker on a server: `python -m tests.temporal.telemetry_program TARGET QUEUE [COLLECTOR]`.
 
 Executes one workflow, prints its metrics and waits for its end of input. Core's settings are of a process, so a test needs one.
 """
@@ -10,6 +10,8 @@ import sys
 import urllib.request
 
 from hourglass import Client, Worker, workflow
+from hourglass.errors import UsageError
+from hourglass.metrics import OpenTelemetryConfig, TelemetryConfig, set_telemetry
 
 
 @workflow.defn
@@ -17,8 +19,11 @@ def nothing() -> int:
     return 1
 
 
-def main(target: str, queue: str) -> None:
+def main(target: str, queue: str, collector: str = "") -> None:
     logging.basicConfig(level=logging.INFO)
+    if collector:
+        export = OpenTelemetryConfig(collector, http=True, metric_periodicity=0.1, headers={"who": "us"})
+        set_telemetry(TelemetryConfig(metrics=export, global_tags={"shop": "7"}, metric_prefix="shop_"))
     with (
         Client.connect(target) as client,
         Worker(
@@ -26,7 +31,10 @@ def main(target: str, queue: str) -> None:
         ) as worker,
     ):
         client.execute_workflow(nothing, id=queue, task_queue=queue)
-        print("done", flush=True)
+        try:
+            set_telemetry(TelemetryConfig())
+        except UsageError as error:  # it is too late
+            print("done" if "before the first connection" in str(error) else error, flush=True)
         for _ in sys.stdin:
             with urllib.request.urlopen(f"http://{worker.status_address}/metrics") as answer:
                 print(answer.read().decode(), end="END\n", flush=True)

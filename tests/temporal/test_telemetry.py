@@ -8,8 +8,10 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -20,16 +22,24 @@ import temporalio.api.workflowservice.v1 as ws
 import temporalio.client
 
 from hourglass._temporal import telemetry
-from hourglass.errors import TargetError
+from hourglass.errors import TargetError, UsageError
+from hourglass.metrics import (
+    LoggingConfig,
+    OpenTelemetryConfig,
+    PrometheusConfig,
+    TelemetryConfig,
+    TelemetryFilter,
+    set_telemetry,
+)
 from hourglass.testing import DevServer
 
 
 @contextmanager
 def _program(
-    server: DevServer, queue: str, stderr: IO[str] | None = None, **environ: str
+    server: DevServer, queue: str, stderr: IO[str] | None = None, *more: str, **environ: str
 ) -> Iterator[subprocess.Popen[str]]:
     made = subprocess.Popen(
-        [sys.executable, "-m", "tests.temporal.telemetry_program", server.target, queue],
+        [sys.executable, "-m", "tests.temporal.telemetry_program", server.target, queue, *more],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=stderr,
@@ -89,6 +99,79 @@ def test_the_log_of_core_and_the_heartbeats_of_a_worker(quick_server: DevServer,
     assert f"task_queue={queue}" in said
 
 
+@pytest.mark.server
+def test_a_collector_gets_cores_metrics(quick_server: DevServer) -> None:
+    """Core sends what it counts to a collector, as a program said: with its headers, tags and prefix."""
+    got: list[tuple[str, str, bytes]] = []
+    enough = threading.Event()
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            got.append((self.path, self.headers["who"], body))
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+            if b"shop_workflow_completed" in body:
+                enough.set()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    queue = f"telemetry-{uuid4().hex[:8]}"
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}/v1/metrics"
+        try:
+            with _program(quick_server, queue, None, url):
+                assert enough.wait(60)
+        finally:
+            server.shutdown()
+            thread.join()
+    path, who, body = got[-1]
+    assert (path, who) == ("/v1/metrics", "us")
+    assert b"shop" in body
+    assert queue.encode() in body
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: OpenTelemetryConfig("localhost:4317"), "url is that of a collector"),
+        (lambda: OpenTelemetryConfig("http://x", metric_periodicity=0), "above 0"),
+        (lambda: PrometheusConfig("9464"), "bind_address is host:port"),
+        (lambda: TelemetryFilter("LOUD"), "core_level is one of"),
+        (lambda: TelemetryConfig(metrics="on"), "PrometheusConfig"),
+        (lambda: set_telemetry("on"), "TelemetryConfig"),
+    ],
+)
+def test_what_makes_no_sense(make: Any, why: str) -> None:
+    """Settings that cannot work are refused when they are said."""
+    with pytest.raises(UsageError, match=why):
+        make()
+
+
+def test_what_core_is_told() -> None:
+    """What a program says counts before the environment; the environment may name a collector, too."""
+    said = TelemetryConfig(
+        metrics=PrometheusConfig("127.0.0.1:9464", unit_suffix=True),
+        logging=LoggingConfig(TelemetryFilter("WARN")),
+        global_tags={"a": "b"},
+    )
+    made: Any = telemetry.runtime_settings({"HOURGLASS_CORE_METRICS": "status"}, said)
+    assert made.telemetry.metrics.prometheus.bind_address == "127.0.0.1:9464"
+    assert made.telemetry.metrics.prometheus.unit_suffix is True
+    assert made.telemetry.metrics.buffered_with_size == 0
+    assert made.telemetry.metrics.global_tags == {"a": "b"}
+    assert "temporalio_sdk_core=WARN" in made.telemetry.logging.filter
+    named: Any = telemetry.runtime_settings({"HOURGLASS_CORE_METRICS": "otlp:http://localhost:4317"})
+    assert named.telemetry.metrics.opentelemetry.url == "http://localhost:4317"
+    assert named.telemetry.metrics.opentelemetry.http is False
+    other: Any = telemetry.runtime_settings({"HOURGLASS_CORE_METRICS": "otlp+http:http://c/v1/metrics"})
+    assert other.telemetry.metrics.opentelemetry.http is True
+
+
 async def _workers(server: DevServer, queue: str) -> set[str]:
     """The identities in the server's list of workers, as Temporal's own client sees it; waits until there is one."""
     client = await temporalio.client.Client.connect(server.target)
@@ -118,6 +201,7 @@ def test_errors_are_told_without_payloads(caplog: pytest.LogCaptureFixture) -> N
     [
         ("HOURGLASS_CORE_METRICS", "9464"),
         ("HOURGLASS_CORE_METRICS", "on"),
+        ("HOURGLASS_CORE_METRICS", "otlp:localhost"),
         ("HOURGLASS_WORKER_HEARTBEAT", "61"),
         ("HOURGLASS_WORKER_HEARTBEAT", "often"),
         ("HOURGLASS_WORKER_HEARTBEAT", "nan"),

@@ -8,6 +8,7 @@ from good_observing_uses import Calls, Everything, Inbound, Outbound
 
 from hourglass import Client, Replayer, Worker, activity, workflow
 from hourglass.contrib.opentelemetry import TracingInterceptor, completed_span, export_metrics
+from hourglass.converter import ExternalStorage
 from hourglass.interceptors import (
     ClientOutboundInterceptor,
     Interceptor,
@@ -17,6 +18,7 @@ from hourglass.interceptors import (
 )
 from hourglass.metrics import MetricMeter, Registry, prometheus_text
 from hourglass.testing import Environment
+from hourglass.worker import WorkerTuner
 
 
 def use_metrics(registry: Registry) -> None:
@@ -67,3 +69,11 @@ def use_tracing() -> None:
     TracingInterceptor("tracer")  # E
     completed_span()  # E
     export_metrics("registry")  # E
+
+
+def use_settings(client: Client) -> None:
+    Client.connect(plugins=["x"])  # E
+    Worker(client, tuner=5)  # E
+    ExternalStorage(["folder"])  # E
+    WorkerTuner.create_resource_based(target_memory_usage="much", target_cpu_usage=1)  # E
+    client.config()["no such"]  # E

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, assert_type
 
 from hourglass import AsyncClient, Client, Replayer, RetryPolicy, Worker, activity, workflow
 from hourglass.contrib.opentelemetry import RunIdGenerator, TracingInterceptor, completed_span, export_metrics
-from hourglass.converter import Payload
+from hourglass.contrib.s3 import S3Storage
+from hourglass.converter import (
+    CompositeConverter,
+    ExternalStorage,
+    FolderStorage,
+    HeaderCodecBehavior,
+    Payload,
+)
 from hourglass.interceptors import (
     ActivityInboundInterceptor,
     AsyncClientOutboundInterceptor,
@@ -33,7 +41,9 @@ from hourglass.metrics import (
     default_registry,
     prometheus_text,
 )
+from hourglass.plugins import ClientConfig, Plugin, SimplePlugin, WorkerConfig
 from hourglass.testing import Environment
+from hourglass.worker import PollerBehaviorAutoscaling, WorkerTuner
 
 
 @activity.defn
@@ -140,3 +150,42 @@ def use_all() -> None:
 
 async def use_async() -> None:
     await AsyncClient.connect(interceptors=[Everything()])
+
+
+class Setting(Plugin):
+    def configure_client(self, config: ClientConfig) -> ClientConfig:
+        config["identity"] = "me"
+        return config
+
+    def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
+        assert_type(config["lanes"], int)
+        return {**config, "lanes": 2}
+
+    @contextmanager
+    def run_worker(self, worker: Worker) -> Iterator[object]:
+        yield worker
+
+
+class Coded:
+    async def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
+        return payloads
+
+    def decode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
+        return payloads
+
+
+def use_settings(client: Client) -> None:
+    Client.connect(plugins=[Setting(), SimplePlugin("x", codec=Coded())], codec=Coded())
+    storage = ExternalStorage(
+        [FolderStorage("/tmp/x"), S3Storage("b", endpoint="https://s3")], lambda _, each: None
+    )
+    Client.connect(
+        codec=storage, header_codec_behavior=HeaderCodecBehavior.CODEC, converter=CompositeConverter()
+    )
+    worker = Worker(
+        client,
+        tuner=WorkerTuner.create_fixed(activity_slots=3),
+        activity_task_poller_behavior=PollerBehaviorAutoscaling(),
+        patch_activation_callback=lambda asked: asked.patch_id == "x",
+    )
+    Worker(**worker.config())

@@ -52,6 +52,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "delete": ("hourglass._cli.workflows", "delete"),
     "activity": ("hourglass._cli.activities", "activity"),
     "schedule": ("hourglass._cli.schedules", "schedule"),
+    "codec-server": ("hourglass._cli.codec_server", "codec_server"),
     "export": ("hourglass._cli.replay", "export"),
     "replay": ("hourglass._cli.replay", "replay"),
     "debug": ("hourglass._cli.debug", "debug"),

@@ -16,6 +16,7 @@ from hourglass._built_in import without_keepers
 from hourglass._cli import connecting, console
 from hourglass._cli.connecting import Codec, Json, Namespace, RunId, Target, WorkflowId
 from hourglass._cli.console import Column, cut, lines
+from hourglass.errors import ServiceError
 
 if TYPE_CHECKING:
     from hourglass.client import Client, WorkflowDescription, WorkflowExecution, WorkflowExecutionCount
@@ -69,14 +70,21 @@ def list_(
       hourglass list --parked
       hourglass list --watch
     """
-    query = query if all_ else without_keepers(query)
+    whole = query if all_ else without_keepers(query)
     with connecting.connected(target, namespace, codec) as client:
-        if count:
-            _tell_count(client.count_workflows(query), json)
-        elif watch:
-            _watch(client, query, limit, parked, json)
-        else:
-            _once(client, query, limit, parked, json)
+        try:
+            if count:
+                _tell_count(client.count_workflows(whole), json)
+            elif watch:
+                _watch(client, whole, limit, parked, json)
+            else:
+                _once(client, whole, limit, parked, json)
+        except ServiceError as error:
+            if error.status == "INVALID_ARGUMENT" and whole != query:
+                client.count_workflows(
+                    query
+                )  # says what is wrong with what was given, not with what we made of it
+            raise
 
 
 def _tell_count(found: WorkflowExecutionCount, json: bool) -> None:

@@ -7,6 +7,7 @@ the frames of ours. Imports only what was named by the person at the command lin
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import pkgutil
 import re
@@ -70,6 +71,19 @@ def load_object(named: str, what: str) -> object:
         raise LoadError(f"{source} has no {name!r}")
     found: object = getattr(module, name)
     return found
+
+
+def check_sources(sources: Sequence[str]) -> None:
+    """Raise `LoadError` for a file or a module that is not there; nothing is imported."""
+    for source in sources:
+        path = Path(source)
+        if source.endswith(".py") or os.sep in source:
+            if not path.exists():
+                raise LoadError(f"there is no file {source}")
+        elif not path.is_file() and all(each.isidentifier() for each in source.split(".")):
+            _put_first(Path.cwd())
+            if importlib.util.find_spec(source.partition(".")[0]) is None:
+                raise LoadError(f"there is no module {source!r}, seen from {Path.cwd()}")
 
 
 # --- importing -------------------------------------------------------------------------------------------------------

@@ -341,8 +341,10 @@ def _processors() -> int:
 
 
 def _guard(options: WorkerOptions, processes: int) -> int:
+    from hourglass._cli.loading import check_sources
     from hourglass._runtime.guardian import Guardian
 
+    check_sources(options.sources)  # here, so that it is said once, not by each process
     # The same interpreter, with the same flags and arguments: the guardian's variables in its environment make it the
     # one that works.
     command = (sys.executable, *sys.orig_argv[1:])

@@ -1,6 +1,7 @@
 """What every engine offers: handles for workers, a service for clients. Data and protocols only, no engine.
 
 handle       a worker's open connection to an engine for one task queue: polled and completed
+tuning       how many tasks a worker takes at once, and how many polls it has out
 service      what a client can ask: requests and answers, and the protocol of a connection
 activities   the same for activities that belong to no workflow
 progress     the same for what activities publish, and how a server's heartbeats carry it

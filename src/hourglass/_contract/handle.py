@@ -16,17 +16,20 @@ The contract, the same for every engine:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
+from hourglass._contract.tuning import PollerBehaviorAutoscaling
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation
 from hourglass._engine.specs import ActivitySpec, Payloads
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
-from hourglass.converter import Failure, Payload
-from hourglass.errors import HourglassError
+from hourglass.converter import Codec, Converter, Failure, Payload
+from hourglass.errors import HourglassError, UsageError
 
 if TYPE_CHECKING:
     import asyncio
@@ -105,6 +108,18 @@ class ActivityDeferred(msgspec.Struct, frozen=True, gc=False):
 ActivityResult: TypeAlias = ActivityOk | AttemptFailed | AttemptCancelled | ActivityDeferred
 
 
+@dataclass(frozen=True)
+class NexusServices:
+    """The Nexus services that a worker serves, by name, and what their operations need."""
+
+    services: Mapping[str, Any]
+    executor: Executor
+    converter: Converter
+    codec: Codec | None
+    client: Callable[[], Any]
+    slots: int = 100
+
+
 class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How a handle behaves; checked by `check` before any engine sees it."""
 
@@ -129,6 +144,21 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
     default_heartbeat_throttle: float = 5.0
     """The same where the activity has no heartbeat timeout."""
     max_activities_per_second: float | None = None
+    max_task_queue_activities_per_second: float | None = None
+    """The same for all workers of the queue together, which a server keeps."""
+    remote_activities: bool = True
+    """Whether it takes activities of the queue, too, or executes local ones alone."""
+    max_eager_activities: int = 3
+    """How many activities that a task asks for may come back with its answer, without a poll."""
+    nonsticky_poll_ratio: float = 0.2
+    """What part of the polls for workflow tasks is for runs that the worker does not know yet."""
+    workflow_scaling: PollerBehaviorAutoscaling | None = None
+    """Where set, how the number of polls for workflow tasks changes; else `workflow_pollers` is that number."""
+    activity_scaling: PollerBehaviorAutoscaling | None = None
+    nexus: Any = None
+    """`NexusServices`, where there are any."""
+    tuner: Any = None
+    """A `WorkerTuner`, where slots are more than the numbers above."""
     graceful_shutdown: float = 0.0
     version: WorkerDeploymentVersion | None = None
     default_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
@@ -155,8 +185,41 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{field} must be at least 1, not {getattr(self, field)}")
         if self.max_cached_workflows < 0:
             raise ValueError(f"max_cached_workflows must not be negative, not {self.max_cached_workflows}")
-        if not (self.workflows or self.activities):
+        if not (self.workflows or self.activities or self.nexus):
             raise ValueError("a worker needs workflows or activities, or both")
+        if not (self.workflows or self.remote_activities or self.nexus):
+            raise ValueError("a worker without workflows and without remote activities has nothing to do")
+        if not 0 < self.nonsticky_poll_ratio <= 1:
+            raise ValueError(
+                f"nonsticky_to_sticky_poll_ratio is above 0 and at most 1, not {self.nonsticky_poll_ratio}"
+            )
+        if self.max_eager_activities < 0:
+            raise ValueError(
+                "max_eager_activity_reservations_per_workflow_task must not be negative, not "
+                f"{self.max_eager_activities}"
+            )
+        for field in ("max_activities_per_second", "max_task_queue_activities_per_second"):
+            rate = getattr(self, field)
+            if rate is not None and not rate > 0:
+                raise ValueError(f"{field} must be above 0, not {rate}")
+
+    def refuse_tuning(self) -> None:
+        """For an engine that counts slots itself: raise `UsageError` for what only Core and a server can do."""
+        if self.tuner is not None:
+            raise UsageError(
+                "the embedded engine gives a worker fixed numbers of slots: resource-based and custom slot suppliers need a "
+                "Temporal server. Use WorkerTuner.create_fixed, or max_concurrent_activities"
+            )
+        if self.nexus is not None:
+            raise UsageError(
+                "the embedded engine has no Nexus, for there is no other namespace that could call: nexus_services need a "
+                "Temporal server"
+            )
+        if self.max_task_queue_activities_per_second is not None:
+            raise UsageError(
+                "max_task_queue_activities_per_second is kept by a Temporal server. On the embedded engine "
+                "hourglass.limits.throttle limits a rate for all workers, and max_activities_per_second for one"
+            )
 
 
 class Receivers(Protocol):

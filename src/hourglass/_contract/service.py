@@ -735,6 +735,34 @@ class DescribeNamespace(Request[Namespace], frozen=True, kw_only=True):
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
 
 
+class CreateNamespace(Request[Nothing], frozen=True, kw_only=True):
+    """Make a namespace, whose closed workflows are kept for so many seconds."""
+
+    effect: ClassVar[Effect] = Effect.CHANGE
+    name: str
+    retention: float
+    description: str = ""
+
+
+class SearchAttributeTypes(msgspec.Struct, frozen=True):
+    """The search attributes that users have made, with Temporal's names of their types."""
+
+    types: dict[str, str]
+
+
+class AddSearchAttributes(Request[Nothing], frozen=True, kw_only=True):
+    """Make search attributes of these types. One that is there with the same type stays."""
+
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    types: dict[str, str]
+
+
+class ListSearchAttributes(Request[SearchAttributeTypes], frozen=True, kw_only=True):
+    """Which search attributes have users made?"""
+
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+
+
 class Sighting(msgspec.Struct, frozen=True):
     """When an engine last saw a poll of an identity, by its own clock, in nanoseconds; 0 if it knows of none.
 

@@ -29,6 +29,10 @@ from hourglass._engine.events import (
     Event,
     ExternalCancelResolved,
     ExternalSignalResolved,
+    NexusCompleted,
+    NexusFailed,
+    NexusStarted,
+    NexusStartFailed,
     PatchNoticed,
     RunStarted,
     SeedChanged,
@@ -46,9 +50,9 @@ from hourglass._engine.messages import (
     is_failure,
     parked,
 )
-from hourglass._engine.operations import ActivityOperation, ChildOperation, Timer
+from hourglass._engine.operations import ActivityOperation, ChildOperation, NexusOperation, Timer, nexus_error
 from hourglass._engine.scheduler import FAILED, PENDING, RESOLVED
-from hourglass._engine.state import ACTIVITY, CANCEL, CHILD, SIGNAL, TIMER
+from hourglass._engine.state import ACTIVITY, CANCEL, CHILD, NEXUS, SIGNAL, TIMER
 from hourglass.converter import Failure
 from hourglass.errors import (
     Cancelled,
@@ -355,6 +359,35 @@ def _child_failed(live: LiveRun, event: ChildFailed | ChildCancelled) -> None:
     _child(live, event.seq, event.failure).settle(FAILED, event.failure)
 
 
+def _nexus_started(live: LiveRun, event: NexusStarted) -> None:
+    operation: NexusOperation[Any] | None = live.pending.get((NEXUS, event.seq))
+    if operation is None:
+        raise _unknown("Nexus operation", event.seq)
+    operation.token = event.token
+    operation.start.resolve()
+
+
+def _nexus(live: LiveRun, seq: int, result: Any) -> NexusOperation[Any]:
+    operation: NexusOperation[Any] | None = live.resolve((NEXUS, seq), result)
+    if operation is None:
+        raise _unknown("Nexus operation", seq)
+    return operation
+
+
+def _nexus_start_failed(live: LiveRun, event: NexusStartFailed) -> None:
+    operation = _nexus(live, event.seq, event.failure)
+    operation.start.fail(nexus_error(operation.command, live.converter.from_failure(event.failure)))
+    operation.settle(RESOLVED, None)
+
+
+def _nexus_completed(live: LiveRun, event: NexusCompleted) -> None:
+    _nexus(live, event.seq, event.result).settle(RESOLVED, event.result)
+
+
+def _nexus_failed(live: LiveRun, event: NexusFailed) -> None:
+    _nexus(live, event.seq, event.failure).settle(FAILED, event.failure)
+
+
 def _answer(live: LiveRun, key: tuple[str, int], what: str, failure: Failure | None) -> None:
     answer = live.resolve(key, failure)
     if answer is None:
@@ -411,6 +444,10 @@ APPLY: dict[type[Event], Callable[[LiveRun, Any], None]] = {
     ChildCompleted: _child_completed,
     ChildFailed: _child_failed,
     ChildCancelled: _child_failed,
+    NexusStarted: _nexus_started,
+    NexusStartFailed: _nexus_start_failed,
+    NexusCompleted: _nexus_completed,
+    NexusFailed: _nexus_failed,
     ExternalSignalResolved: _external_signal_resolved,
     ExternalCancelResolved: _external_cancel_resolved,
     SignalReceived: _signal_received,

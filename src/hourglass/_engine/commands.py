@@ -92,6 +92,26 @@ class CancelChildWorkflow(Command, frozen=True):
     reason: str = ""
 
 
+class ScheduleNexusOperation(Command, frozen=True, kw_only=True):
+    """Call an operation of a Nexus service, behind an endpoint. `headers` are texts, and travel in clear."""
+
+    seq: int
+    endpoint: str
+    service: str
+    operation: str
+    argument: Payload
+    headers: dict[str, str] = {}
+    schedule_to_close_timeout: float | None = None
+    cancellation_type: int = 0
+    summary: Payload | None = None
+
+
+class CancelNexusOperation(Command, frozen=True):
+    """Cancel a Nexus operation."""
+
+    seq: int
+
+
 class SignalExternalWorkflow(Command, frozen=True, kw_only=True):
     """Signal another workflow; `is_child` addresses a child of this run by its id."""
 
@@ -205,6 +225,8 @@ AnyCommand: TypeAlias = (
     | RequestCancelLocalActivity
     | StartChildWorkflow
     | CancelChildWorkflow
+    | ScheduleNexusOperation
+    | CancelNexusOperation
     | SignalExternalWorkflow
     | CancelSignalExternal
     | RequestCancelExternal

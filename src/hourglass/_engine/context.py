@@ -98,6 +98,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     verify: bool = False
     trace: bool = False
     interceptors: tuple[InterceptWorkflow, ...] = ()
+    patch_activation: Callable[[Any], bool] | None = None
+    """Decides whether a patch that a run meets for the first time is active; None: it is."""
     metrics: Registry | None = None
     on_activity: Callable[[Any], object] | None = None
     """Hears of each decorated activity that a run calls: where no list of them was given, it is how they are known."""

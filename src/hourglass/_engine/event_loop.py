@@ -44,6 +44,13 @@ timer_summary: ContextVar[str] = ContextVar("hourglass_timer_summary", default="
 """One line about the timers that are started here: asyncio's own functions have no parameter for it."""
 
 
+# From Python 3.14 on a thread has one current task, and not one for each loop: where a run is executed in a task of another
+# loop, as a replay is, that one steps aside.
+_set_task: Callable[[Any, Any], Any] = (
+    cast(Any, asyncio.tasks)._swap_current_task if sys.version_info >= (3, 14) else lambda loop, task: None
+)
+
+
 class TimerHandle(asyncio.TimerHandle):
     """What `call_later` gives: a timer of the run's."""
 
@@ -92,6 +99,7 @@ class EventLoop(asyncio.AbstractEventLoop):
 
     def _within(self, function: Callable[[], R]) -> R:
         before, hooks = events._get_running_loop(), sys.get_asyncgen_hooks()
+        outer = _set_task(before, None) if before is not None else None
         events._set_running_loop(self)
         sys.set_asyncgen_hooks(finalizer=self._let_go)
         try:
@@ -99,6 +107,8 @@ class EventLoop(asyncio.AbstractEventLoop):
         finally:
             sys.set_asyncgen_hooks(*hooks)
             events._set_running_loop(before)
+            if outer is not None:
+                _set_task(before, outer)
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None

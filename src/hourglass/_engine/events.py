@@ -128,6 +128,34 @@ class ChildCancelled(Event, frozen=True):
     failure: Failure
 
 
+class NexusStarted(Event, frozen=True):
+    """A Nexus operation has started; `token` is empty where its result is there at once."""
+
+    seq: int
+    token: str = ""
+
+
+class NexusStartFailed(Event, frozen=True):
+    """A Nexus operation could not be started."""
+
+    seq: int
+    failure: Failure
+
+
+class NexusCompleted(Event, frozen=True):
+    """A Nexus operation has a result."""
+
+    seq: int
+    result: Payload | None = None
+
+
+class NexusFailed(Event, frozen=True):
+    """A Nexus operation failed, was cancelled, or timed out."""
+
+    seq: int
+    failure: Failure
+
+
 class ExternalSignalResolved(Event, frozen=True):
     """A signal to another workflow was delivered, or not."""
 
@@ -209,6 +237,10 @@ AnyEvent: TypeAlias = (
     | ChildCompleted
     | ChildFailed
     | ChildCancelled
+    | NexusStarted
+    | NexusStartFailed
+    | NexusCompleted
+    | NexusFailed
     | ExternalSignalResolved
     | ExternalCancelResolved
     | SignalReceived
@@ -233,6 +265,10 @@ EVENTS: tuple[type[Event], ...] = (
     ChildCompleted,
     ChildFailed,
     ChildCancelled,
+    NexusStarted,
+    NexusStartFailed,
+    NexusCompleted,
+    NexusFailed,
     ExternalSignalResolved,
     ExternalCancelResolved,
     SignalReceived,

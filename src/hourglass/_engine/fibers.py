@@ -28,6 +28,7 @@ from hourglass.errors import (
     Cancelled,
     CancelledError,
     ChildWorkflowError,
+    NexusOperationError,
     NotInWorkflowError,
     ReadOnlyError,
     TaskCancelledError,
@@ -447,7 +448,7 @@ def was_cancelled(future: Future) -> bool:
 
 def is_cancellation(error: BaseException | None) -> bool:
     """Whether an error says that remote work, or another task, was cancelled."""
-    if isinstance(error, (ActivityError, ChildWorkflowError)):
+    if isinstance(error, (ActivityError, ChildWorkflowError, NexusOperationError)):
         error = error.__cause__
     return isinstance(error, (CancelledError, TaskCancelledError, Cancelled))
 

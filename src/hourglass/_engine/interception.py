@@ -117,6 +117,11 @@ class SleepInput(InterceptedCall):
     summary: str = ""
 
 
+@dataclass(kw_only=True)
+class InfoInput(InterceptedCall):
+    """The workflow asks who it is."""
+
+
 class WorkflowOutboundInterceptor:
     """What a workflow asks for, on its way out. Override what you want to see; call `self.next` to go on."""
 
@@ -150,6 +155,10 @@ class WorkflowOutboundInterceptor:
     def sleep(self, input: SleepInput) -> None:
         """Wait."""
         return self.next.sleep(input)
+
+    def info(self, input: InfoInput) -> Any:
+        """What `workflow.info()` gives."""
+        return self.next.info(input)
 
 
 class WorkflowInboundInterceptor:
@@ -197,7 +206,7 @@ class _LastOutbound(WorkflowOutboundInterceptor):
         return input._proceed(input)
 
     start_activity = start_local_activity = start_child_workflow = _go_on
-    signal_child_workflow = signal_external_workflow = continue_as_new = sleep = _go_on
+    signal_child_workflow = signal_external_workflow = continue_as_new = sleep = info = _go_on
 
 
 class _LastInbound(WorkflowInboundInterceptor):

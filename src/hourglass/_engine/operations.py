@@ -17,6 +17,7 @@ import msgspec
 from hourglass._engine.behaviour import Recorded
 from hourglass._engine.commands import (
     CancelChildWorkflow,
+    CancelNexusOperation,
     CancelSignalExternal,
     CancelTimer,
     Command,
@@ -25,6 +26,7 @@ from hourglass._engine.commands import (
     RequestCancelLocalActivity,
     ScheduleActivity,
     ScheduleLocalActivity,
+    ScheduleNexusOperation,
     SignalExternalWorkflow,
     StartChildWorkflow,
     StartTimer,
@@ -41,9 +43,9 @@ from hourglass._engine.interception import (
 from hourglass._engine.options import ActivitySettings, CallSettings
 from hourglass._engine.scheduler import CANCELLED, FAILED, PENDING, RESOLVED, Future
 from hourglass._engine.specs import Payloads
-from hourglass._engine.state import ACTIVITY, CANCEL, CHILD, SIGNAL, TIMER
+from hourglass._engine.state import ACTIVITY, CANCEL, CHILD, NEXUS, SIGNAL, TIMER
 from hourglass.converter import Failure, Payload
-from hourglass.errors import ActivityError, Cancelled, RetryState, TimedOutError
+from hourglass.errors import ActivityError, Cancelled, NexusOperationError, RetryState, TimedOutError
 
 R = TypeVar("R")
 
@@ -345,6 +347,45 @@ class ChildOperation(Operation[R]):
         return self.command.workflow_id
 
 
+class NexusOperation(Operation[R]):
+    """The result of an operation of another service; its start is a future of its own."""
+
+    __slots__ = ("command", "start", "token")
+
+    def __init__(self, fiber: FiberTask[Any], command: ScheduleNexusOperation, return_type: Any) -> None:
+        super().__init__(fiber, return_type)
+        self.command = command
+        self.seq = command.seq
+        self.token = ""
+        self.start = Future(self.scheduler)
+        self.run.issue(command, fiber, (NEXUS, self.seq), self)
+
+    def _cancel_command(self) -> Command:
+        return CancelNexusOperation(self.seq)
+
+    def _cancelled_before_it_began(self) -> None:
+        """Nothing to take back: the fiber that starts an operation waits for its start first."""
+
+    def build_error(self) -> BaseException:
+        """The failure as a `NexusOperationError`, with what the handler raised as its cause."""
+        return nexus_error(self.command, super().build_error(), self.token)
+
+
+def nexus_error(
+    command: ScheduleNexusOperation, error: BaseException, token: str = ""
+) -> NexusOperationError:
+    """What an operation ended with, by its names. A server wraps it in a failure that says no more than those."""
+    wrapped = NexusOperationError(
+        f"operation {command.operation!r} of the Nexus service {command.service!r} failed: {error.__cause__ or error}",
+        endpoint=command.endpoint,
+        service=command.service,
+        operation=command.operation,
+        operation_token=token,
+    )
+    wrapped.__cause__ = error.__cause__ or error
+    return wrapped
+
+
 class _Answer:
     """The pending answer to a signal or cancel request sent to another workflow."""
 
@@ -443,6 +484,18 @@ def start_child(
     run = fiber.run
     numbered = msgspec.structs.replace(command, seq=run.accumulator.number(CHILD))
     operation = kind(fiber, numbered, return_type)
+    if fiber.scope is not None:
+        fiber.scope.add(operation)
+    _wait_through_cancellation(fiber, operation.start, operation._request_cancel, reraise=True)
+    return operation
+
+
+def start_nexus(command: ScheduleNexusOperation, return_type: Any) -> NexusOperation[Any]:
+    """Call a Nexus operation and wait until it has started. `command` comes without its number."""
+    fiber = require_fiber("calling Nexus operation", command.operation)
+    run = fiber.run
+    numbered = msgspec.structs.replace(command, seq=run.accumulator.number(NEXUS))
+    operation: NexusOperation[Any] = NexusOperation(fiber, numbered, return_type)
     if fiber.scope is not None:
         fiber.scope.add(operation)
     _wait_through_cancellation(fiber, operation.start, operation._request_cancel, reraise=True)

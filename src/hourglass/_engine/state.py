@@ -32,6 +32,7 @@ Numbered: TypeAlias = tuple[str, int]
 """A kind of command and its number, counted from 1 for each kind."""
 
 ACTIVITY, TIMER, CHILD, SIGNAL, CANCEL = "activity", "timer", "child", "external_signal", "external_cancel"
+NEXUS = "nexus"
 
 
 NOTHING: dict[Any, Any] = {}
@@ -57,10 +58,17 @@ class State(msgspec.Struct):
     result: CompleteRun | FailRun | CancelRun | ContinueAsNew | None = None
     child_count: int = 0
     commands: Sequence[tuple[CommandId, Command]] = ()
+    patch_answers: dict[str, bool] | None = None
+    """What the worker's callback said of patches: it need not say the same again, and the journal does not hold it."""
 
     def forget_derived(self) -> State:
         """The same run with nothing but its journal."""
-        return State(run_id=self.run_id, task_queue=self.task_queue, journal=self.journal)
+        return State(
+            run_id=self.run_id,
+            task_queue=self.task_queue,
+            journal=self.journal,
+            patch_answers=self.patch_answers,
+        )
 
 
 class CommandAccumulator:

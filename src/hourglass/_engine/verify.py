@@ -20,7 +20,6 @@ from hourglass._engine.commands import (
 )
 from hourglass._engine.context import Site
 from hourglass._engine.evaluator import Run, begin, feed
-from hourglass._engine.state import State
 from hourglass._engine.words import asked, describe
 from hourglass.converter import Failure
 from hourglass.errors import NondeterminismError
@@ -30,7 +29,7 @@ def verify_run(run: Run) -> NondeterminismError | None:
     """Execute a run's journal again, in fresh fibers, and compare all it asks for with what it asked for the first time."""
     if run.record is None:
         return None
-    state = State(run_id=run.state.run_id, task_queue=run.state.task_queue, journal=run.state.journal)
+    state = run.state.forget_derived()
     live = begin(run.definition, state, run.settings)
     live.quiet = True
     try:

@@ -129,6 +129,14 @@ _TELL: dict[type[c.Command], Callable[[Any], _Facts]] = {
     c.ScheduleLocalActivity: _activity,
     c.StartTimer: _timer,
     c.StartChildWorkflow: _child,
+    c.ScheduleNexusOperation: lambda command: (
+        "Nexus operation",
+        {
+            "key": command.endpoint,
+            "name": f"{command.service}.{command.operation}",
+            "payloads": (command.argument,),
+        },
+    ),
     c.SignalExternalWorkflow: _signal,
     c.RequestCancelExternal: lambda command: (
         "cancel request to another workflow",

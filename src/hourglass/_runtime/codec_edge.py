@@ -57,7 +57,7 @@ class CodecHandle:
         while True:
             activation = await self._inner.poll_activation()
             try:
-                return await self._open(activation)
+                return await self._open(activation, in_workflow=True)
             except PayloadError as error:
                 logger.error("run %s: %s; its task fails", activation.run_id, error)
                 await self._inner.complete_activation(TaskFailed(activation.run_id, _failure(error)))
@@ -77,7 +77,7 @@ class CodecHandle:
     async def complete_activation(self, completion: Completion) -> None:
         """Answer an activation; what cannot be sealed is a failed task."""
         try:
-            sealed: Completion = await self._seal(completion)
+            sealed: Completion = await self._seal(completion, in_workflow=True)
         except PayloadError as error:
             logger.error("run %s: %s; its task fails", completion.run_id, error)
             sealed = TaskFailed(completion.run_id, _failure(error))
@@ -130,11 +130,15 @@ class CodecHandle:
         finally:
             self._beats.pop(token, None)
 
-    async def _open(self, item: T) -> T:
-        return await self._in_thread(lambda: unseal(item, self._codec, self._converter))
+    async def _open(self, item: T, in_workflow: bool = False) -> T:
+        return await self._in_thread(
+            lambda: unseal(item, self._codec, self._converter, in_workflow=in_workflow)
+        )
 
-    async def _seal(self, item: T) -> T:
-        return await self._in_thread(lambda: seal(item, self._codec, self._converter))
+    async def _seal(self, item: T, in_workflow: bool = False) -> T:
+        return await self._in_thread(
+            lambda: seal(item, self._codec, self._converter, in_workflow=in_workflow)
+        )
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)

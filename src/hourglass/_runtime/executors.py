@@ -64,7 +64,7 @@ from hourglass._runtime.work_log import ActivityMetrics
 from hourglass.activity import ActivityDefinition
 from hourglass.activity._context import (
     PAYLOAD_LIMIT,
-    ActivityInboundInterceptor,
+    ActivityChain,
     Equipment,
     Resources,
     current,
@@ -262,7 +262,7 @@ class ActivityExecutor:
         limits: ExecutorLimits = ExecutorLimits(),
         own: Executor | None = None,
         client: Any = None,
-        inbound: ActivityInboundInterceptor | None = None,
+        inbound: ActivityChain | None = None,
         registry: Registry = default_registry,
         resources: Resources = Resources(),
         metrics: ActivityMetrics | None = None,

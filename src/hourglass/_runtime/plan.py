@@ -5,6 +5,7 @@ fail later.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,7 +23,7 @@ from hourglass._engine.versions import (
 from hourglass._runtime.evaluation import Verify
 from hourglass._runtime.resolver import Resolver
 from hourglass._runtime.watcher import Action
-from hourglass.activity._context import PAYLOAD_LIMIT, ActivityInboundInterceptor, Resources
+from hourglass.activity._context import PAYLOAD_LIMIT, ActivityChain, Resources
 from hourglass.converter import Codec, Converter
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry, default_registry
@@ -100,9 +101,11 @@ class Plan:
     max_processes: int = 0
     activity_executor: Executor | None = None
     """Where `def` activities run, if not in threads of ours."""
+    patch_activation: Callable[[Any], bool] | None = None
+    """Decides whether a patch that a run meets for the first time is active."""
     payload_limit: int | None = PAYLOAD_LIMIT
     resources: Resources = field(default_factory=Resources)
-    activity_inbound: ActivityInboundInterceptor | None = None
+    activity_inbound: ActivityChain | None = None
     workflow_interceptors: tuple[InterceptWorkflow, ...] = ()
     metrics: Registry = default_registry
 

@@ -193,6 +193,7 @@ def _lane(
         namespace=namespace,
         converter=plan.converter,
         failure_exceptions=plan.failure_exceptions,
+        patch_activation=plan.patch_activation,
         interceptors=plan.workflow_interceptors,
         metrics=plan.metrics,
         steps=plan.resolver.steps,

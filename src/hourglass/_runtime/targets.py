@@ -269,6 +269,10 @@ _IN_MEMORY = frozenset({":memory:", "memory", "memory:"})
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?")
 
 
+ARGUMENT = "the argument"
+"""The origin of a target that a caller has given."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """Where to connect, and with which credentials. Its text and repr hold no secret.
@@ -284,7 +288,7 @@ class Target:
     tls: TLSConfig | bool | None = field(default=None, repr=False)
     api_key: str | None = field(default=None, repr=False)
     metadata: Mapping[str, str] = field(default_factory=dict, repr=False)
-    origin: str = "the argument"
+    origin: str = ARGUMENT
     retention: float | None = None
     transport: Transport = USUAL
 
@@ -382,12 +386,17 @@ def _transport(target: Target) -> str:
 
 def _choose(target: str | None, environ: Mapping[str, str]) -> Target:
     if target is not None:
-        return _parse(target, "the argument", environ)
+        return _parse(target, ARGUMENT, environ)
     if named := environ.get("HOURGLASS_TARGET"):
         return _parse(named, "HOURGLASS_TARGET", environ)
     if address := environ.get("TEMPORAL_ADDRESS"):
         return _temporal(address, "TEMPORAL_ADDRESS", settings_from_environment(environ))
     return _local(DEFAULT_FILE, "the default")
+
+
+def _named(origin: str) -> str:
+    """Where a target came from, as the subject of what is wrong with it."""
+    return "the target" if origin == ARGUMENT else origin
 
 
 def _parse(text: str, origin: str, environ: Mapping[str, str]) -> Target:
@@ -399,7 +408,7 @@ def _parse(text: str, origin: str, environ: Mapping[str, str]) -> Target:
             return _local(rest, origin)
         case "profile":
             if not rest:
-                raise TargetError(f"{origin}: name the profile, as in profile:prod")
+                raise TargetError(f"{_named(origin)}: name the profile, as in profile:prod")
             settings = settings_from_profile(rest, environ)
             address = settings.address or "localhost:7233"  # Temporal's own default
             return _temporal(address, f"profile {rest!r}", settings)
@@ -411,13 +420,13 @@ def _local(path: str, origin: str) -> Target:
     if not path:
         return Target(kind="memory", origin=origin)
     if path in _IN_MEMORY:
-        raise TargetError(f"{origin}: an engine in memory is written local: with nothing behind it")
+        raise TargetError(f"{_named(origin)}: an engine in memory is written local: with nothing behind it")
     if path.startswith("//"):
         raise TargetError(
-            f"{origin}: write the file as local:path.db, without a scheme, not {'local:' + path!r}"
+            f"{_named(origin)}: write the file as local:path.db, without a scheme, not {'local:' + path!r}"
         )
     if "\0" in path or path.endswith(("/", os.sep)) or os.path.basename(path) in (".", ".."):
-        raise TargetError(f"{origin}: {path!r} is no file's name; write it as local:path.db")
+        raise TargetError(f"{_named(origin)}: {path!r} is no file's name; write it as local:path.db")
     return Target(kind="file", address=path, path=os.path.abspath(os.path.expanduser(path)), origin=origin)
 
 
@@ -438,7 +447,9 @@ def _temporal(address: str, origin: str, settings: TargetSettings) -> Target:
 
 def _checked_address(address: str, origin: str) -> str:
     if "://" in address:
-        raise TargetError(f"{origin}: write the address as host:port, without a scheme, not {address!r}")
+        raise TargetError(
+            f"{_named(origin)}: write the address as host:port, without a scheme, not {address!r}"
+        )
     host, colon, port = address.rpartition(":")
     if address.startswith("[") and address.endswith("]"):
         host, colon, port = address, "", ""
@@ -446,12 +457,16 @@ def _checked_address(address: str, origin: str) -> str:
         hint = f"{address}:7233" if address else "host:7233"
         if os.sep in address or address.endswith((".db", ".sqlite", ".sqlite3")):
             hint = f"local:{address}"
-        raise TargetError(f"{origin}: {address!r} has no port (did you mean {hint}?); a target is {_CHOICES}")
+        raise TargetError(
+            f"{_named(origin)}: {address!r} has no port (did you mean {hint}?); a target is {_CHOICES}"
+        )
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise TargetError(f"{origin}: the port of {address!r} must be a number from 1 to 65535")
+        raise TargetError(f"{_named(origin)}: the port of {address!r} must be a number from 1 to 65535")
     if not _is_host(host):
         brackets = " (an IPv6 address stands in brackets: [::1]:7233)" if ":" in host else ""
-        raise TargetError(f"{origin}: {host!r} is no host name or address{brackets}; a target is {_CHOICES}")
+        raise TargetError(
+            f"{_named(origin)}: {host!r} is no host name or address{brackets}; a target is {_CHOICES}"
+        )
     return f"{host}:{int(port)}"
 
 

@@ -149,7 +149,7 @@ def not_served(facts: Facts) -> list[Finding]:
     if queue.workflow_pollers:
         return unserved(facts, queue, _scheduled(facts)) or _gone(facts, queue)
     others = tuple(each for each in queue.served if each != queue.name)
-    what = f"has no worker: nobody polls its task queue {queue.name!r}"
+    what = f"has no worker: no worker polls its task queue {queue.name!r}"
     since = _scheduled(facts)
     if not others:
         actions = advice.start_worker(queue.name, facts.options)

@@ -26,7 +26,7 @@ from hourglass._story.spans import Fault, Kind, Story
 from hourglass._story.text import clean, harmless
 from hourglass._story.timeline import Pending, nest, tell
 from hourglass._story.values import Decode, Peek, hidden
-from hourglass.converter import Failure, Payload, map_failures
+from hourglass.converter import Failure, Payload, decoded, map_failures
 from hourglass.errors import HistoryError, UsageError, WorkflowNotFoundError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def decoder(codec: Codec) -> Decode:
 
     def decode(payload: Payload) -> Payload:
         try:
-            (opened,) = codec.decode([payload])
+            (opened,) = decoded(codec, [payload])
         except Exception:  # the author's codec, and data of any origin
             return payload
         return opened

@@ -2,11 +2,13 @@
 
 version          which releases of `temporalio` we work with
 configs          the plain objects that Core reads its settings from
+slots            a slot supplier of the author's, as Core calls it
 telemetry        what Core says of itself: its log, its metrics, the heartbeats of workers
 core             the one door to Core: bytes in and out
 protos           our values in Temporal's messages, both ways: payloads, durations, times, failures, specs
 activations      a workflow task: Core's activations as ours, our completions as Core's
 handle           a worker's handle over Core, with Core's traps closed; activity tasks and results
+nexus            calls of Nexus operations, answered by the author's functions
 calls            requests as RPCs: workflows, changes, activities, deployments
 calls_views      requests that look: describe, list, count, histories, pollers
 calls_schedules  requests about schedules

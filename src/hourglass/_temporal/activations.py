@@ -217,6 +217,21 @@ def _child(job: Any) -> AnyEvent:
             raise _Unknown(f"resolve_child_workflow_execution.{kind}")
 
 
+def _nexus_start(job: Any) -> AnyEvent:
+    if job.WhichOneof("status") == "failed":
+        return ev.NexusStartFailed(job.seq, failure_from(job.failed))
+    return ev.NexusStarted(job.seq, job.operation_token)
+
+
+def _nexus(job: Any) -> AnyEvent:
+    kind = job.result.WhichOneof("status")
+    if kind == "completed":
+        return ev.NexusCompleted(job.seq, payload_from(job.result.completed))
+    if kind not in ("failed", "cancelled", "timed_out"):
+        raise _Unknown(f"resolve_nexus_operation.{kind}")
+    return ev.NexusFailed(job.seq, failure_from(getattr(job.result, kind)))
+
+
 def _external_signal(job: Any) -> AnyEvent:
     return ev.ExternalSignalResolved(job.seq, failure_from(job.failure) if job.HasField("failure") else None)
 
@@ -273,6 +288,8 @@ _JOBS: dict[str | None, Callable[[Any], AnyEvent]] = {
     "resolve_activity": _activity,
     "resolve_child_workflow_execution_start": _child_start,
     "resolve_child_workflow_execution": _child,
+    "resolve_nexus_operation_start": _nexus_start,
+    "resolve_nexus_operation": _nexus,
     "resolve_signal_external_workflow": _external_signal,
     "resolve_request_cancel_external_workflow": _external_cancel,
     "signal_workflow": _signal,
@@ -380,6 +397,25 @@ def _start_child(out: Any, command: cmd.StartChildWorkflow, own: Own) -> None:
 def _cancel_child(out: Any, command: cmd.CancelChildWorkflow, own: Own) -> None:
     out.cancel_child_workflow_execution.child_workflow_seq = command.seq
     out.cancel_child_workflow_execution.reason = command.reason
+
+
+def _schedule_nexus(out: Any, command: cmd.ScheduleNexusOperation, own: Own) -> None:
+    call = out.schedule_nexus_operation
+    call.seq = command.seq
+    call.endpoint = command.endpoint
+    call.service = command.service
+    call.operation = command.operation
+    put_payload(call.input, command.argument)
+    call.nexus_header.update(command.headers)
+    call.cancellation_type = command.cancellation_type
+    if command.schedule_to_close_timeout is not None:
+        put_seconds(call.schedule_to_close_timeout, command.schedule_to_close_timeout)
+    if command.summary is not None:
+        put_payload(out.user_metadata.summary, command.summary)
+
+
+def _cancel_nexus(out: Any, command: cmd.CancelNexusOperation, own: Own) -> None:
+    out.request_cancel_nexus_operation.seq = command.seq
 
 
 def _signal_external(out: Any, command: cmd.SignalExternalWorkflow, own: Own) -> None:
@@ -491,6 +527,8 @@ _COMMANDS: dict[type[Command], Callable[[Any, Any, Own], None]] = {
     cmd.RequestCancelLocalActivity: _cancel_local_activity,
     cmd.StartChildWorkflow: _start_child,
     cmd.CancelChildWorkflow: _cancel_child,
+    cmd.ScheduleNexusOperation: _schedule_nexus,
+    cmd.CancelNexusOperation: _cancel_nexus,
     cmd.SignalExternalWorkflow: _signal_external,
     cmd.CancelSignalExternal: _cancel_signal,
     cmd.RequestCancelExternal: _cancel_external,

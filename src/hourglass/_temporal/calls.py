@@ -76,6 +76,7 @@ class Rpc(NamedTuple):
     timeout: float = ORDINARY
     late: Any = None
     retry: bool = True
+    service: str = "workflow"
 
 
 def put_execution(execution: Any, workflow_id: str, run_id: str) -> None:

@@ -10,6 +10,11 @@ from typing import Any
 import temporalio.api.enums.v1 as enums
 import temporalio.api.workflowservice.v1 as ws
 from temporalio.api.enums.v1 import HistoryEventFilterType, PendingActivityState
+from temporalio.api.operatorservice.v1 import (
+    AddSearchAttributesRequest,
+    ListSearchAttributesRequest,
+    ListSearchAttributesResponse,
+)
 
 from hourglass._contract import service as sv
 from hourglass._contract.progress import ProgressRead, PublishedItem, ReadProgress, carried_by, new_items
@@ -17,6 +22,7 @@ from hourglass._engine.specs import ParentClosePolicy
 from hourglass._temporal.calls import (
     LONG_POLL,
     ORDINARY,
+    PATIENT,
     CallScope,
     Rpc,
     behavior_of,
@@ -32,6 +38,7 @@ from hourglass._temporal.protos import (
     payload_from,
     payload_map_from,
     payloads_from,
+    put_seconds,
 )
 from hourglass.converter import decode_search_attribute
 from hourglass.errors import NamespaceNotFoundError
@@ -321,6 +328,36 @@ def group_from(group: Any) -> sv.CountGroup:
     return sv.CountGroup(values, group.count)
 
 
+def create_namespace(request: sv.CreateNamespace, scope: CallScope) -> Rpc:
+    """Make a namespace."""
+    message: Any = ws.RegisterNamespaceRequest(namespace=request.name, description=request.description)
+    put_seconds(message.workflow_execution_retention_period, request.retention)
+    return Rpc("register_namespace", message, lambda data: sv.Nothing())
+
+
+def add_search_attributes(request: sv.AddSearchAttributes, scope: CallScope) -> Rpc:
+    """Make search attributes."""
+    message: Any = AddSearchAttributesRequest(namespace=scope.namespace)
+    for name, kind in request.types.items():
+        message.search_attributes[name] = _NUMBERS[kind]
+    return Rpc("add_search_attributes", message, lambda data: sv.Nothing(), PATIENT, service="operator")
+
+
+def list_search_attributes(request: sv.ListSearchAttributes, scope: CallScope) -> Rpc:
+    """The search attributes that users have made."""
+    message = ListSearchAttributesRequest(namespace=scope.namespace)
+    names = {number: name for name, number in _NUMBERS.items()}
+
+    def read(data: bytes) -> sv.SearchAttributeTypes:
+        found = ListSearchAttributesResponse.FromString(data).custom_attributes
+        return sv.SearchAttributeTypes({name: names.get(number, "") for name, number in found.items()})
+
+    return Rpc("list_search_attributes", message, read, service="operator")
+
+
+_NUMBERS = {"Text": 1, "Keyword": 2, "Int": 3, "Double": 4, "Bool": 5, "Datetime": 6, "KeywordList": 7}
+"""Temporal's numbers of the types of search attributes."""
+
 _SOON, _LATER = 0.2, 1.0
 """How often a follower looks: a server does not tell of heartbeats."""
 
@@ -353,6 +390,9 @@ LOOKING: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     sv.CountWorkflows: count,
     sv.WaitForClose: wait_for_close,
     sv.GetHistory: history,
+    sv.CreateNamespace: create_namespace,
+    sv.AddSearchAttributes: add_search_attributes,
+    sv.ListSearchAttributes: list_search_attributes,
     sv.DescribeNamespace: describe_namespace,
     sv.LastSeen: last_seen,
     sv.GetPollers: pollers,

@@ -12,6 +12,16 @@ from typing import Any
 
 from hourglass._contract.handle import HandleConfig
 from hourglass._contract.transport import USUAL, TLSConfig, Transport
+from hourglass._contract.tuning import (
+    MOST_SLOTS,
+    FixedSizeSlotSupplier,
+    PollerBehaviorAutoscaling,
+    ResourceBasedSlotSupplier,
+    SlotSupplier,
+    WorkerTuner,
+)
+from hourglass._engine.options import seconds
+from hourglass._temporal.slots import SuppliedSlots
 from hourglass.errors import TargetError
 
 # The name that histories and servers see. It is the bridge's: servers keep tables of known SDKs, and
@@ -123,22 +133,26 @@ def worker_settings(namespace: str, config: HandleConfig, identity: str) -> Temp
         task_queue=config.task_queue,
         identity_override=config.identity or identity or None,
         max_cached_workflows=config.max_cached_workflows,
-        tuner=_slots(
-            config.max_concurrent_workflow_tasks,
-            config.max_concurrent_activities,
-            config.max_concurrent_local_activities,
+        tuner=_tuner(config),
+        nonsticky_to_sticky_poll_ratio=config.nonsticky_poll_ratio,
+        task_types=_kinds(
+            config.workflows,
+            config.activities and config.remote_activities,
+            local=config.workflows,
+            nexus=config.nexus is not None,
         ),
-        nonsticky_to_sticky_poll_ratio=0.2,
-        task_types=_kinds(config.workflows, config.activities, local=config.workflows),
         sticky_queue_schedule_to_start_timeout_millis=_millis(config.sticky_timeout),
         max_heartbeat_throttle_interval_millis=_millis(config.heartbeat_throttle),
         default_heartbeat_throttle_interval_millis=_millis(config.default_heartbeat_throttle),
         max_activities_per_second=config.max_activities_per_second,
-        max_eager_activity_reservations_per_workflow_task=3 if config.activities else 0,
+        max_task_queue_activities_per_second=config.max_task_queue_activities_per_second,
+        max_eager_activity_reservations_per_workflow_task=config.max_eager_activities
+        if config.activities and config.remote_activities
+        else 0,
         graceful_shutdown_period_millis=_millis(config.graceful_shutdown),
         versioning_strategy=_versioning(config),
-        workflow_task_poller_behavior=_pollers(config.workflow_pollers),
-        activity_task_poller_behavior=_pollers(config.activity_pollers),
+        workflow_task_poller_behavior=_pollers(config.workflow_pollers, config.workflow_scaling),
+        activity_task_poller_behavior=_pollers(config.activity_pollers, config.activity_scaling),
         disable_payload_error_limit=False,
         **_UNUSED,
     )
@@ -170,6 +184,7 @@ def replay_settings(namespace: str, task_queue: str) -> TemporalSettings:
         max_heartbeat_throttle_interval_millis=1_000,
         default_heartbeat_throttle_interval_millis=1_000,
         max_activities_per_second=None,
+        max_task_queue_activities_per_second=None,
         max_eager_activity_reservations_per_workflow_task=0,
         graceful_shutdown_period_millis=0,
         versioning_strategy=TemporalSettings(build_id_no_versioning=""),
@@ -180,26 +195,67 @@ def replay_settings(namespace: str, task_queue: str) -> TemporalSettings:
     )
 
 
-def _pollers(count: int) -> TemporalSettings:
-    # A fixed number: with autoscaling pollers a fatal poll error did not surface for minutes.
-    return TemporalSettings(simple_maximum=count)
+def _pollers(count: int, scaling: PollerBehaviorAutoscaling | None = None) -> TemporalSettings:
+    # A fixed number unless asked for: with autoscaling pollers a fatal poll error did not surface for minutes.
+    if scaling is None:
+        return TemporalSettings(simple_maximum=count)
+    return TemporalSettings(minimum=scaling.minimum, maximum=scaling.maximum, initial=scaling.initial)
 
 
-def _slots(workflow: int, activity: int, local: int) -> TemporalSettings:
+def _tuner(config: HandleConfig) -> TemporalSettings:
+    tuner: WorkerTuner | None = config.tuner
+    if tuner is None:
+        return _slots(
+            config.max_concurrent_workflow_tasks,
+            config.max_concurrent_activities,
+            config.max_concurrent_local_activities,
+            1 if config.nexus is None else config.nexus.slots,
+        )
+    return TemporalSettings(
+        workflow_slot_supplier=_supplier(tuner.workflow_supplier, 5, 0.0),
+        activity_slot_supplier=_supplier(tuner.activity_supplier, 1, 0.05),
+        local_activity_slot_supplier=_supplier(tuner.local_activity_supplier, 1, 0.05),
+        nexus_slot_supplier=_supplier(tuner.nexus_supplier, 1, 0.05),
+    )
+
+
+def _supplier(supplier: SlotSupplier, least: int, ramp: float) -> Any:
+    """A supplier as Core reads it; one of the author's as `core` makes it into one of Core's."""
+    match supplier:
+        case FixedSizeSlotSupplier():
+            return TemporalSettings(num_slots=supplier.num_slots)
+        case ResourceBasedSlotSupplier():
+            own, usage = supplier.slot_config, supplier.tuner_config
+            throttle = ramp if own.ramp_throttle is None else seconds(own.ramp_throttle, "ramp_throttle")
+            most = own.maximum_slots or MOST_SLOTS
+            return TemporalSettings(
+                minimum_slots=min(least, most) if own.minimum_slots is None else own.minimum_slots,
+                maximum_slots=most,
+                ramp_throttle_ms=_millis(throttle),
+                tuner_config=TemporalSettings(
+                    target_memory_usage=float(usage.target_memory_usage),
+                    target_cpu_usage=float(usage.target_cpu_usage),
+                ),
+            )
+        case _:
+            return SuppliedSlots(supplier)
+
+
+def _slots(workflow: int, activity: int, local: int, nexus: int = 1) -> TemporalSettings:
     return TemporalSettings(
         workflow_slot_supplier=TemporalSettings(num_slots=workflow),
         activity_slot_supplier=TemporalSettings(num_slots=activity),
         local_activity_slot_supplier=TemporalSettings(num_slots=local),
-        nexus_slot_supplier=TemporalSettings(num_slots=1),
+        nexus_slot_supplier=TemporalSettings(num_slots=nexus),
     )
 
 
-def _kinds(workflows: bool, activities: bool, local: bool) -> TemporalSettings:
+def _kinds(workflows: bool, activities: bool, local: bool, nexus: bool = False) -> TemporalSettings:
     return TemporalSettings(
         enable_workflows=workflows,
         enable_local_activities=local,
         enable_remote_activities=activities,
-        enable_nexus=False,
+        enable_nexus=nexus,
     )
 
 
@@ -208,7 +264,6 @@ def _millis(seconds: float) -> int:
 
 
 _UNUSED: dict[str, Any] = {
-    "max_task_queue_activities_per_second": None,
     "nondeterminism_as_workflow_fail": False,
     "nondeterminism_as_workflow_fail_for_types": set(),
     "nexus_task_poller_behavior": TemporalSettings(simple_maximum=1),

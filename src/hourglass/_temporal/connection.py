@@ -255,7 +255,13 @@ async def _send(client: core.Ref, call: Rpc, request: sv.Request[Any], scope: Ca
     try:
         sent = call.message.SerializeToString()
         return await core.call(
-            client, call.rpc, sent, timeout, retry=call.retry, metadata=request.rpc_metadata or NO_METADATA
+            client,
+            call.rpc,
+            sent,
+            timeout,
+            retry=call.retry,
+            metadata=request.rpc_metadata or NO_METADATA,
+            service=call.service,
         )
     except TimeoutError:
         if call.late is not None:
@@ -587,6 +593,7 @@ class TemporalConnection:
                     f"no handle on the task queue {config.task_queue!r}: {error}", status="UNKNOWN"
                 ) from None
             raise
+        handle.serve_nexus()
         return handle
 
     async def close(self) -> None:

@@ -28,7 +28,9 @@ import temporalio.bridge.temporal_sdk_bridge as _rust_module  # type: ignore[imp
 from hourglass._contract.handle import HandleBroken
 from hourglass._forks import ForkStage, at_fork
 from hourglass._temporal.configs import NO_METADATA, TemporalSettings, call_settings
+from hourglass._temporal.slots import SuppliedSlots
 from hourglass._temporal.telemetry import CoreMetrics, runtime_settings
+from hourglass.metrics._telemetry import take_telemetry
 
 _rust: Any = _rust_module  # compiled, without type information
 
@@ -84,7 +86,7 @@ def runtime() -> Ref:
     global _runtime, _counts
     with _lock:
         if _runtime is None or _runtime.gone:
-            settings: Any = runtime_settings(os.environ)
+            settings: Any = runtime_settings(os.environ, take_telemetry())
             _runtime = Ref(_RUNTIME, _rust.init_runtime(settings))
             _counts = (
                 settings.telemetry.metrics is not None and settings.telemetry.metrics.buffered_with_size > 0
@@ -222,6 +224,10 @@ def set_metadata(client: Ref, metadata: Mapping[str, str]) -> None:
 
 def new_worker(client: Ref, settings: TemporalSettings) -> Ref:
     """Make a worker. Raises where this client has one on the same queue already."""
+    slots = vars(settings)["tuner"].__dict__
+    for kind, supplier in slots.items():
+        if isinstance(supplier, SuppliedSlots):
+            slots[kind] = _rust.CustomSlotSupplier(supplier)
     return Ref(_WORKER, _rust.new_worker(runtime().get(), client.get(), settings))
 
 
@@ -258,6 +264,16 @@ def complete_activity(worker: Ref, completion: bytes) -> asyncio.Future[None]:
     """Complete an activity task."""
     call: asyncio.Future[None] = (worker._object or worker.get()).complete_activity_task(completion)
     return call
+
+
+def poll_nexus(worker: Ref) -> asyncio.Future[bytes]:
+    """Ask for the next call of a Nexus operation."""
+    return _future(worker.get().poll_nexus_task())
+
+
+def complete_nexus(worker: Ref, completion: bytes) -> asyncio.Future[None]:
+    """Answer a call of a Nexus operation."""
+    return _future(worker.get().complete_nexus_task(completion))
 
 
 def heartbeat(worker: Ref, beat: bytes) -> None:

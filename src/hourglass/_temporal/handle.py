@@ -43,6 +43,7 @@ from hourglass._engine.events import Activation
 from hourglass._engine.specs import Payloads
 from hourglass._temporal import core
 from hourglass._temporal.activations import Own, UnsupportedEvent, activation_from_proto, completion_to_proto
+from hourglass._temporal.nexus import NexusServer
 from hourglass._temporal.protos import (
     NANOS,
     NO_PAYLOADS,
@@ -214,6 +215,14 @@ class CoreHandle:
         self._activities = Poll(partial(core.poll_activity, worker), self._give_activity)
         self._stopping = asyncio.Event()
         self._calls: set[asyncio.Future[Any]] = set()
+        self._nexus: NexusServer | None = None
+
+    def serve_nexus(self) -> None:
+        """Answer calls of Nexus operations, if the worker has any; once the server has validated it."""
+        if self.config.nexus is not None:
+            self._nexus = NexusServer(
+                self._worker, self.config.nexus, self._own.namespace, self._own.task_queue
+            )
 
     async def poll_activation(self) -> Activation:
         """Wait for the next activation; raise `Shutdown` at the end."""
@@ -312,6 +321,8 @@ class CoreHandle:
         """Free everything, once what is in flight has ended. The handle is gone afterwards."""
         while self._calls:
             await asyncio.wait(self._calls)
+        if self._nexus is not None:
+            await self._nexus.ended()
         if self._worker.gone:
             return
         try:

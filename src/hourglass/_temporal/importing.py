@@ -422,7 +422,13 @@ class _Import:
         end = ws.TerminateWorkflowExecutionRequest(
             namespace=self._scope.namespace, workflow_execution=self._name, reason="its import was given up"
         )
-        await self._call("terminate_workflow_execution", end, 10.0)
+        try:
+            await self._call("terminate_workflow_execution", end, 10.0)
+        except ServiceError as error:
+            if (
+                error.status != "NOT_FOUND"
+            ):  # one that is terminated already: the last removal was killed half-way
+                raise
         delete = ws.DeleteWorkflowExecutionRequest(
             namespace=self._scope.namespace, workflow_execution=self._name
         )

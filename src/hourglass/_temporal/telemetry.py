@@ -1,11 +1,12 @@
 """What Core says of itself: its log goes to Python's logging, its metrics beside ours.
 
-Must not know: Rust objects (see `core`). The environment decides, for Core's runtime is made with the first connection:
+Must not know: Rust objects (see `core`). What `hourglass.metrics.set_telemetry` was told decides, else the environment, for
+Core's runtime is made with the first connection:
 
 - `HOURGLASS_CORE_LOG`: what Core logs, in Rust's filter syntax. Without it Core's errors alone, and of what it says about
   them only fields that cannot hold payloads.
 - `HOURGLASS_CORE_METRICS`: `status` for the registry of a worker, and so for its `/metrics`; or `host:port`, where Core itself
-  answers Prometheus. Without it Core counts nothing.
+  answers Prometheus; or `otlp:URL`, a collector. Without it Core counts nothing.
 - `HOURGLASS_WORKER_HEARTBEAT`: every so many seconds, 1 to 60, a worker tells the server how it is; `0` for never.
 
 Core calls `forward_errors` on a thread of its own, some milliseconds late and many entries at once. Invariant: what is buffered
@@ -16,34 +17,48 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from hourglass._temporal.configs import TemporalSettings
 from hourglass.errors import TargetError, UsageError
-from hourglass.metrics import Family, Kind, Registry
+from hourglass.metrics import (
+    Family,
+    Kind,
+    LoggingConfig,
+    OpenTelemetryConfig,
+    OpenTelemetryMetricTemporality,
+    PrometheusConfig,
+    Registry,
+    TelemetryConfig,
+)
 from hourglass.metrics._samples import labels_of
+from hourglass.metrics._telemetry import STATUS
 
 logger = logging.getLogger("hourglass.core")
 
-STATUS = "status"
 FETCH_EVERY = 5.0
 _BUFFERED = 200_000
 _ERRORS = "ERROR"
 _HEARTBEAT = 60.0
 
 
-def runtime_settings(environ: Mapping[str, str]) -> TemporalSettings:
-    """A runtime: what it logs, counts, and tells the server of its workers."""
-    wanted = environ.get("HOURGLASS_CORE_LOG", "")
+def runtime_settings(environ: Mapping[str, str], said: TelemetryConfig | None = None) -> TemporalSettings:
+    """A runtime: what it logs, counts, and tells the server of its workers. What was said in so many words counts first."""
+    config = said or TelemetryConfig(metrics=_named(environ.get("HOURGLASS_CORE_METRICS", "")))
+    wanted = environ.get("HOURGLASS_CORE_LOG", "") if config.logging is None else _filter(config.logging)
     forward = forward_everything if wanted else forward_errors
     return TemporalSettings(
         telemetry=TemporalSettings(
             logging=TemporalSettings(filter=wanted or _ERRORS, forward_to=forward, format=None),
-            metrics=_metrics(environ.get("HOURGLASS_CORE_METRICS", "")),
+            metrics=_metrics(config),
         ),
         worker_heartbeat_interval_millis=_heartbeat(environ.get("HOURGLASS_WORKER_HEARTBEAT", "")),
         disable_environment_info=True,
     )
+
+
+def _filter(logging: LoggingConfig) -> str:
+    return logging.filter if isinstance(logging.filter, str) else logging.filter.formatted()
 
 
 def _heartbeat(text: str) -> int | None:
@@ -109,31 +124,60 @@ def _forward(entries: Sequence[Any], only: Sequence[str] | None) -> None:
 # --- metrics ----------------------------------------------------------------------------------------------------------
 
 
-def _metrics(wanted: str) -> TemporalSettings | None:
-    """Core's own metrics, in its buffer, or as Prometheus reads them; names and units as Temporal documents them."""
+_OTLP = ("otlp+http:", "otlp:")
+
+
+def _named(wanted: str) -> PrometheusConfig | OpenTelemetryConfig | Literal["status"] | None:
+    """What a text of the environment means."""
     if not wanted:
         return None
-    exporter = None
-    if wanted != STATUS:
-        host, colon, port = wanted.rpartition(":")
-        if not (colon and host and port.isascii() and port.isdigit() and int(port) < 65536):
-            raise TargetError(
-                f"HOURGLASS_CORE_METRICS is {STATUS!r}, or host:port, such as 127.0.0.1:9464, not {wanted!r}"
-            )
-        exporter = TemporalSettings(
-            bind_address=wanted,
-            counters_total_suffix=False,
-            unit_suffix=False,
-            durations_as_seconds=True,
-            histogram_bucket_overrides=None,
+    if wanted == "status":
+        return "status"
+    try:
+        for prefix in _OTLP:
+            if wanted.startswith(prefix):
+                return OpenTelemetryConfig(wanted.removeprefix(prefix), http=prefix == _OTLP[0])
+        return PrometheusConfig(wanted)
+    except UsageError:
+        raise TargetError(
+            f"HOURGLASS_CORE_METRICS is {STATUS!r}, host:port, such as 127.0.0.1:9464, or a collector, such as "
+            f"otlp:http://localhost:4317 or otlp+http:http://localhost:4318/v1/metrics, not {wanted!r}"
+        ) from None
+
+
+def _metrics(config: TelemetryConfig) -> TemporalSettings | None:
+    """Core's own metrics: in its buffer, as Prometheus reads them, or sent to a collector; names as Temporal documents them."""
+    wanted = config.metrics
+    if wanted is None:
+        return None
+    prometheus = collector = None
+    if isinstance(wanted, PrometheusConfig):
+        prometheus = TemporalSettings(
+            bind_address=wanted.bind_address,
+            counters_total_suffix=wanted.counters_total_suffix,
+            unit_suffix=wanted.unit_suffix,
+            durations_as_seconds=wanted.durations_as_seconds,
+            histogram_bucket_overrides=wanted.histogram_bucket_overrides,
         )
+    elif isinstance(wanted, OpenTelemetryConfig):
+        every = wanted.metric_periodicity
+        collector = TemporalSettings(
+            url=wanted.url,
+            headers=dict(wanted.headers),
+            metric_periodicity_millis=None if every is None else max(1, round(every * 1000)),
+            metric_temporality_delta=wanted.metric_temporality is OpenTelemetryMetricTemporality.DELTA,
+            durations_as_seconds=wanted.durations_as_seconds,
+            http=wanted.http,
+            histogram_bucket_overrides=wanted.histogram_bucket_overrides,
+        )
+    exported = prometheus is not None or collector is not None
     return TemporalSettings(
-        opentelemetry=None,
-        prometheus=exporter,
-        buffered_with_size=0 if exporter else _BUFFERED,
-        attach_service_name=exporter is not None,
-        global_tags=None,
-        metric_prefix=None,
+        opentelemetry=collector,
+        prometheus=prometheus,
+        buffered_with_size=0 if exported else _BUFFERED,
+        attach_service_name=exported and config.attach_service_name,
+        global_tags=dict(config.global_tags) or None,
+        metric_prefix=config.metric_prefix,
     )
 
 

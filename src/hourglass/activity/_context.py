@@ -53,11 +53,49 @@ class ExecuteActivityInput(InterceptedCall):
     fn: Callable[..., Any] = field(repr=False)
 
 
+class ActivityOutboundInterceptor:
+    """What an activity asks for, on its way out. One object serves all activities of a worker, in all their threads."""
+
+    def __init__(self, next: ActivityOutboundInterceptor) -> None:
+        self.next = next
+
+    def info(self) -> Info:
+        """What `activity.info()` gives."""
+        return self.next.info()
+
+    def heartbeat(self, *details: Any) -> None:
+        """What `activity.heartbeat(…)` does; raises `Cancelled` where the activity shall stop."""
+        self.next.heartbeat(*details)
+
+
+class _LastActivityOutbound(ActivityOutboundInterceptor):
+    """The end of the chain: the attempt itself."""
+
+    def __init__(self) -> None:
+        pass
+
+    def info(self) -> Info:
+        return _current().info
+
+    def heartbeat(self, *details: Any) -> None:
+        _current().heartbeat(details)
+
+
+def _current() -> ActivityContext:
+    context = current.get()
+    assert context is not None, "interceptors are asked by code of an activity alone"
+    return context
+
+
 class ActivityInboundInterceptor:
     """What comes to an activity, on its way in. One object serves all activities of a worker, in all their threads."""
 
     def __init__(self, next: ActivityInboundInterceptor) -> None:
         self.next = next
+
+    def init(self, outbound: ActivityOutboundInterceptor) -> None:
+        """The worker is made. To see what goes out, hand on an interceptor of your own that has `outbound` as its next."""
+        self.next.init(outbound)
 
     def execute_activity(self, input: ExecuteActivityInput) -> Any:
         """Run a `def` activity, in its thread; what it returns is its result."""
@@ -72,7 +110,11 @@ class LastActivityInbound(ActivityInboundInterceptor):
     """The end of the chain: the activity itself."""
 
     def __init__(self) -> None:
-        pass
+        self.outbound: ActivityOutboundInterceptor | None = None
+
+    def init(self, outbound: ActivityOutboundInterceptor) -> None:
+        """What goes out begins here: None where no interceptor put itself in between, which costs nothing."""
+        self.outbound = None if type(outbound) is _LastActivityOutbound else outbound
 
     def execute_activity(self, input: ExecuteActivityInput) -> Any:
         """Call the function."""
@@ -81,6 +123,15 @@ class LastActivityInbound(ActivityInboundInterceptor):
     async def execute_async_activity(self, input: ExecuteActivityInput) -> Any:
         """Await the function."""
         return await input._proceed(input)
+
+
+class ActivityChain(ActivityInboundInterceptor):
+    """What stands between a worker and its activities, in both directions."""
+
+    def __init__(self, next: ActivityInboundInterceptor, last: LastActivityInbound) -> None:
+        self.next = next
+        next.init(_LastActivityOutbound())
+        self.outbound = last.outbound
 
 
 def activity_call(
@@ -191,10 +242,10 @@ class Resources:
     author, who opened it.
     """
 
-    def __init__(self, given: Sequence[Any] = ()) -> None:
+    def __init__(self, given: Sequence[Any] = (), around: Sequence[Callable[[], object]] = ()) -> None:
         if isinstance(given, str) or not isinstance(given, Sequence):
             raise UsageError(f"resources must be a list, not {type(given).__name__}")
-        self._given = tuple(given)
+        self._given = (*around, *given)  # the blocks of plugins first, so that they end last
         self._stack: ExitStack | None = None
         self._open: tuple[Any, ...] | None = None
 
@@ -292,7 +343,7 @@ class Equipment:
     converter: Converter = default_converter
     client: Callable[[], Any] | None = None
     payload_limit: int | None = None
-    inbound: ActivityInboundInterceptor | None = None
+    inbound: ActivityChain | None = None
     registry: Registry | None = default_registry
     resources: Resources = field(default_factory=Resources)
 

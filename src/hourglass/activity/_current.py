@@ -47,7 +47,9 @@ def in_activity() -> bool:
 
 def info() -> Info:
     """What is known of this attempt."""
-    return _require("info()").info
+    context = _require("info()")
+    chain = context.equipment.inbound
+    return context.info if chain is None or chain.outbound is None else chain.outbound.info()
 
 
 def heartbeat(*details: Any) -> None:
@@ -55,7 +57,12 @@ def heartbeat(*details: Any) -> None:
 
     In a thread this raises `Cancelled`, once, after the activity was cancelled.
     """
-    _require("heartbeat()").heartbeat(details)
+    context = _require("heartbeat()")
+    chain = context.equipment.inbound
+    if chain is None or chain.outbound is None:
+        context.heartbeat(details)
+    else:
+        chain.outbound.heartbeat(*details)
 
 
 def publish(name: str | Named, value: Any, /) -> None:

@@ -14,7 +14,14 @@ from hourglass._contract.service import (
 )
 from hourglass._engine.options import Duration
 from hourglass.client import _standalone
-from hourglass.client._session import ClientOperation, ClientSession, asking, nothing
+from hourglass.client._interception import (
+    AsyncActivityInput,
+    CompleteAsyncActivityInput,
+    FailAsyncActivityInput,
+    HeartbeatAsyncActivityInput,
+    ReportCancellationAsyncActivityInput,
+)
+from hourglass.client._session import ClientOperation, ClientSession, asking, nothing, through
 from hourglass.client._standalone import ActivityExecutionOptions, StandaloneReference
 from hourglass.errors import UsageError
 
@@ -38,6 +45,11 @@ class ActivityReference:
         }
 
 
+def _address(call: AsyncActivityInput) -> dict[str, Any]:
+    """Which activity a call means, as its interceptors left it."""
+    return ActivityReference(call.token, call.workflow_id, call.run_id, call.activity_id).address()
+
+
 def refer_activity(
     token: bytes | None, workflow_id: str | None, run_id: str | None, activity_id: str | None
 ) -> ActivityReference:
@@ -55,46 +67,52 @@ def refer_activity(
 
 def complete(session: ClientSession, reference: ActivityReference, result: Any) -> ClientOperation[None]:
     """The activity returned."""
-    return asking(
-        CompleteActivity(
-            **reference.address(),
-            result=session.converter.encode(result),
-            identity=session.identity,
-        ),
-        nothing,
-    )
+
+    def build(call: CompleteAsyncActivityInput) -> ClientOperation[None]:
+        request = CompleteActivity(
+            **_address(call), result=session.converter.encode(*call.args), identity=session.identity
+        )
+        return asking(request, nothing)
+
+    return through(session, CompleteAsyncActivityInput(**reference.address(), args=[result], _proceed=build))
 
 
 def fail(
     session: ClientSession, reference: ActivityReference, error: BaseException, details: Sequence[Any] = ()
 ) -> ClientOperation[None]:
     """The activity failed; the next attempt finds these details of a last heartbeat."""
-    if not isinstance(error, BaseException):
-        raise UsageError(f"an activity fails with an exception, not {type(error).__name__}")
-    return asking(
-        CompleteActivity(
-            **reference.address(),
-            failure=session.converter.to_failure(error),
-            last_heartbeat_details=tuple(session.converter.encode_all(details)),
+
+    def build(call: FailAsyncActivityInput) -> ClientOperation[None]:
+        if not isinstance(call.error, BaseException):
+            raise UsageError(f"an activity fails with an exception, not {type(call.error).__name__}")
+        request = CompleteActivity(
+            **_address(call),
+            failure=session.converter.to_failure(call.error),
+            last_heartbeat_details=tuple(session.converter.encode_all(call.args)),
             identity=session.identity,
-        ),
-        nothing,
-    )
+        )
+        return asking(request, nothing)
+
+    call = FailAsyncActivityInput(**reference.address(), error=error, args=list(details), _proceed=build)
+    return through(session, call)
 
 
 def report_cancelled(
     session: ClientSession, reference: ActivityReference, details: Sequence[Any]
 ) -> ClientOperation[None]:
     """The activity ended because its cancellation was requested."""
-    return asking(
-        CompleteActivity(
-            **reference.address(),
+
+    def build(call: ReportCancellationAsyncActivityInput) -> ClientOperation[None]:
+        request = CompleteActivity(
+            **_address(call),
             cancelled=True,
-            cancelled_details=tuple(session.converter.encode_all(details)),
+            cancelled_details=tuple(session.converter.encode_all(call.args)),
             identity=session.identity,
-        ),
-        nothing,
-    )
+        )
+        return asking(request, nothing)
+
+    call = ReportCancellationAsyncActivityInput(**reference.address(), args=list(details), _proceed=build)
+    return through(session, call)
 
 
 def reset(
@@ -154,9 +172,13 @@ def heartbeat(
     def parse(answer: HeartbeatAnswer) -> bool:
         return answer.cancel_requested
 
-    request = HeartbeatActivity(
-        **reference.address(),
-        details=tuple(session.converter.encode_all(details)),
-        identity=session.identity,
-    )
-    return asking(request, parse)
+    def build(call: HeartbeatAsyncActivityInput) -> ClientOperation[bool]:
+        request = HeartbeatActivity(
+            **_address(call),
+            details=tuple(session.converter.encode_all(call.args)),
+            identity=session.identity,
+        )
+        return asking(request, parse)
+
+    call = HeartbeatAsyncActivityInput(**reference.address(), args=list(details), _proceed=build)
+    return through(session, call)

@@ -35,6 +35,7 @@ from hourglass.client._deployments import DeploymentDescription, TaskQueueDescri
 from hourglass.client._faces import ClientFacts
 from hourglass.client._interception import Interceptor, checked
 from hourglass.client._options import StartOptions
+from hourglass.client._plugins import ClientConfig, Plugin, all_plugins, configured
 from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleListDescription
 from hourglass.client._services import AsyncRawService
 from hourglass.client._session import ClientSession, open_link
@@ -44,7 +45,14 @@ from hourglass.client._standalone import (
     StartActivityOptions,
 )
 from hourglass.client._values import WorkflowExecution, WorkflowExecutionCount, WorkflowExecutionPage
-from hourglass.converter import Codec, Converter, SearchAttributes, default_converter
+from hourglass.converter import (
+    Codec,
+    Converter,
+    HeaderCodecBehavior,
+    SearchAttributes,
+    default_converter,
+    with_headers,
+)
 
 if TYPE_CHECKING:
     from hourglass.replay import History
@@ -70,6 +78,7 @@ class AsyncClient(ClientFacts):
         identity: str | None = None,
         converter: Converter = default_converter,
         codec: Codec | None = None,
+        header_codec_behavior: HeaderCodecBehavior = HeaderCodecBehavior.NO_CODEC,
         interceptors: Sequence[Interceptor] = (),
         timeout: Duration = 10.0,
         lazy: bool = False,
@@ -80,6 +89,7 @@ class AsyncClient(ClientFacts):
         grpc_compression: GrpcCompression = GrpcCompression.NONE,
         default_query_reject_condition: QueryRejectCondition = QueryRejectCondition.NONE,
         retention: Duration | None = None,
+        plugins: Sequence[Plugin] = (),
     ) -> AsyncClient:
         """Connect to `local:`, `host:port` or `profile:NAME`.
 
@@ -89,28 +99,41 @@ class AsyncClient(ClientFacts):
         With `lazy` it connects with its first call, and `timeout` counts from there. The settings called `…_config`, and
         `grpc_compression`, are those of a connection to a server.
         """
+        every = all_plugins((), plugins)
+        said = configured(ClientConfig, "configure_client", every, locals())
         where = resolve(
-            target,
-            namespace=namespace,
-            tls=tls,
-            api_key=api_key,
-            metadata=rpc_metadata,
-            retention=None if retention is None else seconds(retention, "retention"),
+            said["target"],
+            namespace=said["namespace"],
+            tls=said["tls"],
+            api_key=said["api_key"],
+            metadata=said["rpc_metadata"],
+            retention=None if said["retention"] is None else seconds(said["retention"], "retention"),
             transport=Transport(
-                retry=retry_config,
-                keep_alive=keep_alive_config,
-                proxy=http_connect_proxy_config,
-                dns_load_balancing=dns_load_balancing_config,
-                compression=grpc_compression,
+                retry=said["retry_config"],
+                keep_alive=said["keep_alive_config"],
+                proxy=said["http_connect_proxy_config"],
+                dns_load_balancing=said["dns_load_balancing_config"],
+                compression=said["grpc_compression"],
             ),
         )
-        limit, chain = seconds(timeout, "timeout"), checked(interceptors)
+        limit, chain = seconds(said["timeout"], "timeout"), checked(said["interceptors"])
+        coded = with_headers(said["codec"], said["header_codec_behavior"])
         portal = Portal.current()
-        link = await portal.acall(open_link(portal, where, identity, limit, lazy))
+        link = await portal.acall(open_link(portal, where, said["identity"], limit, said["lazy"]))
         rejects = choice(
-            QueryRejectCondition, default_query_reject_condition, "default_query_reject_condition"
+            QueryRejectCondition, said["default_query_reject_condition"], "default_query_reject_condition"
         )
-        return cls(ClientSession(link, converter, codec, chain, rejects))
+        return cls(
+            ClientSession(
+                link,
+                said["converter"],
+                coded,
+                chain,
+                rejects,
+                plugins=every,
+                config=said,
+            )
+        )
 
     @property
     def workflow_service(self) -> AsyncRawService:
@@ -299,7 +322,25 @@ class AsyncClient(ClientFacts):
 
     async def count_workflows(self, query: str = "") -> WorkflowExecutionCount:
         """How many runs match a filter; its `groups` say how many of each, where it ends with `GROUP BY ExecutionStatus`."""
-        return await self._session.arun(_operations.count(query))
+        return await self._session.arun(_operations.count(self._session, query))
+
+    async def create_namespace(
+        self, name: str, *, retention: Duration = 72 * 3600.0, description: str = ""
+    ) -> None:
+        """Make a namespace on a server, which keeps closed workflows for so long; a server takes a moment to know it everywhere.
+        An embedded engine has the one that it is opened with.
+        """
+        await self._session.arun(_deployments.create_namespace(name, retention, description))
+
+    async def add_search_attributes(self, types: Mapping[str, str]) -> None:
+        """Make search attributes, `{"Region": "Keyword"}`: those that are there with their type stay. A server takes a moment to
+        know them everywhere; an embedded engine knows one from its first use, too, without this.
+        """
+        await self._session.arun(_deployments.add_search_attributes(types))
+
+    async def list_search_attributes(self) -> dict[str, str]:
+        """The search attributes that users have made, with their types."""
+        return await self._session.arun(_deployments.list_search_attributes())
 
     async def describe_task_queue(
         self, name: str = "default", *, rpc_timeout: Duration | None = None
@@ -480,7 +521,7 @@ class AsyncClient(ClientFacts):
             search_attributes=search_attributes,
             rpc_timeout=rpc_timeout,
         )
-        return AsyncScheduleHandle(self._session, await self._session.arun(operation))
+        return await self._session.arun(operation.then(partial(AsyncScheduleHandle, self._session)))
 
     def get_schedule_handle(self, id: str) -> AsyncScheduleHandle:
         """A handle to an existing schedule; does not ask whether it exists."""

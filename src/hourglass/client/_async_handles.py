@@ -55,24 +55,15 @@ class AsyncScheduleHandle(ScheduleHandleFacts):
         changes it at the same time the function is called again with the schedule as it is then, so it should do
         nothing else.
         """
-        steps = _schedules.update(self._session, self.id, change, rpc_timeout)
-        answer = None
-        while True:
-            try:
-                operation = steps.send(answer)
-            except StopIteration:
-                return
-            answer = await self._session.arun(operation)
+        await self._session.arun_steps(_schedules.update(self._session, self.id, change, rpc_timeout))
 
     async def pause(self, note: str = "", *, rpc_timeout: Duration | None = None) -> None:
         """Let it rest until it is unpaused; `note` says why. It can still be triggered."""
-        note = note or _schedules.PAUSED
-        await self._session.arun(_schedules.patch(self._session, self.id, rpc_timeout, pause=note))
+        await self._session.arun(_schedules.pause(self._session, self.id, note, rpc_timeout))
 
     async def unpause(self, note: str = "", *, rpc_timeout: Duration | None = None) -> None:
         """Let it act again, from its next time on."""
-        note = note or _schedules.UNPAUSED
-        await self._session.arun(_schedules.patch(self._session, self.id, rpc_timeout, unpause=note))
+        await self._session.arun(_schedules.unpause(self._session, self.id, note, rpc_timeout))
 
     async def trigger(
         self, *, overlap: OverlapPolicy | None = None, rpc_timeout: Duration | None = None
@@ -328,7 +319,7 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         of a long history; a server may give a few more or less than `page_size`. Payloads stay as they travel.
         """
         return await self._session.arun(
-            _operations.history_page(self._reference, page_size, page_token, newest_first)
+            _operations.history_page(self._session, self._reference, page_size, page_token, newest_first)
         )
 
     async def history_events(
@@ -348,7 +339,7 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         while True:
             page = await self._session.arun(
                 _operations.history_page(
-                    self._reference, page_size, token, False, wait_new_event, event_filter
+                    self._session, self._reference, page_size, token, False, wait_new_event, event_filter
                 )
             )
             for event in page.events:
@@ -359,7 +350,7 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
 
     async def history(self) -> History:
         """Its history. Payloads stay as they travel: a codec is not applied."""
-        history: History = await self._session.arun(_operations.history(self._reference))
+        history: History = await self._session.arun(_operations.history(self._session, self._reference))
         return history
 
 

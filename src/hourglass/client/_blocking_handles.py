@@ -56,24 +56,15 @@ class ScheduleHandle(ScheduleHandleFacts):
         changes it at the same time the function is called again with the schedule as it is then, so it should do
         nothing else.
         """
-        steps = _schedules.update(self._session, self.id, change, rpc_timeout)
-        answer = None
-        while True:
-            try:
-                operation = steps.send(answer)
-            except StopIteration:
-                return
-            answer = self._session.run(operation)
+        self._session.run_steps(_schedules.update(self._session, self.id, change, rpc_timeout))
 
     def pause(self, note: str = "", *, rpc_timeout: Duration | None = None) -> None:
         """Let it rest until it is unpaused; `note` says why. It can still be triggered."""
-        note = note or _schedules.PAUSED
-        self._session.run(_schedules.patch(self._session, self.id, rpc_timeout, pause=note))
+        self._session.run(_schedules.pause(self._session, self.id, note, rpc_timeout))
 
     def unpause(self, note: str = "", *, rpc_timeout: Duration | None = None) -> None:
         """Let it act again, from its next time on."""
-        note = note or _schedules.UNPAUSED
-        self._session.run(_schedules.patch(self._session, self.id, rpc_timeout, unpause=note))
+        self._session.run(_schedules.unpause(self._session, self.id, note, rpc_timeout))
 
     def trigger(self, *, overlap: OverlapPolicy | None = None, rpc_timeout: Duration | None = None) -> None:
         """Let it act now, besides its times; by its own overlap policy, or another one this once."""
@@ -325,7 +316,7 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         of a long history; a server may give a few more or less than `page_size`. Payloads stay as they travel.
         """
         return self._session.run(
-            _operations.history_page(self._reference, page_size, page_token, newest_first)
+            _operations.history_page(self._session, self._reference, page_size, page_token, newest_first)
         )
 
     def history_events(
@@ -345,7 +336,7 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         while True:
             page = self._session.run(
                 _operations.history_page(
-                    self._reference, page_size, token, False, wait_new_event, event_filter
+                    self._session, self._reference, page_size, token, False, wait_new_event, event_filter
                 )
             )
             yield from page.events
@@ -355,7 +346,7 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
 
     def history(self) -> History:
         """Its history. Payloads stay as they travel: a codec is not applied."""
-        history: History = self._session.run(_operations.history(self._reference))
+        history: History = self._session.run(_operations.history(self._session, self._reference))
         return history
 
 

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
 from hourglass._contract.service import (
+    AddSearchAttributes,
+    CreateNamespace,
     CurrentVersionSet,
     DeploymentInfo,
     DescribeDeployment,
     GetPollers,
+    ListSearchAttributes,
     Poller,
     Pollers,
     QueueStats,
     SetCurrentVersion,
 )
-from hourglass._engine.options import Duration, optional_seconds, seconds
+from hourglass._engine.options import Duration, check_text, named_values, optional_seconds, seconds
 from hourglass._engine.versions import WorkerDeploymentVersion, check_deployment_name, check_version
-from hourglass.client._session import ClientOperation, ClientSession, asking
+from hourglass.client._session import ClientOperation, ClientSession, asking, nothing
 from hourglass.client._values import time_from
-from hourglass.errors import ServiceError
+from hourglass.errors import ServiceError, UsageError
 
 # --- task queues ----------------------------------------------------------------------------------
 
@@ -83,6 +87,49 @@ class TaskQueueDescription:
 
     activity_stats: TaskQueueStats | None = None
     """The same for activities."""
+
+
+def create_namespace(name: str, retention: Duration, description: str) -> ClientOperation[None]:
+    """Make a namespace."""
+    if not isinstance(name, str) or not name.strip():
+        raise UsageError("the name of a namespace must be a text that is not empty")
+    request = CreateNamespace(
+        name=check_text(name, "the name of a namespace"),
+        retention=seconds(retention, "retention"),
+        description=check_text(description, "description"),
+    )
+    return asking(request, nothing)
+
+
+ATTRIBUTE_TYPES = ("Keyword", "KeywordList", "Text", "Int", "Double", "Bool", "Datetime")
+
+
+def add_search_attributes(types: Mapping[str, str]) -> ClientOperation[None]:
+    """Make search attributes of these types, of which those that are there stay."""
+    for name, kind in named_values(types, "search attributes").items():
+        if kind not in ATTRIBUTE_TYPES:
+            raise UsageError(
+                f"search attribute {name} must be one of {', '.join(ATTRIBUTE_TYPES)}, not {kind!r:.40}"
+            )
+
+    async def ask(session: ClientSession) -> None:
+        known = (await session.call(ListSearchAttributes())).types
+        for name, kind in types.items():
+            if known.get(name, kind) != kind:  # a server would leave it, without a word
+                raise ServiceError(
+                    f"search attribute {name} is there already, and is of type {known[name]}",
+                    status="ALREADY_EXISTS",
+                )
+        new = {name: kind for name, kind in types.items() if name not in known}
+        if new:
+            await session.call(AddSearchAttributes(types=new))
+
+    return ClientOperation(ask, nothing)
+
+
+def list_search_attributes() -> ClientOperation[dict[str, str]]:
+    """The search attributes that users have made."""
+    return asking(ListSearchAttributes(), lambda answer: answer.types)
 
 
 def describe_task_queue(name: str, rpc_timeout: Duration | None) -> ClientOperation[TaskQueueDescription]:

@@ -13,6 +13,7 @@ from hourglass._runtime.targets import check_target
 from hourglass.client import _operations
 from hourglass.client._activities import ActivityReference
 from hourglass.client._operations import Reference
+from hourglass.client._plugins import ClientConfig
 from hourglass.client._session import ClientSession
 from hourglass.client._standalone import StandaloneReference
 from hourglass.client._updates import UpdateReference
@@ -93,6 +94,12 @@ class ClientFacts:
         """What encodes payloads at the edge, if anything."""
         return self._session.codec
 
+    def config(self) -> ClientConfig:
+        """What it was connected with, after its plugins had their way: `Client.connect(**client.config())` is another."""
+        if self._session.config is None:
+            raise UsageError("this client was not made by connect(…): it has no settings to tell")
+        return {**self._session.config, "plugins": ()}
+
     @property
     def connection(self) -> Connection:
         """The open connection, for workers. Its methods run on the control loop only."""
@@ -142,7 +149,7 @@ class HandleFacts(Generic[R]):
         """For notebooks: its timeline up to now, without payloads. None, so the text above, where it cannot be told."""
         try:
             description = self._session.perform(_operations.look(self._session, self._reference))
-            history = self._session.perform(_operations.history(self._reference))
+            history = self._session.perform(_operations.history(self._session, self._reference))
         except HourglassError:
             return None
         # By name: pictures stand above the client, which must be usable without them.

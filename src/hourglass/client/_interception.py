@@ -6,16 +6,20 @@ arguments as they were given, before they are encoded; the last interceptor hand
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from hourglass._contract.service import HistoryEventFilter
 from hourglass._engine.interception import InterceptedCall, InterceptWorkflow, WorkflowInboundInterceptor
-from hourglass.activity._context import ActivityInboundInterceptor, LastActivityInbound
+from hourglass.activity._context import ActivityChain, ActivityInboundInterceptor, LastActivityInbound
 from hourglass.errors import UsageError
 
 if TYPE_CHECKING:
+    from hourglass._contract.schedules import OverlapPolicy
+    from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleDescription
     from hourglass.client._session import ClientSession
+    from hourglass.converter import SearchAttributes
 
 
 @dataclass(kw_only=True)
@@ -24,8 +28,6 @@ class ClientCall(InterceptedCall):
 
     _method: ClassVar[str]
 
-    id: str
-
 
 @dataclass(kw_only=True)
 class StartWorkflowInput(ClientCall):
@@ -33,6 +35,7 @@ class StartWorkflowInput(ClientCall):
 
     _method = "start_workflow"
 
+    id: str
     workflow: str
     options: dict[str, Any] = field(default_factory=dict, repr=False)
 
@@ -43,6 +46,7 @@ class SignalWorkflowInput(ClientCall):
 
     _method = "signal_workflow"
 
+    id: str
     run_id: str | None = None
     signal: str
 
@@ -53,6 +57,7 @@ class QueryWorkflowInput(ClientCall):
 
     _method = "query_workflow"
 
+    id: str
     run_id: str | None = None
     query: str
 
@@ -63,6 +68,7 @@ class StartWorkflowUpdateInput(ClientCall):
 
     _method = "start_workflow_update"
 
+    id: str
     run_id: str | None = None
     update: str
     update_id: str = ""
@@ -74,6 +80,7 @@ class StartUpdateWithStartInput(ClientCall):
 
     _method = "start_update_with_start_workflow"
 
+    id: str
     start: StartWorkflowInput
     update: StartWorkflowUpdateInput
 
@@ -84,6 +91,7 @@ class CancelWorkflowInput(ClientCall):
 
     _method = "cancel_workflow"
 
+    id: str
     run_id: str | None = None
     reason: str = ""
 
@@ -94,6 +102,7 @@ class TerminateWorkflowInput(ClientCall):
 
     _method = "terminate_workflow"
 
+    id: str
     run_id: str | None = None
     reason: str = ""
 
@@ -104,7 +113,185 @@ class DescribeWorkflowInput(ClientCall):
 
     _method = "describe_workflow"
 
+    id: str
     run_id: str | None = None
+
+
+@dataclass(kw_only=True)
+class CountWorkflowsInput(ClientCall):
+    """Runs that match a filter are to be counted."""
+
+    _method = "count_workflows"
+
+    query: str = ""
+
+
+@dataclass(kw_only=True)
+class ListWorkflowsInput(ClientCall):
+    """A page of the runs that match a filter is to be fetched: a list is so many of these as it has pages."""
+
+    _method = "list_workflows"
+
+    query: str = ""
+    page_size: int = 100
+    next_page_token: bytes = b""
+
+
+@dataclass(kw_only=True)
+class FetchWorkflowHistoryEventsInput(ClientCall):
+    """Events of a run's history are to be fetched: all of them, or a page where there is a `page_size`."""
+
+    _method = "fetch_workflow_history_events"
+
+    id: str
+    run_id: str | None = None
+    page_size: int | None = None
+    next_page_token: bytes = b""
+    newest_first: bool = False
+    wait_new_event: bool = False
+    event_filter: HistoryEventFilter = HistoryEventFilter.ALL_EVENT
+
+
+# --- activities that are completed from outside ---------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class AsyncActivityInput(ClientCall):
+    """An activity, by its token or by ids: what the four calls from outside have in common."""
+
+    token: bytes = field(default=b"", repr=False)
+    workflow_id: str = ""
+    run_id: str = ""
+    activity_id: str = ""
+
+
+@dataclass(kw_only=True)
+class CompleteAsyncActivityInput(AsyncActivityInput):
+    """An activity returned; the only one of `args` is its result."""
+
+    _method = "complete_async_activity"
+
+
+@dataclass(kw_only=True)
+class FailAsyncActivityInput(AsyncActivityInput):
+    """An activity failed. `args` are the details of a last heartbeat."""
+
+    _method = "fail_async_activity"
+
+    error: BaseException
+
+
+@dataclass(kw_only=True)
+class HeartbeatAsyncActivityInput(AsyncActivityInput):
+    """An activity lives. `args` are the details."""
+
+    _method = "heartbeat_async_activity"
+
+
+@dataclass(kw_only=True)
+class ReportCancellationAsyncActivityInput(AsyncActivityInput):
+    """An activity ended because it was asked to. `args` are the details."""
+
+    _method = "report_cancellation_async_activity"
+
+
+# --- schedules ------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class CreateScheduleInput(ClientCall):
+    """A schedule is to be created."""
+
+    _method = "create_schedule"
+
+    id: str
+    schedule: Schedule
+    trigger_immediately: bool = False
+    backfill: Sequence[ScheduleBackfill] = ()
+    memo: Mapping[str, Any] | None = field(default=None, repr=False)
+    search_attributes: SearchAttributes | None = None
+
+
+@dataclass(kw_only=True)
+class ListSchedulesInput(ClientCall):
+    """A page of the schedules that match a filter is to be fetched."""
+
+    _method = "list_schedules"
+
+    query: str = ""
+    page_size: int = 100
+    next_page_token: bytes = b""
+
+
+@dataclass(kw_only=True)
+class DescribeScheduleInput(ClientCall):
+    """A schedule is to be looked at."""
+
+    _method = "describe_schedule"
+
+    id: str
+
+
+@dataclass(kw_only=True)
+class UpdateScheduleInput(ClientCall):
+    """A schedule is to be changed: `change` makes the new one from its description."""
+
+    _method = "update_schedule"
+
+    id: str
+    change: Callable[[ScheduleDescription], Schedule | None] = field(repr=False)
+
+
+@dataclass(kw_only=True)
+class PauseScheduleInput(ClientCall):
+    """A schedule is to rest."""
+
+    _method = "pause_schedule"
+
+    id: str
+    note: str = ""
+
+
+@dataclass(kw_only=True)
+class UnpauseScheduleInput(ClientCall):
+    """A schedule is to act again."""
+
+    _method = "unpause_schedule"
+
+    id: str
+    note: str = ""
+
+
+@dataclass(kw_only=True)
+class TriggerScheduleInput(ClientCall):
+    """A schedule is to act now."""
+
+    _method = "trigger_schedule"
+
+    id: str
+    overlap: OverlapPolicy | None = None
+
+
+@dataclass(kw_only=True)
+class BackfillScheduleInput(ClientCall):
+    """A schedule is to act for times of the past."""
+
+    _method = "backfill_schedule"
+
+    id: str
+    backfill: Sequence[ScheduleBackfill] = ()
+
+
+@dataclass(kw_only=True)
+class DeleteScheduleInput(ClientCall):
+    """A schedule is to be deleted."""
+
+    _method = "delete_schedule"
+
+    id: str
+
+
+# --- chains ---------------------------------------------------------------------------------------
 
 
 class Interceptor:
@@ -172,6 +359,70 @@ class AsyncClientOutboundInterceptor:
         """Look at a workflow; what is seen."""
         return await self.next.describe_workflow(input)
 
+    async def count_workflows(self, input: CountWorkflowsInput) -> Any:
+        """Count workflows; how many there are."""
+        return await self.next.count_workflows(input)
+
+    async def list_workflows(self, input: ListWorkflowsInput) -> Any:
+        """Fetch a page of a list of workflows."""
+        return await self.next.list_workflows(input)
+
+    async def fetch_workflow_history_events(self, input: FetchWorkflowHistoryEventsInput) -> Any:
+        """Fetch a history, or a page of it."""
+        return await self.next.fetch_workflow_history_events(input)
+
+    async def complete_async_activity(self, input: CompleteAsyncActivityInput) -> None:
+        """Give an activity its result."""
+        return await self.next.complete_async_activity(input)
+
+    async def fail_async_activity(self, input: FailAsyncActivityInput) -> None:
+        """Fail an activity."""
+        return await self.next.fail_async_activity(input)
+
+    async def heartbeat_async_activity(self, input: HeartbeatAsyncActivityInput) -> bool:
+        """Tell that an activity lives; whether it is asked to stop."""
+        return await self.next.heartbeat_async_activity(input)
+
+    async def report_cancellation_async_activity(self, input: ReportCancellationAsyncActivityInput) -> None:
+        """End an activity as cancelled."""
+        return await self.next.report_cancellation_async_activity(input)
+
+    async def create_schedule(self, input: CreateScheduleInput) -> Any:
+        """Create a schedule; its handle."""
+        return await self.next.create_schedule(input)
+
+    async def list_schedules(self, input: ListSchedulesInput) -> Any:
+        """Fetch a page of a list of schedules."""
+        return await self.next.list_schedules(input)
+
+    async def describe_schedule(self, input: DescribeScheduleInput) -> Any:
+        """Look at a schedule; what is seen."""
+        return await self.next.describe_schedule(input)
+
+    async def update_schedule(self, input: UpdateScheduleInput) -> None:
+        """Change a schedule."""
+        return await self.next.update_schedule(input)
+
+    async def pause_schedule(self, input: PauseScheduleInput) -> None:
+        """Let a schedule rest."""
+        return await self.next.pause_schedule(input)
+
+    async def unpause_schedule(self, input: UnpauseScheduleInput) -> None:
+        """Let a schedule act again."""
+        return await self.next.unpause_schedule(input)
+
+    async def trigger_schedule(self, input: TriggerScheduleInput) -> None:
+        """Let a schedule act now."""
+        return await self.next.trigger_schedule(input)
+
+    async def backfill_schedule(self, input: BackfillScheduleInput) -> None:
+        """Let a schedule act for times of the past."""
+        return await self.next.backfill_schedule(input)
+
+    async def delete_schedule(self, input: DeleteScheduleInput) -> None:
+        """Delete a schedule."""
+        return await self.next.delete_schedule(input)
+
 
 class _LastAsyncClientOutbound(AsyncClientOutboundInterceptor):
     """The end of the chain: the call itself."""
@@ -184,6 +435,14 @@ class _LastAsyncClientOutbound(AsyncClientOutboundInterceptor):
 
     start_workflow = signal_workflow = query_workflow = start_workflow_update = _go_on
     start_update_with_start_workflow = cancel_workflow = terminate_workflow = describe_workflow = _go_on
+    count_workflows = list_workflows = fetch_workflow_history_events = _go_on
+    complete_async_activity = fail_async_activity = heartbeat_async_activity = _go_on
+    report_cancellation_async_activity = create_schedule = list_schedules = describe_schedule = _go_on
+    pause_schedule = unpause_schedule = trigger_schedule = backfill_schedule = delete_schedule = _go_on
+
+    async def update_schedule(self, input: UpdateScheduleInput) -> None:
+        """Change it, in several calls."""
+        await self._session.aperform_steps(input._proceed(input))
 
 
 def async_client_chain(session: ClientSession) -> AsyncClientOutboundInterceptor:
@@ -235,6 +494,70 @@ class ClientOutboundInterceptor:
         """Look at a workflow; what is seen."""
         return self.next.describe_workflow(input)
 
+    def count_workflows(self, input: CountWorkflowsInput) -> Any:
+        """Count workflows; how many there are."""
+        return self.next.count_workflows(input)
+
+    def list_workflows(self, input: ListWorkflowsInput) -> Any:
+        """Fetch a page of a list of workflows."""
+        return self.next.list_workflows(input)
+
+    def fetch_workflow_history_events(self, input: FetchWorkflowHistoryEventsInput) -> Any:
+        """Fetch a history, or a page of it."""
+        return self.next.fetch_workflow_history_events(input)
+
+    def complete_async_activity(self, input: CompleteAsyncActivityInput) -> None:
+        """Give an activity its result."""
+        return self.next.complete_async_activity(input)
+
+    def fail_async_activity(self, input: FailAsyncActivityInput) -> None:
+        """Fail an activity."""
+        return self.next.fail_async_activity(input)
+
+    def heartbeat_async_activity(self, input: HeartbeatAsyncActivityInput) -> bool:
+        """Tell that an activity lives; whether it is asked to stop."""
+        return self.next.heartbeat_async_activity(input)
+
+    def report_cancellation_async_activity(self, input: ReportCancellationAsyncActivityInput) -> None:
+        """End an activity as cancelled."""
+        return self.next.report_cancellation_async_activity(input)
+
+    def create_schedule(self, input: CreateScheduleInput) -> Any:
+        """Create a schedule; its handle."""
+        return self.next.create_schedule(input)
+
+    def list_schedules(self, input: ListSchedulesInput) -> Any:
+        """Fetch a page of a list of schedules."""
+        return self.next.list_schedules(input)
+
+    def describe_schedule(self, input: DescribeScheduleInput) -> Any:
+        """Look at a schedule; what is seen."""
+        return self.next.describe_schedule(input)
+
+    def update_schedule(self, input: UpdateScheduleInput) -> None:
+        """Change a schedule."""
+        return self.next.update_schedule(input)
+
+    def pause_schedule(self, input: PauseScheduleInput) -> None:
+        """Let a schedule rest."""
+        return self.next.pause_schedule(input)
+
+    def unpause_schedule(self, input: UnpauseScheduleInput) -> None:
+        """Let a schedule act again."""
+        return self.next.unpause_schedule(input)
+
+    def trigger_schedule(self, input: TriggerScheduleInput) -> None:
+        """Let a schedule act now."""
+        return self.next.trigger_schedule(input)
+
+    def backfill_schedule(self, input: BackfillScheduleInput) -> None:
+        """Let a schedule act for times of the past."""
+        return self.next.backfill_schedule(input)
+
+    def delete_schedule(self, input: DeleteScheduleInput) -> None:
+        """Delete a schedule."""
+        return self.next.delete_schedule(input)
+
 
 class _LastClientOutbound(ClientOutboundInterceptor):
     """The end of the chain: the call itself."""
@@ -247,6 +570,14 @@ class _LastClientOutbound(ClientOutboundInterceptor):
 
     start_workflow = signal_workflow = query_workflow = start_workflow_update = _go_on
     start_update_with_start_workflow = cancel_workflow = terminate_workflow = describe_workflow = _go_on
+    count_workflows = list_workflows = fetch_workflow_history_events = _go_on
+    complete_async_activity = fail_async_activity = heartbeat_async_activity = _go_on
+    report_cancellation_async_activity = create_schedule = list_schedules = describe_schedule = _go_on
+    pause_schedule = unpause_schedule = trigger_schedule = backfill_schedule = delete_schedule = _go_on
+
+    def update_schedule(self, input: UpdateScheduleInput) -> None:
+        """Change it, in several calls."""
+        self._session.perform_steps(input._proceed(input))
 
 
 def client_chain(session: ClientSession) -> ClientOutboundInterceptor:
@@ -270,15 +601,16 @@ def checked(interceptors: Sequence[Interceptor]) -> tuple[Interceptor, ...]:
     return tuple(interceptors)
 
 
-def activity_chain(interceptors: Sequence[Interceptor]) -> ActivityInboundInterceptor | None:
+def activity_chain(interceptors: Sequence[Interceptor]) -> ActivityChain | None:
     """What stands between a worker and its activities; None, which costs nothing, where no interceptor wants to."""
     wanted = [each for each in interceptors if _overrides(each, "intercept_activity")]
     if not wanted:
         return None
-    inbound: ActivityInboundInterceptor = LastActivityInbound()
+    last = LastActivityInbound()
+    inbound: ActivityInboundInterceptor = last
     for each in reversed(wanted):
         inbound = each.intercept_activity(inbound)
-    return inbound
+    return ActivityChain(inbound, last)
 
 
 def workflow_interceptors(interceptors: Sequence[Interceptor]) -> tuple[InterceptWorkflow, ...]:

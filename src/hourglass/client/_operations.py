@@ -44,7 +44,10 @@ from hourglass._engine.options import INT32, Duration, check_text, choice, optio
 from hourglass._engine.versions import VersioningOverride, check_override
 from hourglass.client._interception import (
     CancelWorkflowInput,
+    CountWorkflowsInput,
     DescribeWorkflowInput,
+    FetchWorkflowHistoryEventsInput,
+    ListWorkflowsInput,
     QueryWorkflowInput,
     SignalWorkflowInput,
     StartWorkflowInput,
@@ -231,14 +234,26 @@ def list_page(
         items = tuple(execution_from(summary, session.converter) for summary in page.workflows)
         return WorkflowExecutionPage(items, page.next_page_token, page.notice)
 
-    size = whole_number(page_size, "page_size", 1, INT32)
-    limit = optional_seconds(rpc_timeout, "rpc_timeout")
-    return asking(ListWorkflows(query=query, page_size=size, next_page_token=token, rpc_timeout=limit), parse)
+    def build(call: ListWorkflowsInput) -> ClientOperation[WorkflowExecutionPage]:
+        request = ListWorkflows(
+            query=call.query,
+            page_size=whole_number(call.page_size, "page_size", 1, INT32),
+            next_page_token=call.next_page_token,
+            rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
+        )
+        return asking(request, parse)
+
+    call = ListWorkflowsInput(query=query, page_size=page_size, next_page_token=token, _proceed=build)
+    return through(session, call)
 
 
-def count(query: str) -> ClientOperation[WorkflowExecutionCount]:
+def count(session: ClientSession, query: str) -> ClientOperation[WorkflowExecutionCount]:
     """How many runs match."""
-    return asking(CountWorkflows(query=query), count_from)
+
+    def build(call: CountWorkflowsInput) -> ClientOperation[WorkflowExecutionCount]:
+        return asking(CountWorkflows(query=call.query), count_from)
+
+    return through(session, CountWorkflowsInput(query=query, _proceed=build))
 
 
 # --- one workflow -----------------------------------------------------------------------------------------
@@ -484,6 +499,7 @@ def fetch_history_events(reference: Reference) -> ClientOperation[list[bytes]]:
 
 
 def history_page(
+    session: ClientSession,
     reference: Reference,
     page_size: int,
     token: bytes,
@@ -498,19 +514,31 @@ def history_page(
             tuple(msgspec.json.decode(each) for each in page.events), page.next_page_token
         )
 
-    request = GetHistory(
-        workflow_id=reference.workflow_id,
-        run_id=reference.addressed_run,
+    def build(call: FetchWorkflowHistoryEventsInput) -> ClientOperation[HistoryEventPage]:
+        request = GetHistory(
+            workflow_id=call.id,
+            run_id=call.run_id or "",
+            next_page_token=call.next_page_token,
+            page_size=whole_number(call.page_size, "page_size", 1, INT32),
+            newest_first=call.newest_first,
+            wait_new=call.wait_new_event,
+            event_filter=choice(HistoryEventFilter, call.event_filter, "event_filter"),
+        )
+        return asking(request, parse)
+
+    call = FetchWorkflowHistoryEventsInput(
+        **reference.addressed(),
+        page_size=page_size,
         next_page_token=token,
-        page_size=whole_number(page_size, "page_size", 1, INT32),
         newest_first=newest_first,
-        wait_new=wait_new,
-        event_filter=choice(HistoryEventFilter, event_filter, "event_filter"),
+        wait_new_event=wait_new,
+        event_filter=event_filter,
+        _proceed=build,
     )
-    return asking(request, parse)
+    return through(session, call)
 
 
-def history(reference: Reference) -> ClientOperation[Any]:
+def history(session: ClientSession, reference: Reference) -> ClientOperation[Any]:
     """A run's history, as `hourglass.replay.History`."""
 
     def parse(events: list[bytes]) -> Any:
@@ -518,4 +546,8 @@ def history(reference: Reference) -> ClientOperation[Any]:
         replay = importlib.import_module("hourglass.replay")
         return replay.History.from_events(reference.workflow_id, events)
 
-    return ClientOperation(fetch_history_events(reference).ask, parse)
+    def build(call: FetchWorkflowHistoryEventsInput) -> ClientOperation[Any]:
+        asked = Reference(call.id, call.run_id or "", pinned=bool(call.run_id))
+        return ClientOperation(fetch_history_events(asked).ask, parse)
+
+    return through(session, FetchWorkflowHistoryEventsInput(**reference.addressed(), _proceed=build))

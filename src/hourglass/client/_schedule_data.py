@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypedDict, TypeVarTuple, Unpack, overload
 from hourglass._contract.schedules import OverlapPolicy
 from hourglass._contract.service import StartWorkflow
 from hourglass._engine.options import Duration, RetryPolicy
-from hourglass.converter import SearchAttributes
+from hourglass.converter import Payload, SearchAttributes
 from hourglass.errors import UsageError
 
 Ts = TypeVarTuple("Ts")
@@ -74,6 +74,7 @@ class ScheduleSpec:
 
     Cron strings have 5 fields (minute, hour, day of month, month, day of week), 6 (and a year) or 7 (seconds first, a
     year last), or are `@daily` and its like or `@every 90m`. A day of the month and a day of the week must both match.
+    `ScheduleSpec()` names no time: such a schedule acts when it is triggered, and only then.
     """
 
     calendars: Sequence[ScheduleCalendarSpec] = ()
@@ -113,6 +114,10 @@ class ScheduleStartOptions(TypedDict, total=False):
     """One line about each of them, for Temporal's UI."""
     static_details: str
     """More lines."""
+    priority_key: int
+    """The priority of each on its queue: lower is sooner, 0 is the default."""
+    headers: Mapping[str, Payload]
+    """Payloads beside the arguments, for interceptors of the workflows; not encoded by a codec."""
 
 
 class ScheduleActionStartWorkflow:

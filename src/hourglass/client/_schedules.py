@@ -9,7 +9,7 @@ whether the schedule has become what was sent, and begins again from what it is 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
@@ -49,8 +49,19 @@ from hourglass._engine.options import (
 )
 from hourglass._engine.specs import RetryRule
 from hourglass.client import _schedule_data as data
+from hourglass.client._interception import (
+    BackfillScheduleInput,
+    CreateScheduleInput,
+    DeleteScheduleInput,
+    DescribeScheduleInput,
+    ListSchedulesInput,
+    PauseScheduleInput,
+    TriggerScheduleInput,
+    UnpauseScheduleInput,
+    UpdateScheduleInput,
+)
 from hourglass.client._options import start_request
-from hourglass.client._session import ClientOperation, ClientSession, asking, nothing
+from hourglass.client._session import ClientOperation, ClientSession, Steps, asking, nothing, through
 from hourglass.client._values import attributes_from, memo_from, time_from
 from hourglass.converter import Converter, Payload, SearchAttributes, encode_search_attributes
 from hourglass.errors import ServiceError, UsageError
@@ -103,10 +114,14 @@ def schedule_form(
 
 
 def refuse_empty(spec: sc.EngineScheduleSpec) -> None:
-    """Refuse a new spec that names no time at all. Those that exist may: other SDKs let them pass."""
-    if is_empty(spec):
+    """Refuse a new spec that bounds or skips times, and names none. Those that exist may: other SDKs let them pass.
+
+    One that says nothing at all is meant: that schedule acts when it is triggered.
+    """
+    if is_empty(spec) and (spec.skip or spec.start_at_ns or spec.end_at_ns or spec.jitter):
         raise UsageError(
-            "the schedule names no time: its ScheduleSpec needs calendars, intervals or cron_expressions"
+            "the schedule names no time: its ScheduleSpec needs calendars, intervals or cron_expressions, or nothing at all "
+            "where it is only triggered"
         )
     for calendar in (*spec.calendars, *spec.skip):
         for field in FIELDS:
@@ -188,8 +203,17 @@ def _action_form(
             hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(_KNOWN)}"
             raise UsageError(f"a schedule's action has no option {name!r} ({hint})")
     options = {"id": schedule_id, **action.options}
-    given = given_workflow(action.workflow)
-    return start_request(given, action.args, options, converter, identity), b""
+    headers = _headers(options.pop("headers", {}))
+    request = start_request(given_workflow(action.workflow), action.args, options, converter, identity)
+    return msgspec.structs.replace(request, headers=headers), b""
+
+
+def _headers(given: object) -> dict[str, Payload]:
+    headers = named_values(given, "headers")
+    for name, each in headers.items():
+        if not isinstance(each, Payload):
+            raise UsageError(f"headers are payloads by name: that of {name!r} is a {type(each).__name__}")
+    return dict(headers)
 
 
 def _seconds(duration: Duration | None, what: str) -> float:
@@ -280,6 +304,10 @@ def _action_from(
             options[name] = timedelta(seconds=limit)
     if action.spec.retry_policy is not None and (policy := _policy_from(action.spec.retry_policy)):
         options["retry_policy"] = policy
+    if action.spec.priority_key:
+        options["priority_key"] = action.spec.priority_key
+    if action.headers:
+        options["headers"] = dict(action.headers)
     if action.spec.memo:
         options["memo"] = memo_from(action.spec.memo, converter)
     if action.spec.search_attributes:
@@ -353,9 +381,6 @@ _TRIES = 5
 Change: TypeAlias = Callable[[data.ScheduleDescription], data.Schedule | None]
 """What the author of an update gives: from how a schedule is to how it shall be, or None to leave it."""
 
-Steps: TypeAlias = Generator[ClientOperation[Any], Any, None]
-"""Operations, one after the other; each result is sent back in before the next is asked for."""
-
 
 @dataclass(frozen=True)
 class ListedSchedules:
@@ -384,25 +409,39 @@ def create(
     rpc_timeout: Duration | None,
 ) -> ClientOperation[str]:
     """Create a schedule; gives its id."""
-    form = schedule_form(schedule, refer_schedule(schedule_id), session.converter, session.identity)
-    session.meet(schedule.action.workflow)
-    refuse_empty(form.spec)
-    if form.state.limited_actions and not form.state.remaining_actions:
-        raise UsageError("a schedule with limited_actions needs remaining_actions, how many are left to it")
-    request = CreateSchedule(
-        schedule_id=schedule_id,
-        schedule=form,
-        request_id=new_id(),
-        identity=session.identity,
+
+    def build(call: CreateScheduleInput) -> ClientOperation[str]:
+        form = schedule_form(call.schedule, refer_schedule(call.id), session.converter, session.identity)
+        session.meet(call.schedule.action.workflow)
+        refuse_empty(form.spec)
+        if form.state.limited_actions and not form.state.remaining_actions:
+            raise UsageError(
+                "a schedule with limited_actions needs remaining_actions, how many are left to it"
+            )
+        notes = named_values(call.memo or {}, "memo")
+        request = CreateSchedule(
+            schedule_id=call.id,
+            schedule=form,
+            request_id=new_id(),
+            identity=session.identity,
+            trigger_immediately=call.trigger_immediately,
+            backfill=tuple(backfill_form(each) for each in several(call.backfill, "backfill")),
+            memo={name: session.converter.encode(value) for name, value in notes.items()},
+            search_attributes=encode_search_attributes(call.search_attributes or {}),
+            rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
+        )
+        return asking(request, lambda _answer: call.id)
+
+    call = CreateScheduleInput(
+        id=schedule_id,
+        schedule=schedule,
         trigger_immediately=trigger_immediately,
-        backfill=tuple(backfill_form(each) for each in several(backfill, "backfill")),
-        memo={
-            name: session.converter.encode(value) for name, value in named_values(memo or {}, "memo").items()
-        },
-        search_attributes=encode_search_attributes(search_attributes or {}),
-        rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
+        backfill=backfill,
+        memo=memo,
+        search_attributes=search_attributes,
+        _proceed=build,
     )
-    return asking(request, lambda _answer: schedule_id)
+    return through(session, call)
 
 
 def list_page(
@@ -414,21 +453,30 @@ def list_page(
         items = tuple(listed_from(summary, session.converter) for summary in page.schedules)
         return ListedSchedules(items, page.next_page_token)
 
-    size = whole_number(page_size, "page_size", 1, INT32)
-    return asking(ListSchedules(query=query, page_size=size, next_page_token=token), parse)
+    def build(call: ListSchedulesInput) -> ClientOperation[ListedSchedules]:
+        size = whole_number(call.page_size, "page_size", 1, INT32)
+        request = ListSchedules(query=call.query, page_size=size, next_page_token=call.next_page_token)
+        return asking(request, parse)
+
+    call = ListSchedulesInput(query=query, page_size=page_size, next_page_token=token, _proceed=build)
+    return through(session, call)
 
 
 def describe(
     session: ClientSession, schedule_id: str, rpc_timeout: Duration | None
 ) -> ClientOperation[data.ScheduleDescription]:
     """Look at a schedule."""
-    request = DescribeSchedule(
-        schedule_id=schedule_id, rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout")
-    )
-    return asking(request, lambda answer: description_from(answer, session.converter))
+
+    def build(call: DescribeScheduleInput) -> ClientOperation[data.ScheduleDescription]:
+        request = DescribeSchedule(
+            schedule_id=call.id, rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout")
+        )
+        return asking(request, lambda answer: description_from(answer, session.converter))
+
+    return through(session, DescribeScheduleInput(id=schedule_id, _proceed=build))
 
 
-def patch(
+def _patch(
     session: ClientSession,
     schedule_id: str,
     rpc_timeout: Duration | None,
@@ -438,7 +486,7 @@ def patch(
     trigger: OverlapPolicy | None = None,
     backfill: Sequence[data.ScheduleBackfill] = (),
 ) -> ClientOperation[None]:
-    """Pause, unpause, trigger or backfill."""
+    """One request for four calls."""
     request = PatchSchedule(
         schedule_id=schedule_id,
         request_id=new_id(),
@@ -452,12 +500,38 @@ def patch(
     return asking(request, nothing)
 
 
+def pause(
+    session: ClientSession, schedule_id: str, note: str, rpc_timeout: Duration | None
+) -> ClientOperation[None]:
+    """Let it rest."""
+
+    def build(call: PauseScheduleInput) -> ClientOperation[None]:
+        return _patch(session, call.id, rpc_timeout, pause=call.note or PAUSED)
+
+    return through(session, PauseScheduleInput(id=schedule_id, note=note, _proceed=build))
+
+
+def unpause(
+    session: ClientSession, schedule_id: str, note: str, rpc_timeout: Duration | None
+) -> ClientOperation[None]:
+    """Let it act again."""
+
+    def build(call: UnpauseScheduleInput) -> ClientOperation[None]:
+        return _patch(session, call.id, rpc_timeout, unpause=call.note or UNPAUSED)
+
+    return through(session, UnpauseScheduleInput(id=schedule_id, note=note, _proceed=build))
+
+
 def trigger(
     session: ClientSession, schedule_id: str, overlap: OverlapPolicy | None, rpc_timeout: Duration | None
 ) -> ClientOperation[None]:
     """Act now."""
-    policy = OverlapPolicy(OverlapPolicy.UNSPECIFIED if overlap is None else overlap)
-    return patch(session, schedule_id, rpc_timeout, trigger=policy)
+
+    def build(call: TriggerScheduleInput) -> ClientOperation[None]:
+        policy = OverlapPolicy(OverlapPolicy.UNSPECIFIED if call.overlap is None else call.overlap)
+        return _patch(session, call.id, rpc_timeout, trigger=policy)
+
+    return through(session, TriggerScheduleInput(id=schedule_id, overlap=overlap, _proceed=build))
 
 
 def backfill(
@@ -467,26 +541,47 @@ def backfill(
     rpc_timeout: Duration | None,
 ) -> ClientOperation[None]:
     """Act for times of the past."""
-    if not backfills:
-        raise UsageError("backfill needs at least one ScheduleBackfill")
-    return patch(session, schedule_id, rpc_timeout, backfill=backfills)
+
+    def build(call: BackfillScheduleInput) -> ClientOperation[None]:
+        if not call.backfill:
+            raise UsageError("backfill needs at least one ScheduleBackfill")
+        return _patch(session, call.id, rpc_timeout, backfill=call.backfill)
+
+    return through(session, BackfillScheduleInput(id=schedule_id, backfill=backfills, _proceed=build))
 
 
 def delete(session: ClientSession, schedule_id: str, rpc_timeout: Duration | None) -> ClientOperation[None]:
     """Delete a schedule."""
-    request = DeleteSchedule(
-        schedule_id=schedule_id,
-        identity=session.identity,
-        rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
-    )
-    return asking(request, nothing)
+
+    def build(call: DeleteScheduleInput) -> ClientOperation[None]:
+        request = DeleteSchedule(
+            schedule_id=call.id,
+            identity=session.identity,
+            rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
+        )
+        return asking(request, nothing)
+
+    return through(session, DeleteScheduleInput(id=schedule_id, _proceed=build))
 
 
 # --- updating -----------------------------------------------------------------------------------------------
 
 
-def update(session: ClientSession, schedule_id: str, change: Change, rpc_timeout: Duration | None) -> Steps:
-    """Change a schedule: look, ask the author, send, and look whether it came to be."""
+def update(
+    session: ClientSession, schedule_id: str, change: Change, rpc_timeout: Duration | None
+) -> UpdateScheduleInput:
+    """Change a schedule: several operations, for `run_steps`."""
+    return UpdateScheduleInput(
+        id=schedule_id,
+        change=change,
+        _proceed=lambda call: _updating(session, call.id, call.change, rpc_timeout),
+    )
+
+
+def _updating(
+    session: ClientSession, schedule_id: str, change: Change, rpc_timeout: Duration | None
+) -> Steps:
+    """Look, ask the author, send, and look whether it came to be."""
     limit = optional_seconds(rpc_timeout, "rpc_timeout")
     look: ClientOperation[ScheduleDetails] = asking(
         DescribeSchedule(schedule_id=schedule_id, rpc_timeout=limit), lambda answer: answer

@@ -20,7 +20,7 @@ import time
 import types
 import typing
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -54,6 +54,7 @@ from hourglass.client._interception import (
     async_client_chain,
     client_chain,
 )
+from hourglass.client._plugins import ClientConfig, Plugin
 from hourglass.converter import Codec, Converter, Failure, Payload, default_converter, seal, unseal
 from hourglass.errors import DecodeError, HourglassError, UsageError
 
@@ -406,6 +407,10 @@ def through(session: ClientSession, call: ClientCall) -> ClientOperation[Any]:
     return msgspec.structs.replace(operation, call=call) if session.interceptors else operation
 
 
+Steps: TypeAlias = Generator[ClientOperation[Any], Any, None]
+"""Operations, one after the other; each result is sent back in before the next is asked for."""
+
+
 def nothing(_answer: object) -> None:
     """Parse an answer that says nothing."""
 
@@ -422,6 +427,8 @@ class ClientSession:
     """Which runs questions are not put to, where a question says nothing of it."""
     rpc_metadata: dict[str, str] | None = None
     """Headers of the calls of this session alone."""
+    plugins: tuple[Plugin, ...] = ()
+    config: ClientConfig | None = None
 
     @cached_property
     def outbound(self) -> ClientOutboundInterceptor:
@@ -467,6 +474,40 @@ class ClientSession:
         except HourglassError as error:
             without_our_frames(error)
             raise
+
+    def run_steps(self, call: ClientCall) -> None:
+        """Run a call that is several operations, with the caller's code in between; interceptors see it first, as one."""
+        if self.interceptors:
+            getattr(self.outbound, call._method)(call)
+        else:
+            self.perform_steps(call._proceed(call))
+
+    async def arun_steps(self, call: ClientCall) -> None:
+        """The same, awaited."""
+        if self.interceptors:
+            await getattr(self.async_outbound, call._method)(call)
+        else:
+            await self.aperform_steps(call._proceed(call))
+
+    def perform_steps(self, steps: Steps) -> None:
+        """Run operations one after the other."""
+        answer: Any = None
+        while True:
+            try:
+                operation = steps.send(answer)
+            except StopIteration:
+                return
+            answer = self.run(operation)
+
+    async def aperform_steps(self, steps: Steps) -> None:
+        """The same, awaited."""
+        answer: Any = None
+        while True:
+            try:
+                operation = steps.send(answer)
+            except StopIteration:
+                return
+            answer = await self.arun(operation)
 
     def within(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
         """A time limit for what is awaited inside: real seconds, but for a session of another time."""

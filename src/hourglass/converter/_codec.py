@@ -6,23 +6,25 @@ out and in: failures give up their texts, then the codec gets every payload, and
 one clear error.
 
 Search attributes never pass a codec: servers index them. Headers do not either by default, as in Temporal's
-own SDKs, whose interceptors write and read them as they are.
+own SDKs, whose interceptors write and read them as they are (`HeaderCodecBehavior`).
 
 Must not know any event or command: it walks structs, tuples, lists and dicts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from enum import IntEnum
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from hourglass._loops import submit
 from hourglass.converter._converter import Converter
 from hourglass.converter._data import Failure, Payload, causes
 from hourglass.converter._data import decode_failure as _open_failure
 from hourglass.converter._data import encode_failure as _seal_failure
-from hourglass.errors import DecodeError, EncodeError, PayloadError
+from hourglass.errors import DecodeError, EncodeError, HourglassError, PayloadError, UsageError
 
 T = TypeVar("T")
 PayloadFunction = Callable[[list[Payload]], Sequence[Payload]]
@@ -33,21 +35,84 @@ WITHOUT_HEADERS = frozenset(("search_attributes", "headers"))
 _LEAVES = frozenset((str, int, float, bool, bytes, type(None)))
 
 
+class HeaderCodecBehavior(IntEnum):
+    """Whether a codec gets headers, too: payloads of interceptors, which travel beside the arguments."""
+
+    NO_CODEC = 1
+    """They travel as they are, so that proxies and other programs can read them."""
+    CODEC = 2
+    """They are encoded, and decoded, everywhere."""
+    WORKFLOW_ONLY_CODEC = 3
+    """They are between a worker and its workflows alone; clients and activities see them encoded."""
+
+
 class Codec(Protocol):
-    """Changes encoded payloads on their way out and in. Synchronous: it runs in a worker's thread.
+    """Changes encoded payloads on their way out and in. Its methods are plain, and run in a thread for codecs; or `async def`,
+    and run on an event loop of their own.
 
     `decode` must refuse, by raising, a payload that this codec did not encode: else every program that can
     write to the service can feed the worker plain payloads. Both return one payload for each that they get, in
     the same order.
     """
 
-    def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
+    def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload] | Awaitable[Sequence[Payload]]:
         """The payloads as the outside shall see them."""
         ...
 
-    def decode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
+    def decode(self, payloads: Sequence[Payload]) -> Sequence[Payload] | Awaitable[Sequence[Payload]]:
         """The payloads as they were before `encode`."""
         ...
+
+
+def encoded(codec: Codec, payloads: Sequence[Payload]) -> Sequence[Payload]:
+    """What a codec makes of payloads; this thread waits for one that is `async def`."""
+    return _settled(codec.encode(payloads))
+
+
+def decoded(codec: Codec, payloads: Sequence[Payload]) -> Sequence[Payload]:
+    """What payloads were before a codec; this thread waits for one that is `async def`."""
+    return _settled(codec.decode(payloads))
+
+
+def _settled(given: Sequence[Payload] | Awaitable[Sequence[Payload]]) -> Sequence[Payload]:
+    return submit(given, "codec").result() if isinstance(given, Awaitable) else given
+
+
+class CodecWithHeaders:
+    """A codec that is to get headers, too."""
+
+    def __init__(self, codec: Codec, behavior: HeaderCodecBehavior) -> None:
+        self.codec = codec
+        self.behavior = behavior
+
+    def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
+        """As the codec does."""
+        return encoded(self.codec, payloads)
+
+    def decode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
+        """As the codec does."""
+        return decoded(self.codec, payloads)
+
+
+def with_headers(codec: Codec | None, behavior: HeaderCodecBehavior) -> Codec | None:
+    """The codec that does so with headers."""
+    if not isinstance(behavior, HeaderCodecBehavior):
+        raise UsageError(
+            f"header_codec_behavior must be a HeaderCodecBehavior, not {type(behavior).__name__}"
+        )
+    if behavior is HeaderCodecBehavior.NO_CODEC:
+        return codec
+    if codec is None:
+        raise UsageError(f"header_codec_behavior is {behavior.name}, and there is no codec")
+    return CodecWithHeaders(codec, behavior)
+
+
+def without_codec(codec: Codec, *, in_workflow: bool) -> frozenset[str]:
+    """What of a message this codec does not get."""
+    if not isinstance(codec, CodecWithHeaders):
+        return WITHOUT_HEADERS
+    everywhere = codec.behavior is HeaderCodecBehavior.CODEC
+    return NEVER_CODED if everywhere or in_workflow else WITHOUT_HEADERS
 
 
 # --- finding things -------------------------------------------------------------------------------
@@ -146,26 +211,29 @@ def decode_failure(failure: Failure, converter: Converter) -> Failure:
     return _open_failure(failure, converter.decode)
 
 
-def seal(obj: T, codec: Codec, converter: Converter, *, headers: bool = False) -> T:
-    """What leaves: failures and payloads encoded by the codec. Raises EncodeError."""
+def seal(obj: T, codec: Codec, converter: Converter, *, in_workflow: bool = False) -> T:
+    """What leaves: failures and payloads encoded by the codec; `in_workflow` where workflow code said it. Raises EncodeError."""
     closed = map_failures(obj, lambda failure: encode_failure(failure, converter))
-    skip = NEVER_CODED if headers else WITHOUT_HEADERS
-    return map_payloads(closed, lambda payloads: _run(codec, "encode", payloads), skip=skip)
+    skip = without_codec(codec, in_workflow=in_workflow)
+    return map_payloads(closed, lambda payloads: run_codec(codec, "encode", payloads), skip=skip)
 
 
-def unseal(obj: T, codec: Codec, converter: Converter, *, headers: bool = False) -> T:
+def unseal(obj: T, codec: Codec, converter: Converter, *, in_workflow: bool = False) -> T:
     """What arrives: payloads and failures decoded by the codec. Raises DecodeError."""
-    skip = NEVER_CODED if headers else WITHOUT_HEADERS
-    opened = map_payloads(obj, lambda payloads: _run(codec, "decode", payloads), skip=skip)
+    skip = without_codec(codec, in_workflow=in_workflow)
+    opened = map_payloads(obj, lambda payloads: run_codec(codec, "decode", payloads), skip=skip)
     return map_failures(opened, lambda failure: decode_failure(failure, converter))
 
 
-def _run(codec: Codec, way: str, payloads: list[Payload]) -> Sequence[Payload]:
-    """Call a codec and check what it gives back."""
+def run_codec(codec: Codec, way: str, payloads: list[Payload]) -> Sequence[Payload]:
+    """Call a codec and check what it gives back. Raises `EncodeError` or `DecodeError`, which hold no contents."""
     error = EncodeError if way == "encode" else DecodeError
-    name = f"codec {type(codec).__name__}.{way}"
+    own = codec.codec if isinstance(codec, CodecWithHeaders) else codec
+    name = f"codec {type(own).__name__}.{way}"
     try:
-        results = list(getattr(codec, way)(payloads))
+        results = list(_settled(getattr(own, way)(payloads)))
+    except HourglassError as raised:  # ours: what it says holds no contents
+        raise error(f"{name}: {raised}") from raised
     except Exception as raised:
         raise error(f"{name} raised {type(raised).__name__}") from raised
     if len(results) != len(payloads):

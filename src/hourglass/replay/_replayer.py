@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +18,18 @@ from hourglass._history.dialect import Dialect
 from hourglass._history.events import WorkflowExecutionUpdateAccepted
 from hourglass._runtime.resolver import Resolver
 from hourglass.client._interception import Interceptor, checked, workflow_interceptors
+from hourglass.client._plugins import Plugin, ReplayerConfig, all_plugins, configured
 from hourglass.converter import (
     Codec,
     Converter,
+    HeaderCodecBehavior,
     decode_failure,
+    decoded,
     default_converter,
     map_failures,
     map_payloads,
+    with_headers,
+    without_codec,
 )
 from hourglass.errors import HistoryError, HourglassError, NondeterminismError, WorkflowParked
 from hourglass.metrics import Registry
@@ -83,28 +89,36 @@ class Replayer:
         modules: Sequence[Any] = (),
         converter: Converter = default_converter,
         codec: Codec | None = None,
+        header_codec_behavior: HeaderCodecBehavior = HeaderCodecBehavior.NO_CODEC,
         compare_arguments: bool = True,
         failure_exceptions: Sequence[type[BaseException]] = (),
         interceptors: Sequence[Interceptor] = (),
         namespace: str = "default",
         timeout: float = 60.0,
+        plugins: Sequence[Plugin] = (),
     ) -> None:
-        self._resolver = Resolver(workflows=workflows, modules=modules, built_in=BUILT_IN)
+        every = all_plugins((), plugins)
+        said = self._config = configured(ReplayerConfig, "configure_replayer", every, locals())
+        self._resolver = Resolver(workflows=said["workflows"], modules=said["modules"], built_in=BUILT_IN)
         self._settings = RunSettings(
-            namespace=namespace,
-            converter=converter,
-            failure_exceptions=tuple(failure_exceptions),
+            namespace=said["namespace"],
+            converter=said["converter"],
+            failure_exceptions=tuple(said["failure_exceptions"]),
             trace=True,
-            interceptors=workflow_interceptors(checked(interceptors)),
+            interceptors=workflow_interceptors(checked(said["interceptors"])),
             metrics=Registry(),  # what is replayed was counted when it happened
         )
-        self._codec = codec
-        self._compare = compare_arguments
-        self._timeout = timeout
+        self._codec = with_headers(said["codec"], said["header_codec_behavior"])
+        self._compare = said["compare_arguments"]
+        self._timeout = said["timeout"]
         self._session: ReplaySession | None = None
         self._lock = threading.Lock()
         self._looks = False
         self._wanted: range | None = None
+
+    def config(self) -> ReplayerConfig:
+        """What it was made with, after its plugins had their way: `Replayer(**replayer.config())` is another of its kind."""
+        return {**self._config, "plugins": ()}
 
     def replay(self, history: History) -> ReplayResult:
         """Replay one history; raise `NondeterminismError`, `WorkflowParked`, `HistoryError` … where the code does not fit."""
@@ -229,7 +243,7 @@ class Replayer:
 
         facts = history._facts
         recorded = {item.event_id: item for item in self._recorded(facts.expected)}
-        decode = self._codec.decode if self._codec is not None else None
+        decode = None if self._codec is None else partial(decoded, self._codec)
         return Walk(facts.run_id, execution, recorded, compare=self._compare, order=order, decode=decode)
 
     def _walk(self, walk: Walk, history: History, execution: HistoryExecution) -> HourglassError | None:
@@ -256,13 +270,17 @@ class Replayer:
         if self._codec is not None:
             plain, codec = execution.activate, self._codec
             # Here the codec may run on the session's own thread: nothing else waits for it.
-            execution.activate = lambda activation: plain(map_payloads(activation, codec.decode))  # type: ignore[method-assign]
+            skip = without_codec(codec, in_workflow=True)
+            execution.activate = lambda activation: plain(  # type: ignore[method-assign]
+                map_payloads(activation, partial(decoded, codec), skip=skip)
+            )
         return execution
 
     def _recorded(self, expected: tuple[Any, ...]) -> tuple[Any, ...]:
         codec, converter = self._codec, self._settings.converter
         if codec is not None:
-            expected = tuple(map_payloads(item, codec.decode) for item in expected)
+            skip = without_codec(codec, in_workflow=True)
+            expected = tuple(map_payloads(item, partial(decoded, codec), skip=skip) for item in expected)
         return tuple(
             item if item.failure is None else map_failures(item, lambda each: decode_failure(each, converter))
             for item in expected
@@ -302,7 +320,11 @@ class Replayer:
             waiting_at=waiting_at,
         )
         codec = self._codec
-        tasks = history._tasks if codec is None else marked_tasks(history._recorded.events, codec.decode)
+        tasks = (
+            history._tasks
+            if codec is None
+            else marked_tasks(history._recorded.events, partial(decoded, codec))
+        )
         return trace.difference(tasks, execution.steps)
 
     def _leave_session(self) -> None:

@@ -40,8 +40,8 @@ from hourglass._runtime.attempts import (
 from hourglass.activity import ActivityDefinition
 from hourglass.activity._context import (
     PAYLOAD_LIMIT,
+    ActivityChain,
     ActivityContext,
-    ActivityInboundInterceptor,
     Equipment,
     GivenContext,
     Resources,
@@ -235,7 +235,7 @@ class Attempts:
         converter: Converter,
         client: Callable[[], Any],
         *,
-        inbound: ActivityInboundInterceptor | None = None,
+        inbound: ActivityChain | None = None,
         registry: Registry = default_registry,
         resources: Resources = Resources(),
     ) -> None:

@@ -14,6 +14,7 @@ world is an activity.
 
     _calls         what a workflow asks for: activities, steps, its next run
     _children      children and other workflows
+    _nexus         Nexus operations
     _cancellation  cancellation as `with` blocks
     _definitions   the decorators
     _facts         deterministic facts
@@ -125,6 +126,12 @@ from hourglass.workflow._facts import (
     uuid7,
 )
 from hourglass.workflow._locks import Event, Lock, Queue, Semaphore
+from hourglass.workflow._nexus import (
+    NexusClient,
+    NexusOperationCancellationType,
+    NexusOperationHandle,
+    create_nexus_client,
+)
 from hourglass.workflow._references import Channel
 from hourglass.workflow._tasks import (
     as_completed,
@@ -156,6 +163,9 @@ __all__ = [
     "HandlerUnfinishedPolicy",
     "Info",
     "Lock",
+    "NexusClient",
+    "NexusOperationCancellationType",
+    "NexusOperationHandle",
     "ParentClosePolicy",
     "ParentInfo",
     "Query",
@@ -178,6 +188,7 @@ __all__ = [
     "as_completed",
     "cancellation_reason",
     "continue_as_new",
+    "create_nexus_client",
     "current_update_info",
     "defn",
     "deprecate_patch",

@@ -19,6 +19,7 @@ from hourglass._engine.commands import SetPatchMarker, UpsertMemo, UpsertSearchA
 from hourglass._engine.context import LiveRun, current_run, merge, require_run
 from hourglass._engine.events import Activation
 from hourglass._engine.fibers import current_fiber, require_fiber
+from hourglass._engine.interception import InfoInput
 from hourglass._engine.messages import current_update, is_failure
 from hourglass._engine.options import RetryPolicy, named_values, policy_from
 from hourglass._engine.versions import WorkerDeploymentVersion
@@ -252,6 +253,13 @@ class UpdateInfo:
 def info() -> Info:
     """Who this workflow is, and where it stands."""
     live = require_run("workflow.info")
+    if live.outbound is None:
+        return _info_of(live)
+    told: Info = live.outbound.info(InfoInput(_proceed=lambda _: _info_of(live)))
+    return told
+
+
+def _info_of(live: LiveRun) -> Info:
     return Info(
         **facts_of(live),
         is_continue_as_new_suggested=live.facts.continue_as_new_suggested,
@@ -526,10 +534,37 @@ def _patch(patch_id: str, *, deprecated: bool) -> bool:
     known = live.patch_memo.get(patch_id)
     if known is not None:
         return known
-    taken = live.patch_memo[patch_id] = not live.facts.is_replaying or patch_id in live.patches
+    taken = not live.facts.is_replaying or patch_id in live.patches
+    decide = live.settings.patch_activation
+    if decide is not None and taken and not deprecated and patch_id not in live.patches:
+        taken = _decided(live, patch_id, decide)
+    live.patch_memo[patch_id] = taken
     if taken:
         live.issue(SetPatchMarker(patch_id, deprecated), fiber)
     return taken
+
+
+@dataclass(frozen=True)
+class PatchActivationInput:
+    """A run meets a patch for the first time, and a worker's callback says whether it takes the new way."""
+
+    workflow_info: Info
+    patch_id: str
+
+
+def _decided(live: LiveRun, patch_id: str, decide: Callable[[PatchActivationInput], bool]) -> bool:
+    answers = live.state.patch_answers
+    if answers is None:
+        answers = live.state.patch_answers = {}
+    if patch_id not in answers:
+        with live.looking("a patch activation callback"):
+            answer: object = decide(PatchActivationInput(_info_of(live), patch_id))
+        if not isinstance(answer, bool):
+            raise UsageError(
+                f"patch_activation_callback must return True or False for {patch_id!r}, not {type(answer).__name__}"
+            )
+        answers[patch_id] = answer
+    return answers[patch_id]
 
 
 class WorkflowLogger(logging.LoggerAdapter[logging.Logger]):

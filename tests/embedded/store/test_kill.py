@@ -22,7 +22,14 @@ FEW = 40
 
 def write_and_kill(path: Path, first: int, lines: int, extra_bytes: int, *more: int) -> list[int]:
     """Start the program, read so many of its lines and a bit, kill it; gives all numbers that it printed."""
-    command = [sys.executable, "-m", "tests.embedded.store.numbers_program", path, str(first), *map(str, more)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.embedded.store.numbers_program",
+        path,
+        str(first),
+        *map(str, more),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdout is not None
         said = b"".join(process.stdout.readline() for _ in range(lines))

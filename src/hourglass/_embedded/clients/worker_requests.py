@@ -25,6 +25,7 @@ from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.run import OpenActivity, Run, Transition
 from hourglass._embedded.rules.standalone import PREFIX
 from hourglass._embedded.rules.versioning import external_name
+from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass.errors import ServiceError
 
@@ -91,6 +92,38 @@ async def pollers(engine: Engine, request: s.GetPollers) -> PendingAnswer[s.Poll
     if request.stats and engine.is_recovered:
         stats = engine.queue_stats(request.task_queue, activities=request.activities)
     return PendingAnswer(s.Pollers(found, engine.queues.served(), current, stats), engine.runs.newest)
+
+
+async def create_namespace(engine: Engine, request: s.CreateNamespace) -> PendingAnswer[s.Nothing]:
+    """There is nothing to make: a file, or an engine in memory, has the one namespace that it was opened with."""
+    raise ServiceError(
+        f"an embedded engine has one namespace, that it is opened with: Client.connect(…, namespace={request.name!r}) with a "
+        "file of its own",
+        status="UNIMPLEMENTED",
+    )
+
+
+async def add_search_attributes(engine: Engine, request: s.AddSearchAttributes) -> PendingAnswer[s.Nothing]:
+    """Know these from now on: without it one is known from its first use."""
+    known = engine.runs.attributes
+    for name, kind in request.types.items():
+        wanted, found = AttributeType(kind), known.type_of(name)
+        if found is not None and found is not wanted:
+            raise ServiceError(
+                f"Search attribute {name} already exists with type {found.value}.", status="INVALID_ARGUMENT"
+            )
+    known.add({name: AttributeType(kind) for name, kind in request.types.items()})
+    return PendingAnswer(s.Nothing(), engine.runs.newest)
+
+
+async def list_search_attributes(
+    engine: Engine, request: s.ListSearchAttributes
+) -> PendingAnswer[s.SearchAttributeTypes]:
+    """The search attributes that are known."""
+    found = engine.runs.attributes.known()
+    return PendingAnswer(
+        s.SearchAttributeTypes({name: kind.value for name, kind in found.items()}), engine.runs.newest
+    )
 
 
 async def complete_activity(engine: Engine, request: s.CompleteActivity) -> PendingAnswer[s.Nothing]:
@@ -223,5 +256,8 @@ WORKER_HANDLERS: Handlers = {
     s.GetPollers: pollers,
     s.SetCurrentVersion: set_current,
     s.DescribeDeployment: describe_deployment,
+    s.CreateNamespace: create_namespace,
+    s.AddSearchAttributes: add_search_attributes,
+    s.ListSearchAttributes: list_search_attributes,
 }
 """Requests about workers and what they do, with the handler of each."""

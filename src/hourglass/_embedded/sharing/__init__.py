@@ -18,8 +18,9 @@ file, and a commit of an earlier epoch is refused, so that a process which lost 
 other it has a `remote_handle`, and the owner has the engine's handle that stands for it (`worker_peer`). What one gives
 out the other gets: activations and attempts as far as it has slots, completions and results back. A run stays with
 the process that has begun it, its activities go where least is in hand, and the owner's process takes less the busier its
-engine keeps it. When a connection ends, what the process had is given to others at once: its tasks are wanted again, its
-attempts count as lost, and are tried again as their policies say.
+engine keeps it, but most of what is light: to send that costs as much as to do it. When a connection ends, what the
+process had is given to others at once: its tasks are wanted again, its attempts count as lost, and are tried again as
+their policies say.
 
 **What happens at a takeover.** When the owner ends, its connections end; that is the sign for those that worked for it to
 try for the lock, and one of them gets it, opens the file, takes up what was in flight, and listens. Their handles break,

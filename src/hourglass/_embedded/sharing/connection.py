@@ -151,6 +151,7 @@ class FileConnection:
 
     async def open_handle(self, config: HandleConfig) -> FileHandle:
         """Open a handle for a task queue: it works in this process's engine, or for the process that owns the file."""
+        config.refuse_tuning()
         if not config.identity:
             config = msgspec.structs.replace(config, identity=self._identity)
         handle = await self._calls.run(self._file.open_handle, config)

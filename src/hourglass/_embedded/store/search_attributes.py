@@ -231,6 +231,18 @@ class SearchAttributes:
             return Flaw(what, too_large=True)
         return None
 
+    def type_of(self, name: str) -> AttributeType | None:
+        """The type of an attribute that is known."""
+        return SYSTEM.get(name) or self._types().get(name)
+
+    def known(self) -> dict[str, AttributeType]:
+        """The attributes that are known, but for the engine's own."""
+        return {name: kind for name, kind in self._types().items() if name not in SYSTEM}
+
+    def add(self, types: Mapping[str, AttributeType]) -> None:
+        """These are known while the engine runs; from their first use on for ever."""
+        self._types().update(types)
+
     def learn(self, attributes: Mapping[str, Payload]) -> None:
         """These are in use now."""
         known = self._types()

@@ -62,7 +62,7 @@ class EngineHandle:
         self.identity = config.identity
         self.version = config.version
         self.takes_workflows = config.workflows
-        self.takes_activities = config.activities
+        self.takes_activities = config.activities and config.remote_activities
         self.workflow_types = config.workflow_types
         self.activity_types = config.activity_types
         self.own_tasks: PriorityQueue[str] = PriorityQueue()

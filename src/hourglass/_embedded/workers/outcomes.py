@@ -203,6 +203,11 @@ class Outcomes:
                 if wrong:
                     raise BadCommand(wrong)
                 return []
+            case c.ScheduleNexusOperation() | c.CancelNexusOperation():
+                raise BadCommand(
+                    "the embedded engine has no Nexus, for there is no other namespace to call: run this workflow on a "
+                    "Temporal server, or call the code as an activity or a child workflow"
+                )
             case _ if not isinstance(command, _WITHOUT_OUTCOME):
                 raise BadCommand(
                     f"{type(command).__name__} is not supported by the in-memory engine yet; "

@@ -43,11 +43,13 @@ def coalesce(changes: Sequence[Change | ScheduleChange]) -> tuple[list[Change], 
     be written. Most runs change once in a batch: their change is given as it is.
     """
     merged: dict[str, Change] = {}
-    schedules: dict[str, ScheduleChange] = {}
+    schedules: dict[
+        tuple[type[ScheduleChange], str], ScheduleChange
+    ] = {}  # a note may have the name of a schedule
     for each in changes:
         for change in flat((each,)) if each.also else (each,):
             if isinstance(change, ScheduleChange):
-                schedules[change.schedule_id] = change
+                schedules[type(change), change.schedule_id] = change
                 continue
             run_id = change.run.run_id
             known = merged.get(run_id)

@@ -1,0 +1,41 @@
+"""Event loops in threads of their own, for coroutines of the author's that our code has to wait for.
+
+No thread that runs user code runs ours: a codec that is `async def`, a storage driver, a slot supplier have a loop here, one for
+each purpose, made when it is first needed. A fork has none of its parent's threads, and makes its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable
+from concurrent.futures import Future
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_lock = threading.Lock()
+_loops: dict[tuple[int, str], asyncio.AbstractEventLoop] = {}
+
+
+def submit(awaitable: Awaitable[T], purpose: str) -> Future[T]:
+    """Begin to await it on the loop of this purpose; cancelling the future cancels it there."""
+    return asyncio.run_coroutine_threadsafe(_await(awaitable), _loop(purpose))
+
+
+async def _await(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+def _loop(purpose: str) -> asyncio.AbstractEventLoop:
+    key = (os.getpid(), purpose)
+    found = _loops.get(key)
+    if found is not None:
+        return found
+    with _lock:
+        found = _loops.get(key)
+        if found is None:
+            found = _loops[key] = asyncio.new_event_loop()
+            threading.Thread(target=found.run_forever, name=f"hourglass-{purpose}", daemon=True).start()
+        return found

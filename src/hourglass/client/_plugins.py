@@ -1,0 +1,196 @@
+"""Plugins: code that sets up clients, workers and replayers, and stands around a worker's life; settings as dictionaries.
+
+A `Plugin` is asked in the order of the list, each with what the one before made of the settings. The dictionaries have all
+keywords of `connect`, `Worker` and `Replayer` under their own names (a test holds them to the signatures), so that what a
+plugin does not know passes it by. Must not know what the settings mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast
+
+from hourglass._contract.service import QueryRejectCondition
+from hourglass._contract.transport import (
+    DnsLoadBalancingConfig,
+    GrpcCompression,
+    HttpConnectProxyConfig,
+    KeepAliveConfig,
+    RetryConfig,
+    TLSConfig,
+)
+from hourglass._contract.tuning import PollerBehavior, WorkerTuner
+from hourglass._engine.options import Duration
+from hourglass._runtime.evaluation import Verify
+from hourglass._runtime.plan import WorkerDeploymentConfig
+from hourglass._runtime.watcher import Action
+from hourglass.activity._definition import ActivitySource
+from hourglass.client._interception import Interceptor
+from hourglass.converter import Codec, Converter, HeaderCodecBehavior
+from hourglass.errors import UsageError
+from hourglass.metrics import Registry
+from hourglass.nexus import Service
+from hourglass.workflow._definitions import WorkflowSource
+from hourglass.workflow._facts import PatchActivationInput
+
+if TYPE_CHECKING:
+    from hourglass.client import AsyncClient, Client
+    from hourglass.worker import Worker
+
+
+class ClientConfig(TypedDict):
+    """What a client was connected with: the arguments of `connect`."""
+
+    target: str | None
+    namespace: str | None
+    tls: TLSConfig | bool | None
+    api_key: str | None
+    rpc_metadata: Mapping[str, str] | None
+    identity: str | None
+    converter: Converter
+    codec: Codec | None
+    header_codec_behavior: HeaderCodecBehavior
+    interceptors: Sequence[Interceptor]
+    timeout: Duration
+    lazy: bool
+    retry_config: RetryConfig | None
+    keep_alive_config: KeepAliveConfig | None
+    http_connect_proxy_config: HttpConnectProxyConfig | None
+    dns_load_balancing_config: DnsLoadBalancingConfig | None
+    grpc_compression: GrpcCompression
+    default_query_reject_condition: QueryRejectCondition
+    retention: Duration | None
+    plugins: Sequence[Plugin]
+
+
+class WorkerConfig(TypedDict):
+    """What a worker was made with: the arguments of `Worker`."""
+
+    client: Client | AsyncClient
+    task_queue: str
+    workflows: Sequence[WorkflowSource | type]
+    activities: Sequence[ActivitySource]
+    modules: Sequence[str | ModuleType]
+    max_cached_workflows: int | None
+    max_live_workflows: int | None
+    max_concurrent_workflow_tasks: int
+    max_concurrent_activities: int
+    max_concurrent_local_activities: int
+    tuner: WorkerTuner | None
+    workflow_pollers: int
+    activity_pollers: int
+    workflow_task_poller_behavior: PollerBehavior | None
+    activity_task_poller_behavior: PollerBehavior | None
+    nonsticky_to_sticky_poll_ratio: float
+    sticky_timeout: Duration
+    graceful_shutdown_timeout: Duration
+    max_activities_per_second: float | None
+    max_task_queue_activities_per_second: float | None
+    no_remote_activities: bool
+    max_eager_activity_reservations_per_workflow_task: int
+    disable_eager_activity_execution: bool
+    failure_exceptions: Sequence[type[BaseException]]
+    nexus_services: Sequence[Service]
+    max_concurrent_nexus_tasks: int
+    patch_activation_callback: Callable[[PatchActivationInput], bool] | None
+    verify: Verify | None
+    watch: Action | Literal["off"] | None
+    max_process_activities: int
+    activity_executor: Executor | None
+    max_heartbeat_throttle_interval: Duration
+    default_heartbeat_throttle_interval: Duration
+    payload_limit: int | None
+    lanes: int
+    deadlock_timeout: Duration | None
+    status_address: str | None
+    interceptors: Sequence[Interceptor]
+    resources: Sequence[Any]
+    metrics: Registry | None
+    identity: str | None
+    build_id: str | None
+    deployment_config: WorkerDeploymentConfig | None
+    plugins: Sequence[Plugin]
+
+
+class ReplayerConfig(TypedDict):
+    """What a replayer was made with: the arguments of `Replayer`."""
+
+    workflows: Sequence[WorkflowSource | type]
+    modules: Sequence[Any]
+    converter: Converter
+    codec: Codec | None
+    header_codec_behavior: HeaderCodecBehavior
+    compare_arguments: bool
+    failure_exceptions: Sequence[type[BaseException]]
+    interceptors: Sequence[Interceptor]
+    namespace: str
+    timeout: float
+    plugins: Sequence[Plugin]
+
+
+class Plugin:
+    """Sets up what it is given to: override those methods that you want.
+
+    Given to `Client.connect(plugins=[…])` it serves the client and every worker of that client; given to
+    `Worker(plugins=[…])` or `Replayer(plugins=[…])` those alone.
+    """
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"{type(self).__module__}.{type(self).__qualname__}"
+
+    def configure_client(self, config: ClientConfig) -> ClientConfig:
+        """Change what a client is connected with; the settings may be changed in place, and are returned."""
+        return config
+
+    def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
+        """Change what a worker is made with."""
+        return config
+
+    def configure_replayer(self, config: ReplayerConfig) -> ReplayerConfig:
+        """Change what a replayer is made with: it needs the workflows, interceptors and converter of the worker."""
+        return config
+
+    def run_worker(self, worker: Worker) -> AbstractContextManager[object]:
+        """A block around a worker's life: it is entered before the worker starts, in the thread that starts it, and left when the
+        worker has ended. The first plugin's is the outermost. What it gives can be found by `activity.resource(Type)`.
+        """
+        return nullcontext()
+
+
+S = TypeVar("S", ClientConfig, WorkerConfig, ReplayerConfig)
+
+
+def all_plugins(inherited: Sequence[Plugin], own: Sequence[Plugin]) -> tuple[Plugin, ...]:
+    """Those of a client and those of its worker, each once; or a `UsageError` that says which is none."""
+    found: list[Plugin] = []
+    given: Sequence[Any] = (*inherited, *own)
+    for each in given:
+        if not isinstance(each, Plugin):
+            hint = ": give an instance" if isinstance(each, type) else ""
+            raise UsageError(f"plugins are objects of Plugin's subclasses, not {each!r:.80}{hint}")
+        if each not in found:
+            found.append(each)
+    return tuple(found)
+
+
+def configured(kind: type[S], method: str, plugins: Sequence[Plugin], said: Mapping[str, Any]) -> S:
+    """The settings that were said, after all plugins have had their way. `said` may hold names that are no settings."""
+    known = kind.__annotations__
+    config: Any = {name: said[name] for name in known}
+    for plugin in plugins:
+        config = getattr(plugin, method)(config)
+        if not isinstance(config, dict):
+            raise UsageError(
+                f"{method} of plugin {plugin.name} must return the settings, not {type(config).__name__}"
+            )
+        if config.keys() != known.keys():
+            wrong = sorted(config.keys() ^ known.keys())
+            raise UsageError(
+                f"plugin {plugin.name} made settings with names that are not those of {kind.__name__}: {', '.join(wrong)}"
+            )
+    return cast(S, config)

@@ -1,0 +1,183 @@
+"""Large payloads in a bucket of S3, or of what speaks its language (MinIO, R2, Ceph …), with nothing to install.
+
+    storage = ExternalStorage([S3Storage("payloads", endpoint="https://s3.eu-central-1.amazonaws.com")])
+    Client.connect("temporal:7233", codec=storage)
+
+Two calls of its HTTP interface are enough, PUT and GET of an object, each signed (AWS Signature Version 4). Must not know
+anything of histories; secrets are in no message and no repr.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import http.client
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import quote, urlsplit
+
+from hourglass.converter import (
+    Payload,
+    StorageDriver,
+    StorageDriverClaim,
+    StorageDriverRetrieveContext,
+    StorageDriverStoreContext,
+)
+from hourglass.converter._storage import from_stored, key_of, stored_form
+from hourglass.errors import DecodeError, HourglassError, UsageError
+
+__all__ = ["S3Storage", "StorageUnavailableError"]
+
+_TRIES: Final = 4
+_FIRST_PAUSE = 0.2
+
+
+class StorageUnavailableError(HourglassError):
+    """The store did not answer, or refused; a task that needed it is tried again."""
+
+
+class S3Storage(StorageDriver):
+    """Keeps payloads as objects of a bucket, each named by what it holds.
+
+    Keys are those given, or of the environment (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, asked for each
+    request, so that they may change). A request that fails is repeated a few times. Objects are removed by a lifecycle rule of
+    the bucket: choose more than the retention of histories and the longest workflow.
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        *,
+        endpoint: str,
+        region: str = "us-east-1",
+        prefix: str = "hourglass/",
+        access_key: str | None = None,
+        secret_key: str | None = None,
+        session_token: str | None = None,
+        timeout: float = 30.0,
+        name: str = "s3",
+    ) -> None:
+        parts = urlsplit(endpoint)
+        if parts.scheme not in ("http", "https") or not parts.netloc or parts.path.strip("/"):
+            raise UsageError(f"endpoint is such as https://s3.eu-central-1.amazonaws.com, not {endpoint!r}")
+        if not bucket or "/" in bucket:
+            raise UsageError(f"a bucket has a name without a slash, not {bucket!r}")
+        self._root = f"{parts.scheme}://{parts.netloc}"
+        self._host = parts.netloc
+        self._bucket = bucket
+        self._region = region
+        self._prefix = prefix
+        self._given = (access_key, secret_key, session_token)
+        self._timeout = timeout
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The name in references."""
+        return self._name
+
+    def __repr__(self) -> str:
+        return f"<S3Storage {self._bucket} at {self._host}>"
+
+    def store(
+        self, context: StorageDriverStoreContext, payloads: Sequence[Payload], /
+    ) -> Sequence[StorageDriverClaim]:
+        """Put each into an object."""
+        claims = []
+        for payload in payloads:
+            key, data = stored_form(payload)
+            self._ask("PUT", key, data)
+            claims.append(StorageDriverClaim({"key": key}))
+        return claims
+
+    def retrieve(
+        self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim], /
+    ) -> Sequence[Payload]:
+        """Get them."""
+        return [from_stored(key, self._ask("GET", key)) for key in map(key_of, claims)]
+
+    def _ask(self, method: str, key: str, body: bytes = b"") -> bytes:
+        path = quote(f"/{self._bucket}/{self._prefix}{key[:2]}/{key}")
+        pause = _FIRST_PAUSE
+        for left in reversed(range(_TRIES)):
+            try:
+                return self._send(method, path, body)
+            except urllib.error.HTTPError as error:
+                error.close()
+                if error.code == 404 and method == "GET":
+                    raise DecodeError(
+                        f"the payload stored as {key[:12]}… is not in the bucket {self._bucket}"
+                    ) from None
+                what, passes = f"answered {error.code} to {method}", error.code >= 500 or error.code == 429
+            except (OSError, http.client.HTTPException) as error:
+                what, passes = f"cannot be reached: {type(error).__name__}", True
+            if not passes or not left:
+                raise StorageUnavailableError(f"the bucket {self._bucket} at {self._host} {what}")
+            time.sleep(pause)
+            pause *= 2
+        raise AssertionError("the last try returns or raises")
+
+    def _send(self, method: str, path: str, body: bytes) -> bytes:
+        headers = self._signed(method, path, body, datetime.now(UTC))
+        request = urllib.request.Request(
+            self._root + path, data=body if method == "PUT" else None, headers=headers, method=method
+        )
+        with urllib.request.urlopen(request, timeout=self._timeout) as answer:
+            data: bytes = answer.read()
+            return data
+
+    def _signed(self, method: str, path: str, body: bytes, now: datetime) -> dict[str, str]:
+        access, secret, token = self._keys()
+        digest = hashlib.sha256(body).hexdigest()
+        headers = {
+            "host": self._host,
+            "x-amz-content-sha256": digest,
+            "x-amz-date": now.strftime("%Y%m%dT%H%M%SZ"),
+        }
+        if token:
+            headers["x-amz-security-token"] = token
+        signature = sign(method, path, headers, digest, secret, self._region)
+        scope = f"{now:%Y%m%d}/{self._region}/s3/aws4_request"
+        authorization = (
+            f"AWS4-HMAC-SHA256 Credential={access}/{scope}, SignedHeaders={';'.join(sorted(headers))}, "
+            f"Signature={signature}"
+        )
+        return {**headers, "authorization": authorization, "content-type": "application/octet-stream"}
+
+    def _keys(self) -> tuple[str, str, str | None]:
+        access, secret, token = self._given
+        if access is None and secret is None:
+            access, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
+            token = os.environ.get("AWS_SESSION_TOKEN")
+        if not access or not secret:
+            raise StorageUnavailableError(
+                f"there are no keys for the bucket {self._bucket}: give access_key and secret_key, or set "
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            )
+        return access, secret, token
+
+
+def sign(method: str, path: str, headers: Mapping[str, str], digest: str, secret: str, region: str) -> str:
+    """The signature of a request without a query: AWS Signature Version 4, for S3."""
+    names = sorted(headers)
+    lines = [
+        method,
+        path,
+        "",
+        *(f"{name}:{headers[name].strip()}" for name in names),
+        "",
+        ";".join(names),
+        digest,
+    ]
+    moment = headers["x-amz-date"]
+    scope = f"{moment[:8]}/{region}/s3/aws4_request"
+    whole = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    key = f"AWS4{secret}".encode()
+    for part in (moment[:8], region, "s3", "aws4_request"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return hmac.digest(key, f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{whole}".encode(), "sha256").hex()

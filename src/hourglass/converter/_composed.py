@@ -1,0 +1,168 @@
+"""Converters composed of others: one for each encoding, and one for each type that JSON does not know.
+
+    Client.connect("local:", converter=CompositeConverter(Parquet(), json_types=[Money()]))
+
+A `CompositeConverter` asks its parts in order, and the usual converter for the rest: so a format of one's own is a class of two
+methods, and what all others send and expect stays as it is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from hourglass.converter._converter import Converter, default_converter, simplify
+from hourglass.converter._data import Payload
+from hourglass.converter._hints import Mismatch, type_name
+from hourglass.converter._typed import convert
+from hourglass.errors import DecodeError, EncodeError, UsageError
+
+
+class EncodingConverter(ABC):
+    """Values in one encoding, such as `binary/parquet`. Used by many threads at once."""
+
+    @property
+    @abstractmethod
+    def encoding(self) -> str:
+        """The name of the encoding, in every payload that it makes and reads."""
+
+    @abstractmethod
+    def encode(self, value: Any) -> Payload | None:
+        """The value as a payload of this encoding; None where it is for another converter."""
+
+    @abstractmethod
+    def decode(self, payload: Payload, type: Any) -> Any:
+        """The value of a payload of this encoding, as the given type."""
+
+
+class JSONTypeConverterUnhandled:
+    """What a `JSONTypeConverter` says of a type that is not its own."""
+
+    def __repr__(self) -> str:
+        return "JSONTypeConverter.Unhandled"
+
+
+class JSONTypeConverter:
+    """Values of a type that JSON has no form for, wherever they stand: as arguments, in lists, as fields of dataclasses."""
+
+    Unhandled: ClassVar[JSONTypeConverterUnhandled] = JSONTypeConverterUnhandled()
+
+    def to_json(self, value: Any) -> Any:
+        """What is written for a value (texts, numbers, lists, dicts …), or `Unhandled`."""
+        return self.Unhandled
+
+    def to_typed_value(self, hint: Any, value: Any) -> Any:
+        """The value of the type that the hint names, from what was written, or `Unhandled`."""
+        return self.Unhandled
+
+
+class CompositeConverter(Converter):
+    """Asks each of the encodings in order, then the types of JSON, then `rest`, by default what is used where none is given."""
+
+    def __init__(
+        self,
+        *encodings: EncodingConverter,
+        json_types: Sequence[JSONTypeConverter] = (),
+        rest: Converter = default_converter,
+    ) -> None:
+        for part in encodings:
+            if not isinstance(part, EncodingConverter):
+                raise UsageError(f"an encoding is an EncodingConverter, not {type(part).__name__}")
+        for each in json_types:
+            if not isinstance(each, JSONTypeConverter):
+                raise UsageError(f"json_types are JSONTypeConverters, not {type(each).__name__}")
+        self._encodings = encodings
+        self._by_name = {part.encoding: part for part in encodings}
+        if len(self._by_name) < len(encodings):
+            raise UsageError("two converters have the same encoding: payloads could not tell them apart")
+        self._json_types = tuple(json_types)
+        self._rest = rest
+        self._decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+
+    def encode(self, value: Any) -> Payload:
+        """A value as a payload. Raises EncodeError."""
+        for part in self._encodings:
+            payload = _asked(part, "encode", EncodeError, value)
+            if payload is not None:
+                return _checked(payload, part)
+        try:
+            return self._rest.encode(value)
+        except EncodeError:
+            if not self._json_types:
+                raise
+            return self._encode_types(value)
+
+    def _encode_types(self, value: Any) -> Payload:
+        """What the rest refused, once more, with the types that it does not know turned into JSON."""
+
+        def hook(found: Any) -> Any:
+            for each in self._json_types:
+                made = _asked(each, "to_json", EncodeError, found)
+                if made is not JSONTypeConverter.Unhandled:
+                    return made
+            try:
+                return simplify(found)
+            except Exception:
+                raise EncodeError(
+                    f"an object of class {type(found).__name__} has no JSON form: use a dataclass, or a JSONTypeConverter"
+                ) from None
+
+        try:
+            return Payload(msgspec.json.encode(value, enc_hook=hook, order="sorted"))
+        except EncodeError:
+            raise
+        except Exception:
+            return self._rest.encode(value)  # which says where what stands that nobody takes
+
+    def decode(self, payload: Payload, type: Any = Any) -> Any:
+        """The value of a payload, as the given type. Raises DecodeError."""
+        part = self._by_name.get(payload.encoding)
+        if part is not None and type is not Payload:
+            return _asked(part, "decode", DecodeError, payload, type)
+        if self._json_types and payload.encoding == "json/plain" and type is not Any and type is not Payload:
+            return self._decode_types(payload, type)
+        return self._rest.decode(payload, type)
+
+    def _decode_types(self, payload: Payload, hint: Any) -> Any:
+        try:
+            if (decoder := self._decoders.get(hint)) is None:
+                decoder = self._decoders[hint] = msgspec.json.Decoder(hint, dec_hook=self._typed)
+            return decoder.decode(payload.data)
+        except (TypeError, msgspec.MsgspecError):  # a hint, or a value, that it does not take: thoroughly
+            found = self._typed(hint, self._rest.decode(payload), DecodeError)
+            return self._rest.decode(payload, hint) if found is JSONTypeConverter.Unhandled else found
+
+    def _typed(self, hint: Any, value: Any, otherwise: Any = None) -> Any:
+        for each in self._json_types:
+            made = _asked(each, "to_typed_value", DecodeError, hint, value)
+            if made is not JSONTypeConverter.Unhandled:
+                return made
+        if otherwise is not None:
+            return JSONTypeConverter.Unhandled
+        try:
+            return convert(value, hint)
+        except Mismatch as mismatch:
+            raise DecodeError(f"{mismatch} (json/plain as {type_name(hint)})") from None
+
+
+def _asked(part: Any, method: str, error: type[EncodeError | DecodeError], *arguments: Any) -> Any:
+    """What a part of the author's says; what it raises is said without its text, which may hold contents."""
+    try:
+        return getattr(part, method)(*arguments)
+    except (EncodeError, DecodeError):
+        raise
+    except Exception as raised:
+        raise error(f"{type(part).__name__}.{method} raised {type(raised).__name__}") from raised
+
+
+def _checked(payload: Any, part: EncodingConverter) -> Payload:
+    if not isinstance(payload, Payload):
+        raise EncodeError(f"{type(part).__name__}.encode returned a {type(payload).__name__}, not a Payload")
+    if payload.encoding != part.encoding:
+        raise EncodeError(
+            f"{type(part).__name__} is for {part.encoding}, and made a payload of {payload.encoding[:60]}"
+        )
+    return payload

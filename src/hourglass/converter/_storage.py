@@ -1,0 +1,316 @@
+"""Large payloads elsewhere: a codec that hands them to a storage driver, and sends a reference in their place.
+
+A history, a server's limits and every replay are for small payloads. What is larger than a threshold is stored by a driver when
+it leaves and fetched when it comes: the reference is Temporal's own (`ExternalStorageReference`), so that programs of its SDKs
+know it for what it is. `FolderStorage` is a driver for a directory that all machines see; drivers for stores of the network have
+the same three methods.
+
+Invariants: what was stored is there for good before its reference leaves; storing the same payload again stores nothing and gives
+the same claim, so that a task that is tried again leaves no litter; what comes back is checked against the claim.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from hourglass._loops import submit
+from hourglass.converter._codec import Codec, decoded, encoded
+from hourglass.converter._data import Payload
+from hourglass.errors import DecodeError, UsageError
+
+T = TypeVar("T")
+
+_MESSAGE = b"temporal.api.sdk.v1.ExternalStorageReference"
+_OLD_ENCODING = "json/external-storage-reference"
+
+
+# --- drivers --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StorageDriverClaim:
+    """Where a driver finds a payload again: its own words, which travel in the history. No secrets."""
+
+    claim_data: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class StorageDriverStoreContext:
+    """What a driver is told with a request to store."""
+
+
+@dataclass(frozen=True)
+class StorageDriverSelectContext:
+    """What a selector is told with a payload."""
+
+
+@dataclass(frozen=True)
+class StorageDriverRetrieveContext:
+    """What a driver is told with a request to fetch."""
+
+
+class StorageDriver(ABC):
+    """Keeps payloads. Its methods are plain, and called in threads for codecs, several at once; or `async def`."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name in references, by which it is found again: it must stay, and be another for each driver of a storage."""
+
+    @abstractmethod
+    def store(
+        self, context: StorageDriverStoreContext, payloads: Sequence[Payload], /
+    ) -> Sequence[StorageDriverClaim] | Awaitable[Sequence[StorageDriverClaim]]:
+        """Store payloads for good, and give a claim for each, in order. Storing one again gives the same."""
+
+    @abstractmethod
+    def retrieve(
+        self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim], /
+    ) -> Sequence[Payload] | Awaitable[Sequence[Payload]]:
+        """The payloads of claims, in order."""
+
+
+Selector = Callable[[StorageDriverSelectContext, Payload], StorageDriver | None]
+
+
+# --- the codec ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ExternalStorage:
+    """A codec that keeps large payloads elsewhere: `Client.connect(codec=ExternalStorage([FolderStorage("/mnt/payloads")]))`.
+
+    A payload of `payload_size_threshold` bytes or more goes to the one driver, or to that which `driver_selector` says (None:
+    it travels as it is). With a `codec` payloads pass that first: what is stored is encrypted as what travels is.
+    """
+
+    drivers: Sequence[StorageDriver]
+    driver_selector: Selector | None = None
+    payload_size_threshold: int = 256 * 1024
+    codec: Codec | None = None
+    _named: dict[str, StorageDriver] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.drivers:
+            raise UsageError("an ExternalStorage needs a driver")
+        if self.payload_size_threshold < 0:
+            raise UsageError(
+                f"payload_size_threshold is a number of bytes, not {self.payload_size_threshold}"
+            )
+        if len(self.drivers) > 1 and self.driver_selector is None:
+            raise UsageError("an ExternalStorage with several drivers needs a driver_selector")
+        for driver in self.drivers:
+            if not isinstance(driver, StorageDriver):
+                raise UsageError(f"a driver is a StorageDriver, not {type(driver).__name__}")
+            if self._named.setdefault(driver.name, driver) is not driver:
+                raise UsageError(
+                    f"two drivers are called {driver.name!r}: references could not tell them apart"
+                )
+
+    def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
+        """Store what is large; the others travel as they are."""
+        through = list(payloads if self.codec is None else encoded(self.codec, payloads))
+        groups: dict[str, list[int]] = {}
+        for at, payload in enumerate(through):
+            driver = self._select(payload)
+            if driver is not None:
+                groups.setdefault(driver.name, []).append(at)
+        for name, places in groups.items():
+            stored = self._named[name].store(StorageDriverStoreContext(), [through[at] for at in places])
+            for at, claim in zip(places, _matching(_settled(stored), places, name), strict=True):
+                through[at] = _reference(name, claim)
+        return through
+
+    def decode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
+        """Fetch what was stored."""
+        through = list(payloads)
+        groups: dict[str, list[tuple[int, StorageDriverClaim]]] = {}
+        for at, payload in enumerate(through):
+            if (found := _claim(payload)) is not None:
+                groups.setdefault(found[0], []).append((at, found[1]))
+        for name, claims in groups.items():
+            driver = self._named.get(name)
+            if driver is None:
+                known = ", ".join(sorted(self._named))
+                raise DecodeError(f"a payload is stored by the driver {name[:80]!r}, and there is: {known}")
+            fetched = driver.retrieve(StorageDriverRetrieveContext(), [claim for _, claim in claims])
+            for (at, _), payload in zip(claims, _matching(_settled(fetched), claims, name), strict=True):
+                through[at] = payload
+        return through if self.codec is None else decoded(self.codec, through)
+
+    def _select(self, payload: Payload) -> StorageDriver | None:
+        if len(payload.data) < self.payload_size_threshold:
+            return None
+        if self.driver_selector is None:
+            return self.drivers[0]
+        driver = self.driver_selector(StorageDriverSelectContext(), payload)
+        if driver is not None and self._named.get(driver.name) is not driver:
+            raise UsageError(f"driver_selector chose {driver.name!r}, which is none of the storage's drivers")
+        return driver
+
+
+def _settled(given: T | Awaitable[T]) -> T:
+    return submit(given, "storage").result() if isinstance(given, Awaitable) else given
+
+
+def _matching(found: Sequence[T], asked: Sequence[object], name: str) -> Sequence[T]:
+    if len(found) != len(asked):
+        raise DecodeError(f"the storage driver {name!r} gave {len(found)} answers for {len(asked)} payloads")
+    return found
+
+
+def _reference(name: str, claim: StorageDriverClaim) -> Payload:
+    said = {"claimData": dict(claim.claim_data), "driverName": name}
+    return Payload(msgspec.json.encode(said, order="sorted"), "json/protobuf", {"messageType": _MESSAGE})
+
+
+class _Reference(msgspec.Struct, rename="camel"):
+    driver_name: str = ""
+    claim_data: dict[str, str] = {}
+
+
+class _OldClaim(msgspec.Struct):
+    claim_data: dict[str, str] = {}
+
+
+class _OldReference(msgspec.Struct):
+    driver_name: str = ""
+    driver_claim: _OldClaim = msgspec.field(default_factory=_OldClaim)
+
+
+def _claim(payload: Payload) -> tuple[str, StorageDriverClaim] | None:
+    """Which driver, and its claim, where a payload is a reference; also one of earlier releases of Temporal's SDK."""
+    try:
+        if payload.encoding == _OLD_ENCODING:
+            old = msgspec.json.decode(payload.data, type=_OldReference)
+            return old.driver_name, StorageDriverClaim(old.driver_claim.claim_data)
+        if payload.encoding == "json/protobuf" and (payload.metadata or {}).get("messageType") == _MESSAGE:
+            new = msgspec.json.decode(payload.data, type=_Reference)
+            return new.driver_name, StorageDriverClaim(new.claim_data)
+    except msgspec.MsgspecError as error:
+        raise DecodeError("a reference to a stored payload cannot be read") from error
+    return None
+
+
+# --- payloads as bytes, for drivers ---------------------------------------------------------------
+
+
+_KEY = re.compile(r"[0-9a-f]{64}")
+
+
+def stored_form(payload: Payload) -> tuple[str, bytes]:
+    """A payload's key, which follows from what it holds, and its bytes. For drivers."""
+    data = msgspec.msgpack.encode(payload)
+    return hashlib.sha256(data).hexdigest(), data
+
+
+def from_stored(key: str, data: bytes) -> Payload:
+    """The payload of these bytes. Raises `DecodeError` where they are not those that were stored under the key."""
+    if hashlib.sha256(data).hexdigest() != key:
+        raise DecodeError(f"the payload stored as {key[:12]}… was changed or cut off")
+    return msgspec.msgpack.decode(data, type=Payload)
+
+
+def key_of(claim: StorageDriverClaim) -> str:
+    """The key in a claim. It came over the wire, and will be part of a path: nothing but a key of ours is one."""
+    key = claim.claim_data.get("key", "")
+    if not _KEY.fullmatch(key):
+        raise DecodeError("a claim on a stored payload has no key of ours")
+    return key
+
+
+# --- a folder -------------------------------------------------------------------------------------
+
+
+class FolderStorage(StorageDriver):
+    """Keeps payloads as files of a directory, which all processes that meet them must see: a shared disk, or one machine.
+
+    Each file is named by what it holds, so a payload is stored once however often it travels. Nothing removes files by
+    itself: a closed workflow can be asked for its result as long as its history is kept. `remove_unused` does, by age.
+    """
+
+    def __init__(self, folder: str | Path, *, name: str = "folder") -> None:
+        self._folder = Path(folder)
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The name in references."""
+        return self._name
+
+    def store(
+        self, context: StorageDriverStoreContext, payloads: Sequence[Payload], /
+    ) -> Sequence[StorageDriverClaim]:
+        """Write each to a file, for good."""
+        return [self._store(payload) for payload in payloads]
+
+    def retrieve(
+        self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim], /
+    ) -> Sequence[Payload]:
+        """Read them."""
+        return [self._retrieve(key_of(claim)) for claim in claims]
+
+    def remove_unused(self, older_than: timedelta) -> int:
+        """Remove what was not stored, again or for the first time, for so long; gives how many files that were.
+
+        Choose more than the namespace's retention and the longest workflow: what is still referred to cannot be known here.
+        """
+        limit, removed = time.time() - older_than.total_seconds(), 0
+        for file in self._folder.glob("??/*"):
+            if _KEY.fullmatch(file.name) and file.stat().st_mtime < limit:
+                file.unlink(missing_ok=True)
+                removed += 1
+        return removed
+
+    def _path(self, key: str) -> Path:
+        return self._folder / key[:2] / key
+
+    def _store(self, payload: Payload) -> StorageDriverClaim:
+        key, data = stored_form(payload)
+        path = self._path(key)
+        try:
+            os.utime(path)  # it is there, and young again for `remove_unused`
+        except FileNotFoundError:
+            self._write(path, data)
+        return StorageDriverClaim({"key": key})
+
+    def _write(self, path: Path, data: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        number, made = tempfile.mkstemp(dir=path.parent)
+        try:
+            with os.fdopen(number, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(made, path)
+        except BaseException:
+            Path(made).unlink(missing_ok=True)
+            raise
+        # Else the name may be gone after a power cut, and the reference is in a history by then.
+        for folder in (path.parent, self._folder):
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _retrieve(self, key: str) -> Payload:
+        try:
+            data = self._path(key).read_bytes()
+        except FileNotFoundError:
+            raise DecodeError(
+                f"the payload stored as {key[:12]}… is not in the folder of the driver {self._name!r}"
+            ) from None
+        return from_stored(key, data)

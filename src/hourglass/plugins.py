@@ -1,0 +1,105 @@
+"""Plugins: one object that sets up clients, workers and replayers of a program alike.
+
+    class Acme(Plugin):
+        def configure_client(self, config: ClientConfig) -> ClientConfig:
+            config["codec"] = AcmeCodec()
+            return config
+
+    Client.connect("local:", plugins=[Acme()])
+
+A library gives its users a plugin instead of a page that says what to put where. `SimplePlugin` is one that only adds things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hourglass.activity._definition import ActivitySource
+from hourglass.client._interception import Interceptor
+from hourglass.client._plugins import ClientConfig, Plugin, ReplayerConfig, WorkerConfig
+from hourglass.converter import Codec, Converter
+from hourglass.workflow._definitions import WorkflowSource
+
+if TYPE_CHECKING:
+    from hourglass.worker import Worker
+
+__all__ = ["ClientConfig", "Plugin", "ReplayerConfig", "SimplePlugin", "WorkerConfig"]
+
+T = TypeVar("T")
+
+
+class SimplePlugin(Plugin):
+    """A plugin that adds things: interceptors, workflows, activities, resources, a converter, a codec, a block around a worker.
+
+    Lists are appended to what there is. A converter or a codec takes the place of the client's; as a function it is called
+    with the one before, and makes the new one. `run_context` is called when a worker starts, and gives a context manager.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        converter: Converter | Callable[[Converter], Converter] | None = None,
+        codec: Codec | Callable[[Codec | None], Codec | None] | None = None,
+        interceptors: Sequence[Interceptor] = (),
+        workflows: Sequence[WorkflowSource | type] = (),
+        activities: Sequence[ActivitySource] = (),
+        failure_exceptions: Sequence[type[BaseException]] = (),
+        resources: Sequence[Any] = (),
+        run_context: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        self._name = name
+        self._converter = converter
+        self._codec = codec
+        self._interceptors = tuple(interceptors)
+        self._workflows = tuple(workflows)
+        self._activities = tuple(activities)
+        self._failure_exceptions = tuple(failure_exceptions)
+        self._resources = tuple(resources)
+        self._run_context = run_context
+
+    @property
+    def name(self) -> str:
+        """The name it was given."""
+        return self._name
+
+    def configure_client(self, config: ClientConfig) -> ClientConfig:
+        """Add what a client has."""
+        config["converter"] = _replaced(config["converter"], self._converter, Converter)
+        config["codec"] = _replaced(config["codec"], self._codec, Codec)
+        config["interceptors"] = (*config["interceptors"], *self._interceptors)
+        return config
+
+    def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
+        """Add what a worker has; interceptors that its client has serve it anyway."""
+        there = {*config["client"]._session.interceptors, *config["interceptors"]}
+        more = [each for each in self._interceptors if each not in there]
+        config["interceptors"] = (*config["interceptors"], *more)
+        config["workflows"] = (*config["workflows"], *self._workflows)
+        config["activities"] = (*config["activities"], *self._activities)
+        config["failure_exceptions"] = (*config["failure_exceptions"], *self._failure_exceptions)
+        config["resources"] = (*config["resources"], *self._resources)
+        return config
+
+    def configure_replayer(self, config: ReplayerConfig) -> ReplayerConfig:
+        """Add what a replayer has."""
+        config["converter"] = _replaced(config["converter"], self._converter, Converter)
+        config["codec"] = _replaced(config["codec"], self._codec, Codec)
+        config["interceptors"] = (*config["interceptors"], *self._interceptors)
+        config["workflows"] = (*config["workflows"], *self._workflows)
+        config["failure_exceptions"] = (*config["failure_exceptions"], *self._failure_exceptions)
+        return config
+
+    def run_worker(self, worker: Worker) -> AbstractContextManager[object]:
+        """The block that `run_context` gives."""
+        return self._run_context()
+
+
+def _replaced(before: T, given: Any, kind: Any) -> T:
+    if given is None:
+        return before
+    is_one = isinstance(given, kind) if kind is Converter else hasattr(given, "encode")
+    made: T = given if is_one else given(before)
+    return made

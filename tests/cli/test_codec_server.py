@@ -1,0 +1,145 @@
+"""`hourglass codec-server`: payloads for Temporal's UI, for those who may read them and for no others."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from hourglass._cli import codec_server
+from hourglass._cli.codec_server import checked_origins, checked_token, served
+from hourglass.converter import Payload
+from hourglass.errors import UsageError
+
+UI = "http://localhost:8233"
+
+
+class Backwards:
+    """Turns bytes round, and refuses what it did not turn; its methods are awaited."""
+
+    async def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
+        return [
+            Payload(each.data[::-1], "binary/turned", {"was": each.encoding.encode()}) for each in payloads
+        ]
+
+    async def decode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
+        if any(each.encoding != "binary/turned" for each in payloads):
+            raise ValueError("secret contents")
+        return [Payload(each.data[::-1], (each.metadata or {})["was"].decode()) for each in payloads]
+
+
+def wire(data: bytes, **metadata: str) -> dict[str, Any]:
+    said = {name: base64.b64encode(value.encode()).decode() for name, value in metadata.items()}
+    return {"metadata": said, "data": base64.b64encode(data).decode()}
+
+
+def ask(address: str, body: object, method: str = "POST", **headers: str) -> tuple[int, Any, Any]:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    sent = {"Content-Type": "application/json", "X-Namespace": "default", **headers}
+    request = urllib.request.Request(
+        address, data=data if method == "POST" else None, headers=sent, method=method
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read(), answer.headers
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read(), error.headers
+
+
+PLAIN = wire(b'"hello"', encoding="json/plain")
+TURNED = wire(b'"olleh"', encoding="binary/turned", was="json/plain")
+
+
+def test_it_decodes_as_the_ui_asks() -> None:
+    """Both ways, in order, below any path; a page with payloads of another origin shows those as they are."""
+    with served(Backwards()) as address:
+        code, body, headers = ask(f"{address}/decode", {"payloads": [TURNED, PLAIN]}, Origin=UI)
+        assert (code, json.loads(body)) == (200, {"payloads": [PLAIN, PLAIN]})
+        assert headers["Access-Control-Allow-Origin"] == UI
+        assert headers["Cache-Control"] == "no-store"
+        code, body, _ = ask(f"{address}/default/encode", {"payloads": [PLAIN]})
+        assert (code, json.loads(body)) == (200, {"payloads": [TURNED]})
+        assert ask(f"{address}/decode", {"payloads": []})[:2] == (200, b'{"payloads":[]}')
+
+
+def test_a_browser_asks_first() -> None:
+    """The origins that were named may ask, and no other; also without a token, which browsers do not send then."""
+    with served(Backwards(), token="t" * 20) as address:
+        code, _, headers = ask(f"{address}/decode", b"", "OPTIONS", Origin=UI)
+        assert code == 204
+        assert headers["Access-Control-Allow-Origin"] == UI
+        assert "X-Namespace" in headers["Access-Control-Allow-Headers"]
+        code, _, headers = ask(f"{address}/decode", b"", "OPTIONS", Origin="http://evil.example")
+        assert code == 403
+        assert headers["Access-Control-Allow-Origin"] is None
+
+
+def test_who_may_not_read() -> None:
+    """Another origin, another host's name (a name that was pointed here), no token or a wrong one: refused, with nothing told."""
+    body = {"payloads": [TURNED]}
+    with served(Backwards(), token="t" * 20) as address:
+        bearer = {"Authorization": f"Bearer {'t' * 20}"}
+        assert ask(f"{address}/decode", body, **bearer)[0] == 200
+        assert ask(f"{address}/decode", body)[0] == 401
+        assert ask(f"{address}/decode", body, Authorization="Bearer wrong")[0] == 401
+        assert ask(f"{address}/decode", body, Origin="http://evil.example", **bearer)[0] == 403
+        assert ask(f"{address}/decode", body, Host="evil.example:8081", **bearer)[0] == 421
+    with served(Backwards(), names=["codec.example"]) as address:
+        port = address.rpartition(":")[2]
+        assert ask(f"{address}/decode", body, Host=f"codec.example:{port}")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "code"),
+    [
+        ("decode", b"garbage", 400),
+        ("decode", b'{"payloads": 5}', 400),
+        ("decode", b"{}", 400),
+        ("decode", {"payloads": [{"data": "no base64!"}]}, 400),
+        ("other", {"payloads": []}, 404),
+    ],
+)
+def test_garbage(path: str, body: object, code: int) -> None:
+    """What is no request is refused, and the next one is answered."""
+    with served(Backwards()) as address:
+        assert ask(f"{address}/{path}", body)[0] == code
+        assert ask(f"{address}/decode", {"payloads": [TURNED]})[0] == 200
+
+
+def test_what_the_codec_refuses() -> None:
+    """Where it can read nothing the answer says that it raised, and not what."""
+    with served(Backwards()) as address:
+        code, body, _ = ask(f"{address}/decode", {"payloads": [PLAIN]})
+        assert code == 400
+        assert b"secret" not in body
+        assert b"Backwards.decode raised ValueError" in body
+        assert ask(f"{address}/decode", {"payloads": [PLAIN, PLAIN]})[0] == 400
+
+
+def test_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than it would hold is refused before it is read."""
+    monkeypatch.setattr(codec_server, "LARGEST", 10)
+    with served(Backwards()) as address:
+        assert ask(f"{address}/decode", {"payloads": [TURNED]})[0] == 413
+
+
+def test_settings_that_are_not_safe() -> None:
+    """Beyond this machine a token, a long one; origins by name; a port that is taken says so."""
+    with pytest.raises(UsageError, match="--token"):
+        checked_token("0.0.0.0", None)
+    with pytest.raises(UsageError, match="16 characters"):
+        checked_token("127.0.0.1", "short")
+    for wrong in ("*", "https://*.example", "temporal.example", "https://temporal.example/path"):
+        with pytest.raises(UsageError, match="an origin is such as"):
+            checked_origins([wrong])
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match="cannot listen on"), served(Backwards(), port=port):
+            pass

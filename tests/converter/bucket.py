@@ -1,0 +1,88 @@
+"""A small fake of S3's HTTP face: a bucket in a dictionary, which refuses requests that are not signed as they should be."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from hourglass.contrib.s3 import sign
+
+ACCESS, SECRET, REGION = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "eu-test-1"
+
+
+class Bucket:
+    """Objects by their path. `outages` requests are answered 503 before any other is taken."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.outages = 0
+        self.endpoint = ""
+        self.requests: list[str] = []
+
+
+def _handler(bucket: Bucket) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            if self._may(body):
+                bucket.objects[self.path] = body
+                self._answer(200)
+
+        def do_GET(self) -> None:
+            if self._may(b""):
+                found = bucket.objects.get(self.path)
+                self._answer(404 if found is None else 200, found or b"<Error/>")
+
+        def _may(self, body: bytes) -> bool:
+            bucket.requests.append(f"{self.command} {self.path}")
+            if bucket.outages:
+                bucket.outages -= 1
+                self._answer(503)
+            elif not self._is_signed(body):
+                self._answer(403)
+            else:
+                return True
+            return False
+
+        def _is_signed(self, body: bytes) -> bool:
+            said = re.fullmatch(
+                r"AWS4-HMAC-SHA256 Credential=(\S+), SignedHeaders=(\S+), Signature=([0-9a-f]{64})",
+                self.headers.get("authorization", ""),
+            )
+            digest = hashlib.sha256(body).hexdigest()
+            if said is None or self.headers["x-amz-content-sha256"] != digest:
+                return False
+            day = self.headers["x-amz-date"][:8]
+            headers = {name: self.headers[name] for name in said[2].split(";")}
+            expected = sign(self.command, self.path, headers, digest, SECRET, REGION)
+            return said[1] == f"{ACCESS}/{day}/{REGION}/s3/aws4_request" and said[3] == expected
+
+        def _answer(self, code: int, body: bytes = b"") -> None:
+            self.send_response(code)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    return Handler
+
+
+@contextmanager
+def serving() -> Iterator[Bucket]:
+    """A bucket that answers, on a port of this machine."""
+    bucket = Bucket()
+    with ThreadingHTTPServer(("127.0.0.1", 0), _handler(bucket)) as server:
+        bucket.endpoint = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield bucket
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,369 @@
+"""Large payloads elsewhere: each driver keeps the same promises, and workflows do not notice, on every engine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from temporalio.api.common.v1 import Payload as TheirPayload
+from temporalio.converter import ExternalStorage as TheirStorage
+from temporalio.converter import StorageDriver as TheirDriver
+
+from hourglass import activity, workflow
+from hourglass.client import AsyncClient, Client
+from hourglass.contrib import s3
+from hourglass.contrib.s3 import S3Storage, StorageUnavailableError
+from hourglass.converter import (
+    Codec,
+    ExternalStorage,
+    FolderStorage,
+    Payload,
+    StorageDriver,
+    StorageDriverClaim,
+    StorageDriverRetrieveContext,
+    StorageDriverStoreContext,
+)
+from hourglass.errors import DecodeError, EncodeError, UsageError
+from hourglass.replay import Replayer
+from hourglass.testing import DevServer
+from hourglass.worker import Worker
+
+from .bucket import ACCESS, REGION, SECRET, Bucket, serving
+
+STORE, RETRIEVE = StorageDriverStoreContext(), StorageDriverRetrieveContext()
+LARGE = Payload(b'"' + b"x" * 5000 + b'"', "json/plain", {"mark": b"\x00\xff"})
+OTHER = Payload(b"\x00" * 6000, "binary/plain")
+
+
+class Awaited(StorageDriver):
+    """Keeps payloads in a dictionary, and takes its time: a driver whose methods are `async def`."""
+
+    name = "awaited"
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Payload] = {}
+
+    async def store(
+        self, context: StorageDriverStoreContext, payloads: Sequence[Payload], /
+    ) -> Sequence[StorageDriverClaim]:
+        await asyncio.sleep(0)
+        claims = []
+        for payload in payloads:
+            key = f"{len(payload.data)}-{payload.encoding}"
+            self.kept[key] = payload
+            claims.append(StorageDriverClaim({"key": key}))
+        return claims
+
+    async def retrieve(
+        self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim], /
+    ) -> Sequence[Payload]:
+        await asyncio.sleep(0)
+        return [self.kept[claim.claim_data["key"]] for claim in claims]
+
+
+@pytest.fixture
+def bucket() -> Iterator[Bucket]:
+    """A bucket on a port of this machine."""
+    with serving() as made:
+        yield made
+
+
+def s3_driver(bucket: Bucket, **options: Any) -> S3Storage:
+    keys = {"access_key": ACCESS, "secret_key": SECRET, "region": REGION, **options}
+    return S3Storage("payloads", endpoint=bucket.endpoint, **keys)
+
+
+@pytest.fixture(params=["folder", "s3", "awaited"])
+def driver(request: pytest.FixtureRequest, tmp_path: Path) -> StorageDriver:
+    """Each driver."""
+    if request.param == "folder":
+        return FolderStorage(tmp_path / "deep" / "payloads")
+    return s3_driver(request.getfixturevalue("bucket")) if request.param == "s3" else Awaited()
+
+
+# --- what every driver promises ---------------------------------------------------------------------------------------
+
+
+def test_what_is_stored_comes_back(driver: StorageDriver) -> None:
+    """In order, with its metadata; small payloads travel as they are; a reference holds nothing of the contents."""
+    storage = ExternalStorage([driver], payload_size_threshold=1000)
+    small = Payload(b"1")
+    sent = storage.encode([LARGE, small, OTHER, LARGE])
+    assert sent[1] is small
+    assert all(len(each.data) < 300 and b"xxx" not in each.data for each in sent)
+    assert sent[0] == sent[3], "the same payload has the same claim"
+    assert storage.decode(sent) == [LARGE, small, OTHER, LARGE]
+    assert ExternalStorage([driver], payload_size_threshold=10**9).decode(sent[:1]) == [LARGE]
+
+
+def test_a_codec_comes_first(driver: StorageDriver) -> None:
+    """What is stored is encoded as what travels is, and comes back through the codec."""
+    storage = ExternalStorage([driver], payload_size_threshold=1000, codec=Backwards())
+    sent = storage.encode([LARGE, Payload(b"12")])
+    assert sent[1].data == b"21"
+    (stored,) = ExternalStorage([driver]).decode(sent[:1])
+    assert stored.encoding == "binary/backwards"
+    assert [each.data for each in storage.decode(sent)] == [LARGE.data, b"12"]
+
+
+def test_temporals_sdk_knows_the_reference(driver: StorageDriver) -> None:
+    """What travels in a payload's place is what its SDKs write and read; also that of its first releases is read."""
+
+    class Theirs(TheirDriver):
+        def name(self) -> str:
+            return driver.name
+
+        async def store(self, context: Any, payloads: Any) -> Any:
+            raise NotImplementedError
+
+        async def retrieve(self, context: Any, claims: Any) -> Any:
+            raise NotImplementedError
+
+    storage = ExternalStorage([driver], payload_size_threshold=1000)
+    (sent,) = storage.encode([LARGE])
+    metadata = {"encoding": sent.encoding.encode(), **(sent.metadata or {})}
+    theirs = TheirStorage([Theirs()])._decode_reference(TheirPayload(data=sent.data, metadata=metadata))
+    assert theirs is not None
+    assert theirs.driver_name == driver.name
+    claim = dict(theirs.claim_data)
+    old = f'{{"driver_name":"{driver.name}","driver_claim":{{"claim_data":{{"key":"{claim["key"]}"}}}}}}'
+    assert storage.decode([Payload(old.encode(), "json/external-storage-reference")]) == [LARGE]
+
+
+@pytest.mark.parametrize("key", ["", "../../etc/passwd", "0" * 63, "0" * 64])
+def test_a_claim_that_is_none_of_ours(key: str, tmp_path: Path, bucket: Bucket) -> None:
+    """A claim from the wire names a payload, never a path; one that is not there says so."""
+    for driver in (FolderStorage(tmp_path), s3_driver(bucket)):
+        with pytest.raises(DecodeError, match=r"no key of ours|is not in the"):
+            driver.retrieve(RETRIEVE, [StorageDriverClaim({"key": key})])
+
+
+# --- a folder ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_writes_once_and_checks(tmp_path: Path) -> None:
+    """The same payload is one file; one that was changed or cut off is refused; nothing half-written stays."""
+    folder = FolderStorage(tmp_path)
+    (claim,) = folder.store(STORE, [LARGE])
+    folder.store(STORE, [LARGE])
+    (file,) = [each for each in tmp_path.rglob("*") if each.is_file()]
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(DecodeError, match="changed or cut off"):
+        folder.retrieve(RETRIEVE, [claim])
+    nowhere = tmp_path / "file"
+    nowhere.write_text("in the way")
+    with pytest.raises(OSError, match="directory"):
+        FolderStorage(nowhere).store(STORE, [LARGE])
+
+
+def test_a_folder_is_swept_by_age(tmp_path: Path) -> None:
+    """What was stored again is young; other files of the folder are left alone."""
+    folder = FolderStorage(tmp_path)
+    claims = folder.store(STORE, [LARGE, OTHER])
+    (tmp_path / "README").write_text("mine")
+    old = time.time() - 1000
+    for file in tmp_path.rglob("*"):
+        os.utime(file, (old, old))
+    folder.store(STORE, [LARGE])
+    assert folder.remove_unused(timedelta(seconds=500)) == 1
+    assert folder.retrieve(RETRIEVE, claims[:1]) == [LARGE]
+    assert (tmp_path / "README").exists()
+
+
+# --- a bucket ---------------------------------------------------------------------------------------------------------
+
+
+def test_requests_are_signed() -> None:
+    """The signature is that of the example of AWS's own documentation (GET of an object)."""
+    headers = {
+        "host": "examplebucket.s3.amazonaws.com",
+        "range": "bytes=0-9",
+        "x-amz-content-sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+        "x-amz-date": "20130524T000000Z",
+    }
+    secret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+    signature = s3.sign("GET", "/test.txt", headers, headers["x-amz-content-sha256"], secret, "us-east-1")
+    assert signature == "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"
+
+
+def test_a_bucket_that_is_away(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed request is repeated; a bucket that stays away, or refuses, is named, without keys."""
+    monkeypatch.setattr(s3, "_FIRST_PAUSE", 0.001)
+    driver = s3_driver(bucket)
+    bucket.outages = 2
+    claims = driver.store(STORE, [LARGE])
+    assert driver.retrieve(RETRIEVE, claims) == [LARGE]
+    assert len(bucket.requests) == 4
+    bucket.outages = 100
+    with pytest.raises(StorageUnavailableError, match=r"payloads at 127.0.0.1:.* answered 503 to PUT"):
+        driver.store(STORE, [LARGE])
+    bucket.outages = 0
+    with pytest.raises(StorageUnavailableError, match="answered 403") as caught:
+        s3_driver(bucket, secret_key="wrong").store(STORE, [LARGE])
+    assert "wrong" not in f"{caught.value}{driver!r}"
+    with pytest.raises(StorageUnavailableError, match="cannot be reached"):
+        S3Storage("b", endpoint="http://127.0.0.1:9", access_key="a", secret_key="b").store(STORE, [LARGE])
+
+
+def test_keys_of_the_environment(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys come from the environment where none are given, with a session's token; without any it says so."""
+    driver = S3Storage("payloads", endpoint=bucket.endpoint, region=REGION)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(StorageUnavailableError, match="AWS_ACCESS_KEY_ID"):
+        driver.store(STORE, [LARGE])
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of a session")
+    assert driver.retrieve(RETRIEVE, driver.store(STORE, [LARGE])) == [LARGE]
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: ExternalStorage([]), "needs a driver"),
+        (lambda: ExternalStorage([Awaited()], payload_size_threshold=-1), "number of bytes"),
+        (lambda: ExternalStorage([Awaited(), FolderStorage("x")]), "driver_selector"),
+        (lambda: ExternalStorage([Awaited(), Awaited()], lambda *_: None), "two drivers are called"),
+        (lambda: ExternalStorage(["folder"]), "is a StorageDriver"),
+        (lambda: S3Storage("b", endpoint="s3.example"), "endpoint is such as"),
+        (lambda: S3Storage("a/b", endpoint="http://s3.example"), "without a slash"),
+    ],
+)
+def test_what_makes_no_sense(make: Callable[[], object], why: str) -> None:
+    """Settings that cannot work are refused when they are made."""
+    with pytest.raises(UsageError, match=why):
+        make()
+
+
+def test_a_selector_decides(tmp_path: Path) -> None:
+    """Which driver, or none; a driver that the storage does not have is refused, when stored and when fetched."""
+    folder, awaited = FolderStorage(tmp_path), Awaited()
+    storage = ExternalStorage(
+        [folder, awaited],
+        lambda _, payload: None if payload == OTHER else awaited if payload == LARGE else folder,
+        payload_size_threshold=100,
+    )
+    third = Payload(b"y" * 200)
+    sent = storage.encode([LARGE, OTHER, third])
+    assert sent[1] is OTHER
+    assert len(awaited.kept) == 1
+    assert storage.decode(sent) == [LARGE, OTHER, third]
+    with pytest.raises(DecodeError, match="stored by the driver 'awaited', and there is: folder"):
+        ExternalStorage([folder]).decode(sent)
+    with pytest.raises(UsageError, match="none of the storage's drivers"):
+        ExternalStorage([folder], lambda *_: awaited, payload_size_threshold=1).encode([LARGE])
+
+
+# --- through workflows ------------------------------------------------------------------------------------------------
+
+
+class Backwards:
+    """A codec whose methods are `async def`: it turns bytes round."""
+
+    async def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
+        await asyncio.sleep(0)
+        return [
+            Payload(each.data[::-1], "binary/backwards", {"was": each.encoding.encode()}) for each in payloads
+        ]
+
+    async def decode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
+        await asyncio.sleep(0)
+        return [Payload(each.data[::-1], (each.metadata or {})["was"].decode()) for each in payloads]
+
+
+@activity.defn(start_to_close_timeout=60)
+def repeat(text: str, times: int) -> str:
+    return text * times
+
+
+@workflow.defn
+class Grows:
+    """Its argument, what its activity gives, what it is told, and its result are large."""
+
+    def __init__(self) -> None:
+        self.more = ""
+
+    @workflow.run
+    def run(self, text: str) -> str:
+        workflow.wait_condition(lambda: bool(self.more))
+        return repeat(text, 3) + self.more
+
+    @workflow.update
+    def add(self, text: str) -> str:
+        self.more = text
+        return text
+
+
+@pytest.mark.parametrize("engine", ["memory", "file", pytest.param("server", marks=pytest.mark.server)])
+def test_workflows_do_not_notice(engine: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Arguments, updates, results of activities and of the run pass the storage, with a codec that is awaited, from both faces;
+    the history holds references, and replays.
+    """
+    target = "local:" if engine == "memory" else f"local:{tmp_path / 'runs.db'}"
+    if engine == "server":
+        server: DevServer = request.getfixturevalue("quick_server")
+        target = server.target
+    folder = FolderStorage(tmp_path / "payloads")
+    storage: Codec = ExternalStorage([folder], payload_size_threshold=1000, codec=Backwards())
+    text = "t" * 2000
+    with (
+        Client.connect(target, codec=storage) as client,
+        Worker(client, "large", workflows=[Grows], activities=[repeat]),
+    ):
+        run = client.start_workflow(Grows.run, text, task_queue="large")
+        assert run.execute_update(Grows.add, "u" * 3000) == "u" * 3000
+
+        async def awaited() -> str:
+            async with await AsyncClient.connect(target, codec=storage) as other:
+                answer: str = await other.get_workflow_handle(run.id, workflow=Grows.run).result(timeout=60)
+                return answer
+
+        expected = text * 3 + "u" * 3000
+        assert run.result(timeout=60) == expected
+        if engine != "memory":  # each client in memory has an engine of its own
+            assert asyncio.run(awaited()) == expected
+        history = run.history()
+    assert len(list((tmp_path / "payloads").rglob("?" * 64))) == 4
+    assert max(len(str(event)) for event in history.events) < 3000
+    assert Replayer(workflows=[Grows], codec=storage).replay(history).ok
+
+
+def test_a_storage_that_is_away_for_a_while(tmp_path: Path) -> None:
+    """A client is told; a run whose payloads cannot be fetched or stored waits, and goes on when the storage is back."""
+    folder = FolderStorage(tmp_path / "payloads")
+
+    class Away(StorageDriver):
+        name = "away"
+        outages: ClassVar = {"store": 1, "retrieve": 2}
+
+        def store(self, context: Any, payloads: Any, /) -> Any:
+            self._check("store")
+            return folder.store(context, payloads)
+
+        def retrieve(self, context: Any, claims: Any, /) -> Any:
+            self._check("retrieve")
+            return folder.retrieve(context, claims)
+
+        def _check(self, what: str) -> None:
+            if self.outages[what]:
+                self.outages[what] -= 1
+                raise StorageUnavailableError("the bucket is away")
+
+    away = Away()
+    with (
+        Client.connect("local:", codec=ExternalStorage([away], payload_size_threshold=100)) as client,
+        Worker(client, workflows=[Grows], activities=[repeat]),
+    ):
+        with pytest.raises(EncodeError, match="the bucket is away"):
+            client.start_workflow(Grows.run, "t" * 200)
+        run = client.start_workflow(Grows.run, "t" * 200)
+        assert run.execute_update(Grows.add, "u") == "u"
+        assert run.result(timeout=60) == "t" * 600 + "u"
+        assert away.outages == {"store": 0, "retrieve": 0}

@@ -1,0 +1,252 @@
+"""Every call of a client passes its interceptors, on both faces and three engines; so does what an activity and a workflow ask of
+themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from hourglass import activity, workflow
+from hourglass.client import (
+    AsyncClient,
+    Client,
+    Schedule,
+    ScheduleActionStartWorkflow,
+    ScheduleBackfill,
+    ScheduleIntervalSpec,
+    ScheduleSpec,
+    ScheduleState,
+)
+from hourglass.errors import ApplicationError, HourglassError
+from hourglass.interceptors import (
+    ActivityInboundInterceptor,
+    ActivityOutboundInterceptor,
+    AsyncClientOutboundInterceptor,
+    ClientOutboundInterceptor,
+    Interceptor,
+    WorkflowInboundInterceptor,
+    WorkflowOutboundInterceptor,
+)
+from hourglass.testing import Environment
+from hourglass.worker import Worker
+
+METHODS = [name for name in vars(ClientOutboundInterceptor) if not name.startswith("_")]
+tokens: dict[str, bytes] = {}
+ready = threading.Event()
+
+
+@activity.defn(start_to_close_timeout=60, heartbeat_timeout=60)
+def outside(name: str) -> str:
+    tokens[name] = activity.info().task_token
+    activity.complete_async()
+
+
+@workflow.defn
+def asks(name: str) -> str:
+    try:
+        return outside(name)
+    except Exception as error:
+        return f"{type(error.__cause__).__name__}"
+
+
+class Seeing(Interceptor):
+    """Writes down every call that a client makes, and changes where a few go."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def intercept_client(self, next: ClientOutboundInterceptor) -> ClientOutboundInterceptor:
+        return _seeing(self, ClientOutboundInterceptor)(next)  # type: ignore[no-any-return]
+
+    def intercept_async_client(self, next: AsyncClientOutboundInterceptor) -> AsyncClientOutboundInterceptor:
+        return _seeing(self, AsyncClientOutboundInterceptor)(next)  # type: ignore[no-any-return]
+
+
+def _seeing(log: Seeing, base: type) -> Callable[..., Any]:
+    def method(name: str) -> Callable[..., Any]:
+        def see(self: Any, input: Any) -> Any:
+            log.seen.append(name)
+            if getattr(input, "id", "") == "another":
+                input.id = "nightly"
+            return getattr(super(made, self), name)(input)
+
+        return see
+
+    made = type("Seen", (base,), {name: method(name) for name in METHODS})
+    return made
+
+
+def _wait_for_token(name: str) -> bytes:
+    for _ in range(6000):
+        if name in tokens:
+            return tokens.pop(name)
+        ready.wait(0.01)
+    raise AssertionError(f"no attempt of {name}")
+
+
+NIGHTLY = Schedule(
+    ScheduleActionStartWorkflow(asks, "scheduled", task_queue="seen"),
+    ScheduleSpec(intervals=[ScheduleIntervalSpec(86400)]),
+    state=ScheduleState(paused=True),
+)
+PAST = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def _blocking(target: str, log: Seeing) -> None:
+    with (
+        Client.connect(target, interceptors=[log]) as client,
+        Worker(client, "seen", workflows=[asks], activities=[outside]),
+    ):
+        run = client.start_workflow(asks, "a", task_queue="seen")
+        handle = client.get_activity_handle(token=_wait_for_token("a"))
+        assert handle.heartbeat(1) is False
+        handle.complete("done")
+        assert run.result(timeout=60) == "done"
+        failing = client.start_workflow(asks, "b", task_queue="seen")
+        error = ApplicationError("no", non_retryable=True)
+        client.get_activity_handle(token=_wait_for_token("b")).fail(error)
+        assert failing.result(timeout=60) == "ApplicationError"
+        cancelled = client.start_workflow(asks, "c", task_queue="seen")
+        token = _wait_for_token("c")
+        cancelled.cancel("enough")
+        with contextlib.suppress(HourglassError):  # an engine may not have passed the request on yet
+            client.get_activity_handle(token=token).cancel("late")
+        assert client.count_workflows("WorkflowType = 'no such'").count == 0
+        assert list(client.list_workflows("WorkflowType = 'no such'")) == []
+        assert len(run.history().events) > 5
+        assert len(run.history_page(page_size=1).events) >= 1
+
+        schedule = client.create_schedule("another", NIGHTLY)
+        assert schedule.id == "nightly", "the interceptor's id counts"
+        schedule = client.get_schedule_handle("another")
+        schedule.unpause("now")
+        schedule.pause("later")
+        schedule.update(lambda seen: replace(seen.schedule, state=ScheduleState(paused=True, note="changed")))
+        assert client.get_schedule_handle("nightly").describe().schedule.state.note == "changed"
+        schedule.trigger()
+        schedule.backfill(ScheduleBackfill(start_at=PAST, end_at=PAST))
+        list(client.list_schedules())
+        schedule.delete()
+
+
+async def _awaited(target: str, log: Seeing) -> None:
+    async with (
+        await AsyncClient.connect(target, interceptors=[log]) as client,
+        Worker(client, "seen", workflows=[asks], activities=[outside]),
+    ):
+        run = await client.start_workflow(asks, "a", task_queue="seen")
+        handle = client.get_activity_handle(token=await asyncio.to_thread(_wait_for_token, "a"))
+        assert await handle.heartbeat(1) is False
+        await handle.complete("done")
+        assert await run.result(timeout=60) == "done"
+        assert (await client.count_workflows("WorkflowType = 'no such'")).count == 0
+        assert [each async for each in client.list_workflows("WorkflowType = 'no such'")] == []
+        assert len((await run.history()).events) > 5
+        schedule = await client.create_schedule("another", NIGHTLY)
+        await schedule.update(lambda seen: replace(seen.schedule, state=ScheduleState(note="changed")))
+        assert (await schedule.describe()).schedule.state.note == "changed"
+        assert len([each async for each in client.list_schedules()]) < 2
+        await schedule.delete()
+
+
+def test_every_call_of_a_client_is_seen(target: str) -> None:
+    """What a client asks for passes its interceptors, which may change it: starts, activities, lists, histories, schedules."""
+    log = Seeing()
+    _blocking(target, log)
+    others = {
+        "signal_workflow",
+        "query_workflow",
+        "start_workflow_update",
+        "start_update_with_start_workflow",
+        "terminate_workflow",
+        "describe_workflow",
+    }  # tests/interceptors/test_headers.py
+    assert set(log.seen) == set(METHODS) - others
+    assert log.seen.count("fetch_workflow_history_events") == 2
+    assert log.seen.count("update_schedule") == 1, "as one call, however many requests it takes"
+    again = Seeing()
+    asyncio.run(_awaited(target, again))
+    assert set(again.seen) < set(log.seen)
+    assert len(again.seen) == 11
+
+
+# --- outward ----------------------------------------------------------------------------------------------------------
+
+
+@activity.defn
+def reports() -> str:
+    activity.heartbeat("half")
+    return activity.info().activity_type
+
+
+@activity.defn
+async def awaits() -> str:
+    activity.heartbeat("half")
+    return activity.info().activity_type
+
+
+@workflow.defn
+def knows() -> list[str]:
+    return [
+        reports(),
+        workflow.execute_activity("awaits", start_to_close_timeout=9),
+        workflow.info().workflow_type,
+    ]
+
+
+class Outward(Interceptor):
+    """Sees what activities and workflows ask of themselves, and answers otherwise."""
+
+    def __init__(self) -> None:
+        self.beats: list[Any] = []
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        log = self
+
+        class Outbound(ActivityOutboundInterceptor):
+            def info(self) -> activity.Info:
+                return replace(super().info(), activity_type="renamed")
+
+            def heartbeat(self, *details: Any) -> None:
+                log.beats.append(details)
+                super().heartbeat(*details, "seen")
+
+        class Inbound(ActivityInboundInterceptor):
+            def init(self, outbound: ActivityOutboundInterceptor) -> None:
+                super().init(Outbound(outbound))
+
+        return Inbound(next)
+
+    def intercept_workflow(self, next: WorkflowInboundInterceptor) -> WorkflowInboundInterceptor:
+        class Outbound(WorkflowOutboundInterceptor):
+            def info(self, input: Any) -> workflow.Info:
+                told: workflow.Info = super().info(input)
+                return replace(told, workflow_type=f"{told.workflow_type}!")
+
+        class Inbound(WorkflowInboundInterceptor):
+            def init(self, outbound: WorkflowOutboundInterceptor) -> None:
+                super().init(Outbound(outbound))
+
+        return Inbound(next)
+
+
+def test_what_an_activity_asks_is_seen() -> None:
+    """Heartbeats and `info` of both kinds of activities, and `info` of a workflow, pass interceptors; a worker does as a test
+    environment does.
+    """
+    log = Outward()
+    with Environment(activities=[awaits], interceptors=[log]) as env:
+        assert env.execute_workflow(knows) == ["renamed", "renamed", "knows!"]
+    assert log.beats == [("half",), ("half",)]
+    with (
+        Client.connect("local:", interceptors=[log]) as client,
+        Worker(client, workflows=[knows], activities=[reports, awaits]),
+    ):
+        assert client.execute_workflow(knows) == ["renamed", "renamed", "knows!"]
+    assert len(log.beats) == 4
