@@ -34,12 +34,15 @@ SIGNATURES: dict[tuple[str, ...], str] = {
     ("WorkerRef", "poll_activity_task"): "($self)",
     ("WorkerRef", "complete_workflow_activation"): "($self, proto)",
     ("WorkerRef", "complete_activity_task"): "($self, proto)",
+    ("WorkerRef", "poll_nexus_task"): "($self)",
+    ("WorkerRef", "complete_nexus_task"): "($self, proto)",
     ("WorkerRef", "record_activity_heartbeat"): "($self, proto)",
     ("WorkerRef", "request_workflow_eviction"): "($self, run_id)",
     ("WorkerRef", "initiate_shutdown"): "($self)",
     ("WorkerRef", "finalize_shutdown"): "($self)",
     ("HistoryPusher", "push_history"): "($self, workflow_id, history_proto)",
     ("HistoryPusher", "close"): "($self)",
+    ("CustomSlotSupplier",): "(inner)",
 }
 
 
