@@ -6,12 +6,14 @@ each purpose, made when it is first needed. A fork has none of its parent's thre
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from collections.abc import Awaitable
-from concurrent.futures import Future
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:  # loaded when it is used: the evaluator imports codecs, and no event loops
+    import asyncio
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 
@@ -21,6 +23,8 @@ _loops: dict[tuple[int, str], asyncio.AbstractEventLoop] = {}
 
 def submit(awaitable: Awaitable[T], purpose: str) -> Future[T]:
     """Begin to await it on the loop of this purpose; cancelling the future cancels it there."""
+    import asyncio
+
     return asyncio.run_coroutine_threadsafe(_await(awaitable), _loop(purpose))
 
 
@@ -33,6 +37,8 @@ def _loop(purpose: str) -> asyncio.AbstractEventLoop:
     found = _loops.get(key)
     if found is not None:
         return found
+    import asyncio
+
     with _lock:
         found = _loops.get(key)
         if found is None:

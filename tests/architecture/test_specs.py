@@ -418,6 +418,8 @@ WITHOUT_EVENTS: dict[type[c.Command], str] = {
     c.CancelChildWorkflow: "_embedded/workers/child_outcomes.py",  # a request to cancel, or none, by its policy
     c.CancelSignalExternal: "_embedded/workers/outcomes.py",  # a signal leaves with its task: there is nothing to take back
     c.AnswerQuery: "_embedded/workers/cache.py",  # leaves no trace
+    c.ScheduleNexusOperation: "_embedded/workers/outcomes.py",  # refused by name, as are its cancellations
+    c.CancelNexusOperation: "_embedded/workers/outcomes.py",
 }
 """Commands that the embedded engine writes no event for, and the file that carries each out."""
 

@@ -56,6 +56,10 @@ class Everything:
         """A child."""
         return workflow.execute_child_workflow("c", id="c", result_type=str)
 
+    def operation(self) -> Any:
+        """A Nexus operation."""
+        return workflow.create_nexus_client("bank", endpoint="e").execute_operation("pay", 1, result_type=str)
+
     def tell(self) -> None:
         """A signal to another workflow."""
         workflow.get_external_workflow_handle("o").signal("s")
@@ -114,6 +118,12 @@ CASES = {
         "child", [ev.ChildStarted(1, "r")], [cancel()], [ev.ChildCancelled(1, CANCELLED)]
     ),
     "child never started": case("child", [ev.ChildStartCancelled(1, CANCELLED)]),
+    "operation": case("operation", [ev.NexusStarted(1, "t")], [ev.NexusCompleted(1, encode("N"))]),
+    "operation failed": case("operation", [ev.NexusStarted(1), ev.NexusFailed(1, FAILURE)]),
+    "operation never started": case("operation", [ev.NexusStartFailed(1, FAILURE)]),
+    "operation cancelled": case(
+        "operation", [ev.NexusStarted(1, "t")], [cancel()], [ev.NexusFailed(1, CANCELLED)]
+    ),
     "told": case("tell", [ev.ExternalSignalResolved(1)]),
     "not told": case("tell", [ev.ExternalSignalResolved(1, FAILURE)]),
     "told no more": case("tell", [cancel()], [ev.ExternalSignalResolved(1, CANCELLED)]),

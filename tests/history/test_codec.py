@@ -16,7 +16,13 @@ from hypothesis import strategies as st
 from temporalio.api.history.v1 import HistoryEvent as ProtoEvent
 
 from hourglass._engine.specs import RetryRule
-from hourglass._engine.versions import AutoUpgradeVersioningOverride, PinnedVersioningOverride
+from hourglass._engine.versions import (
+    AutoUpgradeVersioningOverride,
+    OneTimeVersioningOverride,
+    PinnedVersioningOverride,
+    VersioningOverride,
+    WorkerDeploymentVersion,
+)
 from hourglass._history import codec, times
 from hourglass._history import events as h
 from hourglass._history.encoding import array, decode_events, encode_events
@@ -74,6 +80,8 @@ def values(kind: Any, name: str) -> st.SearchStrategy[Any]:
         return st.integers(
             1 if name == "attempt" else 0, 2**31 - 1 if name in INT32 or "flags" in name else 2**62
         )
+    if name == "fairness_weight":  # of 32 bits, and at most a thousand
+        return st.integers(0, 8_000).map(lambda n: n / 8)
     simple: dict[Any, st.SearchStrategy[Any]] = {
         str: texts,
         bool: st.booleans(),
@@ -237,9 +245,15 @@ def test_a_struct_that_is_inlined() -> None:
 
 
 def test_overrides_of_versions() -> None:
-    """Both kinds."""
-    shape = codec._TYPES[PinnedVersioningOverride | AutoUpgradeVersioningOverride]
-    assert shape.read(shape.write(AutoUpgradeVersioningOverride())) == AutoUpgradeVersioningOverride()
+    """All kinds."""
+    shape = codec._TYPES[VersioningOverride]
+    version = WorkerDeploymentVersion("shop", "2")
+    for each in (
+        AutoUpgradeVersioningOverride(),
+        PinnedVersioningOverride(version),
+        OneTimeVersioningOverride(version),
+    ):
+        assert shape.read(shape.write(each)) == each
 
 
 def test_moments_of_every_zone() -> None:

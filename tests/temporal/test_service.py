@@ -11,6 +11,7 @@ from temporalio.client import WorkflowHistory
 
 from hourglass._contract import service as sv
 from hourglass._contract.handle import AttemptFailed
+from hourglass._contract.limits import AwaitBurst, ListLimits
 from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
 from hourglass._engine.specs import RetryRule
@@ -65,8 +66,8 @@ def signal(workflow_id: str, name: str, *arguments: Payload, **options: Any) -> 
 
 
 def test_every_request_has_a_plan() -> None:
-    """No request of the contract is without an RPC; an import takes many (see `importing`)."""
-    assert {*CALLS, sv.ImportWorkflow} == {*sv.Request.__subclasses__()}
+    """No request of the contract is without an RPC; an import takes many (see `importing`), and a server keeps no limits."""
+    assert {*CALLS, sv.ImportWorkflow, AwaitBurst, ListLimits} == {*sv.Request.__subclasses__()}
 
 
 def test_start_with_everything_and_describe(server: DevServer) -> None:

@@ -10,6 +10,7 @@ run, worker, dev, dev_worker                     commands that execute workflows
 workflows, listing, show, why, ui                commands about workflows
 activities, schedules                            groups of commands, about what workflows wait for, and what starts them
 check, port, replay, debug, doctor, backup, move commands about code and files
+codec_server  decodes payloads for Temporal's page, with the codec of a program
 docs        the manual
 """
 

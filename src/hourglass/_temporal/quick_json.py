@@ -220,6 +220,7 @@ _SCALAR: dict[int, Read] = {
     FieldDescriptor.TYPE_BYTES: _bytes,
     FieldDescriptor.TYPE_BOOL: _boolean,
     FieldDescriptor.TYPE_DOUBLE: _float,
+    FieldDescriptor.TYPE_FLOAT: _float,
     **dict.fromkeys(
         (
             FieldDescriptor.TYPE_INT32,

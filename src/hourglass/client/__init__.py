@@ -11,6 +11,7 @@ _faces             what the blocking and the asynchronous face share
 _interception      what may stand between callers and what they call
 _operations        every operation on workflows, written once for both faces
 _options           options of a start, checked and built into a request
+_plugins           plugins: what one may change of clients, workers and replayers
 _reset             where to reset a run to
 _schedule_data     schedules as authors write them and clients show them
 _schedules         operations on schedules, and schedules as they travel

@@ -22,7 +22,7 @@ import typing
 import weakref
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache, cached_property
 from typing import Any, Generic, TypeAlias, TypeVar, cast
@@ -425,10 +425,10 @@ class ClientSession:
     interceptors: tuple[Interceptor, ...] = ()
     query_reject_condition: QueryRejectCondition = QueryRejectCondition.NONE
     """Which runs questions are not put to, where a question says nothing of it."""
-    rpc_metadata: dict[str, str] | None = None
+    rpc_metadata: dict[str, str] | None = field(default=None, repr=False)
     """Headers of the calls of this session alone."""
     plugins: tuple[Plugin, ...] = ()
-    config: ClientConfig | None = None
+    config: ClientConfig | None = field(default=None, repr=False)  # it holds the key
 
     @cached_property
     def outbound(self) -> ClientOutboundInterceptor:
