@@ -103,7 +103,7 @@ def names(handle: WorkflowHandle[Any]) -> list[str]:
 def until(condition: Callable[[], bool]) -> None:
     """Wait until something that only the engine knows holds."""
     pause = threading.Event()
-    for _ in range(600):
+    for _ in range(2400):  # a server needs half a minute to delete what has just closed
         if condition():
             return
         pause.wait(0.05)
