@@ -80,7 +80,7 @@ def test_checkout_is_killed_and_goes_on(tmp_path: Path) -> None:
     status, first = _run_until("the bank does not answer", signal.SIGKILL, *paced)
     assert status == -signal.SIGKILL
     assert "is started: from now on it is durable" in first
-    status, second = _run_until("wait for a signal", signal.SIGINT, *paced)
+    status, second = _run_until("approved by Ann", signal.SIGINT, *paced)
     assert status == 130
     assert _in_order(
         second, "was interrupted and goes on", "✓ reserve × 3", "the bank takes 129.00", "interrupted"
