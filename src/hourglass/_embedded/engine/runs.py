@@ -125,9 +125,6 @@ _NOTHING: frozenset[int] = frozenset()
 class RunTable:
     """The table of runs, by workflow id and run id, over a store. `idle` hears of records that may be dropped."""
 
-    has_version: Callable[[VersioningOverride, str], bool]
-    """Whether some worker of a queue was of the version that an override names: the engine's table of versions knows."""
-
     def __init__(
         self,
         *,
@@ -152,6 +149,8 @@ class RunTable:
         self.new_run_id: Callable[[], str] = queues.policy.new_run_id
         self.awaiting: EndListener = NoListener()
         self.keeping: LimitKeeping
+        self.has_version: Callable[[VersioningOverride, str], bool]
+        """Whether some worker of a queue was of the version that an override names: the engine's table of versions knows."""
         self.claims: dict[str, set[str]] = {}
         """The ids of the limits that each run has something of, by run id; `keeping` keeps it."""
         self._idle = idle

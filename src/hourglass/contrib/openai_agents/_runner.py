@@ -248,7 +248,7 @@ class DurableRunner(Generic[C]):
 
     def _tool(self, agent: Agent[Any], tool: Tool) -> Tool:
         said = self._tool_options.get(tool.name, {})
-        if not isinstance(tool, FunctionTool) or said is False:
+        if not isinstance(tool, FunctionTool) or isinstance(said, bool):
             return tool  # the provider runs it, or the workflow does
 
         async def call(arguments: str, call_id: str, context: Any) -> Any:
