@@ -159,29 +159,24 @@ def _nothing(data: bytes) -> sv.Nothing:
     return sv.Nothing()
 
 
+_SAID = ("workflow_id", "activity_id", "run_id", "request_id", "reason")
+
+
+def _asked(kind: Any, request: Any, scope: CallScope) -> Any:
+    """A message that says which activity, who asks, and why, as far as the request does."""
+    said = {name: getattr(request, name) for name in _SAID if name in request.__struct_fields__}
+    return kind(namespace=scope.namespace, identity=request.identity or scope.identity, **said)
+
+
 def cancel(request: ac.CancelActivity, scope: CallScope) -> Rpc:
     """Ask one to cancel."""
-    message = ws.RequestCancelActivityExecutionRequest(
-        namespace=scope.namespace,
-        activity_id=request.activity_id,
-        run_id=request.run_id,
-        identity=request.identity or scope.identity,
-        request_id=request.request_id,
-        reason=request.reason,
-    )
+    message = _asked(ws.RequestCancelActivityExecutionRequest, request, scope)
     return Rpc("request_cancel_activity_execution", message, _nothing)
 
 
 def terminate(request: ac.TerminateActivity, scope: CallScope) -> Rpc:
     """End one now."""
-    message = ws.TerminateActivityExecutionRequest(
-        namespace=scope.namespace,
-        activity_id=request.activity_id,
-        run_id=request.run_id,
-        identity=request.identity or scope.identity,
-        request_id=request.request_id,
-        reason=request.reason,
-    )
+    message = _asked(ws.TerminateActivityExecutionRequest, request, scope)
     return Rpc("terminate_activity_execution", message, _nothing)
 
 
@@ -195,29 +190,13 @@ def delete(request: ac.DeleteActivity, scope: CallScope) -> Rpc:
 
 def pause(request: ac.PauseActivity, scope: CallScope) -> Rpc:
     """Let one rest."""
-    message = ws.PauseActivityExecutionRequest(
-        namespace=scope.namespace,
-        workflow_id=request.workflow_id,
-        activity_id=request.activity_id,
-        run_id=request.run_id,
-        identity=request.identity or scope.identity,
-        reason=request.reason,
-        request_id=request.request_id,
-    )
+    message = _asked(ws.PauseActivityExecutionRequest, request, scope)
     return Rpc("pause_activity_execution", message, _nothing)
 
 
 def unpause(request: ac.UnpauseActivity, scope: CallScope) -> Rpc:
     """Let one go on."""
-    message = ws.UnpauseActivityExecutionRequest(
-        namespace=scope.namespace,
-        workflow_id=request.workflow_id,
-        activity_id=request.activity_id,
-        run_id=request.run_id,
-        identity=request.identity or scope.identity,
-        reason=request.reason,
-        request_id=request.request_id,
-    )
+    message = _asked(ws.UnpauseActivityExecutionRequest, request, scope)
     return Rpc("unpause_activity_execution", message, _nothing)
 
 
