@@ -103,7 +103,8 @@ def test_what_waits_on_a_queue(client: Client) -> None:
 def _stored(client: Client, queue: str = "default") -> tuple[int, int]:
     """How many workflow tasks and activities wait on a queue, of which nothing has come or gone."""
     found = client.describe_task_queue(queue)
-    assert found.workflow_stats is not None and found.activity_stats is not None
+    assert found.workflow_stats is not None
+    assert found.activity_stats is not None
     for told in (found.workflow_stats, found.activity_stats):
         assert (told.add_rate, told.dispatch_rate) == (0, 0)
         assert (told.age > timedelta(0)) is bool(told.backlog)
