@@ -110,7 +110,7 @@ def test_a_worker_logs_documents_with_fields(target: str, queue: str, tmp_path: 
     )
     assert failed["error_type"] == "ZeroDivisionError"
     assert "return cents // 0" in failed["message"]
-    assert closed["level"] == "warning"
+    assert (closed["level"], closed["error_type"]) == ("warning", "ZeroDivisionError")
 
 
 def _found(documents: list[dict[str, Any]], part: str) -> dict[str, Any]:
