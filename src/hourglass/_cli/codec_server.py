@@ -79,6 +79,7 @@ def codec_server(
         raise UsageError("which codec? Name it with --codec app.secrets:codec, or set HOURGLASS_CODEC")
     secret = checked_token(host, token or os.environ.get(TOKEN) or None)
     origins = checked_origins(origin or UI_ORIGINS)
+    connecting.end_on_sigterm()
     with served(
         chosen, host=host, port=port, origins=origins, token=secret, names=tuple(name or ())
     ) as address:

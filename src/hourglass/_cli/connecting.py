@@ -14,7 +14,9 @@ import logging
 import os
 import re
 import shlex
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -228,6 +230,18 @@ def answer(value: Any, as_json: bool) -> None:
         write_json(value)
     else:
         console.show(value)
+
+
+def end_on_sigterm() -> None:
+    """From now on SIGTERM ends this process in order, as Ctrl-C does. Without a handler process 1 of a container would not hear it
+    at all. It raises: an event that is set in a handler may find its own lock held, by the very thread that waits for it.
+    """
+
+    def end(*_: object) -> None:
+        raise SystemExit(0)
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, end)
 
 
 def one_or_many(workflow_id: str | None, query: str | None) -> None:

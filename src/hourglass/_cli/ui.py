@@ -89,6 +89,7 @@ def ui(
     check_token(host, secret)
     modules = load(sources).modules if sources else ()
     chosen = connecting.codec_named(codec)
+    connecting.end_on_sigterm()
     with connecting.connected(target, namespace, codec) as client:
         site = Site(
             client,
