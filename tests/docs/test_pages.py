@@ -5,8 +5,8 @@ A page is one program: its blocks share a module and run in order. A comment abo
     <!-- on a server -->         the block runs with TEMPORAL_ADDRESS naming a real dev server
     <!-- not run: reason -->     the block is only compiled
     <!-- prints -->              above a `text` block: exactly what the Python block before it prints
-    <!-- file: name -->          the block is a file that the reader is told to write: later blocks may import it, and its tests are
-                                 called; test_tutorial works with it
+    <!-- file: name -->          the block is a file that the reader is told to write: later blocks may import it, and its tests
+                                 are called; test_tutorial works with it
 """
 
 from __future__ import annotations

@@ -232,16 +232,23 @@ def answer(value: Any, as_json: bool) -> None:
         console.show(value)
 
 
-def end_on_sigterm() -> None:
-    """From now on SIGTERM ends this process in order, as Ctrl-C does. Without a handler process 1 of a container would not hear it
-    at all. It raises: an event that is set in a handler may find its own lock held, by the very thread that waits for it.
+def sigterm() -> Callable[[], None]:
+    """Hear SIGTERM from now on; gives what waits for it. Without a handler process 1 of a container would not hear it at all.
+    Ctrl-C raises as ever.
     """
-
-    def end(*_: object) -> None:
-        raise SystemExit(0)
-
+    # By a pipe that the C handler itself writes to: an event may have its lock held by the very thread that is interrupted, an
+    # exception is lost if the signal comes while garbage is collected, and a wait that is just about to begin is not interrupted.
+    heard, told = os.pipe()
+    os.set_blocking(told, False)
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, end)
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        signal.set_wakeup_fd(told)
+
+    def wait() -> None:
+        while os.read(heard, 1) != bytes([signal.SIGTERM]):
+            pass
+
+    return wait
 
 
 def one_or_many(workflow_id: str | None, query: str | None) -> None:
