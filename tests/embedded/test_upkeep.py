@@ -374,6 +374,23 @@ def test_a_task_that_waits_since_the_clock_was_ahead_may_be_taken(ahead: float) 
     run_async(body)
 
 
+def test_a_task_that_may_be_taken_still_may_a_moment_later_though_time_goes_slower() -> None:
+    """The wall clock is an hour behind: whenever time is slowed down for that, what could be taken before can be taken."""
+
+    async def body() -> None:
+        place = await Place.new(Watch())
+        place.set(-3600.0)
+        place.watch.passed += 0.0199
+        run_id = await place.start()
+        place.watch.passed += 0.0002  # in between the wall clock is looked at again
+        handle = await place.connection.open_handle(HandleConfig(task_queue="q"))
+        async with asyncio.timeout(1.0):
+            assert (await handle.poll_activation()).run_id == run_id
+        await place.connection.close()
+
+    run_async(body)
+
+
 def test_a_failing_task_that_the_clock_puts_off_comes_back_when_nothing_uses_its_run() -> None:
     """It could be taken, and the clock is set back by less than its pause: its run is dropped, and comes in when it is due."""
 
