@@ -452,7 +452,7 @@ class ClientSession:
                 return self.perform(operation)
             answer: T = getattr(self.outbound, operation.call._method)(operation.call)
             return answer
-        except HourglassError as error:
+        except (HourglassError, KeyboardInterrupt) as error:
             without_our_frames(error)
             raise
 

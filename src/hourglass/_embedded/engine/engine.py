@@ -27,7 +27,7 @@ from hourglass._embedded.engine.run import AttemptToken, LoadedRun
 from hourglass._embedded.engine.runs import RunTable
 from hourglass._embedded.engine.schedules import Schedules
 from hourglass._embedded.engine.task_queues import DispatchPolicy, TaskQueues
-from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION, Upkeep
+from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION, StoredBacklog, Upkeep
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.store.store import Refusal, Store, Unwritable
 from hourglass.errors import ConnectionFailedError, HourglassError, StorageError
@@ -90,6 +90,7 @@ class Engine:
         """Whether it has failed or was closed."""
         self.is_recovered = False
         """Whether the runs that were in flight are in memory: not where a process has opened the file for a moment."""
+        self._counted: tuple[int, StoredBacklog | None] = (0, None)
         self.figures = EngineFigures()
         """As they were at the last sample. To be read from any thread."""
 
@@ -202,6 +203,12 @@ class Engine:
 
     def queue_stats(self, queue: str, *, activities: bool) -> QueueStats:
         """What waits on a queue, since when at most, and how much comes and goes."""
+        if not self.is_recovered:
+            newest, counted = self._counted
+            if counted is None or newest != self.runs.newest:
+                counted = StoredBacklog(self.store, self.clock.now_ns())
+                self._counted = (self.runs.newest, counted)
+            return counted.stats(queue, activities=activities)
         queues, now = self.queues, self.clock.now_ns()
         since = now
         if activities:
