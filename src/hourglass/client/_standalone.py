@@ -26,7 +26,7 @@ from hourglass._engine.options import (
 )
 from hourglass._engine.specs import ActivitySpec, IdReusePolicy
 from hourglass.activity import ActivityOptions
-from hourglass.activity._definition import activity_definition
+from hourglass.activity._definition import activity_definition, activity_of
 from hourglass.activity._options import FOREIGN_DEFAULTS, settings_with
 from hourglass.client._interception import (
     ActivityExecutionInput,
@@ -244,7 +244,7 @@ def given_activity(activity: object) -> tuple[Given, CallSettings]:
         if not activity:
             raise UsageError("the activity's name is empty")
         return Given(f"activity {activity}", check_text(activity, "the activity's name")), FOREIGN_DEFAULTS
-    definition = activity_definition(activity)
+    definition = activity_definition(activity_of(activity))
     if definition is None:
         raise UsageError(f"{activity!r:.100} is no activity: decorate it with @activity.defn, or give a name")
     if definition.dynamic:
