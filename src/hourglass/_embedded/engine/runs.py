@@ -167,8 +167,8 @@ class RunTable:
         """Whether another process has just ended, and this one goes on with what it had."""
         self.living: frozenset[str] = frozenset()
         """The identities of workers that outlived the process which owned the file before, while they may come back."""
-        self.kept: set[AttemptToken] = set()
-        """The attempts that these had, and have not claimed yet."""
+        self.kept: dict[AttemptToken, str] = {}
+        """The attempts that these had, and have not claimed yet, and the identity of the worker of each."""
         self.parked: dict[str, StorageError] = {}
         """Runs of which something could not be written, and why: nothing of them is given out until the store is
         opened anew; they can be looked at, and ended.
@@ -594,7 +594,7 @@ class RunTable:
         living = self.living
         if living:
             self.kept.update(
-                AttemptToken(run.run_id, each.scheduled_event_id, each.attempt)
+                (AttemptToken(run.run_id, each.scheduled_event_id, each.attempt), each.identity)
                 for each in run.activities.values()
                 if each.started_ns and not each.deferred and each.identity in living
             )
