@@ -357,6 +357,7 @@ def test_an_idle_worker_beside_the_engine_comes_first() -> None:
             await settle()
             here.complete(run_id, c.CompleteRun(None))
             await settle()
+            here.complete(run_id)  # the eviction
         assert not other.activations
 
     run_async(body)
