@@ -28,6 +28,7 @@ from hourglass._engine.specs import (
     IdReusePolicy,
     ParentClosePolicy,
 )
+from hourglass._engine.versions import VersioningOverride
 from hourglass.aio._values import given_options, given_values
 from hourglass.aio.common import Priority
 from hourglass.converter import SearchAttributes
@@ -57,6 +58,7 @@ class ChildWorkflowConfig(TypedDict, total=False):
     static_summary: str | None
     static_details: str | None
     priority: Priority
+    versioning_override: VersioningOverride | None
 
 
 class ChildWorkflowHandle(awaited.ChildHandle[R], Generic[R]):
@@ -152,6 +154,9 @@ async def execute_child_workflow(workflow: Any, /, *given: Any, **options: Any) 
 
 class ExternalWorkflowHandle(Generic[T]):
     """A workflow that is not a child of this one. Made by `get_external_workflow_handle`."""
+
+    id: str
+    run_id: str | None
 
     def __init__(self, id: str, run_id: str | None) -> None:
         self.id = id
