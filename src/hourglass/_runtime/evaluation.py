@@ -469,7 +469,8 @@ class Evaluations:
         return Verdict(task_failed(run_id, type(error).__name__, str(error) or type(error).__name__))
 
     def _park(self, entry: Entry, error: BaseException | None) -> None:
-        self._parked.say_parked(entry.run.definition.name, entry.workflow_id, entry.key.run_id, error)
+        name, queue = entry.run.definition.name, self._settings.task_queue
+        self._parked.say_parked(name, entry.workflow_id, entry.key.run_id, error, queue)
 
     def _say_closed(self, entry: Entry, activation: Activation) -> None:
         live = entry.run.live

@@ -468,7 +468,7 @@ def with_call(cls: type[T], of_call: Activity[..., Any]) -> type[T]:
     """The class, whose objects are called as an activity is."""
     of_call._is_method = True
     of_call._signed()
-    type.__setattr__(cls, "__call__", of_call)
+    type.__setattr__(cls, "__call__", of_call)  # the type checkers take it for a method of one type
     return cls
 
 

@@ -83,7 +83,9 @@ class TaskQueueDescription:
     """The version whose workers take what is not pinned; None: workers without a version do."""
 
     workflow_stats: TaskQueueStats | None = None
-    """How many workflow tasks wait; None where that is not known: on a file that no worker has open."""
+    """How many workflow tasks wait; None where the server does not tell. On a file that no worker has open what is stored is
+    counted, and the rates are 0.
+    """
 
     activity_stats: TaskQueueStats | None = None
     """The same for activities."""

@@ -476,7 +476,7 @@ class ClientSession:
                 return (self.with_rpc(rpc) if rpc else self).perform(operation)
             answer: T = getattr(self.outbound, operation.call._method)(_told(operation.call, rpc))
             return answer
-        except HourglassError as error:
+        except (HourglassError, KeyboardInterrupt) as error:
             without_our_frames(error)
             raise
 
