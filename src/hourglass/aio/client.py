@@ -338,7 +338,7 @@ class Client:
         grpc_compression: GrpcCompression = GrpcCompression.NONE,
         connect_timeout: Duration | None = None,
     ) -> Client:
-        """Connect to `host:port`, `local:`, `sqlite:///…` or `profile:NAME`; by default to what the environment names."""
+        """Connect to `host:port`, `local:`, `local:PATH` or `profile:NAME`; by default to what the environment names."""
         return cls(
             await AsyncClient.connect(
                 target_host,
