@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import hourglass
+from hourglass.aio import workflow
 from hourglass.aio.client import (
     ActivityOptionsKeys,
     Client,
@@ -15,6 +16,13 @@ from hourglass.aio.client import (
     StartWorkflowInput,
 )
 from hourglass.aio.worker import Worker
+from hourglass.converter import default_converter
+from hourglass.interceptors import Interceptor as PlainInterceptor
+from hourglass.interceptors import (
+    SignalWithStartWorkflowInput,
+    WorkflowInboundInterceptor,
+    WorkflowOutboundInterceptor,
+)
 from hourglass.testing import Environment
 
 from . import samples
@@ -121,3 +129,73 @@ def test_interceptors_of_an_awaited_client() -> None:
 
     asyncio.run(main())
     assert log.seen == ["none {'trace': 'a'}", "nothing"]
+
+
+@workflow.defn
+class Told:
+    """Is begun by its first signal."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    @workflow.run
+    async def run(self, name: str) -> list[str]:
+        await workflow.wait_condition(lambda: len(self.heard) > 1)
+        return [name, *self.heard]
+
+    @workflow.signal
+    def tell(self, word: str) -> None:
+        self.heard.append(word)
+
+
+@workflow.defn
+class Tells:
+    @workflow.run
+    async def run(self, id: str) -> bool:
+        one = await workflow.signal_with_start_workflow(
+            Told.run, "ann", id=id, task_queue="told", signal=Told.tell, signal_args="a"
+        )
+        other = await workflow.signal_with_start_workflow(
+            Told.run, args=["bob"], id=id, task_queue="told", signal="tell", signal_args=["b"]
+        )
+        return one.run_id == other.run_id
+
+
+class OnTheWay(PlainInterceptor):
+    """Sees signals that start, and sends something along."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def intercept_workflow(self, next: WorkflowInboundInterceptor) -> WorkflowInboundInterceptor:
+        log = self.seen
+
+        class Outbound(WorkflowOutboundInterceptor):
+            def signal_with_start_workflow(self, input: SignalWithStartWorkflowInput) -> Any:
+                log.append(f"{input.workflow} {input.workflow_id} {input.signal}")
+                input.headers["by"] = default_converter.encode("tells")
+                return super().signal_with_start_workflow(input)
+
+        class Inbound(WorkflowInboundInterceptor):
+            def init(self, outbound: WorkflowOutboundInterceptor) -> None:
+                super().init(Outbound(outbound))
+
+        return Inbound(next)
+
+
+def test_a_signal_with_a_start_is_awaited() -> None:
+    """It is the same call as in plain code; interceptors see it, and their headers travel with the start."""
+    log = OnTheWay()
+
+    async def main() -> None:
+        client = await Client.connect("local:", interceptors=[log])
+        async with Worker(client, task_queue="told", workflows=[Told, Tells]):
+            assert await client.execute_workflow(Tells.run, "w", id="t", task_queue="told") is True
+            told = client.get_workflow_handle("w")
+            assert await told.result() == ["ann", "a", "b"]
+            started = (await told.fetch_history()).events[0]
+            assert "by" in started["workflowExecutionStartedEventAttributes"]["header"]["fields"]
+        await client.close()
+
+    asyncio.run(main())
+    assert set(log.seen) == {"Told w tell"}

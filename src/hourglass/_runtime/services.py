@@ -44,7 +44,7 @@ class QueueServices:
         namespace: str,
         service: Service,
         holder: Callable[[], BridgeHolder],
-        client: Callable[[], Any],
+        client: Callable[[], Any] | None,
     ) -> None:
         self.plan = plan
         self.queue = plan.config.task_queue
