@@ -129,7 +129,7 @@ class _ToolCall(_Request):
 
 
 @cache
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     """How a kind of request is written and read. One for all agents: to make them takes a third of a second."""
     return TypeAdapter(kind)
 
