@@ -21,8 +21,10 @@ import dataclasses
 import logging
 import os
 import threading
+import warnings
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, cast
 
@@ -484,6 +486,9 @@ class Evaluations:
             name = entry.run.definition.name
             facts = {"workflow_id": entry.workflow_id, "run_id": entry.key.run_id, "workflow_type": name}
             logger.warning("workflow %s (%s): %s", name, entry.workflow_id, notice, extra=facts)
+            for category in getattr(notice, "categories", ()):
+                with suppress(Warning):  # filters may make errors of warnings; no worker ends of that
+                    warnings.warn(f"workflow {name} ({entry.workflow_id}): {notice}", category, stacklevel=2)
         if not only_looks:
             self.quarantine.forget(activation.run_id)
         if self._parked.forget(activation.run_id):

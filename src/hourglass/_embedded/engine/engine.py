@@ -121,7 +121,7 @@ class Engine:
                 self.runs.record(
                     token.run_id, late=True
                 )  # now, while attempts are kept for those that claim them
-            self.runs.kept.discard(token)
+            self.runs.kept.pop(token, None)
 
     def lose_attempts(self, tokens: Iterable[bytes]) -> None:
         """The process that had claimed these attempts has ended."""
@@ -129,10 +129,16 @@ class Engine:
             self.attempts.lose(AttemptToken.decode(token))
         self.queues.dispatch()
 
-    def lose_unclaimed(self) -> None:
-        """Workers that live have had time to come: attempts that none has claimed are lost."""
-        kept, self.runs.kept, self.runs.living = self.runs.kept, set(), frozenset()
-        for token in () if self.is_over else kept:
+    def lose_unclaimed(self, of: frozenset[str] | None = None) -> None:
+        """Workers of these identities have said what they have, or all have had time to come (None): attempts of theirs
+        that were not claimed are lost.
+        """
+        runs = self.runs
+        of = runs.living if of is None else of
+        runs.living -= of
+        lost = [token for token, identity in runs.kept.items() if identity in of]
+        for token in () if self.is_over else lost:
+            del runs.kept[token]
             self.attempts.lose(token)
         self.queues.dispatch()
 
