@@ -249,6 +249,13 @@ class PendingChild(msgspec.Struct, frozen=True, kw_only=True):
     parent_close_policy: ParentClosePolicy = ParentClosePolicy.UNSPECIFIED
 
 
+class PendingUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    """An update that no worker has accepted yet: it stands in no history. Only the embedded engine tells."""
+
+    update_id: str
+    name: str
+
+
 class WorkflowSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one run. Times are nanoseconds since the epoch, 0 where unset."""
 
@@ -287,6 +294,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     deployment_version: WorkerDeploymentVersion | None = None
     notice: str = ""
     """What is wrong with the engine at present, if it answers nevertheless; "" if nothing is."""
+    pending_updates: tuple[PendingUpdate, ...] = ()
 
 
 class DescribeWorkflow(Request[Description], frozen=True, kw_only=True):

@@ -130,6 +130,16 @@ class PendingChildInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PendingUpdateInfo:
+    """An update that was asked for, and that no worker has accepted yet. Only the embedded engine tells: a server keeps such an
+    update to itself until then.
+    """
+
+    id: str
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkflowDescription(WorkflowExecution):
     """One run in detail. `task_attempt` above 1 means that its workflow task keeps failing: it is parked.
 
@@ -148,6 +158,7 @@ class WorkflowDescription(WorkflowExecution):
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     deployment_version: WorkerDeploymentVersion | None = None
     """The version that it is pinned to, or whose worker handled its last workflow task."""
+    pending_updates: tuple[PendingUpdateInfo, ...] = ()
 
     @property
     def parked(self) -> bool:
@@ -182,6 +193,9 @@ def description_from(answer: Description, converter: Converter) -> WorkflowDescr
         next_task_time=time_from(answer.next_task_time_ns),
         versioning_behavior=answer.versioning_behavior,
         deployment_version=answer.deployment_version,
+        pending_updates=tuple(
+            PendingUpdateInfo(id=update.update_id, name=update.name) for update in answer.pending_updates
+        ),
     )
 
 

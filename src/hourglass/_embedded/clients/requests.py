@@ -341,12 +341,21 @@ async def describe(engine: Engine, request: s.DescribeWorkflow) -> PendingAnswer
     return await answered(
         engine,
         engine.runs.number_of(record),
-        _described(record.run),
+        _described(record.run, _pending_updates(engine, record)),
         lambda: _described(stored(engine, record).run),
     )
 
 
-def _described(run: Run) -> s.Description:
+def _pending_updates(engine: Engine, record: LoadedRun) -> tuple[s.PendingUpdate, ...]:
+    if record.updates is None or not record.run.is_open:
+        return ()
+    waiting = engine.updates.of(record).waiting.values()
+    return tuple(
+        s.PendingUpdate(update_id=each.request.update_id, name=each.request.name) for each in waiting
+    )
+
+
+def _described(run: Run, updates: tuple[s.PendingUpdate, ...] = ()) -> s.Description:
     return s.Description(
         summary=summary(run),
         pending_activities=tuple(_pending(activity) for activity in run.activities.values()),
@@ -358,6 +367,7 @@ def _described(run: Run) -> s.Description:
         next_task_time_ns=0 if run.task is None or run.task.started_event_id else run.task.available_ns,
         versioning_behavior=behavior(run),
         deployment_version=pinned_version(run) or run.version,
+        pending_updates=updates,
     )
 
 
