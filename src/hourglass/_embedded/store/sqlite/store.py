@@ -354,12 +354,13 @@ class SqliteStore(FileReads):
             self._know_ids(known, change)
         self._turn.append(change)
         durability.given = number = durability.given + 1
-        loop = asyncio._get_running_loop()
-        if loop is None:  # no loop, no turns: each change for itself
-            self._hand_over()
-        elif self._timer is None and not self._is_wanted:
-            self._loop = loop
-            self._timer = loop.call_later(PATIENCE, self._hand_over)
+        if self._timer is None and not self._is_wanted:
+            loop = asyncio._get_running_loop()
+            if loop is None:  # no loop, no turns: each change for itself
+                self._hand_over()
+            else:
+                self._loop = loop
+                self._timer = loop.call_later(PATIENCE, self._hand_over)
         return number
 
     def on_refusal(self, told: Callable[[Refusal], None]) -> None:
