@@ -76,7 +76,7 @@ from hourglass.client._deployments import (
     TaskQueueDescription,
     TaskQueueStats,
 )
-from hourglass.client._options import StartOptions, UpdateOptions
+from hourglass.client._options import RpcOptions, StartOptions, UpdateOptions
 from hourglass.client._schedule_data import (
     Schedule,
     ScheduleActionExecutionStartWorkflow,
@@ -153,6 +153,7 @@ __all__ = [
     "QueryRejectCondition",
     "RawService",
     "RetryConfig",
+    "RpcOptions",
     "Schedule",
     "ScheduleActionExecutionStartWorkflow",
     "ScheduleActionResult",

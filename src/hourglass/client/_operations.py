@@ -40,6 +40,7 @@ from hourglass._contract.service import (
     UpdateWorkflowOptions,
     WorkflowStatus,
 )
+from hourglass._engine.interception import Headers
 from hourglass._engine.options import INT32, Duration, check_text, choice, optional_seconds, whole_number
 from hourglass._engine.versions import VersioningOverride, check_override
 from hourglass.client._interception import (
@@ -53,7 +54,7 @@ from hourglass.client._interception import (
     StartWorkflowInput,
     TerminateWorkflowInput,
 )
-from hourglass.client._options import start_request
+from hourglass.client._options import rpc_fields, start_request, without_rpc
 from hourglass.client._session import ClientOperation, ClientSession, asking, nothing, through
 from hourglass.client._values import (
     HistoryEventPage,
@@ -111,11 +112,12 @@ def start(
     arguments: Sequence[Any],
     options: Mapping[str, Any],
     result_type: Any,
+    headers: Headers | None = None,
 ) -> ClientOperation[Reference]:
     """Start a workflow; gives what its handle refers to."""
     given = given_workflow(workflow)
     return_type = given.return_type if result_type is None else result_type
-    if not session.interceptors:
+    if not session.interceptors and not headers:
         return _start(
             start_request(given, arguments, options, session.converter, session.identity), return_type
         )
@@ -123,7 +125,9 @@ def start(
     def build(call: StartWorkflowInput) -> ClientOperation[Reference]:
         return _start(requested(session, given, call), return_type)
 
-    return through(session, start_call(given, arguments, options, build))
+    call = start_call(given, arguments, options, build)
+    call.headers.update(headers or {})
+    return through(session, call)
 
 
 def _start(request: StartWorkflow, return_type: Any) -> ClientOperation[Reference]:
@@ -180,10 +184,15 @@ def start_call(
     given: Given, arguments: Sequence[Any], options: Mapping[str, Any], build: Callable[[Any], Any]
 ) -> StartWorkflowInput:
     """A start as interceptors see it; the id of one that was given none is made here."""
-    rest = {name: value for name, value in options.items() if name != "id"}
+    rest = {name: value for name, value in without_rpc(options).items() if name != "id"}
     workflow_id = options["id"] if "id" in options else new_id()
     return StartWorkflowInput(
-        workflow=given.name, id=workflow_id, args=list(arguments), options=rest, _proceed=build
+        workflow=given.name,
+        id=workflow_id,
+        args=list(arguments),
+        options=rest,
+        **rpc_fields(options),
+        _proceed=build,
     )
 
 
@@ -191,7 +200,7 @@ def requested(session: ClientSession, given: Given, call: StartWorkflowInput) ->
     """The request of a start, as the interceptors left it."""
     named = given if call.workflow == given.name else replace(given, name=call.workflow)
     request = start_request(
-        named, call.args, {**call.options, "id": call.id}, session.converter, session.identity
+        named, call.args, {**call.options, **call._rpc(), "id": call.id}, session.converter, session.identity
     )
     return msgspec.structs.replace(request, headers=call.headers) if call.headers else request
 
@@ -226,7 +235,7 @@ def refer(
 
 
 def list_page(
-    session: ClientSession, query: str, page_size: int, token: bytes, rpc_timeout: Duration | None = None
+    session: ClientSession, query: str, page_size: int, token: bytes
 ) -> ClientOperation[WorkflowExecutionPage]:
     """One page of the runs that match."""
 
@@ -239,7 +248,6 @@ def list_page(
             query=call.query,
             page_size=whole_number(call.page_size, "page_size", 1, INT32),
             next_page_token=call.next_page_token,
-            rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
         )
         return asking(request, parse)
 
@@ -278,7 +286,6 @@ def signal(
     reference: Reference,
     message: object,
     arguments: Sequence[Any],
-    rpc_timeout: Duration | None,
     request_id: str | None = None,
 ) -> ClientOperation[None]:
     """Send a signal."""
@@ -294,7 +301,6 @@ def signal(
             headers=call.headers,
             request_id=sent_as,
             identity=session.identity,
-            rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
         )
         return asking(request, nothing)
 
@@ -311,7 +317,6 @@ def query(
     arguments: Sequence[Any],
     result_type: Any,
     reject_condition: QueryRejectCondition | None,
-    rpc_timeout: Duration | None,
 ) -> ClientOperation[Any]:
     """Ask a workflow a question."""
     given = given_message("query", message)
@@ -326,7 +331,6 @@ def query(
             arguments=given.encode(session.converter, call.args),
             headers=call.headers,
             reject_condition=choice(QueryRejectCondition, rejects, "reject_condition"),
-            rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
         )
         return asking(request, parse)
 
@@ -345,9 +349,7 @@ def query(
     )
 
 
-def cancel(
-    session: ClientSession, reference: Reference, reason: str, rpc_timeout: Duration | None
-) -> ClientOperation[None]:
+def cancel(session: ClientSession, reference: Reference, reason: str) -> ClientOperation[None]:
     """Ask a workflow to cancel."""
 
     def build(call: CancelWorkflowInput) -> ClientOperation[None]:
@@ -358,7 +360,6 @@ def cancel(
             reason=call.reason,
             request_id=new_id(),
             identity=session.identity,
-            rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
         )
         return asking(request, nothing)
 
@@ -370,7 +371,6 @@ def terminate(
     reference: Reference,
     reason: str,
     details: Sequence[Any],
-    rpc_timeout: Duration | None,
 ) -> ClientOperation[None]:
     """End a workflow now."""
 
@@ -383,7 +383,6 @@ def terminate(
             details=tuple(session.converter.encode_all(call.args)),
             request_id=new_id(),
             identity=session.identity,
-            rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
         )
         return asking(request, nothing)
 
@@ -391,23 +390,17 @@ def terminate(
     return through(session, call)
 
 
-def pause(
-    session: ClientSession, reference: Reference, reason: str, rpc_timeout: Duration | None
-) -> ClientOperation[None]:
+def pause(session: ClientSession, reference: Reference, reason: str) -> ClientOperation[None]:
     """Let a workflow rest."""
-    return asking(PauseWorkflow(**_changed(session, reference, reason, rpc_timeout)), nothing)
+    return asking(PauseWorkflow(**_changed(session, reference, reason)), nothing)
 
 
-def unpause(
-    session: ClientSession, reference: Reference, reason: str, rpc_timeout: Duration | None
-) -> ClientOperation[None]:
+def unpause(session: ClientSession, reference: Reference, reason: str) -> ClientOperation[None]:
     """Let a workflow that was paused go on."""
-    return asking(UnpauseWorkflow(**_changed(session, reference, reason, rpc_timeout)), nothing)
+    return asking(UnpauseWorkflow(**_changed(session, reference, reason)), nothing)
 
 
-def _changed(
-    session: ClientSession, reference: Reference, reason: str, rpc_timeout: Duration | None
-) -> dict[str, Any]:
+def _changed(session: ClientSession, reference: Reference, reason: str) -> dict[str, Any]:
     """The fields of a request that changes a run, and gives a reason."""
     return {
         "workflow_id": reference.workflow_id,
@@ -415,7 +408,6 @@ def _changed(
         "request_id": new_id(),
         "reason": reason,
         "identity": session.identity,
-        "rpc_timeout": optional_seconds(rpc_timeout, "rpc_timeout"),
     }
 
 
@@ -423,7 +415,6 @@ def update_options(
     session: ClientSession,
     reference: Reference,
     versioning_override: VersioningOverride | None,
-    rpc_timeout: Duration | None,
 ) -> ClientOperation[None]:
     """Change which version a run belongs to."""
     request = UpdateWorkflowOptions(
@@ -431,31 +422,26 @@ def update_options(
         run_id=reference.addressed_run,
         versioning_override=check_override(versioning_override),
         identity=session.identity,
-        rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
     )
     return asking(request, nothing)
 
 
-def delete(reference: Reference, rpc_timeout: Duration | None) -> ClientOperation[None]:
+def delete(reference: Reference) -> ClientOperation[None]:
     """Remove a run and its history."""
     request = DeleteWorkflow(
         workflow_id=reference.workflow_id,
         run_id=reference.addressed_run,
-        rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
     )
     return asking(request, nothing)
 
 
-def describe(
-    session: ClientSession, reference: Reference, rpc_timeout: Duration | None
-) -> ClientOperation[WorkflowDescription]:
+def describe(session: ClientSession, reference: Reference) -> ClientOperation[WorkflowDescription]:
     """Look at a workflow."""
 
     def build(call: DescribeWorkflowInput) -> ClientOperation[WorkflowDescription]:
         request = DescribeWorkflow(
             workflow_id=call.id,
             run_id=call.run_id or "",
-            rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
         )
         return asking(request, parse)
 

@@ -24,6 +24,7 @@ from hourglass._contract.service import (
     UpdateWithStart,
     UpdateWorkflow,
 )
+from hourglass._engine.interception import Headers
 from hourglass._engine.options import Duration, check_text, choice, optional_seconds
 from hourglass.client import _operations
 from hourglass.client._interception import (
@@ -32,6 +33,7 @@ from hourglass.client._interception import (
     StartWorkflowUpdateInput,
 )
 from hourglass.client._operations import Reference
+from hourglass.client._options import rpc_fields
 from hourglass.client._session import ClientOperation, ClientSession, through
 from hourglass.converter import Converter
 from hourglass.errors import ServiceTimeoutError, UpdateFailedError, UsageError
@@ -80,7 +82,7 @@ def build_update_request(
             identity=session.identity,
             wait_stage=stage,
             request_id=new_id(),
-            rpc_timeout=optional_seconds(options.get("rpc_timeout"), "rpc_timeout"),
+            **rpc_fields(call._rpc()),
         )
 
     call = StartWorkflowUpdateInput(
@@ -88,6 +90,7 @@ def build_update_request(
         update=given.name,
         update_id=update_id,
         args=list(arguments),
+        **rpc_fields(options),
         _proceed=build,
     )
     result_type = options.get("result_type")
@@ -125,10 +128,12 @@ def start(
 
 
 def start_with_start(
-    session: ClientSession, first: StartWorkflow, update: UpdateWorkflow, return_type: Any, stage: UpdateStage
+    first: StartWorkflow, update: UpdateWorkflow, return_type: Any, stage: UpdateStage
 ) -> ClientOperation[tuple[UpdateStarted, UpdateReference]]:
     """Start a workflow, or use the one that runs, and ask it for an update."""
-    request = UpdateWithStart(start=first, update=update, rpc_timeout=update.rpc_timeout)
+    request = UpdateWithStart(
+        start=first, update=update, rpc_timeout=update.rpc_timeout, rpc_metadata=update.rpc_metadata
+    )
 
     async def ask(session: ClientSession) -> UpdateStarted:
         async with _patience(session, update):
@@ -257,6 +262,8 @@ class Planned:
         self.arguments = arguments
         self.options = options
         self.result_type = result_type
+        self.headers: Headers = {}
+        """What travels along with the start, where a workflow's interceptors have put something there."""
         self._reference: Reference | None = None
 
     @property
@@ -286,7 +293,12 @@ def signal(planned: Planned, message: object, arguments: Sequence[Any]) -> Clien
     """Start and signal."""
     options = {**planned.options, "start_signal": message, "start_signal_args": arguments}
     operation = _operations.start(
-        planned._session, planned.workflow, planned.arguments, options, planned.result_type
+        planned._session,
+        planned.workflow,
+        planned.arguments,
+        options,
+        planned.result_type,
+        planned.headers,
     )
     return operation.then(planned.began)
 
@@ -309,7 +321,7 @@ def update(
         first = build_start(call.start)
         if first.id_conflict_policy is IdConflictPolicy.UNSPECIFIED:
             first = replace_policy(first)
-        return start_with_start(session, first, build_update(call.update), return_type, stage)
+        return start_with_start(first, build_update(call.update), return_type, stage)
 
     def began(
         answer: tuple[UpdateStarted, UpdateReference],

@@ -26,9 +26,13 @@ world is an activity.
 
 from __future__ import annotations
 
-from hourglass._engine.definition import HandlerUnfinishedPolicy
+from hourglass._engine.definition import DynamicWorkflowConfig, HandlerUnfinishedPolicy
 from hourglass._engine.fibers import Task
-from hourglass._engine.messages import ContinueAsNewError
+from hourglass._engine.messages import (
+    ContinueAsNewError,
+    UnfinishedSignalHandlersWarning,
+    UnfinishedUpdateHandlersWarning,
+)
 from hourglass._engine.specs import ActivityCancellationType, ChildCancellationType, ParentClosePolicy
 from hourglass._engine.versions import (
     ContinueAsNewVersioningBehavior,
@@ -52,9 +56,12 @@ from hourglass.workflow._children import (
     ChildOptions,
     ChildWorkflowHandle,
     ExternalWorkflowHandle,
+    WithStart,
+    WithStartOptions,
     execute_child_workflow,
     get_external_workflow_handle,
     start_child_workflow,
+    with_start,
 )
 from hourglass.workflow._definitions import (
     AsyncRunMethod,
@@ -67,6 +74,7 @@ from hourglass.workflow._definitions import (
     Update,
     Workflow,
     defn,
+    dynamic_config,
     get_dynamic_query_handler,
     get_dynamic_signal_handler,
     get_dynamic_update_handler,
@@ -158,6 +166,7 @@ __all__ = [
     "ChildWorkflowHandle",
     "ContinueAsNewError",
     "ContinueAsNewVersioningBehavior",
+    "DynamicWorkflowConfig",
     "Event",
     "ExternalWorkflowHandle",
     "HandlerUnfinishedPolicy",
@@ -179,9 +188,13 @@ __all__ = [
     "StepOptions",
     "Task",
     "Timeout",
+    "UnfinishedSignalHandlersWarning",
+    "UnfinishedUpdateHandlersWarning",
     "Update",
     "UpdateInfo",
     "VersioningBehavior",
+    "WithStart",
+    "WithStartOptions",
     "WorkerDeploymentVersion",
     "Workflow",
     "all_handlers_finished",
@@ -192,6 +205,7 @@ __all__ = [
     "current_update_info",
     "defn",
     "deprecate_patch",
+    "dynamic_config",
     "execute_activity",
     "execute_child_workflow",
     "execute_local_activity",
@@ -259,4 +273,5 @@ __all__ = [
     "wait",
     "wait_condition",
     "wait_for",
+    "with_start",
 ]

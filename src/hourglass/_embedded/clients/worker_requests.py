@@ -89,7 +89,7 @@ async def pollers(engine: Engine, request: s.GetPollers) -> PendingAnswer[s.Poll
     )
     current = engine.deployments.current(request.task_queue)
     stats = None
-    if request.stats and engine.is_recovered:
+    if request.stats:
         stats = engine.queue_stats(request.task_queue, activities=request.activities)
     return PendingAnswer(s.Pollers(found, engine.queues.served(), current, stats), engine.runs.newest)
 
