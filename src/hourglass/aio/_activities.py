@@ -171,11 +171,11 @@ class _StartClass(Protocol):
 
     @overload
     def __call__(
-        self, activity: type[_Awaits[*Ts, R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: type[Awaits[*Ts, R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
     ) -> ActivityHandle[R]: ...
     @overload
     def __call__(
-        self, activity: type[_Calls[*Ts, R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: type[Calls[*Ts, R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
     ) -> ActivityHandle[R]: ...
     @overload
     def __call__(
@@ -191,11 +191,11 @@ class _StartClass(Protocol):
 class _ExecuteClass(Protocol):
     @overload
     async def __call__(
-        self, activity: type[_Awaits[*Ts, R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: type[Awaits[*Ts, R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
     ) -> R: ...
     @overload
     async def __call__(
-        self, activity: type[_Calls[*Ts, R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: type[Calls[*Ts, R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
     ) -> R: ...
     @overload
     async def __call__(
@@ -208,11 +208,15 @@ class _ExecuteClass(Protocol):
     ) -> Any: ...
 
 
-class _Calls(Protocol[*Ts, R_co]):
+class Calls(Protocol[*Ts, R_co]):
+    """A class whose objects are called."""
+
     def __call__(self, *given: *Ts) -> R_co: ...
 
 
-class _Awaits(Protocol[*Ts, R_co]):
+class Awaits(Protocol[*Ts, R_co]):
+    """A class whose objects are called and awaited."""
+
     async def __call__(self, *given: *Ts) -> R_co: ...
 
 

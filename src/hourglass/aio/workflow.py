@@ -78,6 +78,7 @@ from hourglass.aio._children import (
     get_external_workflow_handle,
     get_external_workflow_handle_for,
     outward,
+    signal_with_start_workflow,
     start_child_workflow,
 )
 from hourglass.aio._values import given_values
@@ -241,6 +242,7 @@ __all__ = [
     "set_signal_handler",
     "set_update_handler",
     "signal",
+    "signal_with_start_workflow",
     "sleep",
     "spawn",
     "start_activity",

@@ -40,6 +40,7 @@ from hourglass._contract.service import (
     UpdateWorkflowOptions,
     WorkflowStatus,
 )
+from hourglass._engine.interception import Headers
 from hourglass._engine.options import INT32, Duration, check_text, choice, optional_seconds, whole_number
 from hourglass._engine.versions import VersioningOverride, check_override
 from hourglass.client._interception import (
@@ -111,11 +112,12 @@ def start(
     arguments: Sequence[Any],
     options: Mapping[str, Any],
     result_type: Any,
+    headers: Headers | None = None,
 ) -> ClientOperation[Reference]:
     """Start a workflow; gives what its handle refers to."""
     given = given_workflow(workflow)
     return_type = given.return_type if result_type is None else result_type
-    if not session.interceptors:
+    if not session.interceptors and not headers:
         return _start(
             start_request(given, arguments, options, session.converter, session.identity), return_type
         )
@@ -123,7 +125,9 @@ def start(
     def build(call: StartWorkflowInput) -> ClientOperation[Reference]:
         return _start(requested(session, given, call), return_type)
 
-    return through(session, start_call(given, arguments, options, build))
+    call = start_call(given, arguments, options, build)
+    call.headers.update(headers or {})
+    return through(session, call)
 
 
 def _start(request: StartWorkflow, return_type: Any) -> ClientOperation[Reference]:
