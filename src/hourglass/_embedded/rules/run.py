@@ -12,6 +12,7 @@ Nothing of this can be part of a cycle, so the collector need not look at it (`g
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TypeAlias
 
 import msgspec
@@ -254,6 +255,14 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             return whole
         own = later(self.start_ns, to_ns(started.spec.run_timeout) + to_ns(started.first_task_backoff))
         return min(whole, own) if whole else own
+
+
+@lru_cache(maxsize=4096)
+def only(event_id: int) -> frozenset[int]:
+    """What a step has touched that touched one thing, as most do: one object for all runs, which the collector need not
+    look at again and again.
+    """
+    return frozenset((event_id,))
 
 
 class Transition(msgspec.Struct, frozen=True, gc=False):
