@@ -208,12 +208,16 @@ class UnpauseWorkflow(Request[Nothing], frozen=True, kw_only=True):
 
 
 class UpdateWorkflowOptions(Request[Nothing], frozen=True, kw_only=True):
-    """Change which version a run belongs to: what is said holds in place of what was said before; None takes that back."""
+    """Change what was said of a run: those of `fields` hold from now on, in place of what was said before. No override takes back
+    what was said of its version; of the spec only its priority can be changed.
+    """
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     workflow_id: str
     run_id: str = ""
+    fields: tuple[str, ...] = ("versioning_override",)
     versioning_override: VersioningOverride | None = None
+    spec: StartSpec = StartSpec()
     identity: str = ""
 
 

@@ -76,7 +76,7 @@ from hourglass.client._deployments import (
     TaskQueueDescription,
     TaskQueueStats,
 )
-from hourglass.client._options import RpcOptions, StartOptions, UpdateOptions
+from hourglass.client._options import RpcOptions, StartOptions, UpdateOptions, WorkflowOptionsUpdate
 from hourglass.client._schedule_data import (
     Schedule,
     ScheduleActionExecutionStartWorkflow,
@@ -191,5 +191,6 @@ __all__ = [
     "WorkflowExecutionCountAggregationGroup",
     "WorkflowExecutionPage",
     "WorkflowHandle",
+    "WorkflowOptionsUpdate",
     "WorkflowStatus",
 ]

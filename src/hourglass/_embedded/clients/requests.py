@@ -51,7 +51,7 @@ from hourglass._embedded.engine.starting import (
 )
 from hourglass._embedded.rules import children, resetting, transitions
 from hourglass._embedded.rules.activities import retry_rule
-from hourglass._embedded.rules.run import OpenActivity, OpenChild, Run, Transition
+from hourglass._embedded.rules.run import OpenActivity, OpenChild, Priority, Run, Transition
 from hourglass._embedded.rules.updates import request_id
 from hourglass._embedded.rules.versioning import behavior, pinned_version
 from hourglass._embedded.store.store import summary
@@ -310,17 +310,28 @@ async def unpause(engine: Engine, request: s.UnpauseWorkflow) -> PendingAnswer[s
 
 
 async def update_options(engine: Engine, request: s.UpdateWorkflowOptions) -> PendingAnswer[s.Nothing]:
-    """Change which version a run belongs to."""
+    """Change what was said of a run: which version it belongs to, how urgent it is."""
     record = find(engine, request.workflow_id, request.run_id)
     check_open(record)
-    override = request.versioning_override
+    override, spec = request.versioning_override, record.run.started.spec
     if override is not None:
-        engine.deployments.check(override, record.run.started.spec.task_queue)
-    engine.runs.change(
-        record, lambda run, now: transitions.change_override(run, override, request.identity, now)
-    )
-    engine.queues.wake_all()  # its task may be another worker's from now on
+        engine.deployments.check(override, spec.task_queue)
+    if "versioning_override" in request.fields:
+        engine.runs.change(
+            record, lambda run, now: transitions.change_override(run, override, request.identity, now)
+        )
+        engine.queues.wake_all()  # its task may be another worker's from now on
+    said = {name: getattr(request.spec, name) for name in request.fields if name in _PRIORITY}
+    if said:
+        priority = Priority(**{name: said.get(name, getattr(spec, name)) for name in _PRIORITY})
+        engine.runs.change(
+            record, lambda run, now: transitions.change_priority(run, priority, request.identity, now)
+        )
+        engine.queues.offer_anew(record.run, engine.clock.now_ns(), record.sticky)
     return done(engine, record)
+
+
+_PRIORITY = Priority.__struct_fields__
 
 
 async def delete(engine: Engine, request: s.DeleteWorkflow) -> PendingAnswer[s.Nothing]:
