@@ -48,6 +48,10 @@ class ActivityConfig(TypedDict, total=False):
     priority: Priority
 
 
+LocalActivityConfig = ActivityConfig
+"""The same of one that runs on this very worker."""
+
+
 class _ExecuteActivity(Protocol):
     @overload
     async def __call__(
@@ -180,7 +184,7 @@ class _StartClass(Protocol):
     @overload
     def __call__(
         self,
-        activity: type[Callable[..., Any]],
+        activity: type,
         /,
         *,
         args: Sequence[Any],
@@ -200,7 +204,7 @@ class _ExecuteClass(Protocol):
     @overload
     async def __call__(
         self,
-        activity: type[Callable[..., Any]],
+        activity: type,
         /,
         *,
         args: Sequence[Any],
