@@ -31,6 +31,7 @@ from hourglass._engine.interception import (
     StartActivityInput,
     StartChildWorkflowInput,
     StartLocalActivityInput,
+    StartNexusOperationInput,
     WorkflowInboundInterceptor,
     WorkflowOutboundInterceptor,
 )
@@ -69,6 +70,11 @@ from hourglass.client._interception import (
     UnpauseScheduleInput,
     UpdateScheduleInput,
 )
+from hourglass.nexus import (
+    ExecuteNexusOperationCancelInput,
+    ExecuteNexusOperationStartInput,
+    NexusOperationInboundInterceptor,
+)
 
 __all__ = [
     "ActivityInboundInterceptor",
@@ -86,6 +92,8 @@ __all__ = [
     "DescribeScheduleInput",
     "DescribeWorkflowInput",
     "ExecuteActivityInput",
+    "ExecuteNexusOperationCancelInput",
+    "ExecuteNexusOperationStartInput",
     "ExecuteWorkflowInput",
     "FailAsyncActivityInput",
     "FetchWorkflowHistoryEventsInput",
@@ -98,6 +106,7 @@ __all__ = [
     "Interceptor",
     "ListSchedulesInput",
     "ListWorkflowsInput",
+    "NexusOperationInboundInterceptor",
     "PauseScheduleInput",
     "QueryWorkflowInput",
     "ReportCancellationAsyncActivityInput",
@@ -108,6 +117,7 @@ __all__ = [
     "StartActivityInput",
     "StartChildWorkflowInput",
     "StartLocalActivityInput",
+    "StartNexusOperationInput",
     "StartUpdateWithStartInput",
     "StartWorkflowInput",
     "StartWorkflowUpdateInput",

@@ -75,7 +75,7 @@ from hourglass._runtime.worker_view import StopSignals, WorkerFacts, WorkerLife,
 from hourglass.activity._context import PAYLOAD_LIMIT, Resources
 from hourglass.activity._definition import ActivitySource, worker_started, worker_stopped
 from hourglass.client import AsyncClient, Client
-from hourglass.client._interception import Interceptor, activity_chain, workflow_interceptors
+from hourglass.client._interception import Interceptor, activity_chain, nexus_chain, workflow_interceptors
 from hourglass.client._interception import checked as checked_interceptors
 from hourglass.client._plugins import Plugin, WorkerConfig, all_plugins, configured
 from hourglass.errors import UsageError
@@ -163,6 +163,8 @@ class Worker(WorkerFacts):
         failure_exceptions: Sequence[type[BaseException]] = (),
         nexus_services: Sequence[Service] = (),
         max_concurrent_nexus_tasks: int = 100,
+        nexus_task_poller_behavior: PollerBehavior | None = None,
+        nexus_task_executor: Executor | None = None,
         patch_activation_callback: Callable[[PatchActivationInput], bool] | None = None,
         verify: Verify | None = None,
         watch: Action | Literal["off"] | None = None,
@@ -429,7 +431,7 @@ def _plan(said: WorkerConfig, around: Sequence[Callable[[], object]]) -> Plan:
     config, live = _handle_config(said, resolver, versioning), said["max_live_workflows"]
     verify = checked_verify(said["verify"])
     return Plan(
-        config=msgspec.structs.replace(config, nexus=_nexus(said)),
+        config=msgspec.structs.replace(config, nexus=_nexus(said, chain)),
         resolver=resolver,
         converter=client.converter,
         codec=client.codec,
@@ -494,7 +496,7 @@ def _handle_config(said: WorkerConfig, resolver: Resolver, versioning: Versionin
     )
 
 
-def _nexus(said: WorkerConfig) -> NexusServices | None:
+def _nexus(said: WorkerConfig, interceptors: Sequence[Interceptor]) -> NexusServices | None:
     """The Nexus services, where there are any."""
     given = said["nexus_services"]
     if not given:
@@ -510,8 +512,18 @@ def _nexus(said: WorkerConfig) -> NexusServices | None:
         whole_number(said["max_concurrent_nexus_tasks"], "max_concurrent_nexus_tasks", 1, 2**31 - 1),
     )
     blocking = client if isinstance(client, Client) else Client(client._session)
-    threads = DaemonExecutor("hourglass-nexus", slots)
-    return NexusServices(services, threads, client.converter, client.codec, lambda: blocking, slots)
+    return NexusServices(
+        services=services,
+        executor=checked_executor(said["nexus_task_executor"], "nexus_task_executor")
+        or DaemonExecutor("hourglass-nexus", slots),
+        converter=client.converter,
+        codec=client.codec,
+        client=lambda: blocking,
+        inbound=nexus_chain(interceptors),
+        registry=default_registry if said["metrics"] is None else said["metrics"],
+        polls=poller_behavior(said["nexus_task_poller_behavior"], 1, "nexus_task_poller_behavior"),
+        slots=slots,
+    )
 
 
 _COUNTS = ("max_concurrent_workflow_tasks", "max_concurrent_activities", "max_concurrent_local_activities")

@@ -27,8 +27,8 @@ REASONS = {
     "bridge": "Core is reached by Hourglass alone",
     "contrib": "look under hourglass.contrib; pydantic models need no converter here",
     "converter": "a Converter and a Codec are plain and synchronous: see docs/converter.md",
-    "nexusrpc": "Nexus is not supported",
-    "plugin": "plugins are not supported: use interceptors",
+    "nexusrpc": "operations of Nexus are plain functions: see docs/howto/nexus.md",
+    "plugin": "look under hourglass.plugins",
     "runtime": "there is one runtime, and metrics are read from a worker's status_address",
     "service": "errors of the service are hourglass.errors.ServiceError and its kinds",
 }

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-from hourglass._contract.tuning import PollerBehaviorAutoscaling
+from hourglass._contract.tuning import PollerBehavior, PollerBehaviorAutoscaling
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation
 from hourglass._engine.specs import ActivitySpec, Payloads
@@ -117,7 +117,11 @@ class NexusServices:
     converter: Converter
     codec: Codec | None
     client: Callable[[], Any]
-    slots: int = 100
+    inbound: Any
+    """`NexusOperationInboundInterceptor`: what stands before the functions, and they themselves."""
+    registry: Any
+    polls: PollerBehavior
+    slots: int
 
 
 class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):

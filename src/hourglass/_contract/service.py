@@ -21,6 +21,7 @@ from hourglass._contract.handle import Handle, HandleConfig
 from hourglass._engine.specs import IdReusePolicy, ParentClosePolicy, Payloads, StartSpec
 from hourglass._engine.versions import VersioningBehavior, VersioningOverride, WorkerDeploymentVersion
 from hourglass.converter import Failure, Payload
+from hourglass.nexus import NexusCallback
 
 # --- runs ---------------------------------------------------------------------------------------------------
 
@@ -118,6 +119,8 @@ class StartWorkflow(Request[Started], frozen=True, kw_only=True):
     signal_name: str = ""
     signal_arguments: Payloads = ()
     versioning_override: VersioningOverride | None = None
+    callbacks: tuple[NexusCallback, ...] = ()
+    """Who is told when it has ended: callers of the Nexus operation that it is. An engine without Nexus refuses them."""
     request_eager_start: bool = False
     """Whether a worker on the same connection may have the first task with the answer. An engine in this process gives it to
     one of its workers anyway.
@@ -696,6 +699,26 @@ class SetCurrentVersion(Request[CurrentVersionSet], frozen=True, kw_only=True):
     ignore_missing_task_queues: bool = False
 
 
+class RampingVersionSet(msgspec.Struct, frozen=True):
+    """Another version ramps; `previous` did before, with that percentage, None if none did."""
+
+    previous: WorkerDeploymentVersion | None = None
+    previous_percentage: float = 0.0
+
+
+class SetRampingVersion(Request[RampingVersionSet], frozen=True, kw_only=True):
+    """Send so many in a hundred of the runs that would go to the current version to workers of this build instead; with an empty
+    one, or 0, none.
+    """
+
+    effect: ClassVar[Effect] = Effect.CHANGE
+    deployment_name: str
+    build_id: str
+    percentage: float = 0.0
+    identity: str = ""
+    ignore_missing_task_queues: bool = False
+
+
 class KnownVersion(msgspec.Struct, frozen=True, kw_only=True):
     """A version that workers have had. `status` is Temporal's name for its part, such as `CURRENT` or `DRAINED`."""
 
@@ -705,11 +728,13 @@ class KnownVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeploymentInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A deployment: its versions, newest first, and which of them is current."""
+    """A deployment: its versions, newest first, which of them is current, and which ramps."""
 
     name: str
     current: WorkerDeploymentVersion | None = None
     changed_ns: int = 0
+    ramping: WorkerDeploymentVersion | None = None
+    ramping_percentage: float = 0.0
     versions: tuple[KnownVersion, ...] = ()
 
 
@@ -825,6 +850,8 @@ class Pollers(msgspec.Struct, frozen=True):
     served: tuple[str, ...] = ()
     current: WorkerDeploymentVersion | None = None
     stats: QueueStats | None = None
+    ramping: WorkerDeploymentVersion | None = None
+    """The version that takes a part of that."""
 
 
 class GetPollers(Request[Pollers], frozen=True, kw_only=True):

@@ -129,16 +129,14 @@ VERIFY_VARIABLE = "HOURGLASS_VERIFY"
 """Stands in where a worker is not told what to verify: so that a test suite can verify everything."""
 
 
-def checked_executor(executor: Any) -> Executor | None:
-    """The author's executor for `def` activities. Raises `UsageError`."""
+def checked_executor(executor: Any, name: str = "activity_executor") -> Executor | None:
+    """The author's executor for `def` activities, or operations of Nexus. Raises `UsageError`."""
     if isinstance(executor, ProcessPoolExecutor):
         raise UsageError(
-            "activity_executor runs activities in threads: for processes there is @activity.defn(executor='process')"
+            f"{name} runs functions in threads: for processes there is @activity.defn(executor='process')"
         )
     if executor is not None and not isinstance(executor, Executor):
-        raise UsageError(
-            f"activity_executor must be an executor of concurrent.futures, not {type(executor).__name__}"
-        )
+        raise UsageError(f"{name} must be an executor of concurrent.futures, not {type(executor).__name__}")
     return executor
 
 

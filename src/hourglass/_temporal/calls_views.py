@@ -179,7 +179,9 @@ def pollers(request: sv.GetPollers, scope: CallScope) -> Rpc:
             for each in answer.pollers
         )
         current = version_in(answer.versioning_info, "current_deployment_version")
-        return sv.Pollers(found, current=current, stats=_stats(answer) if request.stats else None)
+        ramping = version_in(answer.versioning_info, "ramping_deployment_version")
+        stats = _stats(answer) if request.stats else None
+        return sv.Pollers(found, current=current, stats=stats, ramping=ramping)
 
     message = _describe(request.task_queue, request.activities, scope)
     message.report_stats = request.stats

@@ -80,7 +80,9 @@ class Worker:
             if name not in _IGNORED and value is not None
         }
         if said.pop("nexus_service_handlers", None):
-            raise UsageError("a Worker has no nexus_service_handlers here: Nexus is not supported")
+            raise UsageError(
+                "a Worker has no nexus_service_handlers here: give services of hourglass.nexus, nexus_services=[…]"
+            )
         if isinstance(said.get("activity_executor"), ProcessPoolExecutor):
             del said["activity_executor"]  # threads do as well
         self.wrapped = _worker.Worker(

@@ -20,7 +20,7 @@ from hourglass._contract.transport import (
     Transport,
 )
 from hourglass._engine.options import INT64, Duration, choice, seconds, whole_number
-from hourglass._engine.versions import WorkerDeploymentVersion
+from hourglass._engine.versions import VersioningOverride, WorkerDeploymentVersion
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import resolve
 from hourglass.client import _activities, _bulk, _deployments, _operations, _reset, _schedules, _standalone
@@ -371,6 +371,31 @@ class Client(ClientFacts):
         )
         return self._session.run(operation)
 
+    def set_ramping_version(
+        self,
+        deployment: str,
+        build_id: str | None,
+        percentage: float = 0.0,
+        *,
+        wait: Duration = 10.0,
+        ignore_missing_task_queues: bool = False,
+    ) -> WorkerDeploymentVersion | None:
+        """Let a build of a deployment take so many in a hundred of the runs that would go to the current version, and get the
+        build that did so before. Which workflows those are follows from their ids: one that has moved stays. With None
+        nothing ramps any more.
+
+        Make it current with `set_current_version` once it has proved itself. The other options are as there.
+        """
+        operation = _deployments.set_ramping_version(
+            self._session,
+            deployment,
+            build_id,
+            percentage,
+            wait=wait,
+            ignore_missing_task_queues=ignore_missing_task_queues,
+        )
+        return self._session.run(operation)
+
     def describe_deployment(self, name: str, *, rpc_timeout: Duration | None = None) -> DeploymentDescription:
         """The versions of a deployment, and which of them is current."""
         return self._session.run(_deployments.describe_deployment(name, rpc_timeout))
@@ -397,6 +422,20 @@ class Client(ClientFacts):
         """Send every open workflow that a filter finds a signal, given as its name, a channel or a decorated method."""
         return self._to_each(
             query, lambda run: _operations.signal(self._session, run, signal, args, None), progress
+        )
+
+    def update_options_of_workflows(
+        self,
+        query: str,
+        *,
+        versioning_override: VersioningOverride | None,
+        progress: Progress | None = None,
+    ) -> BulkResult:
+        """Move every open workflow that a filter finds to a version: as `update_options` of a handle does with one."""
+        return self._to_each(
+            query,
+            lambda run: _operations.update_options(self._session, run, versioning_override, None),
+            progress,
         )
 
     def _to_each(self, query: str, act: _bulk.Act, progress: Progress | None) -> BulkResult:

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from hourglass._contract.service import (
     AddSearchAttributes,
     CreateNamespace,
-    CurrentVersionSet,
     DeploymentInfo,
     DescribeDeployment,
     GetPollers,
@@ -20,13 +20,17 @@ from hourglass._contract.service import (
     Poller,
     Pollers,
     QueueStats,
+    Request,
     SetCurrentVersion,
+    SetRampingVersion,
 )
 from hourglass._engine.options import Duration, check_text, named_values, optional_seconds, seconds
 from hourglass._engine.versions import WorkerDeploymentVersion, check_deployment_name, check_version
 from hourglass.client._session import ClientOperation, ClientSession, asking, nothing
 from hourglass.client._values import time_from
 from hourglass.errors import ServiceError, UsageError
+
+A = TypeVar("A")
 
 # --- task queues ----------------------------------------------------------------------------------
 
@@ -81,6 +85,9 @@ class TaskQueueDescription:
     served: tuple[str, ...]
     current_version: WorkerDeploymentVersion | None = None
     """The version whose workers take what is not pinned; None: workers without a version do."""
+
+    ramping_version: WorkerDeploymentVersion | None = None
+    """The version whose workers take a part of that; None: none does."""
 
     workflow_stats: TaskQueueStats | None = None
     """How many workflow tasks wait; None where that is not known: on a file that no worker has open."""
@@ -148,6 +155,7 @@ def describe_task_queue(name: str, rpc_timeout: Duration | None) -> ClientOperat
             activity_pollers=tuple(_poller(each) for each in activities.pollers),
             served=tasks.served,
             current_version=tasks.current,
+            ramping_version=tasks.ramping,
             workflow_stats=_stats(tasks.stats),
             activity_stats=_stats(activities.stats),
         )
@@ -185,8 +193,8 @@ _PAUSE = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentVersionInfo:
-    """A version that workers have had. `status` is Temporal's word for its part: `CURRENT`, `INACTIVE`, and on a server
-    also `DRAINING` (pinned runs are open) and `DRAINED`.
+    """A version that workers have had. `status` is Temporal's word for its part: `CURRENT`, `RAMPING`, `INACTIVE`, `DRAINING`
+    (pinned runs are open) or `DRAINED`.
     """
 
     version: WorkerDeploymentVersion
@@ -196,12 +204,16 @@ class DeploymentVersionInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentDescription:
-    """A deployment: its versions, newest first, and the one that is current; None: workers without a version are."""
+    """A deployment: its versions, newest first, and the one that is current; None: workers without a version are. `ramping` takes
+    so many in a hundred of the runs that would go there.
+    """
 
     name: str
     current: WorkerDeploymentVersion | None
     changed_time: datetime | None
     versions: tuple[DeploymentVersionInfo, ...]
+    ramping: WorkerDeploymentVersion | None = None
+    ramping_percentage: float = 0.0
 
 
 def set_current_version(
@@ -224,23 +236,53 @@ def set_current_version(
         ignore_missing_task_queues=ignore_missing_task_queues,
     )
 
-    async def ask(session: ClientSession) -> CurrentVersionSet:
-        deadline = asyncio.get_running_loop().time() + limit
-        while True:
-            try:
-                return await session.call(request)
-            except ServiceError as error:
-                # A server hears of a version a moment after its first worker has begun to poll.
-                if error.status not in ("NOT_FOUND", "FAILED_PRECONDITION"):
-                    raise
-                if asyncio.get_running_loop().time() >= deadline:
-                    raise
-            await asyncio.sleep(_PAUSE)
+    return ClientOperation(
+        lambda session: _when_known(session, request, limit), lambda answer: answer.previous
+    )
 
-    def parse(answer: CurrentVersionSet) -> WorkerDeploymentVersion | None:
-        return answer.previous
 
-    return ClientOperation(ask, parse)
+def set_ramping_version(
+    session: ClientSession,
+    deployment: str,
+    build_id: str | None,
+    percentage: float,
+    *,
+    wait: Duration,
+    ignore_missing_task_queues: bool,
+) -> ClientOperation[WorkerDeploymentVersion | None]:
+    """Let a version ramp; gives the one that did. A version the engine does not know yet may be on its way."""
+    check_deployment_name(deployment)
+    if build_id is not None:
+        check_version(WorkerDeploymentVersion(deployment, build_id), "the version")
+    if not isinstance(percentage, (int, float)) or isinstance(percentage, bool) or not 0 <= percentage <= 100:
+        raise UsageError(f"percentage must be a number from 0 to 100, not {percentage!r:.40}")
+    if build_id is None and percentage:
+        raise UsageError("with no build there is nothing that could ramp: leave the percentage out")
+    limit = seconds(wait, "wait")
+    request = SetRampingVersion(
+        deployment_name=deployment,
+        build_id=build_id or "",
+        percentage=float(percentage),
+        identity=session.identity,
+        ignore_missing_task_queues=ignore_missing_task_queues,
+    )
+    return ClientOperation(
+        lambda session: _when_known(session, request, limit), lambda answer: answer.previous
+    )
+
+
+async def _when_known(session: ClientSession, request: Request[A], limit: float) -> A:
+    """The answer, once the engine knows the version: a server hears of it a moment after its first worker has begun to poll."""
+    deadline = asyncio.get_running_loop().time() + limit
+    while True:
+        try:
+            return await session.call(request)
+        except ServiceError as error:
+            if error.status not in ("NOT_FOUND", "FAILED_PRECONDITION"):
+                raise
+            if asyncio.get_running_loop().time() >= deadline or "already current" in str(error):
+                raise
+        await asyncio.sleep(_PAUSE)
 
 
 def describe_deployment(name: str, rpc_timeout: Duration | None) -> ClientOperation[DeploymentDescription]:
@@ -254,6 +296,8 @@ def describe_deployment(name: str, rpc_timeout: Duration | None) -> ClientOperat
             name=answer.name,
             current=answer.current,
             changed_time=time_from(answer.changed_ns),
+            ramping=answer.ramping,
+            ramping_percentage=answer.ramping_percentage,
             versions=tuple(
                 DeploymentVersionInfo(
                     version=each.version, status=each.status, create_time=time_from(each.create_time_ns)

@@ -26,6 +26,7 @@ from hourglass._engine.specs import IdReusePolicy, StartSpec
 from hourglass._engine.versions import VersioningOverride, check_override
 from hourglass.converter import Converter, Payload, SearchAttributes, encode_search_attributes
 from hourglass.errors import UsageError
+from hourglass.nexus import NexusCallback
 from hourglass.workflow._references import Given, given_message
 
 
@@ -74,6 +75,8 @@ class StartOptions(TypedDict, total=False):
     """Starting twice with the same request id is one start; a fresh one by default."""
     versioning_override: VersioningOverride | None
     """Whatever its code says: stay with a version, or move to the current one."""
+    callbacks: Sequence[NexusCallback]
+    """Who is told when it has ended; `nexus.start_workflow` says it for a workflow that is a Nexus operation."""
     request_eager_start: bool
     """Whether a worker of this client may be given the first workflow task with the server's answer: a start is sooner then."""
     rpc_timeout: Duration | None
@@ -106,6 +109,10 @@ def start_request(
         if name in _READERS:
             (said if name in _SPEC else fields)[name] = _READERS[name](value, name, converter)
     if not _SIGNAL.isdisjoint(options):
+        if options.get("callbacks"):
+            raise UsageError(
+                "a workflow that is a Nexus operation cannot be started with a signal: send it afterwards"
+            )
         fields["signal_name"], fields["signal_arguments"] = _start_signal(options, converter)
     return StartWorkflow(
         workflow_id=_text(options["id"], "id", converter) if "id" in options else new_id(),
@@ -166,6 +173,14 @@ def _note(value: str | None, name: str, converter: Converter) -> Payload | None:
     return None if value is None else converter.encode(check_text(value, name))
 
 
+def callbacks_of(value: object) -> tuple[NexusCallback, ...]:
+    """Callbacks as given, or a `UsageError` that says which is none."""
+    given = several(value, "callbacks")
+    if wrong := [each for each in given if not isinstance(each, NexusCallback)]:
+        raise UsageError(f"callbacks are objects of nexus.NexusCallback, not {type(wrong[0]).__name__}")
+    return tuple(given)
+
+
 def _memo(value: object, name: str, converter: Converter) -> dict[str, Payload]:
     return {key: converter.encode(each) for key, each in named_values(value, name).items()}
 
@@ -189,5 +204,6 @@ _READERS: dict[str, Callable[[Any, str, Converter], Any]] = {
     "fairness_key": lambda value, name, converter: fairness_key(value, name),
     "fairness_weight": lambda value, name, converter: fairness_weight(value, name),
     "versioning_override": lambda value, name, converter: check_override(value),
+    "callbacks": lambda value, name, converter: callbacks_of(value),
     "request_eager_start": lambda value, name, converter: bool(value),
 }

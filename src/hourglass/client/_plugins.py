@@ -95,6 +95,8 @@ class WorkerConfig(TypedDict):
     failure_exceptions: Sequence[type[BaseException]]
     nexus_services: Sequence[Service]
     max_concurrent_nexus_tasks: int
+    nexus_task_poller_behavior: PollerBehavior | None
+    nexus_task_executor: Executor | None
     patch_activation_callback: Callable[[PatchActivationInput], bool] | None
     verify: Verify | None
     watch: Action | Literal["off"] | None

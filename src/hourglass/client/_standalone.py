@@ -28,6 +28,7 @@ from hourglass._engine.specs import ActivitySpec, IdReusePolicy
 from hourglass.activity import ActivityOptions
 from hourglass.activity._definition import activity_definition
 from hourglass.activity._options import FOREIGN_DEFAULTS, settings_with
+from hourglass.client._options import callbacks_of
 from hourglass.client._session import ClientOperation, ClientSession, asking, nothing
 from hourglass.client._values import WorkflowExecutionCount, attributes_from, count_from, time_from
 from hourglass.client._waiting import ask_through_outage, first
@@ -40,6 +41,7 @@ from hourglass.errors import (
     UsageError,
     summary,
 )
+from hourglass.nexus import NexusCallback
 from hourglass.workflow._references import Given
 
 # --- what is shown ------------------------------------------------------------------------------------------
@@ -183,6 +185,8 @@ class StartActivityOptions(ActivityOptions, total=False):
     """More lines."""
     request_id: str
     """Starting twice with the same request id is one start; a fresh one by default."""
+    callbacks: Sequence[NexusCallback]
+    """Who is told when it has ended; `nexus.start_activity` says it for one that is a Nexus operation."""
     rpc_timeout: Duration | None
     """How long to wait for the service's answer."""
 
@@ -273,6 +277,7 @@ def start(
         id_reuse_policy=_policy(IdReusePolicy, options, "id_reuse_policy", IdReusePolicy.ALLOW_DUPLICATE),
         id_conflict_policy=_policy(IdConflictPolicy, options, "id_conflict_policy", IdConflictPolicy.FAIL),
         search_attributes=encode_search_attributes(options.get("search_attributes", {})),
+        callbacks=callbacks_of(options.get("callbacks", ())),
         rpc_timeout=optional_seconds(options.get("rpc_timeout"), "rpc_timeout"),
         **notes,
     )

@@ -36,6 +36,14 @@ async def set_current(engine: Engine, request: s.SetCurrentVersion) -> PendingAn
     return PendingAnswer(s.CurrentVersionSet(previous), engine.runs.newest)
 
 
+async def set_ramping(engine: Engine, request: s.SetRampingVersion) -> PendingAnswer[s.RampingVersionSet]:
+    """Let a version ramp."""
+    previous, percentage = engine.deployments.set_ramping(
+        request.deployment_name, request.build_id, request.percentage
+    )
+    return PendingAnswer(s.RampingVersionSet(previous, percentage), engine.runs.newest)
+
+
 async def describe_deployment(
     engine: Engine, request: s.DescribeDeployment
 ) -> PendingAnswer[s.DeploymentInfo]:
@@ -46,14 +54,18 @@ async def describe_deployment(
     versions = [
         s.KnownVersion(
             version=WorkerDeploymentVersion(name, build_id),
-            status="CURRENT" if build_id == found.current else await _status(engine, name, build_id, build),
+            status=found.part_of(build_id) or await _status(engine, name, build_id, build),
             create_time_ns=build.created_ns,
         )
         for build_id, build in found.builds.items()
     ]
-    current = WorkerDeploymentVersion(name, found.current) if found.current else None
     info = s.DeploymentInfo(
-        name=name, current=current, changed_ns=found.changed_ns, versions=tuple(reversed(versions))
+        name=name,
+        current=WorkerDeploymentVersion(name, found.current) if found.current else None,
+        changed_ns=found.changed_ns,
+        ramping=WorkerDeploymentVersion(name, found.ramping) if found.ramping else None,
+        ramping_percentage=found.percentage,
+        versions=tuple(reversed(versions)),
     )
     return PendingAnswer(info, engine.runs.newest)
 
@@ -87,11 +99,12 @@ async def pollers(engine: Engine, request: s.GetPollers) -> PendingAnswer[s.Poll
         for taker in engine.queues.takers(request.task_queue)
         if (taker.takes_activities if request.activities else taker.takes_workflows)
     )
-    current = engine.deployments.current(request.task_queue)
+    route = engine.deployments.route(request.task_queue)
     stats = None
     if request.stats and engine.is_recovered:
         stats = engine.queue_stats(request.task_queue, activities=request.activities)
-    return PendingAnswer(s.Pollers(found, engine.queues.served(), current, stats), engine.runs.newest)
+    told = s.Pollers(found, engine.queues.served(), route.current, stats, route.ramping)
+    return PendingAnswer(told, engine.runs.newest)
 
 
 async def create_namespace(engine: Engine, request: s.CreateNamespace) -> PendingAnswer[s.Nothing]:
@@ -255,6 +268,7 @@ WORKER_HANDLERS: Handlers = {
     p.ReadProgress: read_progress,
     s.GetPollers: pollers,
     s.SetCurrentVersion: set_current,
+    s.SetRampingVersion: set_ramping,
     s.DescribeDeployment: describe_deployment,
     s.CreateNamespace: create_namespace,
     s.AddSearchAttributes: add_search_attributes,
