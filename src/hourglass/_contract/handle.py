@@ -28,7 +28,7 @@ from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation
 from hourglass._engine.specs import ActivitySpec, Payloads
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
-from hourglass.converter import Codec, Converter, Failure, Payload
+from hourglass.converter import ActivitySerializationContext, Codec, Converter, Failure, Payload
 from hourglass.errors import HourglassError, UsageError
 
 if TYPE_CHECKING:
@@ -97,6 +97,19 @@ class AttemptCancelled(msgspec.Struct, frozen=True):
 
     token: bytes
     failure: Failure
+
+
+def context_of(task: ActivityTask) -> ActivitySerializationContext:
+    """Whose values an activity's arguments and its result are."""
+    return ActivitySerializationContext(
+        namespace=task.namespace,
+        activity_id=task.activity_id,
+        activity_type=task.activity_type,
+        activity_task_queue=task.spec.task_queue or None,
+        workflow_id=task.workflow_id or None,
+        workflow_type=task.workflow_type or None,
+        is_local=task.is_local,
+    )
 
 
 class ActivityDeferred(msgspec.Struct, frozen=True, gc=False):

@@ -28,7 +28,7 @@ from hourglass._contract.handle import NexusServices
 from hourglass._loops import submit
 from hourglass._temporal import core
 from hourglass._temporal.protos import payload_from, put_failure, put_payload
-from hourglass.converter import seal, unseal
+from hourglass.converter import Codec, Converter, NexusSerializationContext, in_context, seal, unseal
 from hourglass.errors import (
     ApplicationError,
     CancelledError,
@@ -100,7 +100,7 @@ class NexusServer:
         except asyncio.CancelledError:
             completion.ack_cancel = True
         except BaseException as error:
-            await self._put_error(completion, error)
+            await self._put_error(completion, error, task)
         try:
             await core.complete_nexus(self._worker, completion.SerializeToString())
         except Exception:
@@ -141,14 +141,14 @@ class NexusServer:
                 response.async_success.operation_token = value.token
                 response.async_success.links.extend(_links_to(value, request.request_id))
             else:
-                put_payload(response.sync_success.payload, await self._sealed(value))
+                put_payload(response.sync_success.payload, await self._sealed(value, context.info))
         except nexus.OperationError as error:
-            put_failure(response.failure, await self._failure(error))
+            put_failure(response.failure, await self._failure(error, context.info))
         return response
 
     async def _called(self, operation: Any, payload: Any, context: nexus.CallContext) -> Any:
         try:
-            arguments = await asyncio.to_thread(_decoded, self._services, operation, payload)
+            arguments = await asyncio.to_thread(_decoded, self._services, operation, payload, context.info)
         except PayloadError as error:
             raise nexus.HandlerError(str(error), type="BAD_REQUEST", retryable=False) from error
         said = nexus.ExecuteNexusOperationStartInput(
@@ -193,32 +193,32 @@ class NexusServer:
 
         return await asyncio.wrap_future(submit(inside(), "nexus"))
 
-    async def _sealed(self, value: Any) -> Any:
-        services = self._services
+    async def _sealed(self, value: Any, info: nexus.Info) -> Any:
+        converter, codec = _known_by(self._services, info)
 
         def encode() -> Any:
-            payload = services.converter.encode(value)
-            return payload if services.codec is None else seal(payload, services.codec, services.converter)
+            payload = converter.encode(value)
+            return payload if codec is None else seal(payload, codec, converter)
 
         return await asyncio.to_thread(encode)
 
-    async def _failure(self, error: nexus.OperationError) -> Any:
+    async def _failure(self, error: nexus.OperationError, info: nexus.Info) -> Any:
         ended: BaseException = (
             CancelledError(str(error))
             if error.canceled
             else ApplicationError(str(error), type="OperationError", non_retryable=True)
         )
         ended.__cause__ = error.__cause__
-        return await self._encoded(ended)
+        return await self._encoded(ended, info)
 
-    async def _encoded(self, error: BaseException) -> Any:
-        services = self._services
-        failure = services.converter.to_failure(error)
-        if services.codec is None:
+    async def _encoded(self, error: BaseException, info: nexus.Info) -> Any:
+        converter, codec = _known_by(self._services, info)
+        failure = converter.to_failure(error)
+        if codec is None:
             return failure
-        return await asyncio.to_thread(seal, failure, services.codec, services.converter)
+        return await asyncio.to_thread(seal, failure, codec, converter)
 
-    async def _put_error(self, completion: Any, error: BaseException) -> None:
+    async def _put_error(self, completion: Any, error: BaseException, task: Any) -> None:
         known = error if isinstance(error, nexus.HandlerError) else None
         kind, retryable = _judged(error)
         if known is None:
@@ -231,7 +231,14 @@ class NexusServer:
         cause = error.__cause__ if known is not None else error
         if cause is not None:
             try:
-                put_failure(failure.cause, await self._encoded(cause))
+                request = task.task.request
+                called = (
+                    request.start_operation
+                    if request.HasField("start_operation")
+                    else request.cancel_operation
+                )
+                info = self._context(task, called).info
+                put_failure(failure.cause, await self._encoded(cause, info))
             except Exception:  # a failure that cannot be encoded is told all the same
                 logger.exception("the cause of a failed Nexus call could not be encoded")
 
@@ -326,9 +333,17 @@ def _links_to(handle: nexus.OperationHandle[Any], request_id: str) -> list[Any]:
     return [NexusLink(url=url, type=_EVENT_LINK)]
 
 
-def _decoded(services: NexusServices, operation: Any, payload: Any) -> list[Any]:
+def _known_by(services: NexusServices, info: nexus.Info) -> tuple[Converter, Codec | None]:
+    """The converter and the codec for the values of an operation."""
+    context = NexusSerializationContext(info.endpoint, info.service, info.operation)
+    codec = services.codec
+    return in_context(services.converter, context), None if codec is None else in_context(codec, context)
+
+
+def _decoded(services: NexusServices, operation: Any, payload: Any, info: nexus.Info) -> list[Any]:
     """The argument of a call, as its function wants it."""
-    opened = payload if services.codec is None else unseal(payload, services.codec, services.converter)
+    converter, codec = _known_by(services, info)
+    opened = payload if codec is None else unseal(payload, codec, converter)
     if not operation.signature.parameters:
         return []
-    return [services.converter.decode(opened, operation.signature.types[0])]
+    return [converter.decode(opened, operation.signature.types[0])]

@@ -116,6 +116,7 @@ def start(
     given = given_workflow(workflow)
     return_type = given.return_type if result_type is None else result_type
     if not session.interceptors:
+        session, options = _identified(session, options)
         return _start(
             start_request(given, arguments, options, session.converter, session.identity), return_type
         )
@@ -124,6 +125,16 @@ def start(
         return _start(requested(session, given, call), return_type)
 
     return through(session, start_call(given, arguments, options, build))
+
+
+def _identified(
+    session: ClientSession, options: Mapping[str, Any]
+) -> tuple[ClientSession, Mapping[str, Any]]:
+    """The session for the values of the workflow that is started, whose id must be known for that."""
+    if not session.contextual:
+        return session, options
+    workflow_id = options.get("id") or new_id()
+    return session.of_workflow(workflow_id), {**options, "id": workflow_id}
 
 
 def _start(request: StartWorkflow, return_type: Any) -> ClientOperation[Reference]:
@@ -149,6 +160,7 @@ def execute(
     """Start a workflow and wait for its result, in one go; interceptors, who could see a start, are not asked."""
     given = given_workflow(workflow)
     return_type = given.return_type if result_type is None else result_type
+    session, options = _identified(session, options)
     request = start_request(given, arguments, options, session.converter, session.identity)
 
     async def ask(session: ClientSession) -> Closed:
@@ -190,9 +202,8 @@ def start_call(
 def requested(session: ClientSession, given: Given, call: StartWorkflowInput) -> StartWorkflow:
     """The request of a start, as the interceptors left it."""
     named = given if call.workflow == given.name else replace(given, name=call.workflow)
-    request = start_request(
-        named, call.args, {**call.options, "id": call.id}, session.converter, session.identity
-    )
+    converter = session.of_workflow(call.id).converter
+    request = start_request(named, call.args, {**call.options, "id": call.id}, converter, session.identity)
     return msgspec.structs.replace(request, headers=call.headers) if call.headers else request
 
 
@@ -231,7 +242,10 @@ def list_page(
     """One page of the runs that match."""
 
     def parse(page: Page) -> WorkflowExecutionPage:
-        items = tuple(execution_from(summary, session.converter) for summary in page.workflows)
+        items = tuple(
+            execution_from(summary, session.of_workflow(summary.workflow_id).converter)
+            for summary in page.workflows
+        )
         return WorkflowExecutionPage(items, page.next_page_token, page.notice)
 
     def build(call: ListWorkflowsInput) -> ClientOperation[WorkflowExecutionPage]:

@@ -32,7 +32,13 @@ from hourglass.client._options import callbacks_of
 from hourglass.client._session import ClientOperation, ClientSession, asking, nothing
 from hourglass.client._values import WorkflowExecutionCount, attributes_from, count_from, time_from
 from hourglass.client._waiting import ask_through_outage, first
-from hourglass.converter import Converter, Payload, SearchAttributes, encode_search_attributes
+from hourglass.converter import (
+    ActivitySerializationContext,
+    Converter,
+    Payload,
+    SearchAttributes,
+    encode_search_attributes,
+)
 from hourglass.errors import (
     ActivityFailedError,
     HourglassError,
@@ -260,8 +266,11 @@ def start(
             raise UsageError(f"the start of {where} has no option {name}: {why}")
     said = {name: value for name, value in options.items() if name not in _OF_START}
     spec = settings_with(settings, said, where).spec
-    converter = session.converter
     activity_id = options.get("id") or new_id()
+    context = ActivitySerializationContext(
+        session.link.namespace, activity_id, given.name, spec.task_queue or "default"
+    )
+    converter = session.in_context(context).converter
     notes: dict[str, Any] = {
         name: None if options.get(name) is None else converter.encode(check_text(options[name], name))
         for name in ("static_summary", "static_details")

@@ -15,7 +15,7 @@ from hourglass._engine.fibers import require_fiber
 from hourglass._engine.interception import StartNexusOperationInput
 from hourglass._engine.operations import NexusOperation, start_nexus
 from hourglass._engine.options import Duration, check_text, choice, optional_seconds
-from hourglass.converter import default_converter
+from hourglass.converter import NexusSerializationContext, default_converter, in_context
 from hourglass.errors import UsageError
 from hourglass.nexus import Operation, Service
 
@@ -148,7 +148,10 @@ class NexusClient:
 
 def _command(run: LiveRun, call: StartNexusOperationInput) -> ScheduleNexusOperation:
     """The command of a call, as its interceptors left it."""
-    said = call.options
+    said, converter = call.options, run.converter
+    if run.contextual:
+        context = NexusSerializationContext(call.endpoint, call.service, call.operation)
+        converter = in_context(run.settings.converter, context)
     cancels = said.get("cancellation_type", NexusOperationCancellationType.WAIT_COMPLETED)
     limits = ("schedule_to_close_timeout", "schedule_to_start_timeout", "start_to_close_timeout")
     return ScheduleNexusOperation(
@@ -156,7 +159,7 @@ def _command(run: LiveRun, call: StartNexusOperationInput) -> ScheduleNexusOpera
         endpoint=call.endpoint,
         service=call.service,
         operation=call.operation,
-        argument=run.converter.encode(call.args[0] if call.args else None),
+        argument=converter.encode(call.args[0] if call.args else None),
         headers=call.nexus_headers,
         cancellation_type=int(choice(NexusOperationCancellationType, cancels, "cancellation_type")),
         summary=run.converter.encode(check_text(said["summary"], "summary")) if said.get("summary") else None,
