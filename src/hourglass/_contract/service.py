@@ -102,6 +102,16 @@ class Started(msgspec.Struct, frozen=True):
     becomes: str = ""
 
 
+class TimeSkippingConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run's time goes on a server that can skip it, for tests: where the run only waits, it goes on at once."""
+
+    enabled: bool = True
+    disable_propagation: bool = False
+    """Whether its children keep real time."""
+    max_session_skip_count: int = 0
+    """So many skips at most, then time goes on as it does; 0: as many as the server allows."""
+
+
 class StartWorkflow(Request[Started], frozen=True, kw_only=True):
     """Start a workflow; with `signal_name`, start and signal it in one step."""
 
@@ -121,6 +131,7 @@ class StartWorkflow(Request[Started], frozen=True, kw_only=True):
     versioning_override: VersioningOverride | None = None
     callbacks: tuple[NexusCallback, ...] = ()
     """Who is told when it has ended: callers of the Nexus operation that it is. An engine without Nexus refuses them."""
+    time_skipping: TimeSkippingConfig | None = None
     request_eager_start: bool = False
     """Whether a worker on the same connection may have the first task with the answer. An engine in this process gives it to
     one of its workers anyway.
@@ -220,6 +231,43 @@ class UpdateWorkflowOptions(Request[Nothing], frozen=True, kw_only=True):
     identity: str = ""
 
 
+class SkipTime(Request[Nothing], frozen=True, kw_only=True):
+    """Have a run's time skipped from now on: without `fast_forward_id` until it ends, else by so many seconds."""
+
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    workflow_id: str
+    run_id: str = ""
+    config: TimeSkippingConfig = TimeSkippingConfig()
+    fast_forward_id: str = ""
+    seconds: float = 0.0
+    identity: str = ""
+
+
+class FastForwarded(msgspec.Struct, frozen=True):
+    """What became of it: not `over`, ask again; `reason` says why it did not come to its end."""
+
+    over: bool = True
+    reached: bool = False
+    reason: str = ""
+
+
+class WaitForFastForward(Request[FastForwarded], frozen=True, kw_only=True):
+    """Wait until a run's time has come so far, or until the engine's long poll ends."""
+
+    effect: ClassVar[Effect] = Effect.READ
+    waits: ClassVar[bool] = True
+    workflow_id: str
+    fast_forward_id: str
+
+
+class TimeSkippingState(msgspec.Struct, frozen=True, kw_only=True):
+    """A run's own time, and whether it is skipped now, how often it was."""
+
+    current_time_ns: int
+    config: TimeSkippingConfig
+    skips: int = 0
+
+
 class DeleteWorkflow(Request[Nothing], frozen=True, kw_only=True):
     """Remove a run and its history for good; one that is open is terminated first. A server may take a moment."""
 
@@ -290,6 +338,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     deployment_version: WorkerDeploymentVersion | None = None
     notice: str = ""
     """What is wrong with the engine at present, if it answers nevertheless; "" if nothing is."""
+    time_skipping: TimeSkippingState | None = None
+    """Where its time was ever skipped."""
 
 
 class DescribeWorkflow(Request[Description], frozen=True, kw_only=True):

@@ -236,6 +236,8 @@ def put_start(message: Any, request: sv.StartWorkflow, scope: CallScope) -> None
         put_seconds(message.workflow_start_delay, request.start_delay)
     if request.versioning_override is not None:
         put_override(message.versioning_override, request.versioning_override)
+    if request.time_skipping is not None:
+        put_time_skipping(message.time_skipping_config, request.time_skipping)
 
 
 def put_callbacks(message: Any, request: Any) -> None:
@@ -455,6 +457,49 @@ def update_options(request: sv.UpdateWorkflowOptions, scope: CallScope) -> Rpc:
     return Rpc("update_workflow_execution_options", message, _nothing)
 
 
+def put_time_skipping(message: Any, config: sv.TimeSkippingConfig) -> None:
+    """Write how a run's time goes."""
+    message.enabled = config.enabled
+    message.disable_propagation = config.disable_propagation
+    message.max_session_skip_count = config.max_session_skip_count
+
+
+def skip_time(request: sv.SkipTime, scope: CallScope) -> Rpc:
+    """Have a run's time skipped."""
+    message: Any = ws.UpdateWorkflowExecutionOptionsRequest(
+        namespace=scope.namespace, identity=request.identity or scope.identity
+    )
+    put_execution(message.workflow_execution, request.workflow_id, request.run_id)
+    message.update_mask.paths.append("time_skipping_config")
+    config = message.workflow_execution_options.time_skipping_config
+    put_time_skipping(config, request.config)
+    if request.fast_forward_id:
+        config.fast_forward_config.id = request.fast_forward_id
+        put_seconds(config.fast_forward_config.duration, request.seconds)
+    return Rpc("update_workflow_execution_options", message, _nothing)
+
+
+_REACHED, _FAILED = 2, 3  # FastForwardPollingResult
+
+
+def wait_for_fast_forward(request: sv.WaitForFastForward, scope: CallScope) -> Rpc:
+    """Wait until a run's time has come so far; along its successors."""
+    message: Any = ws.PollWorkflowExecutionTimeSkippingRequest(
+        namespace=scope.namespace, fast_forward_id=request.fast_forward_id
+    )
+    put_execution(message.workflow_execution, request.workflow_id, "")
+
+    def read(data: bytes) -> sv.FastForwarded:
+        answer = ws.PollWorkflowExecutionTimeSkippingResponse.FromString(data)
+        result = answer.fast_forward_polling_result
+        over = result in (_REACHED, _FAILED)
+        return sv.FastForwarded(over, result == _REACHED, answer.failed_reason)
+
+    return Rpc(
+        "poll_workflow_execution_time_skipping", message, read, LONG_POLL, sv.FastForwarded(over=False)
+    )
+
+
 def delete(request: sv.DeleteWorkflow, scope: CallScope) -> Rpc:
     """Remove a run."""
     message = ws.DeleteWorkflowExecutionRequest(namespace=scope.namespace)
@@ -569,6 +614,8 @@ ACTING: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     sv.PauseWorkflow: pause,
     sv.UnpauseWorkflow: pause,
     sv.UpdateWorkflowOptions: update_options,
+    sv.SkipTime: skip_time,
+    sv.WaitForFastForward: wait_for_fast_forward,
     sv.DeleteWorkflow: delete,
     sv.CompleteActivity: complete,
     sv.ResetActivity: reset_activity,

@@ -243,6 +243,23 @@ def _described(data: bytes) -> sv.Description:
         pending_children=tuple(_child(child) for child in answer.pending_children),
         versioning_behavior=behavior_of(info.versioning_info),
         deployment_version=run_version(info.versioning_info),
+        time_skipping=_time_skipping(answer.workflow_extended_info),
+    )
+
+
+def _time_skipping(info: Any) -> sv.TimeSkippingState | None:
+    if not info.HasField("time_skipping_info"):
+        return None
+    told = info.time_skipping_info
+    config = told.effective_config
+    return sv.TimeSkippingState(
+        current_time_ns=nanos_from(told.current_time),
+        config=sv.TimeSkippingConfig(
+            enabled=config.enabled,
+            disable_propagation=config.disable_propagation,
+            max_session_skip_count=config.max_session_skip_count,
+        ),
+        skips=told.current_session_skip_count,
     )
 
 

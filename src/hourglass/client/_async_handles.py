@@ -13,7 +13,12 @@ from hourglass._contract.activities import (
     UnpauseActivity,
 )
 from hourglass._contract.schedules import OverlapPolicy
-from hourglass._contract.service import HistoryEventFilter, QueryRejectCondition, UpdateStage
+from hourglass._contract.service import (
+    HistoryEventFilter,
+    QueryRejectCondition,
+    TimeSkippingConfig,
+    UpdateStage,
+)
 from hourglass._engine.options import Duration
 from hourglass._engine.versions import VersioningOverride
 from hourglass.client import _activities, _operations, _reset, _schedules, _standalone, _updates
@@ -270,6 +275,24 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         """
         await self._session.arun(
             _operations.update_options(self._session, self._reference, versioning_override, rpc_timeout)
+        )
+
+    async def fast_forward(
+        self,
+        duration: Duration | None = None,
+        *,
+        config: TimeSkippingConfig | None = None,
+        timeout: Duration | None = None,
+    ) -> bool:
+        """For tests, on a server that can skip time: let the run's own time go ahead by so much, and wait until it is there.
+        Gives False where the workflow has ended before. Without a duration it is skipped, wherever the run only waits, until
+        the run ends, which is waited for.
+
+        It is to wait for a timer or the like: while a worker or an activity is at work, time goes on as it does. A dev server can
+        skip it: `testing.dev_server(time_skipping=True)`.
+        """
+        return await self._session.arun(
+            _operations.fast_forward(self._session, self._reference, duration, config, timeout)
         )
 
     async def delete(self, *, rpc_timeout: Duration | None = None) -> None:

@@ -32,12 +32,15 @@ from hourglass._contract.service import (
     QueryRejectCondition,
     QueryWorkflow,
     SignalWorkflow,
+    SkipTime,
     Started,
     StartWorkflow,
     StillOpen,
     TerminateWorkflow,
+    TimeSkippingConfig,
     UnpauseWorkflow,
     UpdateWorkflowOptions,
+    WaitForFastForward,
     WorkflowStatus,
 )
 from hourglass._engine.options import INT32, Duration, check_text, choice, optional_seconds, whole_number
@@ -53,7 +56,7 @@ from hourglass.client._interception import (
     StartWorkflowInput,
     TerminateWorkflowInput,
 )
-from hourglass.client._options import start_request
+from hourglass.client._options import check_time_skipping, start_request
 from hourglass.client._session import ClientOperation, ClientSession, asking, nothing, through
 from hourglass.client._values import (
     HistoryEventPage,
@@ -448,6 +451,48 @@ def update_options(
         rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
     )
     return asking(request, nothing)
+
+
+def fast_forward(
+    session: ClientSession,
+    reference: Reference,
+    duration: Duration | None,
+    config: TimeSkippingConfig | None,
+    timeout: Duration | None,
+) -> ClientOperation[bool]:
+    """Have a run's time skipped, and wait for that."""
+    limit = optional_seconds(timeout, "timeout")
+    by = optional_seconds(duration, "duration")
+    request = SkipTime(
+        workflow_id=reference.workflow_id,
+        run_id=reference.addressed_run,
+        config=msgspec.structs.replace(check_time_skipping(config) or TimeSkippingConfig(), enabled=True),
+        fast_forward_id="" if by is None else new_id(),
+        seconds=by or 0.0,
+        identity=session.identity,
+    )
+
+    async def ask(session: ClientSession) -> bool:
+        async with session.within(limit):
+            await session.call(request)
+            if by is None:
+                await wait_for_close(
+                    session, request.workflow_id, reference.run_id, follow=False, timeout=None
+                )
+                return False
+            wait = WaitForFastForward(
+                workflow_id=request.workflow_id, fast_forward_id=request.fast_forward_id
+            )
+            while not (told := await session.call(wait)).over:
+                pass
+            if "does not match" in told.reason:
+                raise ServiceError(
+                    f"another fast_forward of workflow {request.workflow_id!r} has taken the place of this one",
+                    status="ABORTED",
+                )
+            return told.reached
+
+    return ClientOperation(ask, bool)
 
 
 def delete(reference: Reference, rpc_timeout: Duration | None) -> ClientOperation[None]:

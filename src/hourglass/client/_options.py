@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypedDict
 
 from hourglass._contract.ids import new_id
-from hourglass._contract.service import IdConflictPolicy, StartWorkflow
+from hourglass._contract.service import IdConflictPolicy, StartWorkflow, TimeSkippingConfig
 from hourglass._engine.options import (
     LONGEST_TASK_TIMEOUT,
     Duration,
@@ -75,6 +75,8 @@ class StartOptions(TypedDict, total=False):
     """Starting twice with the same request id is one start; a fresh one by default."""
     versioning_override: VersioningOverride | None
     """Whatever its code says: stay with a version, or move to the current one."""
+    time_skipping: TimeSkippingConfig | None
+    """How its time goes, on a server that can skip it: for tests."""
     callbacks: Sequence[NexusCallback]
     """Who is told when it has ended; `nexus.start_workflow` says it for a workflow that is a Nexus operation."""
     request_eager_start: bool
@@ -173,6 +175,13 @@ def _note(value: str | None, name: str, converter: Converter) -> Payload | None:
     return None if value is None else converter.encode(check_text(value, name))
 
 
+def check_time_skipping(value: object) -> TimeSkippingConfig | None:
+    """A config of a run's time as given, or a `UsageError`."""
+    if value is not None and not isinstance(value, TimeSkippingConfig):
+        raise UsageError(f"time_skipping is a TimeSkippingConfig, not {type(value).__name__}")
+    return value
+
+
 def callbacks_of(value: object) -> tuple[NexusCallback, ...]:
     """Callbacks as given, or a `UsageError` that says which is none."""
     given = several(value, "callbacks")
@@ -204,6 +213,7 @@ _READERS: dict[str, Callable[[Any, str, Converter], Any]] = {
     "fairness_key": lambda value, name, converter: fairness_key(value, name),
     "fairness_weight": lambda value, name, converter: fairness_weight(value, name),
     "versioning_override": lambda value, name, converter: check_override(value),
+    "time_skipping": lambda value, name, converter: check_time_skipping(value),
     "callbacks": lambda value, name, converter: callbacks_of(value),
     "request_eager_start": lambda value, name, converter: bool(value),
 }
