@@ -445,6 +445,7 @@ def _plan(said: WorkerConfig, around: Sequence[Callable[[], object]]) -> Plan:
         max_processes=said["max_process_activities"],
         activity_executor=checked_executor(said["activity_executor"]),
         payload_limit=said["payload_limit"],
+        payload_warn=_payload_warn(client),
         resources=Resources(said["resources"], around),
         activity_inbound=activity_chain(chain),
         workflow_interceptors=workflow_interceptors(chain),
@@ -524,6 +525,12 @@ def _nexus(said: WorkerConfig, interceptors: Sequence[Interceptor]) -> NexusServ
         polls=poller_behavior(said["nexus_task_poller_behavior"], 1, "nexus_task_poller_behavior"),
         slots=slots,
     )
+
+
+def _payload_warn(client: Client | AsyncClient) -> int:
+    """From how many bytes on results of activities are warned of here; on a server Core does so."""
+    where = client._session.link.where
+    return 0 if where.kind == "temporal" else where.transport.payload_limits.payloads_warn_size
 
 
 _COUNTS = ("max_concurrent_workflow_tasks", "max_concurrent_activities", "max_concurrent_local_activities")

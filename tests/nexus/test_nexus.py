@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
 import pytest
-import temporalio.client
-from temporalio.api.nexus.v1 import EndpointSpec, EndpointTarget
-from temporalio.api.operatorservice.v1 import CreateNexusEndpointRequest
 from temporalio.nexus import WorkflowHandle
 
 from hourglass import activity, interceptors, nexus, workflow
@@ -191,19 +188,16 @@ def gives_up(endpoint: str) -> str:
 ALL = [calls, is_refused, gives_up, takes_its_time, changes_its_mind, delivery, endless]
 
 
-async def _endpoint(server: DevServer, name: str, queue: str) -> None:
-    client = await temporalio.client.Client.connect(server.target)
-    target = EndpointTarget(worker=EndpointTarget.Worker(namespace="default", task_queue=queue))
-    spec = EndpointSpec(name=name, target=target)
-    await client.operator_service.create_nexus_endpoint(CreateNexusEndpointRequest(spec=spec))
-
-
 @pytest.fixture(scope="module")
-def endpoint(quick_server: DevServer) -> str:
+def endpoint(quick_server: DevServer) -> Iterator[str]:
     """An endpoint of the server, which leads to the queue of the same name."""
     name = f"payments-{uuid4().hex[:8]}"
-    asyncio.run(_endpoint(quick_server, name, name))
-    return name
+    with Client.connect(quick_server.target) as client:
+        client.create_nexus_endpoint(name, task_queue=name, description="for tests")
+        yield name
+        client.delete_nexus_endpoint(name)
+        with pytest.raises(ServiceError, match="there is no endpoint"):
+            client.delete_nexus_endpoint(name)
 
 
 class Backwards:
@@ -417,6 +411,10 @@ def test_the_embedded_engine_refuses_by_name(caplog: pytest.LogCaptureFixture) -
             client.start_workflow(delivery, "o", callbacks=[told])
         with pytest.raises(ServiceError, match="the embedded engine has no Nexus"):
             client.start_activity(pack, "o", callbacks=[told])
+        with pytest.raises(ServiceError, match="the embedded engine has no Nexus"):
+            client.create_nexus_endpoint("e", task_queue="q")
+        with pytest.raises(UsageError, match="task_queue must be a text"):
+            client.create_nexus_endpoint("e", task_queue="")
         with pytest.raises(UsageError, match="cannot be started with a signal"):
             client.start_workflow(delivery, "o", callbacks=[told], start_signal="s")
         with Worker(client, workflows=ALL):

@@ -819,6 +819,38 @@ class CreateNamespace(Request[Nothing], frozen=True, kw_only=True):
     description: str = ""
 
 
+class CreateNexusEndpoint(Request[Nothing], frozen=True, kw_only=True):
+    """Make an endpoint of Nexus that leads to a task queue of a namespace; an empty one is the connection's."""
+
+    effect: ClassVar[Effect] = Effect.CHANGE
+    name: str
+    task_queue: str
+    namespace: str = ""
+    description: str = ""
+
+
+class NexusEndpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """An endpoint of Nexus, by its name; empty fields: there is none. A server knows it by its id, and this version of it."""
+
+    id: str = ""
+    version: int = 0
+
+
+class FindNexusEndpoint(Request[NexusEndpoint], frozen=True, kw_only=True):
+    """Look for an endpoint of Nexus."""
+
+    effect: ClassVar[Effect] = Effect.READ
+    name: str
+
+
+class DeleteNexusEndpoint(Request[Nothing], frozen=True, kw_only=True):
+    """Remove an endpoint of Nexus."""
+
+    effect: ClassVar[Effect] = Effect.CHANGE
+    id: str
+    version: int
+
+
 class SearchAttributeTypes(msgspec.Struct, frozen=True):
     """The search attributes that users have made, with Temporal's names of their types."""
 

@@ -298,9 +298,18 @@ def _ended_by(task: ActivityTask, context: ActivityContext, error: BaseException
 def _returned(task: ActivityTask, context: ActivityContext, value: Any) -> ActivityResult:
     own = context.equipment
     try:
-        return returned(task, value, own.converter, own.payload_limit)
+        result = returned(task, value, own.converter, own.payload_limit)
     except BaseException as problem:
         return refused(task, problem)
+    most = own.payload_warn
+    if most and type(result) is ActivityOk and result.result is not None and len(result.result.data) > most:
+        logger.warning(
+            "the result of activity %s takes %s bytes, more than %s: keep large data elsewhere, and return a reference to it",
+            task.activity_type,
+            f"{len(result.result.data):,}",
+            f"{most:,}",
+        )
+    return result
 
 
 # --- attempts in flight ----------------------------------------------------------------------------------------------

@@ -104,6 +104,7 @@ class Plan:
     patch_activation: Callable[[Any], bool] | None = None
     """Decides whether a patch that a run meets for the first time is active."""
     payload_limit: int | None = PAYLOAD_LIMIT
+    payload_warn: int = 0
     resources: Resources = field(default_factory=Resources)
     activity_inbound: ActivityChain | None = None
     workflow_interceptors: tuple[InterceptWorkflow, ...] = ()

@@ -84,8 +84,8 @@ def client_settings(
         http_connect_proxy_config=_of(transport.proxy),
         dns_load_balancing_config=_of(transport.dns_load_balancing),
         grpc_compression=transport.compression.value,
-        payloads_warn_size=0,
-        memo_warn_size=0,
+        payloads_warn_size=transport.payload_limits.payloads_warn_size,
+        memo_warn_size=transport.payload_limits.memo_warn_size,
     )
 
 

@@ -343,6 +343,8 @@ class Equipment:
     converter: Converter = default_converter
     client: Callable[[], Any] | None = None
     payload_limit: int | None = None
+    payload_warn: int = 0
+    """From so many bytes on a result is warned of; 0: never, or the engine's client does so itself."""
     inbound: ActivityChain | None = None
     registry: Registry | None = default_registry
     resources: Resources = field(default_factory=Resources)

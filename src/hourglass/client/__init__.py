@@ -39,6 +39,7 @@ from hourglass._contract.transport import (
     GrpcCompression,
     HttpConnectProxyConfig,
     KeepAliveConfig,
+    PayloadLimitsConfig,
     RetryConfig,
     TLSConfig,
 )
@@ -148,6 +149,7 @@ __all__ = [
     "IdReusePolicy",
     "KeepAliveConfig",
     "OneTimeVersioningOverride",
+    "PayloadLimitsConfig",
     "PendingActivityInfo",
     "PendingChildInfo",
     "PinnedVersioningOverride",

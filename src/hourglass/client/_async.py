@@ -14,6 +14,7 @@ from hourglass._contract.transport import (
     GrpcCompression,
     HttpConnectProxyConfig,
     KeepAliveConfig,
+    PayloadLimitsConfig,
     RetryConfig,
     TLSConfig,
     Transport,
@@ -87,6 +88,7 @@ class AsyncClient(ClientFacts):
         http_connect_proxy_config: HttpConnectProxyConfig | None = None,
         dns_load_balancing_config: DnsLoadBalancingConfig | None = None,
         grpc_compression: GrpcCompression = GrpcCompression.NONE,
+        payload_limits: PayloadLimitsConfig = PayloadLimitsConfig(),
         default_query_reject_condition: QueryRejectCondition = QueryRejectCondition.NONE,
         retention: Duration | None = None,
         plugins: Sequence[Plugin] = (),
@@ -96,7 +98,8 @@ class AsyncClient(ClientFacts):
         Without a target: to what `HOURGLASS_TARGET`, or `TEMPORAL_ADDRESS` and its companions, name.
         Each client of `local:` has an engine of its own, in memory, which ends with it. `retention` is how long the
         worker of a file keeps closed workflows, 30 days by default; a Temporal server has its own for a namespace.
-        With `lazy` it connects with its first call, and `timeout` counts from there. The settings called `…_config`, and
+        With `lazy` it connects with its first call, and `timeout` counts from there. `payload_limits` says from which size on
+        values are warned of. The settings called `…_config`, and
         `grpc_compression`, are those of a connection to a server.
         """
         every = all_plugins((), plugins)
@@ -114,6 +117,7 @@ class AsyncClient(ClientFacts):
                 proxy=said["http_connect_proxy_config"],
                 dns_load_balancing=said["dns_load_balancing_config"],
                 compression=said["grpc_compression"],
+                payload_limits=said["payload_limits"],
             ),
         )
         limit, chain = seconds(said["timeout"], "timeout"), checked(said["interceptors"])
@@ -331,6 +335,18 @@ class AsyncClient(ClientFacts):
         An embedded engine has the one that it is opened with.
         """
         await self._session.arun(_deployments.create_namespace(name, retention, description))
+
+    async def create_nexus_endpoint(
+        self, name: str, *, task_queue: str, namespace: str | None = None, description: str = ""
+    ) -> None:
+        """Make an endpoint of Nexus on a server, by which workflows call the operations that workers of this task queue serve, in
+        this client's namespace or another.
+        """
+        await self._session.arun(_deployments.create_nexus_endpoint(name, task_queue, namespace, description))
+
+    async def delete_nexus_endpoint(self, name: str) -> None:
+        """Remove an endpoint of Nexus from a server."""
+        await self._session.arun(_deployments.delete_nexus_endpoint(name))
 
     async def add_search_attributes(self, types: Mapping[str, str]) -> None:
         """Make search attributes, `{"Region": "Keyword"}`: those that are there with their type stay. A server takes a moment to

@@ -284,8 +284,8 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         timeout: Duration | None = None,
     ) -> bool:
         """For tests, on a server that can skip time: let the run's own time go ahead by so much, and wait until it is there.
-        Gives False where the workflow has ended before. Without a duration it is skipped, wherever the run only waits, until the run
-        ends, which is waited for.
+        Gives False where the workflow has ended before. Without a duration it is skipped, wherever the run only waits, until
+        the run ends, which is waited for.
 
         It is to wait for a timer or the like: while a worker or an activity is at work, time goes on as it does. A dev server can
         skip it: `testing.dev_server(time_skipping=True)`.

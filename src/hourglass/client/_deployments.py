@@ -13,8 +13,11 @@ from msgspec.structs import replace
 from hourglass._contract.service import (
     AddSearchAttributes,
     CreateNamespace,
+    CreateNexusEndpoint,
+    DeleteNexusEndpoint,
     DeploymentInfo,
     DescribeDeployment,
+    FindNexusEndpoint,
     GetPollers,
     ListSearchAttributes,
     Poller,
@@ -106,6 +109,35 @@ def create_namespace(name: str, retention: Duration, description: str) -> Client
         description=check_text(description, "description"),
     )
     return asking(request, nothing)
+
+
+def create_nexus_endpoint(
+    name: str, task_queue: str, namespace: str | None, description: str
+) -> ClientOperation[None]:
+    """Make an endpoint of Nexus."""
+    for text, what in ((name, "the name of an endpoint"), (task_queue, "task_queue")):
+        if not isinstance(text, str) or not text.strip():
+            raise UsageError(f"{what} must be a text that is not empty")
+    request = CreateNexusEndpoint(
+        name=check_text(name, "the name of an endpoint"),
+        task_queue=check_text(task_queue, "task_queue"),
+        namespace=check_text(namespace or "", "namespace"),
+        description=check_text(description, "description"),
+    )
+    return asking(request, nothing)
+
+
+def delete_nexus_endpoint(name: str) -> ClientOperation[None]:
+    """Remove an endpoint of Nexus."""
+    find = FindNexusEndpoint(name=check_text(name, "the name of an endpoint"))
+
+    async def ask(session: ClientSession) -> None:
+        found = await session.call(find)
+        if not found.id:
+            raise ServiceError(f"there is no endpoint {name!r}", status="NOT_FOUND")
+        await session.call(DeleteNexusEndpoint(id=found.id, version=found.version))
+
+    return ClientOperation(ask, nothing)
 
 
 ATTRIBUTE_TYPES = ("Keyword", "KeywordList", "Text", "Int", "Double", "Bool", "Datetime")

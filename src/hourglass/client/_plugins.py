@@ -19,6 +19,7 @@ from hourglass._contract.transport import (
     GrpcCompression,
     HttpConnectProxyConfig,
     KeepAliveConfig,
+    PayloadLimitsConfig,
     RetryConfig,
     TLSConfig,
 )
@@ -61,6 +62,7 @@ class ClientConfig(TypedDict):
     http_connect_proxy_config: HttpConnectProxyConfig | None
     dns_load_balancing_config: DnsLoadBalancingConfig | None
     grpc_compression: GrpcCompression
+    payload_limits: PayloadLimitsConfig
     default_query_reject_condition: QueryRejectCondition
     retention: Duration | None
     plugins: Sequence[Plugin]

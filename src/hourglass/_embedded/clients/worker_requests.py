@@ -6,6 +6,8 @@ one that is over is refused in the words of a Temporal server.
 
 from __future__ import annotations
 
+from typing import Any
+
 from hourglass._contract import progress as p
 from hourglass._contract import service as s
 from hourglass._embedded.clients.answering import (
@@ -112,6 +114,16 @@ async def create_namespace(engine: Engine, request: s.CreateNamespace) -> Pendin
     raise ServiceError(
         f"an embedded engine has one namespace, that it is opened with: Client.connect(…, namespace={request.name!r}) with a "
         "file of its own",
+        status="UNIMPLEMENTED",
+    )
+
+
+async def no_nexus(
+    engine: Engine, request: s.CreateNexusEndpoint | s.FindNexusEndpoint | s.DeleteNexusEndpoint
+) -> PendingAnswer[Any]:
+    """There are no endpoints: no other namespace could be called, or call."""
+    raise ServiceError(
+        "the embedded engine has no Nexus, for there is no other namespace to call: endpoints are a Temporal server's",
         status="UNIMPLEMENTED",
     )
 
@@ -269,6 +281,9 @@ WORKER_HANDLERS: Handlers = {
     s.GetPollers: pollers,
     s.SetCurrentVersion: set_current,
     s.SetRampingVersion: set_ramping,
+    s.CreateNexusEndpoint: no_nexus,
+    s.FindNexusEndpoint: no_nexus,
+    s.DeleteNexusEndpoint: no_nexus,
     s.DescribeDeployment: describe_deployment,
     s.CreateNamespace: create_namespace,
     s.AddSearchAttributes: add_search_attributes,
