@@ -11,7 +11,7 @@ import pkgutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import entry_points
 
 import pytest
@@ -32,6 +32,11 @@ os.environ["HOURGLASS_VERIFY"] = "always"
 # Workers of a server note in the user's state directory what they are at; those of tests do it elsewhere.
 os.environ["HOURGLASS_STATE_DIR"] = tempfile.mkdtemp(prefix="hourglass-tests-")
 
+# What was compiled is kept, also where the environment says otherwise, as it does in containers: tests start hundreds of
+# processes, each of which would compile the package again, and every worker of pytest's would compile all tests again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # A change passes or fails for what it holds, not for the cases of the day; `make thorough` looks for new ones.
 settings.register_profile("hourglass", derandomize=not THOROUGH, deadline=None, print_blob=True)
 settings.load_profile("hourglass")
@@ -51,9 +56,16 @@ def pytest_sessionstart() -> None:
     make those in two threads at once (gh-106905: "AST constructor recursion depth mismatch").
     """
     if sys.version_info < (3, 12):
-        for module in pkgutil.walk_packages(hourglass.__path__, "hourglass."):
-            if not module.name.startswith("hourglass.contrib") and module.name != "hourglass.__main__":
-                importlib.import_module(module.name)
+        _import_all(hourglass.__path__, "hourglass.")
+
+
+def _import_all(path: Iterable[str], prefix: str) -> None:
+    """But for what needs other libraries: `walk_packages` would import those packages to see what is in them."""
+    for module in pkgutil.iter_modules(path, prefix):
+        if module.name not in ("hourglass.contrib", "hourglass.__main__"):
+            imported = importlib.import_module(module.name)
+            if module.ispkg:
+                _import_all(imported.__path__, f"{module.name}.")
 
 
 def pytest_collection_finish() -> None:

@@ -152,7 +152,8 @@ NOT_IN_SCHEDULES = {"cron_schedule": "a schedule has times of its own; a server 
 NOT_IN_CHILD_EVENTS = {"cancellation_type": CARRIED_OUT_BY_THE_WORKER}
 CLIENTS_OWN = {
     "id", "start_delay", "id_reuse_policy", "id_conflict_policy", "start_signal", "start_signal_args",
-    "request_id", "request_eager_start", "versioning_override", "rpc_timeout",
+    "request_id", "request_eager_start", "versioning_override", "rpc_metadata",
+    "rpc_timeout",
 }  # fmt: skip
 
 

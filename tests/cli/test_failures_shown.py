@@ -20,18 +20,22 @@ from . import why_flows
 from .command import Command, run
 
 APP = """
+import logging
+
 from hourglass import RetryPolicy, activity, workflow
 
 
 @activity.defn(retry_policy=RetryPolicy(maximum_attempts=1))
 def charge(cents: int) -> int:
     activity.logger.info("charging", extra={"customer": 7})
+    logging.getLogger("bank").warning("slow today", extra={"seconds": 3})
     return cents // 0
 
 
 @workflow.defn
 def order(cents: int) -> int:
     workflow.logger.info("taken", extra={"lane": "fast"})
+    logging.getLogger("shop").warning("plainly said")
     return charge(cents)
 
 
@@ -80,7 +84,9 @@ def test_dev_has_a_line_for_a_run_that_begins_ends_or_fails(target: str, queue: 
 
 
 def test_a_worker_logs_documents_with_fields(target: str, queue: str, tmp_path: Path) -> None:
-    """With --log json: ids, type, queue and attempt of what speaks or fails, and what was given in `extra=`."""
+    """With --log json: ids, type, queue and attempt of what speaks or fails, through whichever logger, and what was given in
+    `extra=`.
+    """
     asked = ("worker", "app.py", "--target", target, "--task-queue", queue, "--log", "json")
     with Command(*asked, cwd=tmp_path) as worker, Client.connect(target) as client:
         worker.wait_for(" runs")
@@ -89,8 +95,9 @@ def test_a_worker_logs_documents_with_fields(target: str, queue: str, tmp_path: 
             handle.result(timeout=60)
         worker.wait_for("failed after ")
     documents = [json.loads(line) for line in worker.text.splitlines() if line.startswith("{")]
-    taken, charging, failed, closed = (
-        _found(documents, part) for part in ("taken", "charging", "failed for good", "failed after")
+    taken, plain, charging, bank, failed, closed = (
+        _found(documents, part)
+        for part in ("taken", "plainly said", "charging", "slow today", "failed for good", "failed after")
     )
     common = {
         "workflow_id": f"{queue}-1",
@@ -98,9 +105,15 @@ def test_a_worker_logs_documents_with_fields(target: str, queue: str, tmp_path: 
         "workflow_type": "order",
         "task_queue": queue,
     }
-    for each in (taken, charging, failed, closed):
+    for each in (taken, plain, charging, bank, failed, closed):
         assert {name: each.get(name) for name in common} == common
     assert (taken["level"], taken["lane"], taken["attempt"]) == ("info", "fast", 1)
+    assert (bank["logger"], bank["seconds"], bank["activity_type"], bank["attempt"]) == (
+        "bank",
+        3,
+        "charge",
+        1,
+    )
     assert (charging["customer"], charging["activity_type"], charging["attempt"]) == (7, "charge", 1)
     assert (failed["level"], failed["activity_type"], failed["activity_id"], failed["attempt"]) == (
         "error",
@@ -110,7 +123,7 @@ def test_a_worker_logs_documents_with_fields(target: str, queue: str, tmp_path: 
     )
     assert failed["error_type"] == "ZeroDivisionError"
     assert "return cents // 0" in failed["message"]
-    assert closed["level"] == "warning"
+    assert (closed["level"], closed["error_type"]) == ("warning", "ZeroDivisionError")
 
 
 def _found(documents: list[dict[str, Any]], part: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -439,3 +440,34 @@ def test_ctrl_c_interrupts_a_call() -> None:
     assert process.returncode == 9, errors
     assert set(output.splitlines()) == {"interrupted", "cancelled"}
     assert errors == ""
+
+
+WAITING = """
+from hourglass import Client, workflow
+
+@workflow.defn
+def flow() -> None: ...
+
+with Client.connect("local:") as client:
+    handle = client.start_workflow(flow)
+    print("waiting", flush=True)
+    handle.result()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_ctrl_c_shows_the_caller_where_it_waited(tmp_path: Path) -> None:
+    """A program that is interrupted while it waits for a result shows its own line, and not the way through our files."""
+    program = tmp_path / "waiting.py"
+    program.write_text(WAITING)
+    with subprocess.Popen(
+        [sys.executable, str(program)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert errors.splitlines()[-1] == "KeyboardInterrupt"
+    files = [line.strip().split('"')[1] for line in errors.splitlines() if line.startswith("  File ")]
+    assert files[0] == str(program)
+    assert len(files) <= 2, errors  # the method that was called, and nothing below it

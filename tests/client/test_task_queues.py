@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from hourglass import AsyncClient, Client, Worker, activity, workflow
+from hourglass._embedded.clock import to_ns
+from hourglass._embedded.engine.upkeep import StoredBacklog
+from hourglass._embedded.store.sqlite.store import SQLITE
 from hourglass.client import TaskQueueStats
 from hourglass.testing import DevServer
 
@@ -27,6 +31,12 @@ def flow() -> None:
 def calls() -> None:
     """One step."""
     workflow.execute_activity(act, task_queue="steps", start_to_close_timeout=60)
+
+
+@workflow.defn
+def naps() -> None:
+    """Sleeps for an hour."""
+    workflow.sleep(3600)
 
 
 @pytest.fixture(params=["local:", pytest.param("server", marks=pytest.mark.server)])
@@ -90,16 +100,74 @@ def test_what_waits_on_a_queue(client: Client) -> None:
                 gone = _waiting(client, "steps", True, 0)
 
 
+def _stored(client: Client, queue: str = "default") -> tuple[int, int]:
+    """How many workflow tasks and activities wait on a queue, of which nothing has come or gone."""
+    found = client.describe_task_queue(queue)
+    assert found.workflow_stats is not None
+    assert found.activity_stats is not None
+    for told in (found.workflow_stats, found.activity_stats):
+        assert (told.add_rate, told.dispatch_rate) == (0, 0)
+        assert (told.age > timedelta(0)) is bool(told.backlog)
+    return found.workflow_stats.backlog, found.activity_stats.backlog
+
+
 def test_a_file_that_no_worker_has_open(tmp_path: Path) -> None:
-    """What waits there is in no memory: nothing is said of it rather than nothing counted."""
+    """What waits there is counted as it is stored: tasks, activities on their own queues, timers that are due. A run that
+    waits for a time that has not come, or is paused, waits for no worker.
+    """
     target = f"local:{tmp_path / 'alone.db'}"
     with Client.connect(target) as client:
+        assert _stored(client) == (0, 0)
         client.start_workflow(flow, id="waits")
-        assert client.describe_task_queue().workflow_stats is None
-        with Worker(client, "other", workflows=[flow]):
-            found = client.describe_task_queue().workflow_stats
-            assert found is not None
-            assert found.backlog == 1
+        client.start_workflow(flow, id="later", start_delay=3600)
+        client.start_workflow(flow, id="rests")
+        client.get_workflow_handle("rests").pause("not now")
+        client.start_workflow(calls, id="calls", task_queue="busy")
+        assert (_stored(client), _stored(client, "busy"), _stored(client, "steps")) == (
+            (1, 0),
+            (1, 0),
+            (0, 0),
+        )
+        with Worker(client, "busy", workflows=[calls]):
+            assert _waiting(client, "default", False, 1).backlog == 1
+            _waiting(client, "steps", True, 1)
+        assert (_stored(client), _stored(client, "busy"), _stored(client, "steps")) == (
+            (1, 0),
+            (0, 0),
+            (0, 1),
+        )
+    with Client.connect(target) as client:
+        assert (_stored(client), _stored(client, "steps")) == ((1, 0), (0, 1))
+
+
+def test_a_timer_that_came_due_without_a_worker(tmp_path: Path) -> None:
+    """Its run waits for a worker from then on, and since then."""
+    path = str(tmp_path / "asleep.db")
+    with Client.connect(f"local:{path}") as client:
+        with Worker(client, workflows=[naps]):
+            handle = client.start_workflow(naps, id="naps")
+            while not any(
+                event["eventType"] == "EVENT_TYPE_TIMER_STARTED" for event in handle.history().events
+            ):
+                pass
+        assert _stored(client) == (0, 0)
+    store = SQLITE.open(path, "default", briefly=True)
+    try:
+        later = time.time_ns() + to_ns(7200)
+        found = StoredBacklog(store, later).stats("default", activities=False)
+    finally:
+        store.close()
+    assert found.backlog == 1
+    assert 3600 <= found.age < 7200
+
+
+def test_more_than_is_looked_at_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where very many wait, those that are not read one by one are counted all the same."""
+    monkeypatch.setattr(StoredBacklog, "MOST", 3)
+    with Client.connect(f"local:{tmp_path / 'many.db'}") as client:
+        for number in range(7):
+            client.start_workflow(flow, id=f"many-{number}", task_queue="busy")
+        assert _stored(client, "busy") == (7, 0)
 
 
 async def _asked() -> tuple[int, str]:

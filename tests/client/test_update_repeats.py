@@ -70,7 +70,7 @@ def test_a_start_with_an_update_is_repeated_too() -> None:
     session = slow.session()
     start = made(StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id="once")
     update = UpdateWorkflow(workflow_id="w", update_id="u", update_name="do")
-    operation = _updates.start_with_start(session, start, update, Any, UpdateStage.ACCEPTED)
+    operation = _updates.start_with_start(start, update, Any, UpdateStage.ACCEPTED)
     answer = asyncio.run(cast(Any, operation.ask(session)))
     assert answer.update.stage is UpdateStage.ACCEPTED
     assert [type(each) for each in slow.asked] == [UpdateWithStart] * 3

@@ -180,3 +180,25 @@ class Shop:
 
 
 SHOP = Shop("Bob")
+
+
+@activity.defn(name="scale")
+class Scaling:
+    """An activity that is a class: the worker has an object, and calls it."""
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def __call__(self, number: int) -> int:
+        return self.factor * number
+
+
+class Turning:
+    """The same, of which `__call__` alone is decorated, and awaited."""
+
+    @activity.defn
+    async def __call__(self, text: str) -> str:
+        return text[::-1]
+
+
+CALLABLE = [Scaling(3), Turning()]

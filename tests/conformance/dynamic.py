@@ -54,12 +54,21 @@ class Anything:
         if called == "waits":
             workflow.wait_condition(lambda: bool(self.heard))
             return self.heard
+        if called == "fails-oddly":
+            raise LookupError(f"no {self.first}")
         if called == "fails-inside":
             try:
                 workflow.execute_activity("fails")
             except ActivityError as error:
                 return f"{error.activity_type}: {getattr(error.cause, 'type', None)}"
         return [called, self.first, *(each.decode() for each in arguments)]
+
+    @workflow.dynamic_config
+    def config(self) -> workflow.DynamicWorkflowConfig:
+        """One of its types fails by an exception that is a bug of all others."""
+        if workflow.info().workflow_type == "fails-oddly":
+            return workflow.DynamicWorkflowConfig(failure_exceptions=[LookupError])
+        return workflow.DynamicWorkflowConfig()
 
     @workflow.signal
     def tell(self, text: str) -> None:
@@ -112,3 +121,12 @@ def handlers_of_a_dynamic_workflow(world: World) -> None:
 def a_dynamic_activity_that_fails(world: World) -> None:
     """Its failure names the type that was asked for."""
     assert world.run("fails-inside") == "fails: Asked"
+
+
+@scenario()
+def a_dynamic_workflow_is_configured(world: World) -> None:
+    """What fails a run is said for its type alone, when it begins."""
+    error = world.failure(world.start("fails-oddly", 4))
+    assert isinstance(error, ApplicationError)
+    assert (error.type, error.message) == ("LookupError", "no 4")
+    assert world.run("another") == ["another", 0]

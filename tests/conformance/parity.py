@@ -17,6 +17,7 @@ from hourglass import ApplicationError, RetryPolicy, activity, workflow
 from hourglass.errors import QueryFailedError
 from hourglass.workflow import ActivityCancellationType, RawPayload
 
+from .acts import Scaling, Turning
 from .scenario import scenario
 from .world import World, successor
 
@@ -357,3 +358,26 @@ def the_stack_as_data(world: World) -> None:
     assert lines[authored[0].line - 1].strip() == "return go.receive()"
     handle.signal("go", "on")
     assert handle.result() == "on"
+
+
+# --- activities that are classes --------------------------------------------------------------------------------------
+
+
+@workflow.defn
+def calls_classes() -> list[Any]:
+    """Calls activities by their classes, in every way."""
+    begun = workflow.start_activity(Scaling, 4)
+    return [
+        workflow.execute_activity(Scaling, 2),
+        workflow.execute_local_activity(Scaling, 3),
+        begun.result(),
+        workflow.execute_activity(Turning, "abc", start_to_close_timeout=30),
+        Turning.__call__("xyz"),
+    ]
+
+
+@scenario("loose")
+def activities_that_are_classes(world: World) -> None:
+    """A class with `__call__` is an activity, of its own name or the class's; its worker has the object."""
+    assert world.run(calls_classes) == [6, 9, 12, "cba", "zyx"]
+    assert world.client.execute_activity(Scaling, 5, task_queue=world.queue, id=f"{world.queue}-5") == 15

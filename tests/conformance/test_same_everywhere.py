@@ -91,7 +91,9 @@ def clients(quick_server: DevServer, tmp_path_factory: pytest.TempPathFactory) -
 def play(scenario: Scenario, engine: str, client: Client) -> Seen:
     """Play a scenario on one engine."""
     acts.fresh_place()
-    world = World(engine, client, [scenario.module, acts], activities=[acts.SHOP], **scenario.worker)
+    world = World(
+        engine, client, [scenario.module, acts], activities=[acts.SHOP, *acts.CALLABLE], **scenario.worker
+    )
     world.start_worker()
     try:
         scenario.drive(world)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import pytest
@@ -92,6 +92,24 @@ def says_nothing(then: str = "") -> object:
     return body(then)
 
 
+@workflow.defn(dynamic=True, versioning_behavior=PINNED)
+class Any:
+    """Whether a run stays is said by its type's name."""
+
+    @workflow.run
+    def run(self, arguments: Sequence[workflow.RawPayload]) -> object:
+        """As the others."""
+        return body("")
+
+    @workflow.dynamic_config
+    def config(self) -> workflow.DynamicWorkflowConfig:
+        """By its name."""
+        moving = workflow.info().workflow_type == "any-that-moves"
+        return workflow.DynamicWorkflowConfig(
+            versioning_behavior=AUTO_UPGRADE if moving else VersioningBehavior.UNSPECIFIED
+        )
+
+
 class Deployment:
     """The versions of one scenario: its queue's name is the deployment's."""
 
@@ -162,6 +180,19 @@ def a_pinned_run_stays_with_its_version(world: World) -> None:
         described = first.describe()
         assert described.deployment_version == deployed.version("1")
         assert described.versioning_behavior is PINNED
+
+
+@scenario()
+def a_dynamic_workflow_says_whether_its_runs_stay(world: World) -> None:
+    """What its `dynamic_config` says of a run counts, else its decorator."""
+    with deployment(world) as deployed:
+        deployed.deploy("1")
+        kept, moved = (deployed.world.start(name) for name in ("any-that-stays", "any-that-moves"))
+        for handle, behavior in ((kept, PINNED), (moved, AUTO_UPGRADE)):
+            world.until(handle, "WORKFLOW_TASK_COMPLETED")
+            assert handle.describe().versioning_behavior is behavior
+            handle.signal(go, "")
+            assert handle.result(timeout=LIMIT) == ["1", "1", "done"]
 
 
 @scenario()

@@ -105,8 +105,13 @@ def starts(case: Case) -> Iterator[str]:
             yield f"{name} was begun {len(first)} times"
         if "-leg-" not in name and name not in asked:
             yield f"{name} was never asked for"
+    finishers: dict[str, set[str]] = defaultdict(set)
     for line in case.lines:
+        if line.what == "finish" and line.phase == "asked":
+            finishers[line.workflow_id].add(line.sender)
         if line.phase == "failed" and "NotFound" in line.error:
+            if line.what == "finish" and finishers[line.workflow_id] != {line.sender}:
+                continue  # another has told it to finish, and it has
             yield f"{line.sender} was told of {line.workflow_id}, which it had started: {line.error}"
 
 

@@ -12,18 +12,25 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hourglass import Client, WorkflowHandle
+from hourglass._story.asking import WhyContext
+from hourglass.client import WorkflowExecution
 from hourglass.errors import HourglassError
 
 from . import trips
 
 QUEUE = "campaign"
 LEDGERS = 3
-PATIENCE = 120.0
+PATIENCE = 60.0
 """Seconds that a client waits for a result before it says that there is none."""
+END = 150.0
+"""Seconds in which all that is open must have ended once the faults are over."""
+_TOLD = 5
+"""Of so many runs that have not ended it is told why."""
 
 
 @dataclass(frozen=True)
@@ -128,10 +135,10 @@ class Traveller:
         if self._chance.random() < 0.7:
             self.take_result(handle)
 
-    def take_result(self, handle: WorkflowHandle[Any]) -> None:
+    def take_result(self, handle: WorkflowHandle[Any], patience: float = PATIENCE) -> None:
         """Wait for a result; every second time ask for it twice."""
         for _ in range(self._chance.randrange(1, 3)):
-            self._journal.request("result", handle.id, lambda _: _plain(handle.result(timeout=PATIENCE)))
+            self._journal.request("result", handle.id, lambda _: _plain(handle.result(timeout=patience)))
 
     def _tell(self, handle: WorkflowHandle[Any], signal: Any) -> None:
         self._journal.request("signal", handle.id, lambda number: handle.signal(signal, self._name, number))
@@ -165,29 +172,72 @@ def _plain(value: Any) -> Any:
     return {"heard": value.heard, "tokens": value.tokens} if isinstance(value, trips.Receipt) else value
 
 
-def end_all(client: Client, journal: Journal) -> Iterator[str]:
-    """When the faults are over: tell every trip to finish, wait for every result, and say of which there is none."""
+def end_all(client: Client, journal: Journal, limit: float = END) -> Iterator[str]:
+    """When the faults are over: tell every trip to finish, wait for every result, and say of which there is none, and why.
+    All of it together takes hardly longer than `limit`.
+    """
+    deadline = time.monotonic() + limit
     traveller = Traveller(client, journal, "last")
-    opened = [
-        each
-        for each in client.list_workflows("ExecutionStatus = 'Running'")
-        if each.workflow_type != "Ledger"
-    ]
+
+    def left() -> float:
+        return max(1.0, deadline - time.monotonic())
+
+    opened = [each for each in _open_runs(client) if time.monotonic() < deadline]
     for each in opened:
         if each.workflow_type == "Trip":
             handle = client.get_workflow_handle(each.id)
-            journal.request("finish", each.id, lambda _, handle=handle: handle.signal(trips.Trip.finish))
+            journal.request("finish", each.id, partial(_finish, handle, left()))
     for each in opened:
-        if each.workflow_type in ("Trip", "nap"):
-            traveller.take_result(client.get_workflow_handle(each.id))
-    for each in client.list_workflows("ExecutionStatus = 'Running'"):
-        if each.workflow_type != "Ledger":
-            yield f"{each.id} has not ended: {_story(client, each.id)}"
+        if each.workflow_type in ("Trip", "nap") and time.monotonic() < deadline:
+            traveller.take_result(client.get_workflow_handle(each.id), left())
+    stuck = list(_open_runs(client))
+    for each in stuck[:_TOLD]:
+        yield f"{each.id} has not ended: {_story(client, each.id)}"
+    if stuck[_TOLD:]:
+        yield f"neither have {', '.join(each.id for each in stuck[_TOLD:])}"
     for number in range(LEDGERS):
         handle = client.get_workflow_handle(ledger(number))
-        journal.request("total", handle.id, lambda _, handle=handle: handle.query(trips.Ledger.total))
+        journal.request("total", handle.id, partial(_total, handle, max(left(), PATIENCE)))
+
+
+def _open_runs(client: Client) -> Iterator[WorkflowExecution]:
+    for each in client.list_workflows("ExecutionStatus = 'Running'"):
+        if each.workflow_type != "Ledger":
+            yield each
+
+
+def _finish(handle: WorkflowHandle[Any], patience: float, _: int) -> None:
+    handle.signal(trips.Trip.finish, rpc_timeout=patience)
+
+
+def _total(handle: WorkflowHandle[Any], patience: float, _: int) -> Any:
+    return handle.query(trips.Ledger.total, rpc_timeout=patience)
 
 
 def _story(client: Client, workflow_id: str) -> str:
-    events = client.get_workflow_handle(workflow_id).history().events
-    return " ".join(event["eventType"].removeprefix("EVENT_TYPE_") for event in events[-12:])
+    """What a run waits for, what an operator would be told of it, and the end of its history."""
+    handle = client.get_workflow_handle(workflow_id)
+    told = []
+    for ask in (lambda: _waits_for(handle), lambda: _why(client, workflow_id), lambda: _last_events(handle)):
+        try:
+            told.append(ask())
+        except HourglassError as error:
+            told.append(f"{type(error).__name__}: {error}")
+    return "; ".join(told)
+
+
+def _waits_for(handle: WorkflowHandle[Any]) -> str:
+    described = handle.describe(rpc_timeout=PATIENCE)
+    return f"task due {described.next_task_time}, activities {described.pending_activities}"
+
+
+def _why(client: Client, workflow_id: str) -> str:
+    findings = WhyContext(client).diagnosis(workflow_id, None).findings
+    return " ".join(f"it {each.what} ({', '.join(each.details)})" for each in findings)
+
+
+def _last_events(handle: WorkflowHandle[Any]) -> str:
+    events = handle.history().events[-12:]
+    return " ".join(
+        f"{event['eventTime']} {event['eventType'].removeprefix('EVENT_TYPE_')}" for event in events
+    )

@@ -72,14 +72,17 @@ class World:
         retention: float = 30.0 * 86_400,
         opened: bool = False,
         policy: DispatchPolicy | None = None,
+        living: frozenset[str] = frozenset(),
         **config: Any,
     ) -> World:
-        """Over a store that is given it is another epoch; `opened`: what was in flight is recovered."""
+        """Over a store that is given it is another epoch; `opened`: what was in flight is recovered, but for what workers
+        that are `living` had.
+        """
         clock = VirtualClock() if clock is None else clock
         store = MemoryStore() if store is None else store
         engine = Engine(store=store, clock=clock, limits=limits, retention=retention, policy=policy)
         if opened:
-            await engine.open_existing()
+            await engine.open_existing(took_over=bool(living), living=living)
         connection = EngineConnection(engine, identity="client", owns_engine=True)
         options = {"task_queue": queue, "identity": "worker", **config}
         return World(connection, clock, await connection.open_handle(HandleConfig(**options)))

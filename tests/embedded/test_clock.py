@@ -25,6 +25,7 @@ from .memory_world import World, run_async, settle, text
 HOUR = 3600 * SECOND
 DAY = 24 * HOUR
 TICK = SECOND // 20
+MILLI = SECOND // 1000
 
 
 class Hands:
@@ -90,6 +91,19 @@ def test_a_wall_clock_that_is_set_back_does_not_stop_time(caplog: pytest.LogCapt
     assert "jumped back by 1:00:00" in said
     hands.go_far(11 * HOUR)
     assert hands.clock.now_ns() == hands.wall
+
+
+@pytest.mark.parametrize(("ahead", "back"), [(0, HOUR), (0, SECOND // 10), (HOUR, SECOND // 10)])
+def test_time_that_goes_slower_does_not_go_back(ahead: int, back: int) -> None:
+    """However often it is asked for: a wall clock that is set back by much, or slewed by little, takes nothing back, whether
+    it was trusted or not. What waits for a moment that has come would wait, and nothing would say that it has come again.
+    """
+    hands = Hands()
+    hands.go(TICK, ahead)
+    hands.go(TICK)
+    times = [hands.go(MILLI, -back), *(hands.go(MILLI) for _ in range(500))]
+    assert times == sorted(set(times))
+    assert times[-1] - times[0] < 460 * MILLI
 
 
 def test_what_a_jump_says_is_trusted_when_it_has_lasted() -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.specs import made
 
 from hourglass._contract import service as s
-from hourglass._contract.handle import ActivityDeferred, ActivityOk, ActivityTask
+from hourglass._contract.handle import ActivityDeferred, ActivityOk, ActivityTask, HandleConfig
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.rules.transitions import is_backing_off, needs_recovery, recover
 from hourglass._embedded.store.memory import MemoryStore
@@ -184,6 +184,33 @@ def test_an_attempt_that_waited_is_taken_as_it_is() -> None:
         await to_first_answer(first, activity(attempts=1))
         world = await next_epoch(first)
         assert (await world.activity()).attempt == 1
+        await world.close()
+
+    run_async(body)
+
+
+def test_an_attempt_waits_only_for_a_worker_that_has_not_said_what_it_has() -> None:
+    """Two workers outlive the owner. The first says that it has nothing: its attempt is tried again at once, while that of
+    the second stays with it; that one claims it, and keeps it when the time for claims is over.
+    """
+
+    async def body() -> None:
+        first = await World.new(max_concurrent_activities=1)
+        await to_first_answer(first, activity(1), activity(2))
+        other = await first.connection.open_handle(HandleConfig(task_queue="q", identity="other"))
+        mine = await first.activity()
+        others = await other.poll_activity()
+        assert isinstance(others, ActivityTask)
+        world = await next_epoch(first, living=frozenset({"worker", "other"}), identity="new")
+        engine = world.engine
+        engine.claim([])
+        engine.lose_unclaimed(frozenset({"worker"}))
+        again = await world.activity()
+        assert (again.activity_id, again.attempt) == (mine.activity_id, 2)
+        engine.claim([others.token])
+        engine.lose_unclaimed()
+        assert engine.attempts.take(world.handle) is None
+        await world.call(s.CompleteActivity(token=others.token, result=text("late")))
         await world.close()
 
     run_async(body)

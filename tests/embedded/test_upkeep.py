@@ -10,7 +10,7 @@ import pytest
 from tests.specs import made
 
 from hourglass._contract import service as s
-from hourglass._contract.handle import ActivityDeferred, HandleConfig
+from hourglass._contract.handle import ActivityDeferred, ActivityTask, AttemptFailed, HandleConfig
 from hourglass._embedded import RealClock
 from hourglass._embedded.clients.connection import EngineConnection
 from hourglass._embedded.engine.engine import Engine
@@ -18,10 +18,10 @@ from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.store import AT_ONCE, Stored
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
-from hourglass._engine.specs import RetryRule
+from hourglass._engine.specs import ActivitySpec, RetryRule
 from hourglass.errors import StorageError, WorkflowNotFoundError
 
-from .memory_world import World, run_async, settle, text
+from .memory_world import World, app_failure, run_async, settle, text
 from .scripted_store import ScriptedStore
 
 DAY = 86_400
@@ -308,5 +308,163 @@ def test_a_clock_that_is_set_forward_is_noticed_within_a_tick() -> None:
         engine._upkeep.tick()
         assert (await handle.poll_activation()).events == (e.TimerFired(1),)
         await connection.close()
+
+    run_async(body)
+
+
+class Watch:
+    """A machine's clocks, as a test sets them: `ahead` is by how much the wall clock is wrong, in seconds."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+        self.ahead = 0.0
+        self.begin = time.time_ns()
+
+    def clock(self) -> RealClock:
+        return RealClock(
+            lambda: self.begin + int((self.passed + self.ahead) * 1e9), lambda: int(self.passed * 1e9)
+        )
+
+
+class Place:
+    """An engine on a clock that is set, and a handle."""
+
+    def __init__(self, watch: Watch, engine: Engine, connection: EngineConnection) -> None:
+        self.watch = watch
+        self.engine = engine
+        self.connection = connection
+
+    @staticmethod
+    async def new(watch: Watch, store: MemoryStore | None = None) -> Place:
+        engine = Engine(store=MemoryStore() if store is None else store, clock=watch.clock())
+        await engine.open_existing()
+        return Place(watch, engine, EngineConnection(engine, owns_engine=True))
+
+    def set(self, ahead: float) -> None:
+        """Set the wall clock; the engine notices within a second."""
+        self.watch.ahead = ahead
+        self.passes(1.0)
+
+    def passes(self, seconds: float) -> None:
+        """Time passes, and the engine looks after its runs once."""
+        self.watch.passed += seconds
+        self.engine._upkeep.tick()
+
+    async def start(self, workflow_id: str = "w") -> str:
+        start = made(
+            s.StartWorkflow, workflow_id=workflow_id, workflow_type="W", task_queue="q", request_id=""
+        )
+        return (await self.connection.call(start)).run_id
+
+
+@pytest.mark.parametrize("ahead", [2.0, 90.0, 3 * 3600.0])
+def test_a_task_that_waits_since_the_clock_was_ahead_may_be_taken(ahead: float) -> None:
+    """A task that was wanted while the wall clock was ahead does not wait until it is as late as that again."""
+
+    async def body() -> None:
+        place = await Place.new(Watch())
+        place.set(ahead)
+        run_id = await place.start()
+        place.set(0.0)
+        handle = await place.connection.open_handle(HandleConfig(task_queue="q"))
+        async with asyncio.timeout(1.0):  # on this clock no time passes: it is there, or never comes
+            assert (await handle.poll_activation()).run_id == run_id
+        await place.connection.close()
+
+    run_async(body)
+
+
+def test_a_task_that_may_be_taken_still_may_a_moment_later_though_time_goes_slower() -> None:
+    """The wall clock is an hour behind: whenever time is slowed down for that, what could be taken before can be taken."""
+
+    async def body() -> None:
+        place = await Place.new(Watch())
+        place.set(-3600.0)
+        place.watch.passed += 0.0199
+        run_id = await place.start()
+        place.watch.passed += 0.0002  # in between the wall clock is looked at again
+        handle = await place.connection.open_handle(HandleConfig(task_queue="q"))
+        async with asyncio.timeout(1.0):
+            assert (await handle.poll_activation()).run_id == run_id
+        await place.connection.close()
+
+    run_async(body)
+
+
+def test_a_failing_task_that_the_clock_puts_off_comes_back_when_nothing_uses_its_run() -> None:
+    """It could be taken, and the clock is set back by less than its pause: its run is dropped, and comes in when it is due."""
+
+    async def body() -> None:
+        place = await Place.new(Watch())
+        place.set(20.0)
+        handle = await place.connection.open_handle(HandleConfig(task_queue="q"))
+        run_id = await place.start()
+        for _ in range(2):
+            await handle.poll_activation()
+            await handle.complete_activation(c.TaskFailed(run_id, app_failure("bug")))
+            await handle.poll_activation()  # the eviction
+            await handle.complete_activation(c.Succeeded(run_id))
+        await handle.finalize_shutdown()
+        place.passes(12.0)  # its pause of ten seconds is over
+        record = place.engine.runs.in_memory(run_id)
+        assert record is not None
+        place.engine.runs._elapse(record)
+        place.set(14.0)
+        await place.connection.call(s.DescribeWorkflow(workflow_id="w"))
+        place.passes(0.5)
+        assert place.engine.runs.in_memory(run_id) is None, "something uses it"
+        place.passes(10.0)
+        assert place.engine.runs.in_memory(run_id) is not None, "it does not come back"
+        await place.connection.close()
+
+    run_async(body)
+
+
+def test_what_was_put_off_while_the_clock_was_ahead_is_put_off_no_more() -> None:
+    """An activity that could not time out by a clock that was ahead does so in its time by one that is right again."""
+
+    async def body() -> None:
+        place = await Place.new(Watch())
+        handle = await place.connection.open_handle(HandleConfig(task_queue="q"))
+        run_id = await place.start()
+        await handle.poll_activation()
+        spec = made(ActivitySpec, start_to_close_timeout=60.0)
+        command = made(c.ScheduleActivity, seq=1, activity_id="1", activity_type="a", spec=spec)
+        await handle.complete_activation(c.Succeeded(run_id, (command,)))
+        await handle.poll_activity()
+        record = place.engine.runs.in_memory(run_id)
+        assert record is not None
+        (activity,) = record.run.activities.values()
+        due = activity.started_ns + 60 * 10**9
+        place.set(3 * 3600.0 - 0.5)
+        record.wakes.put_off(record.run.activities, place.engine.clock.now_ns() + 5 * 10**9)
+        place.set(0.0)
+        assert record.wakes.next_ns(record.run, place.engine.clock.now_ns()) == due
+        await place.connection.close()
+
+    run_async(body)
+
+
+def test_a_local_activity_that_is_tried_again_does_not_wait_for_a_clock_that_was_ahead() -> None:
+    """Its pause begins while the wall clock is hours ahead; set right, the next attempt begins when the pause is over."""
+
+    async def body() -> None:
+        place = await Place.new(Watch())
+        handle = await place.connection.open_handle(HandleConfig(task_queue="q"))
+        place.set(3 * 3600.0)
+        run_id = await place.start()
+        await handle.poll_activation()
+        rule = RetryRule(initial_interval=0.01, backoff_coefficient=1.0)
+        options = {"start_to_close_timeout": 60.0, "retry_policy": rule}
+        command = made(c.ScheduleLocalActivity, seq=1, activity_id="1", activity_type="a", **options)
+        await handle.complete_activation(c.Succeeded(run_id, (command,)))
+        first = await handle.poll_activity()
+        await handle.complete_activity(AttemptFailed(first.token, app_failure("not yet")))
+        place.set(0.0)
+        place.watch.passed += 0.1
+        again = await handle.poll_activity()
+        assert isinstance(again, ActivityTask)
+        assert again.attempt == 2
+        await place.connection.close()
 
     run_async(body)

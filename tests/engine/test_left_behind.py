@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
+
 from hourglass import workflow
 from hourglass.errors import ApplicationError
-from hourglass.workflow import Channel, HandlerUnfinishedPolicy
+from hourglass.testing import Environment
+from hourglass.workflow import (
+    Channel,
+    HandlerUnfinishedPolicy,
+    UnfinishedSignalHandlersWarning,
+    UnfinishedUpdateHandlersWarning,
+)
 
 from .acts import work
 from .conftest import Drive
@@ -121,3 +129,42 @@ def test_it_is_not_said_again(drive: Drive) -> None:
     d.run.drop()
     d.run.rebuild()
     assert len(d.run.notices) == 1
+
+
+@workflow.defn
+class Leaving:
+    """Ends as soon as a handler has begun."""
+
+    begun = False
+
+    @workflow.run
+    def run(self) -> str:
+        """Until then."""
+        workflow.wait_condition(lambda: self.begun)
+        return "left"
+
+    @workflow.signal
+    def told(self) -> None:
+        """Never finishes."""
+        self.begun = True
+        workflow.wait_condition(lambda: False)
+
+    @workflow.update
+    def asked(self) -> None:
+        """Never finishes."""
+        self.told()
+
+
+def test_unfinished_handlers_are_warned_of() -> None:
+    """A filter can tell warnings of signals from those of updates; where it makes errors of them, nothing ends of it."""
+    with warnings.catch_warnings(record=True) as caught, Environment() as env:
+        warnings.simplefilter("always")
+        assert env.execute_workflow(Leaving.run, start_signal=Leaving.told) == "left"
+        assert [each.category for each in caught] == [UnfinishedSignalHandlersWarning]
+        assert "signal told" in str(caught[0].message)
+        handle = env.start_workflow(Leaving.run)
+        handle.start_update(Leaving.asked)
+        assert handle.result() == "left"
+        assert caught[-1].category is UnfinishedUpdateHandlersWarning
+        warnings.simplefilter("error")
+        assert env.execute_workflow(Leaving.run, start_signal=Leaving.told) == "left"

@@ -9,7 +9,7 @@ import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hourglass import activity, workflow
@@ -29,7 +29,9 @@ from hourglass.interceptors import (
     ActivityOutboundInterceptor,
     AsyncClientOutboundInterceptor,
     ClientOutboundInterceptor,
+    DescribeWorkflowInput,
     Interceptor,
+    StartWorkflowInput,
     WorkflowInboundInterceptor,
     WorkflowOutboundInterceptor,
 )
@@ -98,10 +100,31 @@ NIGHTLY = Schedule(
 PAST = datetime(2026, 1, 1, tzinfo=UTC)
 
 
+@activity.defn(start_to_close_timeout=60)
+def alone(name: str) -> str:
+    return name
+
+
+def _standalone(client: Client) -> None:
+    """What is asked of activities that belong to no workflow."""
+    assert client.execute_activity(alone, "by itself", task_queue="seen") == "by itself"
+    waits = client.start_activity(alone, "late", id="asked", task_queue="seen-by-none")
+    assert waits.describe().activity_type == "alone"
+    waits.pause("rest")
+    waits.unpause()
+    assert waits.update_options(start_to_close_timeout=30).start_to_close_timeout == 30
+    assert waits.restore_original_options().start_to_close_timeout == 60
+    waits.cancel("enough")
+    ended = client.start_activity(alone, "late", task_queue="seen-by-none")
+    ended.terminate("now")
+    assert client.count_activities("ActivityType = 'none such'").count == 0
+    assert list(client.list_activities("ActivityType = 'none such'")) == []
+
+
 def _blocking(target: str, log: Seeing) -> None:
     with (
         Client.connect(target, interceptors=[log]) as client,
-        Worker(client, "seen", workflows=[asks], activities=[outside]),
+        Worker(client, "seen", workflows=[asks], activities=[outside, alone]),
     ):
         run = client.start_workflow(asks, "a", task_queue="seen")
         handle = client.get_activity_handle(token=_wait_for_token("a"))
@@ -133,6 +156,7 @@ def _blocking(target: str, log: Seeing) -> None:
         schedule.backfill(ScheduleBackfill(start_at=PAST, end_at=PAST))
         list(client.list_schedules())
         schedule.delete()
+        _standalone(client)
 
 
 async def _awaited(target: str, log: Seeing) -> None:
@@ -174,6 +198,48 @@ def test_every_call_of_a_client_is_seen(target: str) -> None:
     asyncio.run(_awaited(target, again))
     assert set(again.seen) < set(log.seen)
     assert len(again.seen) == 11
+
+
+class Travelling(Interceptor):
+    """Sees how calls travel, and sends one along its own way."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, float | None, dict[str, str]]] = []
+
+    def intercept_client(self, next: ClientOutboundInterceptor) -> ClientOutboundInterceptor:
+        log = self
+
+        class Outbound(ClientOutboundInterceptor):
+            def start_workflow(self, input: StartWorkflowInput) -> Any:
+                log.seen.append(("start", input.rpc_timeout, dict(input.rpc_metadata)))
+                assert "rpc_timeout" not in input.options
+                return self.next.start_workflow(input)
+
+            def describe_workflow(self, input: DescribeWorkflowInput) -> Any:
+                log.seen.append(("describe", input.rpc_timeout, dict(input.rpc_metadata)))
+                input.rpc_timeout, input.rpc_metadata["trace"] = 60.0, "theirs"
+                return self.next.describe_workflow(input)
+
+        return Outbound(next)
+
+
+def test_how_a_call_travels_is_seen() -> None:
+    """A call's time limit and headers stand in what interceptors see, and what they make of them is sent."""
+    log = Travelling()
+    with Client.connect("local:", interceptors=[log]) as client:
+        sent: list[Any] = []
+        opened = client.connection
+        call = opened.call
+        opened.call = lambda request: (sent.append(request), call(request))[1]  # type: ignore[method-assign]
+        handle = client.start_workflow(
+            "none", rpc_timeout=timedelta(seconds=30), rpc_metadata={"trace": "mine"}
+        )
+        handle.describe(rpc_timeout=5)
+        assert log.seen == [("start", 30.0, {"trace": "mine"}), ("describe", 5.0, {})]
+        assert [(each.rpc_timeout, each.rpc_metadata) for each in sent] == [
+            (30.0, {"trace": "mine"}),
+            (60.0, {"trace": "theirs"}),
+        ]
 
 
 # --- outward ----------------------------------------------------------------------------------------------------------

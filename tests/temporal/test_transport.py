@@ -6,7 +6,7 @@ import asyncio
 import base64
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -154,6 +154,24 @@ def test_headers_of_a_call(quick_server: DevServer) -> None:
         with pytest.raises(ServiceError) as refused:
             other.get_workflow_handle("none").signal("s")
         assert refused.value.status == "FAILED_PRECONDITION"
+        calls: list[Callable[[], object]] = [
+            lambda: client.start_workflow("none", rpc_metadata=excluding),
+            lambda: client.get_workflow_handle("none").signal("s", rpc_metadata=excluding),
+            lambda: client.get_workflow_handle("none").describe(rpc_metadata=excluding),
+            lambda: client.get_workflow_handle("none").execute_update("u", rpc_metadata=excluding),
+            lambda: client.get_activity_handle(workflow_id="none", activity_id="1").heartbeat(
+                rpc_metadata=excluding
+            ),
+            lambda: client.start_activity("none", rpc_metadata=excluding),
+            lambda: client.get_schedule_handle("none").describe(rpc_metadata=excluding),
+            lambda: list(client.list_workflows(rpc_metadata=excluding)),
+        ]
+        for call in calls:
+            with pytest.raises(ServiceError) as refused:
+                call()
+            assert refused.value.status == "FAILED_PRECONDITION"
+        with pytest.raises(TargetError, match="rpc_metadata"):
+            client.count_workflows(rpc_metadata={"x": "a\nb"})
         client.count_workflows()
         client.rpc_metadata = excluding
         with pytest.raises(ServiceError):

@@ -59,6 +59,9 @@ def talking(handle: WorkflowHandle[str]) -> None:
     handle.signal("put", 1, 2)
     handle.signal(Cart.put, "a")
     handle.signal(Cart.put, "a", 2, rpc_timeout=3)
+    handle.describe(rpc_timeout=3, rpc_metadata={"trace": "a"})
+    handle.describe(rpc_limit=3)  # E
+    handle.cancel("enough", rpc_metadata=["trace"])  # E
     handle.signal(Cart.put, 2)  # E
     handle.signal(decisions, Order("a"))
     handle.signal(decisions, 3)  # E

@@ -115,13 +115,16 @@ def test_a_worker_of_this_process_is_shown_in_detail(site: Site, client: Client)
     assert ">ready<" in text
 
 
-def test_a_file_without_a_worker_says_so(tmp_path: Path) -> None:
-    """What waits on its queues is not in memory: the page says that it is not known."""
+def test_a_file_without_a_worker_is_counted(tmp_path: Path) -> None:
+    """What waits on its queues is told as the file knows it, and that no worker is there."""
     target = f"local:{tmp_path / 'orders.db'}"
     with Client.connect(target) as client:
-        client.start_workflow("quick", "x", id="waits")
+        for number in range(3):
+            client.start_workflow("quick", "x", id=f"waits-{number}")
         with asked(Site(client, target=target)) as web:
-            assert "not known while no worker has the file open" in web.get("/workers").text
+            text = web.get("/workers").text
+    assert re.search(r'<td>workflow tasks</td><td class="n bad">3</td>', text)
+    assert "no worker" in text
 
 
 def test_the_processes_that_work_are_named(web: httpx.Client) -> None:

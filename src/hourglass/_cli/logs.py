@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from hourglass import activity, workflow
 from hourglass._cli.console import clean, json_text
 
 _COLOURS = {"WARNING": "33", "ERROR": "31", "CRITICAL": "31;1", "DEBUG": "2"}
@@ -44,7 +45,7 @@ _RENAMED = {"workflow_run_id": "run_id"}
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:
     """What a record says beside its message: which workflow and activity speaks, and what its author gave in `extra=`."""
-    found: dict[str, object] = {}
+    found: dict[str, object] = {} if any(hasattr(record, group) for group in _GROUPS) else _speaker()
     for name, value in vars(record).items():
         if name not in _STANDARD and name not in _GROUPS:
             found[_RENAMED.get(name, name)] = value
@@ -53,6 +54,33 @@ def fields_of(record: logging.LogRecord) -> dict[str, object]:
         if isinstance(facts, Mapping):
             found = {**{_RENAMED.get(str(name), str(name)): value for name, value in facts.items()}, **found}
     return found
+
+
+def _speaker() -> dict[str, object]:
+    """The attempt, or the run, whose code speaks now through a logger that does not know of it: the author's, a library's."""
+    if activity.in_activity():
+        attempt = activity.info()
+        return {
+            "workflow_id": attempt.workflow_id,
+            "run_id": attempt.workflow_run_id,
+            "workflow_type": attempt.workflow_type,
+            "activity_type": attempt.activity_type,
+            "activity_id": attempt.activity_id,
+            "attempt": attempt.attempt,
+            "namespace": attempt.namespace,
+            "task_queue": attempt.task_queue,
+        }
+    if workflow.in_workflow():
+        run = workflow.info()
+        return {
+            "workflow_id": run.workflow_id,
+            "run_id": run.run_id,
+            "workflow_type": run.workflow_type,
+            "attempt": run.attempt,
+            "namespace": run.namespace,
+            "task_queue": run.task_queue,
+        }
+    return {}
 
 
 class JsonFormatter(logging.Formatter):

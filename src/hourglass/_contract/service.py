@@ -925,7 +925,7 @@ class QueueStats(msgspec.Struct, frozen=True):
 class Pollers(msgspec.Struct, frozen=True):
     """The workers that poll a queue. `served` names all queues that are polled; empty where the engine does not know.
     `current` is the version that takes what is not pinned; None: workers without a version do. `stats` are None where they
-    were not asked for, or no process knows them: what waits on a file that no process owns is not in memory.
+    were not asked for, or the server does not tell.
     """
 
     pollers: tuple[Poller, ...] = ()

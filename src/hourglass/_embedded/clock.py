@@ -8,10 +8,11 @@ Must not know: runs, tasks, stores. Times are nanoseconds since the epoch; `LATE
 `storable` keep every one of them within the 64 bits of a store. The wall clock may be set, forward or back, for good or for
 two seconds; what the monotonic clock vouches for is known apart from it (`trusted_ns`).
 
-Invariants: time goes back only as far as the wall clock does, and never behind what is trusted; callbacks run in the
-order of their due times, those of the same instant in the order in which they were asked for; a cancelled callback
-never runs; a callback never runs inside the call that asked for it; one that raises keeps none of the others from
-running; a ring that meets no waiter is not kept, and a waiter that is cancelled takes no ring from the others.
+Invariants: time goes back only with a jump that is counted, as far as the wall clock does and never behind what is
+trusted; callbacks run in the order of their due times, those of the same instant in the order in which they were asked
+for; a cancelled callback never runs; a callback never runs inside the call that asked for it; one that raises keeps
+none of the others from running; a ring that meets no waiter is not kept, and a waiter that is cancelled takes no ring
+from the others.
 """
 
 from __future__ import annotations
@@ -247,6 +248,8 @@ class RealClock:
         self._ahead = self._trusted = wall_ns() - monotonic_ns()
         self._steady_ns = CONFIRMED
         self._looked_ns = monotonic_ns()
+        self._look_every = _LOOK_EVERY
+        self._owed = 0
         self._is_slow = False
         self._naps: Naps | None = None
         self._waits: Naps | None = None
@@ -255,7 +258,7 @@ class RealClock:
     def now_ns(self) -> int:
         """The wall clock's time, or later if it was set back below what is trusted."""
         monotonic = self._monotonic_ns()
-        if monotonic >= self._looked_ns + _LOOK_EVERY:
+        if monotonic >= self._looked_ns + self._look_every:
             self._look(monotonic)
         return monotonic + self._ahead
 
@@ -311,6 +314,7 @@ class RealClock:
         """Compare with the wall."""
         wall, after = self._wall_ns(), self._monotonic_ns()
         if after - monotonic > _TOLERANCE:
+            self._looked_ns = monotonic
             return  # this thread was not running between the two readings: they say nothing
         passed, self._looked_ns = monotonic - self._looked_ns, monotonic
         difference = wall - monotonic - self._ahead
@@ -326,20 +330,27 @@ class RealClock:
             self._follow_back(difference, passed)
         else:
             self._is_slow = False
+            self._look_every, self._owed = _LOOK_EVERY, 0
 
     def _follow_forward(self, difference: int) -> None:
         self._is_slow = False
+        self._look_every, self._owed = _LOOK_EVERY, 0
         self._ahead += difference
         if difference <= JUMP:  # the one clock is a little faster than the other
             self._trusted += difference
 
     def _follow_back(self, difference: int, passed: int) -> None:
-        step = min(-difference, max(0, self._ahead - self._trusted))
+        # Only with a jump, which is counted, time goes back: what waits for a time is looked at then.
+        step = min(-difference, max(0, self._ahead - self._trusted)) if -difference > JUMP else 0
         self._ahead -= step
         left = -difference - step
         if left > 0:
             self._is_slow = self._is_slow or left > JUMP
-            slower = min(left, passed // SLOWER)
+            # Time was told since the last look, and must not go back behind that: what cannot be taken off now is owed.
+            self._owed += passed // SLOWER
+            slower = min(left, self._owed, max(0, passed - self._look_every) // 2)
+            self._look_every = 0
+            self._owed -= slower
             self._ahead -= slower
             self._trusted -= slower
 

@@ -94,6 +94,9 @@ def start(live: LiveRun, rest: list[AnyEvent]) -> None:
         obj = _build_object(live, arguments if definition.init_takes_arguments else [])
         live.handlers.bind_object(obj)
         arguments = [obj, *arguments]
+        if definition.config is not None:
+            with live.looking("@workflow.dynamic_config"):
+                live.definition = watched(definition.configured, obj)
 
     live.main = MainTask(live, arguments) if definition.is_async else MainFiber(live, arguments)
 

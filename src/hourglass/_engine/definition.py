@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Literal
 
@@ -39,6 +39,16 @@ class MessageDefinition:
     is_async: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class DynamicWorkflowConfig:
+    """What a dynamic workflow says of one run, in place of its decorator: returned by its `@workflow.dynamic_config` method."""
+
+    failure_exceptions: Sequence[type[BaseException]] | None = None
+    """The exceptions that fail the run; None is what the decorator says."""
+    versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
+    """Whether the run stays with its version; unspecified is what the decorator says."""
+
+
 @dataclass(frozen=True)
 class WorkflowDefinition:
     """A workflow: a function, or a class with a run method and handlers. A dynamic one takes every type that no other
@@ -58,6 +68,25 @@ class WorkflowDefinition:
     dynamic: bool = False
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     is_async: bool = False
+    config: Callable[[Any], DynamicWorkflowConfig] | None = None
+    """Of a dynamic one: what says how a run of it is to be taken, called with its object."""
+
+    def configured(self, obj: Any) -> WorkflowDefinition:
+        """The definition as its own object will have it for one run."""
+        said: object = self.config(obj) if self.config is not None else DynamicWorkflowConfig()
+        if not isinstance(said, DynamicWorkflowConfig):
+            raise DefinitionError(
+                f"@workflow.dynamic_config of workflow {self.name} returns a DynamicWorkflowConfig, not {type(said).__name__}"
+            )
+        fails = said.failure_exceptions
+        return replace(
+            self,
+            failure_exceptions=self.failure_exceptions if fails is None else check_exceptions(fails),
+            versioning_behavior=check_behavior(
+                said.versioning_behavior, f"versioning_behavior of workflow {self.name}"
+            )
+            or self.versioning_behavior,
+        )
 
     def arguments(self, converter: Converter, payloads: tuple[Payload, ...]) -> list[Any]:
         """Fresh arguments for the run method; a dynamic workflow gets them as one, not decoded."""
@@ -211,8 +240,23 @@ def define_class(
         failure_exceptions=check_exceptions(failure_exceptions),
         dynamic=dynamic,
         is_async=is_coroutine_function(run),
+        config=_config_of(cls, dynamic=dynamic),
         versioning_behavior=check_behavior(versioning_behavior, f"versioning_behavior of workflow {checked}"),
     )
+
+
+def _config_of(cls: type, *, dynamic: bool) -> Callable[[Any], DynamicWorkflowConfig] | None:
+    found = [member for member in _members(cls) if getattr(member, "__hourglass_dynamic_config__", False)]
+    if found and not dynamic:
+        raise DefinitionError(
+            f"workflow class {cls.__name__} is not dynamic: what @workflow.dynamic_config says stands in its decorator, "
+            "@workflow.defn(…)"
+        )
+    if len(found) > 1:
+        raise DefinitionError(
+            f"workflow class {cls.__name__} has more than one @workflow.dynamic_config method"
+        )
+    return found[0] if found else None
 
 
 def check_exceptions(types: Any) -> tuple[type[BaseException], ...]:

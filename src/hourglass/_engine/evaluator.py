@@ -83,6 +83,11 @@ class Run:
         return self.state.result is not None
 
     @property
+    def _known(self) -> WorkflowDefinition:
+        """The definition as the run has it: a dynamic one may have said more of this run."""
+        return self.definition if self.live is None else self.live.definition
+
+    @property
     def behaviour(self) -> Behaviour:
         """The order of things in this run, as its first activation has it."""
         journal = self.state.journal
@@ -106,7 +111,7 @@ class Run:
         events = activation.events
         if events and type(events[0]) is QueryReceived:
             answers = self._answer(events)
-            return Succeeded(run_id, answers, versioning_behavior=self.definition.versioning_behavior)
+            return Succeeded(run_id, answers, versioning_behavior=self._known.versioning_behavior)
         if self.live is None and journal and not self.state.workflow_type:
             self.rebuild()  # only the journal is left: whether the run has closed follows from it
         # The time tells nearly all of them apart, and costs less to compare.
@@ -117,7 +122,7 @@ class Run:
             return self.last  # delivered again: the same answer
         if self.state.result is not None and self.behaviour.closed_runs_are_silent:
             # I7: the closed are silent. temporalio's are not, and its histories show it
-            return Succeeded(run_id, versioning_behavior=self.definition.versioning_behavior)
+            return Succeeded(run_id, versioning_behavior=self._known.versioning_behavior)
         live = self.live or self.rebuild()
         live.quiet = bool(self.seen) and self._was_executed_before(activation)
         completion = complete(live, activation)

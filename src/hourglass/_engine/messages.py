@@ -159,6 +159,26 @@ current_update: ContextVar[tuple[str, str] | None] = ContextVar("hourglass_updat
 """Id and name of the update whose handler a coroutine is, or that started it."""
 
 
+class UnfinishedSignalHandlersWarning(RuntimeWarning):
+    """A workflow has closed before all its signal handlers had finished."""
+
+
+class UnfinishedUpdateHandlersWarning(RuntimeWarning):
+    """A workflow has closed before all its update handlers had finished."""
+
+
+_UNFINISHED: dict[str, type[Warning]] = {
+    "signal": UnfinishedSignalHandlersWarning,
+    "update": UnfinishedUpdateHandlersWarning,
+}
+
+
+class Notice(str):
+    """What a run's author should hear of it: a line for the log, and the warnings, of these categories, that it also is."""
+
+    categories: tuple[type[Warning], ...] = ()
+
+
 class Handlers:
     """The handlers of one run, and what waits for them."""
 
@@ -233,7 +253,7 @@ class Handlers:
         """Whether no signal or update handler is running."""
         return not self.running
 
-    def left_behind(self) -> tuple[str, ...]:
+    def left_behind(self) -> tuple[Notice, ...]:
         """What a run that has closed leaves undone: handlers that have not finished, signals that neither a handler
         nor a channel took.
         """
@@ -241,15 +261,18 @@ class Handlers:
             return ()
         unfinished = [each for each in map(self._described, (self.running or {}).items()) if each]
         notices = [
-            f"{count} of signal {name!r} came, and no handler took them and no code read them"
+            Notice(f"{count} of signal {name!r} came, and no handler took them and no code read them")
             for name, count in ((name, len(waiting)) for name, waiting in self.run.state.signals.items())
             if count
         ]
         if unfinished:
-            notices.append(
+            notice = Notice(
                 f"it has closed before its handlers finished, and they are abandoned: {', '.join(unfinished)}. Wait for "
                 f"workflow.all_handlers_finished() first, or give the handlers unfinished_policy=ABANDON"
             )
+            kinds = {each.partition(" ")[0] for each in unfinished}
+            notice.categories = tuple(_UNFINISHED[kind] for kind in sorted(kinds))
+            notices.append(notice)
         return tuple(notices)
 
     def _described(self, running: tuple[int | str, str]) -> str:

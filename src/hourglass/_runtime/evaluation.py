@@ -21,8 +21,10 @@ import dataclasses
 import logging
 import os
 import threading
+import warnings
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, cast
 
@@ -467,7 +469,8 @@ class Evaluations:
         return Verdict(task_failed(run_id, type(error).__name__, str(error) or type(error).__name__))
 
     def _park(self, entry: Entry, error: BaseException | None) -> None:
-        self._parked.say_parked(entry.run.definition.name, entry.workflow_id, entry.key.run_id, error)
+        name, queue = entry.run.definition.name, self._settings.task_queue
+        self._parked.say_parked(name, entry.workflow_id, entry.key.run_id, error, queue)
 
     def _say_closed(self, entry: Entry, activation: Activation) -> None:
         live = entry.run.live
@@ -483,6 +486,9 @@ class Evaluations:
             name = entry.run.definition.name
             facts = {"workflow_id": entry.workflow_id, "run_id": entry.key.run_id, "workflow_type": name}
             logger.warning("workflow %s (%s): %s", name, entry.workflow_id, notice, extra=facts)
+            for category in getattr(notice, "categories", ()):
+                with suppress(Warning):  # filters may make errors of warnings; no worker ends of that
+                    warnings.warn(f"workflow {name} ({entry.workflow_id}): {notice}", category, stacklevel=2)
         if not only_looks:
             self.quarantine.forget(activation.run_id)
         if self._parked.forget(activation.run_id):

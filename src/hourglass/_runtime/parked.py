@@ -244,7 +244,9 @@ class ParkedRuns:
                 self.reasons.popitem(last=False)
             return not known
 
-    def say_parked(self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None) -> None:
+    def say_parked(
+        self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None, task_queue: str = ""
+    ) -> None:
         """A run's code has a bug."""
         kind, where = ("failed task", "") if error is None else (type(error).__name__, _place(error))
         if self.remember(run_id, f"{kind}{where}: {error}"):
@@ -256,7 +258,13 @@ class ParkedRuns:
                 kind,
                 where,
                 exc_info=None if error is None else without_our_frames(error),
-                extra={"workflow_id": workflow_id, "run_id": run_id, "workflow_type": workflow},
+                extra={
+                    "workflow_id": workflow_id,
+                    "run_id": run_id,
+                    "workflow_type": workflow,
+                    "task_queue": task_queue,
+                    "error_type": kind,
+                },
             )
 
     def say_died(self, run_id: str, error: BaseException) -> None:

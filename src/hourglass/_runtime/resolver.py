@@ -199,7 +199,7 @@ class Resolver:
         raise UnknownTypeError(self._unknown(table, name))
 
     def _check_behavior(self, definition: WorkflowDefinition) -> None:
-        if self._needs_behavior and not definition.versioning_behavior:
+        if self._needs_behavior and not definition.versioning_behavior and definition.config is None:
             raise DefinitionError(
                 f"workflow {definition.name} ({definition.where}) does not say what becomes of its runs when another "
                 "version of the worker is current: @workflow.defn(versioning_behavior=VersioningBehavior.PINNED) or "
@@ -234,6 +234,10 @@ class Resolver:
                 self._activities.add(each, each.__hourglass_activity__)
             return
         methods = [] if isinstance(obj, (type, ModuleType)) else list(_activity_methods(type(obj)))
+        if isinstance(obj, type) and any(_activity_methods(obj)):
+            raise DefinitionError(
+                f"activities=[…]: {place(obj)} is a class: give an object of it, {obj.__name__}(…)"
+            )
         if not methods:
             raise DefinitionError(
                 f"activities=[…]: {place(obj)} is neither decorated with @activity.defn nor an object with such methods"

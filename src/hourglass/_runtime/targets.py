@@ -525,11 +525,16 @@ def check_target(target: Target) -> Target:
             "the API key holds a character that no key has: a line break, a space, a control character or one beyond ASCII. "
             "Was it read from a file with its last line break?"
         )
-    for name, value in target.metadata.items():
+    check_metadata(target.metadata)
+    return target
+
+
+def check_metadata(metadata: Mapping[str, str]) -> None:
+    """Raise `TargetError` for headers that cannot be sent."""
+    for name, value in metadata.items():
         if not (isinstance(name, str) and isinstance(value, str)):
             raise TargetError("rpc_metadata must map texts to texts")
         if not all(each.isprintable() and each.isascii() for each in (name, value)):
             raise TargetError(
                 f"rpc_metadata: {name!r} or its value holds a control character, or one beyond ASCII"
             )
-    return target

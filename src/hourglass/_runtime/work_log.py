@@ -96,13 +96,14 @@ def say_closed(started: RunStarted, run_id: str, queue: str, result: object, now
         return
     level = logging.DEBUG if is_benign(result.failure) else logging.WARNING
     told = _step_failed(result.failure) or "\n".join(_chain(result.failure))
+    *_, first = causes(result.failure)
     runs.log(
         level,
         "%s failed after %.3g s: %s",
         named,
         took,
         told,
-        extra={**facts, "error_type": _type(result.failure)},
+        extra={**facts, "error_type": _type(first)},
     )
 
 

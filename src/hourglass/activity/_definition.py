@@ -1,5 +1,7 @@
 """`@activity.defn`: a function or method that a workflow can call durably, and that stays a function elsewhere.
 
+A class with a `__call__` may be decorated as a whole: its `__call__` is an activity then, called as the class is.
+
 The caller decides, at the moment of the call: a fiber of a run makes a durable call by name, any other caller a
 plain one. A method is known to be one when its class is made (`__set_name__`); until then nothing is fixed
 about its signature.
@@ -282,6 +284,8 @@ class Activity(Generic[P, R]):
         if self._is_method or not _stands_in_class(self._function):
             return  # a function that was made elsewhere and is merely kept in a class stays a function
         self._is_method = True
+        if self.name == name == "__call__":
+            self.name = owner.__name__  # of a class whose objects are called; unless it was given another
         self._signed()
 
     def __repr__(self) -> str:
@@ -415,9 +419,12 @@ def defn(
     return _define(fn, name=name, dynamic=dynamic, executor=executor, options=options)
 
 
-def _define(
-    fn: Any, /, *, name: str | None, dynamic: bool, executor: str, options: dict[str, Any]
-) -> Activity[..., Any]:
+def _define(fn: Any, /, *, name: str | None, dynamic: bool, executor: str, options: dict[str, Any]) -> Any:
+    if isinstance(fn, type):
+        of_call = _define(
+            called(fn), name=name or fn.__name__, dynamic=dynamic, executor=executor, options=options
+        )
+        return with_call(fn, of_call)
     check_function(fn)
     where = check_executor(fn, executor)
     if dynamic and (name is not None or options):
@@ -448,6 +455,35 @@ def step_definition(fn: Any, name: str | None, options: dict[str, Any]) -> Activ
         getattr(inner, "__call__", None)  # noqa: B004
     )
     return ActivityDefinition(title, fn, Signature.of(fn, what=f"step {title}"), is_async, settings)
+
+
+def called(cls: type) -> Callable[..., Any]:
+    """What calling an object of this class calls. Raises DefinitionError where that is no function of its own."""
+    found = inspect.getattr_static(cls, "__call__", None)
+    if isinstance(found, Activity):
+        raise DefinitionError(f"activity {cls.__qualname__} is decorated twice: the class, and its __call__")
+    if not isinstance(found, FunctionType):
+        raise DefinitionError(
+            f"@activity.defn on class {cls.__qualname__} needs a method __call__, which is the activity"
+        )
+    return found
+
+
+def with_call(cls: type[T], of_call: Activity[..., Any]) -> type[T]:
+    """The class, whose objects are called as an activity is."""
+    of_call._is_method = True
+    of_call._signed()
+    type.__setattr__(cls, "__call__", of_call)  # the type checkers take it for a method of one type
+    return cls
+
+
+def activity_of(activity: object) -> Activity[..., Any] | None:
+    """The activity that is given: itself, or a class, or an object, whose `__call__` is one; None for anything else."""
+    if isinstance(activity, Activity):
+        return activity
+    cls = activity if isinstance(activity, type) else type(activity)
+    found = inspect.getattr_static(cls, "__call__", None)
+    return found if isinstance(found, Activity) else None
 
 
 def check_function(fn: Any) -> None:

@@ -20,6 +20,7 @@ from hourglass._engine.specs import (
     ActivityCancellationType,
 )
 from hourglass.activity import Activity
+from hourglass.activity._definition import activity_of
 from hourglass.activity._options import FOREIGN_DEFAULTS, settings_with
 from hourglass.aio._values import given_options, given_values
 from hourglass.aio.common import Priority
@@ -27,6 +28,7 @@ from hourglass.errors import UsageError
 from hourglass.workflow._calls import StepOptions, begin_step, check_step
 
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 Ts = TypeVarTuple("Ts")
 
 
@@ -164,14 +166,65 @@ class _ExecuteMethod(Protocol):
     ) -> R: ...
 
 
+class _StartClass(Protocol):
+    """A class whose object the worker has, and calls: `Billing`, with what its `__call__` takes."""
+
+    @overload
+    def __call__(
+        self, activity: type[_Awaits[*Ts, R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
+    ) -> ActivityHandle[R]: ...
+    @overload
+    def __call__(
+        self, activity: type[_Calls[*Ts, R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
+    ) -> ActivityHandle[R]: ...
+    @overload
+    def __call__(
+        self,
+        activity: type[Callable[..., Any]],
+        /,
+        *,
+        args: Sequence[Any],
+        **options: Unpack[ActivityConfig],
+    ) -> ActivityHandle[Any]: ...
+
+
+class _ExecuteClass(Protocol):
+    @overload
+    async def __call__(
+        self, activity: type[_Awaits[*Ts, R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
+    ) -> R: ...
+    @overload
+    async def __call__(
+        self, activity: type[_Calls[*Ts, R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
+    ) -> R: ...
+    @overload
+    async def __call__(
+        self,
+        activity: type[Callable[..., Any]],
+        /,
+        *,
+        args: Sequence[Any],
+        **options: Unpack[ActivityConfig],
+    ) -> Any: ...
+
+
+class _Calls(Protocol[*Ts, R_co]):
+    def __call__(self, *given: *Ts) -> R_co: ...
+
+
+class _Awaits(Protocol[*Ts, R_co]):
+    async def __call__(self, *given: *Ts) -> R_co: ...
+
+
 def _begin(
     activity: Any, given: tuple[Any, ...], options: dict[str, Any], *, local: bool
 ) -> ActivityHandle[Any]:
     values = given_values(given, options.pop("args", ()))
     said = given_options(options)
-    if isinstance(activity, Activity):
-        chosen = activity.options(**said) if said else activity
-        run = require_fiber("starting activity", activity.name).run
+    found = None if isinstance(activity, str) else activity_of(activity)
+    if found is not None:
+        chosen = found.options(**said) if said else found
+        run = require_fiber("starting activity", found.name).run
         return cast(
             ActivityHandle[Any], chosen._start(run, values, {}, local=local, start=awaited.start_activity)
         )
@@ -231,6 +284,10 @@ start_activity_method = cast(_StartMethod, _start_activity)
 execute_activity_method = cast(_ExecuteMethod, _execute_activity)
 start_local_activity_method = cast(_StartMethod, _start_local_activity)
 execute_local_activity_method = cast(_ExecuteMethod, _execute_local_activity)
+start_activity_class = cast(_StartClass, _start_activity)
+execute_activity_class = cast(_ExecuteClass, _execute_activity)
+start_local_activity_class = cast(_StartClass, _start_local_activity)
+execute_local_activity_class = cast(_ExecuteClass, _execute_local_activity)
 
 
 @overload

@@ -31,7 +31,7 @@ from hourglass.activity import (
 )
 from hourglass.activity import CancellationDetails as ActivityCancellationDetails
 from hourglass.activity import client as _client
-from hourglass.activity._definition import check_executor, check_function
+from hourglass.activity._definition import called, check_executor, check_function, with_call
 from hourglass.activity._options import FOREIGN_DEFAULTS
 from hourglass.converter import Converter
 
@@ -91,6 +91,11 @@ def defn(
     """
 
     def define(fn: Any) -> Any:
+        if isinstance(fn, type):
+            call = AsyncActivity(
+                called(fn), check_name(name or fn.__name__, "an activity"), FOREIGN_DEFAULTS, dynamic=dynamic
+            )
+            return with_call(fn, call)
         check_function(fn)
         check_executor(fn, "thread")
         title = check_name(fn.__name__ if name is None else name, f"activity {fn.__qualname__}")

@@ -31,7 +31,11 @@ from hourglass._engine.fibers import require_fiber
 from hourglass._engine.interception import (
     SleepInput,
 )
-from hourglass._engine.messages import ContinueAsNewError
+from hourglass._engine.messages import (
+    ContinueAsNewError,
+    UnfinishedSignalHandlersWarning,
+    UnfinishedUpdateHandlersWarning,
+)
 from hourglass._engine.options import (
     Duration,
     RetryPolicy,
@@ -51,12 +55,16 @@ from hourglass._engine.versions import (
 from hourglass.aio._activities import (
     ActivityConfig,
     execute_activity,
+    execute_activity_class,
     execute_activity_method,
     execute_local_activity,
+    execute_local_activity_class,
     execute_local_activity_method,
     start_activity,
+    start_activity_class,
     start_activity_method,
     start_local_activity,
+    start_local_activity_class,
     start_local_activity_method,
     start_step,
     step,
@@ -94,6 +102,7 @@ from hourglass.workflow import (
     cancellation_reason,
     current_update_info,
     deprecate_patch,
+    dynamic_config,
     get_current_details,
     get_dynamic_query_handler,
     get_dynamic_signal_handler,
@@ -138,6 +147,7 @@ from hourglass.workflow import (
     uuid4,
     uuid7,
 )
+from hourglass.workflow import DynamicWorkflowConfig as _DynamicWorkflowConfig
 from hourglass.workflow import continue_as_new as _continue_as_new
 from hourglass.workflow import defn as _defn
 from hourglass.workflow import last_completion_result as get_last_completion_result
@@ -158,6 +168,7 @@ __all__ = [
     "ChildWorkflowHandle",
     "ContinueAsNewError",
     "ContinueAsNewVersioningBehavior",
+    "DynamicWorkflowConfig",
     "ExternalWorkflowHandle",
     "HandlerUnfinishedPolicy",
     "Info",
@@ -169,6 +180,8 @@ __all__ = [
     "RootInfo",
     "RunMethod",
     "Signal",
+    "UnfinishedSignalHandlersWarning",
+    "UnfinishedUpdateHandlersWarning",
     "Update",
     "UpdateInfo",
     "VersioningBehavior",
@@ -181,10 +194,13 @@ __all__ = [
     "current_update_info",
     "defn",
     "deprecate_patch",
+    "dynamic_config",
     "execute_activity",
+    "execute_activity_class",
     "execute_activity_method",
     "execute_child_workflow",
     "execute_local_activity",
+    "execute_local_activity_class",
     "execute_local_activity_method",
     "get_current_details",
     "get_dynamic_query_handler",
@@ -228,9 +244,11 @@ __all__ = [
     "sleep",
     "spawn",
     "start_activity",
+    "start_activity_class",
     "start_activity_method",
     "start_child_workflow",
     "start_local_activity",
+    "start_local_activity_class",
     "start_local_activity_method",
     "start_step",
     "step",
@@ -285,6 +303,17 @@ def defn(
         versioning_behavior=versioning_behavior,
     )
     return decorate if cls is None else decorate(cls)
+
+
+class DynamicWorkflowConfig(_DynamicWorkflowConfig):
+    """What a dynamic workflow says of one run, in place of its decorator."""
+
+    def __init__(
+        self,
+        failure_exception_types: Sequence[type[BaseException]] | None = None,
+        versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED,
+    ) -> None:
+        super().__init__(failure_exceptions=failure_exception_types, versioning_behavior=versioning_behavior)
 
 
 # --- the next run -----------------------------------------------------------------------------------------------------

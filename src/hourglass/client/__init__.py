@@ -78,7 +78,7 @@ from hourglass.client._deployments import (
     TaskQueueDescription,
     TaskQueueStats,
 )
-from hourglass.client._options import StartOptions, UpdateOptions
+from hourglass.client._options import RpcOptions, StartOptions, UpdateOptions
 from hourglass.client._schedule_data import (
     Schedule,
     ScheduleActionExecutionStartWorkflow,
@@ -157,6 +157,7 @@ __all__ = [
     "QueryRejectCondition",
     "RawService",
     "RetryConfig",
+    "RpcOptions",
     "Schedule",
     "ScheduleActionExecutionStartWorkflow",
     "ScheduleActionResult",

@@ -12,7 +12,6 @@ from hourglass._contract.service import (
     HeartbeatAnswer,
     ResetActivity,
 )
-from hourglass._engine.options import Duration
 from hourglass.client import _standalone
 from hourglass.client._interception import (
     AsyncActivityInput,
@@ -142,11 +141,10 @@ def act(
     kind: Callable[..., Any],
     reference: ActivityReference,
     reason: str,
-    rpc_timeout: Duration | None,
 ) -> ClientOperation[None]:
     """Pause or unpause an activity of a workflow."""
     alone = _by_ids(reference, "paused and unpaused")
-    return _standalone.act(session, kind, alone, reason, rpc_timeout, reference.workflow_id)
+    return _standalone.act(session, kind, alone, reason, reference.workflow_id)
 
 
 def update_options(

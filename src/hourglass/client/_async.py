@@ -35,7 +35,7 @@ from hourglass.client._bulk import BulkResult, Progress
 from hourglass.client._deployments import DeploymentDescription, TaskQueueDescription
 from hourglass.client._faces import ClientFacts
 from hourglass.client._interception import Interceptor, checked
-from hourglass.client._options import StartOptions
+from hourglass.client._options import RpcOptions, StartOptions
 from hourglass.client._plugins import ClientConfig, Plugin, all_plugins, configured
 from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleListDescription
 from hourglass.client._services import AsyncRawService
@@ -290,7 +290,12 @@ class AsyncClient(ClientFacts):
         return AsyncWorkflowHandle(self._session, await self._session.arun(operation))
 
     def list_workflows(
-        self, query: str = "", *, page_size: int = 100, limit: int | None = None
+        self,
+        query: str = "",
+        *,
+        page_size: int = 100,
+        limit: int | None = None,
+        **rpc: Unpack[RpcOptions],
     ) -> AsyncIterator[WorkflowExecution]:
         """The runs that match a filter (all, if it is empty), fetched page by page as they are asked for.
 
@@ -298,12 +303,16 @@ class AsyncClient(ClientFacts):
         """
         if limit is not None:
             whole_number(limit, "limit", 0, INT64)
-        return self._listed(query, page_size, limit)
+        return self._listed(query, page_size, limit, rpc)
 
-    async def _listed(self, query: str, page_size: int, left: int | None) -> AsyncIterator[WorkflowExecution]:
+    async def _listed(
+        self, query: str, page_size: int, left: int | None, rpc: RpcOptions
+    ) -> AsyncIterator[WorkflowExecution]:
         token = b""
         while left is None or left > 0:
-            page = await self._session.arun(_operations.list_page(self._session, query, page_size, token))
+            page = await self._session.arun(
+                _operations.list_page(self._session, query, page_size, token), rpc
+            )
             for execution in page.items[:left]:
                 yield execution
             token = page.next_page_token
@@ -317,16 +326,16 @@ class AsyncClient(ClientFacts):
         *,
         page_size: int = 100,
         page_token: bytes = b"",
-        rpc_timeout: Duration | None = None,
+        **rpc: Unpack[RpcOptions],
     ) -> WorkflowExecutionPage:
         """One page of the runs that match a filter: the first, or the one after a page that told its token."""
         return await self._session.arun(
-            _operations.list_page(self._session, query, page_size, page_token, rpc_timeout)
+            _operations.list_page(self._session, query, page_size, page_token), rpc
         )
 
-    async def count_workflows(self, query: str = "") -> WorkflowExecutionCount:
+    async def count_workflows(self, query: str = "", **rpc: Unpack[RpcOptions]) -> WorkflowExecutionCount:
         """How many runs match a filter; its `groups` say how many of each, where it ends with `GROUP BY ExecutionStatus`."""
-        return await self._session.arun(_operations.count(self._session, query))
+        return await self._session.arun(_operations.count(self._session, query), rpc)
 
     async def create_namespace(
         self, name: str, *, retention: Duration = 72 * 3600.0, description: str = ""
@@ -359,10 +368,10 @@ class AsyncClient(ClientFacts):
         return await self._session.arun(_deployments.list_search_attributes())
 
     async def describe_task_queue(
-        self, name: str = "default", *, rpc_timeout: Duration | None = None
+        self, name: str = "default", **rpc: Unpack[RpcOptions]
     ) -> TaskQueueDescription:
         """Who takes workflow tasks and activities from a task queue."""
-        return await self._session.arun(_deployments.describe_task_queue(name, rpc_timeout))
+        return await self._session.arun(_deployments.describe_task_queue(name), rpc)
 
     async def set_current_version(
         self,
@@ -412,18 +421,16 @@ class AsyncClient(ClientFacts):
         )
         return await self._session.arun(operation)
 
-    async def describe_deployment(
-        self, name: str, *, rpc_timeout: Duration | None = None
-    ) -> DeploymentDescription:
+    async def describe_deployment(self, name: str, **rpc: Unpack[RpcOptions]) -> DeploymentDescription:
         """The versions of a deployment, and which of them is current."""
-        return await self._session.arun(_deployments.describe_deployment(name, rpc_timeout))
+        return await self._session.arun(_deployments.describe_deployment(name), rpc)
 
     async def cancel_workflows(
         self, query: str, *, reason: str = "", progress: Progress | None = None
     ) -> BulkResult:
         """Ask every open workflow that a filter finds to cancel. `progress` hears how many of how many are done."""
         return await self._to_each(
-            query, lambda run: _operations.cancel(self._session, run, reason, None), progress
+            query, lambda run: _operations.cancel(self._session, run, reason), progress
         )
 
     async def terminate_workflows(
@@ -431,7 +438,7 @@ class AsyncClient(ClientFacts):
     ) -> BulkResult:
         """End every open workflow that a filter finds, now."""
         return await self._to_each(
-            query, lambda run: _operations.terminate(self._session, run, reason, (), None), progress
+            query, lambda run: _operations.terminate(self._session, run, reason, ()), progress
         )
 
     async def signal_workflows(
@@ -439,7 +446,7 @@ class AsyncClient(ClientFacts):
     ) -> BulkResult:
         """Send every open workflow that a filter finds a signal, given as its name, a channel or a decorated method."""
         return await self._to_each(
-            query, lambda run: _operations.signal(self._session, run, signal, args, None), progress
+            query, lambda run: _operations.signal(self._session, run, signal, args), progress
         )
 
     async def update_options_of_workflows(
@@ -452,7 +459,7 @@ class AsyncClient(ClientFacts):
         """Move every open workflow that a filter finds to a version: as `update_options` of a handle does with one."""
         return await self._to_each(
             query,
-            lambda run: _operations.update_options(self._session, run, versioning_override, None),
+            lambda run: _operations.update_options(self._session, run, versioning_override),
             progress,
         )
 
@@ -514,29 +521,34 @@ class AsyncClient(ClientFacts):
         return AsyncActivityExecutionHandle(self._session, reference)
 
     async def list_activities(
-        self, query: str = "", *, page_size: int = 100
+        self, query: str = "", *, page_size: int = 100, limit: int | None = None, **rpc: Unpack[RpcOptions]
     ) -> AsyncIterator[ActivityExecution]:
         """The activities, of those that clients started, that match a filter (all, if it is empty), page by page as they are
-        asked for.
+        asked for. With a `limit` no more than so many.
         """
-        token = b""
-        while True:
-            page = await self.list_activities_page(query, page_size=page_size, page_token=token)
-            for execution in page.items:
+        if limit is not None:
+            whole_number(limit, "limit", 0, INT64)
+        token, left = b"", limit
+        while left is None or left > 0:
+            page = await self.list_activities_page(query, page_size=page_size, page_token=token, **rpc)
+            for execution in page.items[:left]:
                 yield execution
             token = page.next_page_token
             if not token:
                 return
+            left = None if left is None else left - len(page.items)
 
     async def list_activities_page(
-        self, query: str = "", *, page_size: int = 100, page_token: bytes = b""
+        self, query: str = "", *, page_size: int = 100, page_token: bytes = b"", **rpc: Unpack[RpcOptions]
     ) -> ActivityExecutionPage:
         """One page of them: the first, or the one after a page that told its token."""
-        return await self._session.arun(_standalone.list_page(query, page_size, page_token))
+        return await self._session.arun(
+            _standalone.list_page(self._session, query, page_size, page_token), rpc
+        )
 
-    async def count_activities(self, query: str = "") -> WorkflowExecutionCount:
+    async def count_activities(self, query: str = "", **rpc: Unpack[RpcOptions]) -> WorkflowExecutionCount:
         """How many activities that clients started match a filter."""
-        return await self._session.arun(_standalone.count(query))
+        return await self._session.arun(_standalone.count(self._session, query), rpc)
 
     def get_activity_handle(
         self,
@@ -559,7 +571,7 @@ class AsyncClient(ClientFacts):
         backfill: Sequence[ScheduleBackfill] = (),
         memo: Mapping[str, Any] | None = None,
         search_attributes: SearchAttributes | None = None,
-        rpc_timeout: Duration | None = None,
+        **rpc: Unpack[RpcOptions],
     ) -> AsyncScheduleHandle:
         """Create a schedule, which starts a workflow again and again, and get a handle to it.
 
@@ -574,21 +586,20 @@ class AsyncClient(ClientFacts):
             backfill=backfill,
             memo=memo,
             search_attributes=search_attributes,
-            rpc_timeout=rpc_timeout,
         )
-        return await self._session.arun(operation.then(partial(AsyncScheduleHandle, self._session)))
+        return await self._session.arun(operation.then(partial(AsyncScheduleHandle, self._session)), rpc)
 
     def get_schedule_handle(self, id: str) -> AsyncScheduleHandle:
         """A handle to an existing schedule; does not ask whether it exists."""
         return AsyncScheduleHandle(self._session, _schedules.refer_schedule(id))
 
     async def list_schedules(
-        self, query: str = "", *, page_size: int = 100
+        self, query: str = "", *, page_size: int = 100, **rpc: Unpack[RpcOptions]
     ) -> AsyncIterator[ScheduleListDescription]:
         """The schedules that match a filter (all, if it is empty), fetched page by page as they are asked for."""
         token = b""
         while True:
-            page = await self._session.arun(_schedules.list_page(self._session, query, page_size, token))
+            page = await self._session.arun(_schedules.list_page(self._session, query, page_size, token), rpc)
             for schedule in page.items:
                 yield schedule
             token = page.next_page_token

@@ -6,12 +6,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
-from hourglass._contract.activities import (
-    CancelActivity,
-    PauseActivity,
-    TerminateActivity,
-    UnpauseActivity,
-)
 from hourglass._contract.schedules import OverlapPolicy
 from hourglass._contract.service import (
     HistoryEventFilter,
@@ -29,7 +23,13 @@ from hourglass.client._faces import (
     ScheduleHandleFacts,
     UpdateHandleFacts,
 )
-from hourglass.client._options import UpdateOptions
+from hourglass.client._interception import (
+    CancelActivityInput,
+    PauseActivityInput,
+    TerminateActivityInput,
+    UnpauseActivityInput,
+)
+from hourglass.client._options import RpcOptions, UpdateOptions, split_rpc
 from hourglass.client._schedule_data import ScheduleBackfill, ScheduleDescription
 from hourglass.client._standalone import (
     ActivityExecutionDescription,
@@ -49,40 +49,38 @@ if TYPE_CHECKING:
 class AsyncScheduleHandle(ScheduleHandleFacts):
     """A schedule. Made by `client.create_schedule` and `client.get_schedule_handle`."""
 
-    async def describe(self, *, rpc_timeout: Duration | None = None) -> ScheduleDescription:
+    async def describe(self, **rpc: Unpack[RpcOptions]) -> ScheduleDescription:
         """Look at it: what it does when, what it has done and when it acts next."""
-        return await self._session.arun(_schedules.describe(self._session, self.id, rpc_timeout))
+        return await self._session.arun(_schedules.describe(self._session, self.id), rpc)
 
-    async def update(self, change: _schedules.Change, *, rpc_timeout: Duration | None = None) -> None:
+    async def update(self, change: _schedules.Change, **rpc: Unpack[RpcOptions]) -> None:
         """Change it: the function gets the description and returns the new `Schedule`, or None to leave it.
 
         `handle.update(lambda seen: replace(seen.schedule, policy=…))` changes one part. Where another client
         changes it at the same time the function is called again with the schedule as it is then, so it should do
         nothing else.
         """
-        await self._session.arun_steps(_schedules.update(self._session, self.id, change, rpc_timeout))
+        await self._session.arun_steps(_schedules.update(self._session, self.id, change), rpc)
 
-    async def pause(self, note: str = "", *, rpc_timeout: Duration | None = None) -> None:
+    async def pause(self, note: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """Let it rest until it is unpaused; `note` says why. It can still be triggered."""
-        await self._session.arun(_schedules.pause(self._session, self.id, note, rpc_timeout))
+        await self._session.arun(_schedules.pause(self._session, self.id, note), rpc)
 
-    async def unpause(self, note: str = "", *, rpc_timeout: Duration | None = None) -> None:
+    async def unpause(self, note: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """Let it act again, from its next time on."""
-        await self._session.arun(_schedules.unpause(self._session, self.id, note, rpc_timeout))
+        await self._session.arun(_schedules.unpause(self._session, self.id, note), rpc)
 
-    async def trigger(
-        self, *, overlap: OverlapPolicy | None = None, rpc_timeout: Duration | None = None
-    ) -> None:
+    async def trigger(self, *, overlap: OverlapPolicy | None = None, **rpc: Unpack[RpcOptions]) -> None:
         """Let it act now, besides its times; by its own overlap policy, or another one this once."""
-        await self._session.arun(_schedules.trigger(self._session, self.id, overlap, rpc_timeout))
+        await self._session.arun(_schedules.trigger(self._session, self.id, overlap), rpc)
 
-    async def backfill(self, *backfill: ScheduleBackfill, rpc_timeout: Duration | None = None) -> None:
+    async def backfill(self, *backfill: ScheduleBackfill, **rpc: Unpack[RpcOptions]) -> None:
         """Let it act for times of the past, as if they were now."""
-        await self._session.arun(_schedules.backfill(self._session, self.id, backfill, rpc_timeout))
+        await self._session.arun(_schedules.backfill(self._session, self.id, backfill), rpc)
 
-    async def delete(self, *, rpc_timeout: Duration | None = None) -> None:
+    async def delete(self, **rpc: Unpack[RpcOptions]) -> None:
         """Delete it. Workflows that it started go on."""
-        await self._session.arun(_schedules.delete(self._session, self.id, rpc_timeout))
+        await self._session.arun(_schedules.delete(self._session, self.id), rpc)
 
 
 # --- workflows, updates, activities ---------------------------------------------------------------
@@ -98,7 +96,9 @@ Ts = TypeVarTuple("Ts")
 class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
     """A workflow, from outside."""
 
-    async def result(self, timeout: Duration | None = None, *, follow_runs: bool = True) -> R:
+    async def result(
+        self, timeout: Duration | None = None, *, follow_runs: bool = True, **rpc: Unpack[RpcOptions]
+    ) -> R:
         """Wait for the result, along successive runs unless `follow_runs` is False: then a run that another follows raises
         `WorkflowContinuedAsNewError`.
 
@@ -106,7 +106,7 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         then goes on, and may be asked again.
         """
         operation = _operations.result(self._session, self._reference, timeout, follow_runs)
-        value: R = await self._session.arun(operation)
+        value: R = await self._session.arun(operation, rpc)
         return value
 
     @overload
@@ -116,7 +116,7 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         /,
         *args: Any,
         request_id: str | None = None,
-        rpc_timeout: Duration | None = None,
+        **rpc: Unpack[RpcOptions],
     ) -> None: ...
     @overload
     async def signal(
@@ -126,7 +126,7 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         /,
         *,
         request_id: str | None = None,
-        rpc_timeout: Duration | None = None,
+        **rpc: Unpack[RpcOptions],
     ) -> None: ...
     @overload
     async def signal(
@@ -135,7 +135,7 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         /,
         *args: *Ts,
         request_id: str | None = None,
-        rpc_timeout: Duration | None = None,
+        **rpc: Unpack[RpcOptions],
     ) -> None: ...
     async def signal(  # type: ignore[misc]
         self,
@@ -143,13 +143,14 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         /,
         *args: Any,
         request_id: str | None = None,
-        rpc_timeout: Duration | None = None,
+        **rpc: Unpack[RpcOptions],
     ) -> None:
         """Send a signal, given as its name, a channel or a decorated method. The same `request_id` again is the same signal,
         which is sent once; each call has its own by default.
         """
         await self._session.arun(
-            _operations.signal(self._session, self._reference, signal, args, rpc_timeout, request_id)
+            _operations.signal(self._session, self._reference, signal, args, request_id),
+            rpc,
         )
 
     @overload
@@ -160,7 +161,7 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         *args: Any,
         result_type: Any = None,
         reject_condition: QueryRejectCondition | None = None,
-        rpc_timeout: Duration | None = None,
+        **rpc: Unpack[RpcOptions],
     ) -> Any: ...
     @overload
     async def query(
@@ -169,7 +170,7 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         /,
         *args: *Ts,
         reject_condition: QueryRejectCondition | None = None,
-        rpc_timeout: Duration | None = None,
+        **rpc: Unpack[RpcOptions],
     ) -> T: ...
     async def query(  # type: ignore[misc]
         self,
@@ -178,7 +179,7 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         *args: Any,
         result_type: Any = None,
         reject_condition: QueryRejectCondition | None = None,
-        rpc_timeout: Duration | None = None,
+        **rpc: Unpack[RpcOptions],
     ) -> Any:
         """Ask a question, given as its name or a decorated method. Raises `QueryFailedError`.
 
@@ -186,9 +187,8 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         `QueryRejectedError`.
         """
         return await self._session.arun(
-            _operations.query(
-                self._session, self._reference, query, args, result_type, reject_condition, rpc_timeout
-            )
+            _operations.query(self._session, self._reference, query, args, result_type, reject_condition),
+            rpc,
         )
 
     @overload
@@ -246,35 +246,35 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         reference = _updates.refer_update(self._reference, id, update, result_type)
         return AsyncUpdateHandle(self._session, reference)
 
-    async def cancel(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+    async def cancel(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """Ask the workflow to cancel. It may take its time, or refuse."""
-        await self._session.arun(_operations.cancel(self._session, self._reference, reason, rpc_timeout))
+        await self._session.arun(_operations.cancel(self._session, self._reference, reason), rpc)
 
-    async def terminate(self, reason: str = "", *details: Any, rpc_timeout: Duration | None = None) -> None:
+    async def terminate(self, reason: str = "", *details: Any, **rpc: Unpack[RpcOptions]) -> None:
         """End the workflow now. Its code is not asked and cannot clean up."""
-        operation = _operations.terminate(self._session, self._reference, reason, details, rpc_timeout)
-        await self._session.arun(operation)
+        operation = _operations.terminate(self._session, self._reference, reason, details)
+        await self._session.arun(operation, rpc)
 
-    async def pause(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+    async def pause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """Let the run rest: no worker gets its tasks, or new attempts of its activities, until `unpause`.
 
         An attempt that runs may end; signals, timers and results are written into its history, and wait. A server may have
         this switched off (`frontend.WorkflowPauseEnabled`), and then refuses it.
         """
-        await self._session.arun(_operations.pause(self._session, self._reference, reason, rpc_timeout))
+        await self._session.arun(_operations.pause(self._session, self._reference, reason), rpc)
 
-    async def unpause(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+    async def unpause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """Let a run that was paused go on with what has happened meanwhile."""
-        await self._session.arun(_operations.unpause(self._session, self._reference, reason, rpc_timeout))
+        await self._session.arun(_operations.unpause(self._session, self._reference, reason), rpc)
 
     async def update_options(
-        self, *, versioning_override: VersioningOverride | None, rpc_timeout: Duration | None = None
+        self, *, versioning_override: VersioningOverride | None, **rpc: Unpack[RpcOptions]
     ) -> None:
         """Say which version of worker the run belongs to, in place of what was said before: it stays with one
         (`PinnedVersioningOverride`), goes to one once, or moves on; None takes back what was said.
         """
         await self._session.arun(
-            _operations.update_options(self._session, self._reference, versioning_override, rpc_timeout)
+            _operations.update_options(self._session, self._reference, versioning_override), rpc
         )
 
     async def fast_forward(
@@ -295,9 +295,9 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
             _operations.fast_forward(self._session, self._reference, duration, config, timeout)
         )
 
-    async def delete(self, *, rpc_timeout: Duration | None = None) -> None:
+    async def delete(self, **rpc: Unpack[RpcOptions]) -> None:
         """Remove the run and its history for good. One that is open is terminated first; a server takes a moment."""
-        await self._session.arun(_operations.delete(self._reference, rpc_timeout))
+        await self._session.arun(_operations.delete(self._reference), rpc)
 
     async def fork(
         self, *, id: str, before: object = None, event_id: int | None = None
@@ -318,7 +318,7 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         reason: str = "",
         reapply_signals: bool = True,
         reapply_updates: bool = True,
-        rpc_timeout: Duration | None = None,
+        **rpc: Unpack[RpcOptions],
     ) -> AsyncWorkflowHandle[R]:
         """End the run and begin it anew from a point of its history; gives a handle to the new run.
 
@@ -326,23 +326,26 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         of a workflow task in the history. With neither, the last workflow task is done again. What arrived since is
         sent to the new run too, unless it is excluded.
         """
-        operation = _reset.reset(
-            self._reference, event_id, before, reason, reapply_signals, reapply_updates, rpc_timeout
-        )
-        return AsyncWorkflowHandle(self._session, await self._session.arun(operation))
+        operation = _reset.reset(self._reference, event_id, before, reason, reapply_signals, reapply_updates)
+        return AsyncWorkflowHandle(self._session, await self._session.arun(operation, rpc))
 
-    async def describe(self, *, rpc_timeout: Duration | None = None) -> WorkflowDescription:
+    async def describe(self, **rpc: Unpack[RpcOptions]) -> WorkflowDescription:
         """Look at the workflow: its status, times, memo and what it waits for."""
-        return await self._session.arun(_operations.describe(self._session, self._reference, rpc_timeout))
+        return await self._session.arun(_operations.describe(self._session, self._reference), rpc)
 
     async def history_page(
-        self, *, page_size: int = 1000, page_token: bytes = b"", newest_first: bool = False
+        self,
+        *,
+        page_size: int = 1000,
+        page_token: bytes = b"",
+        newest_first: bool = False,
+        **rpc: Unpack[RpcOptions],
     ) -> HistoryEventPage:
         """Some of its events: the first (or the last, backwards), or those after a page that told its token. For a look at a part
         of a long history; a server may give a few more or less than `page_size`. Payloads stay as they travel.
         """
         return await self._session.arun(
-            _operations.history_page(self._session, self._reference, page_size, page_token, newest_first)
+            _operations.history_page(self._session, self._reference, page_size, page_token, newest_first), rpc
         )
 
     async def history_events(
@@ -352,6 +355,7 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         event_filter: HistoryEventFilter = HistoryEventFilter.ALL_EVENT,
         page_size: int = 1000,
         page_token: bytes = b"",
+        **rpc: Unpack[RpcOptions],
     ) -> AsyncIterator[dict[str, Any]]:
         """The events of its history, as JSON objects in the spelling of Temporal's tools, page by page as they are asked for.
 
@@ -363,7 +367,8 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
             page = await self._session.arun(
                 _operations.history_page(
                     self._session, self._reference, page_size, token, False, wait_new_event, event_filter
-                )
+                ),
+                rpc,
             )
             for event in page.events:
                 yield event
@@ -371,109 +376,113 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
             if not token:
                 return
 
-    async def history(self) -> History:
+    async def history(self, **rpc: Unpack[RpcOptions]) -> History:
         """Its history. Payloads stay as they travel: a codec is not applied."""
-        history: History = await self._session.arun(_operations.history(self._session, self._reference))
+        history: History = await self._session.arun(_operations.history(self._session, self._reference), rpc)
         return history
 
 
 class AsyncActivityHandle(ActivityHandleFacts):
     """An activity that is completed from outside."""
 
-    async def complete(self, result: Any = None) -> None:
+    async def complete(self, result: Any = None, **rpc: Unpack[RpcOptions]) -> None:
         """The activity returned `result`."""
-        await self._session.arun(_activities.complete(self._session, self._reference, result))
+        await self._session.arun(_activities.complete(self._session, self._reference, result), rpc)
 
-    async def fail(self, error: BaseException, *, last_heartbeat_details: Sequence[Any] = ()) -> None:
+    async def fail(
+        self, error: BaseException, *, last_heartbeat_details: Sequence[Any] = (), **rpc: Unpack[RpcOptions]
+    ) -> None:
         """The activity failed with `error`; it is retried as its policy says, and the next attempt finds these details."""
         await self._session.arun(
-            _activities.fail(self._session, self._reference, error, last_heartbeat_details)
+            _activities.fail(self._session, self._reference, error, last_heartbeat_details), rpc
         )
 
-    async def cancel(self, *details: Any) -> None:
+    async def cancel(self, *details: Any, **rpc: Unpack[RpcOptions]) -> None:
         """The activity ended because its cancellation was requested."""
-        await self._session.arun(_activities.report_cancelled(self._session, self._reference, details))
+        await self._session.arun(_activities.report_cancelled(self._session, self._reference, details), rpc)
 
-    async def reset(self, *, reset_heartbeat: bool = False) -> None:
+    async def reset(self, *, reset_heartbeat: bool = False, **rpc: Unpack[RpcOptions]) -> None:
         """Begin its attempts anew, at the first and now: for one that waits long for its next attempt. Named by its ids."""
-        await self._session.arun(_activities.reset(self._session, self._reference, reset_heartbeat))
+        await self._session.arun(_activities.reset(self._session, self._reference, reset_heartbeat), rpc)
 
-    async def pause(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+    async def pause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """Let it rest: no new attempt begins until `unpause`. One that runs may end. Named by its ids."""
-        operation = _activities.act(self._session, PauseActivity, self._reference, reason, rpc_timeout)
-        await self._session.arun(operation)
+        operation = _activities.act(self._session, PauseActivityInput, self._reference, reason)
+        await self._session.arun(operation, rpc)
 
-    async def unpause(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+    async def unpause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """Let one that was paused go on."""
-        operation = _activities.act(self._session, UnpauseActivity, self._reference, reason, rpc_timeout)
-        await self._session.arun(operation)
+        operation = _activities.act(self._session, UnpauseActivityInput, self._reference, reason)
+        await self._session.arun(operation, rpc)
 
     async def update_options(self, **changes: Unpack[ActivityOptionsUpdate]) -> ActivityExecutionOptions:
         """Change what was said of it, from its next attempt on; gives what holds now. Named by its ids."""
-        return await self._session.arun(_activities.update_options(self._session, self._reference, changes))
+        said, rpc = split_rpc(changes)
+        return await self._session.arun(_activities.update_options(self._session, self._reference, said), rpc)
 
-    async def restore_original_options(self) -> ActivityExecutionOptions:
+    async def restore_original_options(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionOptions:
         """Let hold again what was said of it at first."""
-        return await self._session.arun(_activities.restore_options(self._session, self._reference))
+        return await self._session.arun(_activities.restore_options(self._session, self._reference), rpc)
 
-    async def heartbeat(self, *details: Any) -> bool:
+    async def heartbeat(self, *details: Any, **rpc: Unpack[RpcOptions]) -> bool:
         """The activity lives. True means that it is asked to stop."""
-        return await self._session.arun(_activities.heartbeat(self._session, self._reference, details))
+        return await self._session.arun(_activities.heartbeat(self._session, self._reference, details), rpc)
 
 
 class AsyncActivityExecutionHandle(ActivityExecutionHandleFacts[R], Generic[R]):
     """An activity that belongs to no workflow. Made by `client.start_activity` and `get_activity_execution_handle`."""
 
-    async def result(self, timeout: Duration | None = None) -> R:
+    async def result(self, timeout: Duration | None = None, **rpc: Unpack[RpcOptions]) -> R:
         """Wait for the result. Raises `ActivityFailedError` if it did not complete, and `TimeoutError` if it is not done in
         time: it then goes on, and may be asked again.
         """
-        value: R = await self._session.arun(_standalone.result(self._session, self._reference, timeout))
+        value: R = await self._session.arun(_standalone.result(self._session, self._reference, timeout), rpc)
         return value
 
-    async def describe(self, *, rpc_timeout: Duration | None = None) -> ActivityExecutionDescription:
+    async def describe(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionDescription:
         """Look at it: its status, attempts, times and options."""
-        return await self._session.arun(_standalone.describe(self._session, self._reference, rpc_timeout))
+        return await self._session.arun(_standalone.describe(self._session, self._reference), rpc)
 
-    async def cancel(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+    async def cancel(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """Ask it to cancel: an attempt that runs hears of it with its next heartbeat."""
-        operation = _standalone.act(self._session, CancelActivity, self._reference, reason, rpc_timeout)
-        await self._session.arun(operation)
+        operation = _standalone.act(self._session, CancelActivityInput, self._reference, reason)
+        await self._session.arun(operation, rpc)
 
-    async def terminate(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+    async def terminate(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """End it now. An attempt that runs is not asked, and its result counts no more."""
-        operation = _standalone.act(self._session, TerminateActivity, self._reference, reason, rpc_timeout)
-        await self._session.arun(operation)
+        operation = _standalone.act(self._session, TerminateActivityInput, self._reference, reason)
+        await self._session.arun(operation, rpc)
 
-    async def pause(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+    async def pause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """Let it rest: no new attempt begins until `unpause`. One that runs may end."""
-        operation = _standalone.act(self._session, PauseActivity, self._reference, reason, rpc_timeout)
-        await self._session.arun(operation)
+        operation = _standalone.act(self._session, PauseActivityInput, self._reference, reason)
+        await self._session.arun(operation, rpc)
 
-    async def unpause(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+    async def unpause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """Let one that was paused go on."""
-        operation = _standalone.act(self._session, UnpauseActivity, self._reference, reason, rpc_timeout)
-        await self._session.arun(operation)
+        operation = _standalone.act(self._session, UnpauseActivityInput, self._reference, reason)
+        await self._session.arun(operation, rpc)
 
-    async def delete(self, *, rpc_timeout: Duration | None = None) -> None:
+    async def delete(self, **rpc: Unpack[RpcOptions]) -> None:
         """Remove it for good. One that is open is terminated first; a server takes a moment."""
-        await self._session.arun(_standalone.delete(self._reference, rpc_timeout))
+        await self._session.arun(_standalone.delete(self._reference), rpc)
 
     async def update_options(self, **changes: Unpack[ActivityOptionsUpdate]) -> ActivityExecutionOptions:
         """Change what was said of it, from its next attempt on; gives what holds now."""
-        return await self._session.arun(_standalone.update_options(self._session, self._reference, changes))
+        said, rpc = split_rpc(changes)
+        return await self._session.arun(_standalone.update_options(self._session, self._reference, said), rpc)
 
-    async def restore_original_options(self) -> ActivityExecutionOptions:
+    async def restore_original_options(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionOptions:
         """Let hold again what was said of it at first."""
-        return await self._session.arun(_standalone.restore_options(self._session, self._reference))
+        return await self._session.arun(_standalone.restore_options(self._session, self._reference), rpc)
 
 
 class AsyncUpdateHandle(UpdateHandleFacts, Generic[R]):
     """An update that was asked for."""
 
-    async def result(self, timeout: Duration | None = None) -> R:
+    async def result(self, timeout: Duration | None = None, **rpc: Unpack[RpcOptions]) -> R:
         """Wait for the result. Raises `UpdateFailedError` if it was refused or its handler failed."""
-        value: R = await self._session.arun(_updates.result(self._session, self._reference, timeout))
+        value: R = await self._session.arun(_updates.result(self._session, self._reference, timeout), rpc)
         return value
 
 

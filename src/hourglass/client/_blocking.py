@@ -36,7 +36,7 @@ from hourglass.client._bulk import BulkResult, Progress
 from hourglass.client._deployments import DeploymentDescription, TaskQueueDescription
 from hourglass.client._faces import ClientFacts
 from hourglass.client._interception import Interceptor, checked
-from hourglass.client._options import StartOptions
+from hourglass.client._options import RpcOptions, StartOptions
 from hourglass.client._plugins import ClientConfig, Plugin, all_plugins, configured
 from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleListDescription
 from hourglass.client._services import RawService
@@ -291,7 +291,12 @@ class Client(ClientFacts):
         return WorkflowHandle(self._session, self._session.run(operation))
 
     def list_workflows(
-        self, query: str = "", *, page_size: int = 100, limit: int | None = None
+        self,
+        query: str = "",
+        *,
+        page_size: int = 100,
+        limit: int | None = None,
+        **rpc: Unpack[RpcOptions],
     ) -> Iterator[WorkflowExecution]:
         """The runs that match a filter (all, if it is empty), fetched page by page as they are asked for.
 
@@ -299,12 +304,14 @@ class Client(ClientFacts):
         """
         if limit is not None:
             whole_number(limit, "limit", 0, INT64)
-        return self._listed(query, page_size, limit)
+        return self._listed(query, page_size, limit, rpc)
 
-    def _listed(self, query: str, page_size: int, left: int | None) -> Iterator[WorkflowExecution]:
+    def _listed(
+        self, query: str, page_size: int, left: int | None, rpc: RpcOptions
+    ) -> Iterator[WorkflowExecution]:
         token = b""
         while left is None or left > 0:
-            page = self._session.run(_operations.list_page(self._session, query, page_size, token))
+            page = self._session.run(_operations.list_page(self._session, query, page_size, token), rpc)
             yield from page.items[:left]
             token = page.next_page_token
             if not token:
@@ -317,16 +324,14 @@ class Client(ClientFacts):
         *,
         page_size: int = 100,
         page_token: bytes = b"",
-        rpc_timeout: Duration | None = None,
+        **rpc: Unpack[RpcOptions],
     ) -> WorkflowExecutionPage:
         """One page of the runs that match a filter: the first, or the one after a page that told its token."""
-        return self._session.run(
-            _operations.list_page(self._session, query, page_size, page_token, rpc_timeout)
-        )
+        return self._session.run(_operations.list_page(self._session, query, page_size, page_token), rpc)
 
-    def count_workflows(self, query: str = "") -> WorkflowExecutionCount:
+    def count_workflows(self, query: str = "", **rpc: Unpack[RpcOptions]) -> WorkflowExecutionCount:
         """How many runs match a filter; its `groups` say how many of each, where it ends with `GROUP BY ExecutionStatus`."""
-        return self._session.run(_operations.count(self._session, query))
+        return self._session.run(_operations.count(self._session, query), rpc)
 
     def create_namespace(
         self, name: str, *, retention: Duration = 72 * 3600.0, description: str = ""
@@ -358,11 +363,9 @@ class Client(ClientFacts):
         """The search attributes that users have made, with their types."""
         return self._session.run(_deployments.list_search_attributes())
 
-    def describe_task_queue(
-        self, name: str = "default", *, rpc_timeout: Duration | None = None
-    ) -> TaskQueueDescription:
+    def describe_task_queue(self, name: str = "default", **rpc: Unpack[RpcOptions]) -> TaskQueueDescription:
         """Who takes workflow tasks and activities from a task queue."""
-        return self._session.run(_deployments.describe_task_queue(name, rpc_timeout))
+        return self._session.run(_deployments.describe_task_queue(name), rpc)
 
     def set_current_version(
         self,
@@ -412,24 +415,22 @@ class Client(ClientFacts):
         )
         return self._session.run(operation)
 
-    def describe_deployment(self, name: str, *, rpc_timeout: Duration | None = None) -> DeploymentDescription:
+    def describe_deployment(self, name: str, **rpc: Unpack[RpcOptions]) -> DeploymentDescription:
         """The versions of a deployment, and which of them is current."""
-        return self._session.run(_deployments.describe_deployment(name, rpc_timeout))
+        return self._session.run(_deployments.describe_deployment(name), rpc)
 
     def cancel_workflows(
         self, query: str, *, reason: str = "", progress: Progress | None = None
     ) -> BulkResult:
         """Ask every open workflow that a filter finds to cancel. `progress` hears how many of how many are done."""
-        return self._to_each(
-            query, lambda run: _operations.cancel(self._session, run, reason, None), progress
-        )
+        return self._to_each(query, lambda run: _operations.cancel(self._session, run, reason), progress)
 
     def terminate_workflows(
         self, query: str, *, reason: str = "", progress: Progress | None = None
     ) -> BulkResult:
         """End every open workflow that a filter finds, now."""
         return self._to_each(
-            query, lambda run: _operations.terminate(self._session, run, reason, (), None), progress
+            query, lambda run: _operations.terminate(self._session, run, reason, ()), progress
         )
 
     def signal_workflows(
@@ -437,7 +438,7 @@ class Client(ClientFacts):
     ) -> BulkResult:
         """Send every open workflow that a filter finds a signal, given as its name, a channel or a decorated method."""
         return self._to_each(
-            query, lambda run: _operations.signal(self._session, run, signal, args, None), progress
+            query, lambda run: _operations.signal(self._session, run, signal, args), progress
         )
 
     def update_options_of_workflows(
@@ -450,7 +451,7 @@ class Client(ClientFacts):
         """Move every open workflow that a filter finds to a version: as `update_options` of a handle does with one."""
         return self._to_each(
             query,
-            lambda run: _operations.update_options(self._session, run, versioning_override, None),
+            lambda run: _operations.update_options(self._session, run, versioning_override),
             progress,
         )
 
@@ -511,27 +512,32 @@ class Client(ClientFacts):
         reference = _standalone.refer(id, run_id, activity, result_type)
         return ActivityExecutionHandle(self._session, reference)
 
-    def list_activities(self, query: str = "", *, page_size: int = 100) -> Iterator[ActivityExecution]:
+    def list_activities(
+        self, query: str = "", *, page_size: int = 100, limit: int | None = None, **rpc: Unpack[RpcOptions]
+    ) -> Iterator[ActivityExecution]:
         """The activities, of those that clients started, that match a filter (all, if it is empty), page by page as they are
-        asked for.
+        asked for. With a `limit` no more than so many.
         """
-        token = b""
-        while True:
-            page = self.list_activities_page(query, page_size=page_size, page_token=token)
-            yield from page.items
+        if limit is not None:
+            whole_number(limit, "limit", 0, INT64)
+        token, left = b"", limit
+        while left is None or left > 0:
+            page = self.list_activities_page(query, page_size=page_size, page_token=token, **rpc)
+            yield from page.items[:left]
             token = page.next_page_token
             if not token:
                 return
+            left = None if left is None else left - len(page.items)
 
     def list_activities_page(
-        self, query: str = "", *, page_size: int = 100, page_token: bytes = b""
+        self, query: str = "", *, page_size: int = 100, page_token: bytes = b"", **rpc: Unpack[RpcOptions]
     ) -> ActivityExecutionPage:
         """One page of them: the first, or the one after a page that told its token."""
-        return self._session.run(_standalone.list_page(query, page_size, page_token))
+        return self._session.run(_standalone.list_page(self._session, query, page_size, page_token), rpc)
 
-    def count_activities(self, query: str = "") -> WorkflowExecutionCount:
+    def count_activities(self, query: str = "", **rpc: Unpack[RpcOptions]) -> WorkflowExecutionCount:
         """How many activities that clients started match a filter."""
-        return self._session.run(_standalone.count(query))
+        return self._session.run(_standalone.count(self._session, query), rpc)
 
     def get_activity_handle(
         self,
@@ -554,7 +560,7 @@ class Client(ClientFacts):
         backfill: Sequence[ScheduleBackfill] = (),
         memo: Mapping[str, Any] | None = None,
         search_attributes: SearchAttributes | None = None,
-        rpc_timeout: Duration | None = None,
+        **rpc: Unpack[RpcOptions],
     ) -> ScheduleHandle:
         """Create a schedule, which starts a workflow again and again, and get a handle to it.
 
@@ -569,19 +575,20 @@ class Client(ClientFacts):
             backfill=backfill,
             memo=memo,
             search_attributes=search_attributes,
-            rpc_timeout=rpc_timeout,
         )
-        return self._session.run(operation.then(partial(ScheduleHandle, self._session)))
+        return self._session.run(operation.then(partial(ScheduleHandle, self._session)), rpc)
 
     def get_schedule_handle(self, id: str) -> ScheduleHandle:
         """A handle to an existing schedule; does not ask whether it exists."""
         return ScheduleHandle(self._session, _schedules.refer_schedule(id))
 
-    def list_schedules(self, query: str = "", *, page_size: int = 100) -> Iterator[ScheduleListDescription]:
+    def list_schedules(
+        self, query: str = "", *, page_size: int = 100, **rpc: Unpack[RpcOptions]
+    ) -> Iterator[ScheduleListDescription]:
         """The schedules that match a filter (all, if it is empty), fetched page by page as they are asked for."""
         token = b""
         while True:
-            page = self._session.run(_schedules.list_page(self._session, query, page_size, token))
+            page = self._session.run(_schedules.list_page(self._session, query, page_size, token), rpc)
             yield from page.items
             token = page.next_page_token
             if not token:

@@ -7,12 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
-from hourglass._contract.activities import (
-    CancelActivity,
-    PauseActivity,
-    TerminateActivity,
-    UnpauseActivity,
-)
 from hourglass._contract.schedules import OverlapPolicy
 from hourglass._contract.service import (
     HistoryEventFilter,
@@ -30,7 +24,13 @@ from hourglass.client._faces import (
     ScheduleHandleFacts,
     UpdateHandleFacts,
 )
-from hourglass.client._options import UpdateOptions
+from hourglass.client._interception import (
+    CancelActivityInput,
+    PauseActivityInput,
+    TerminateActivityInput,
+    UnpauseActivityInput,
+)
+from hourglass.client._options import RpcOptions, UpdateOptions, split_rpc
 from hourglass.client._schedule_data import ScheduleBackfill, ScheduleDescription
 from hourglass.client._standalone import (
     ActivityExecutionDescription,
@@ -50,38 +50,38 @@ if TYPE_CHECKING:
 class ScheduleHandle(ScheduleHandleFacts):
     """A schedule. Made by `client.create_schedule` and `client.get_schedule_handle`."""
 
-    def describe(self, *, rpc_timeout: Duration | None = None) -> ScheduleDescription:
+    def describe(self, **rpc: Unpack[RpcOptions]) -> ScheduleDescription:
         """Look at it: what it does when, what it has done and when it acts next."""
-        return self._session.run(_schedules.describe(self._session, self.id, rpc_timeout))
+        return self._session.run(_schedules.describe(self._session, self.id), rpc)
 
-    def update(self, change: _schedules.Change, *, rpc_timeout: Duration | None = None) -> None:
+    def update(self, change: _schedules.Change, **rpc: Unpack[RpcOptions]) -> None:
         """Change it: the function gets the description and returns the new `Schedule`, or None to leave it.
 
         `handle.update(lambda seen: replace(seen.schedule, policy=…))` changes one part. Where another client
         changes it at the same time the function is called again with the schedule as it is then, so it should do
         nothing else.
         """
-        self._session.run_steps(_schedules.update(self._session, self.id, change, rpc_timeout))
+        self._session.run_steps(_schedules.update(self._session, self.id, change), rpc)
 
-    def pause(self, note: str = "", *, rpc_timeout: Duration | None = None) -> None:
+    def pause(self, note: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """Let it rest until it is unpaused; `note` says why. It can still be triggered."""
-        self._session.run(_schedules.pause(self._session, self.id, note, rpc_timeout))
+        self._session.run(_schedules.pause(self._session, self.id, note), rpc)
 
-    def unpause(self, note: str = "", *, rpc_timeout: Duration | None = None) -> None:
+    def unpause(self, note: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """Let it act again, from its next time on."""
-        self._session.run(_schedules.unpause(self._session, self.id, note, rpc_timeout))
+        self._session.run(_schedules.unpause(self._session, self.id, note), rpc)
 
-    def trigger(self, *, overlap: OverlapPolicy | None = None, rpc_timeout: Duration | None = None) -> None:
+    def trigger(self, *, overlap: OverlapPolicy | None = None, **rpc: Unpack[RpcOptions]) -> None:
         """Let it act now, besides its times; by its own overlap policy, or another one this once."""
-        self._session.run(_schedules.trigger(self._session, self.id, overlap, rpc_timeout))
+        self._session.run(_schedules.trigger(self._session, self.id, overlap), rpc)
 
-    def backfill(self, *backfill: ScheduleBackfill, rpc_timeout: Duration | None = None) -> None:
+    def backfill(self, *backfill: ScheduleBackfill, **rpc: Unpack[RpcOptions]) -> None:
         """Let it act for times of the past, as if they were now."""
-        self._session.run(_schedules.backfill(self._session, self.id, backfill, rpc_timeout))
+        self._session.run(_schedules.backfill(self._session, self.id, backfill), rpc)
 
-    def delete(self, *, rpc_timeout: Duration | None = None) -> None:
+    def delete(self, **rpc: Unpack[RpcOptions]) -> None:
         """Delete it. Workflows that it started go on."""
-        self._session.run(_schedules.delete(self._session, self.id, rpc_timeout))
+        self._session.run(_schedules.delete(self._session, self.id), rpc)
 
 
 # --- workflows, updates, activities ---------------------------------------------------------------
@@ -97,7 +97,9 @@ Ts = TypeVarTuple("Ts")
 class WorkflowHandle(HandleFacts[R], Generic[R]):
     """A workflow, from outside."""
 
-    def result(self, timeout: Duration | None = None, *, follow_runs: bool = True) -> R:
+    def result(
+        self, timeout: Duration | None = None, *, follow_runs: bool = True, **rpc: Unpack[RpcOptions]
+    ) -> R:
         """Wait for the result, along successive runs unless `follow_runs` is False: then a run that another follows raises
         `WorkflowContinuedAsNewError`.
 
@@ -105,7 +107,7 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         then goes on, and may be asked again.
         """
         operation = _operations.result(self._session, self._reference, timeout, follow_runs)
-        value: R = self._session.run(operation)
+        value: R = self._session.run(operation, rpc)
         return value
 
     @overload
@@ -115,7 +117,7 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         /,
         *args: Any,
         request_id: str | None = None,
-        rpc_timeout: Duration | None = None,
+        **rpc: Unpack[RpcOptions],
     ) -> None: ...
     @overload
     def signal(
@@ -125,7 +127,7 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         /,
         *,
         request_id: str | None = None,
-        rpc_timeout: Duration | None = None,
+        **rpc: Unpack[RpcOptions],
     ) -> None: ...
     @overload
     def signal(
@@ -134,7 +136,7 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         /,
         *args: *Ts,
         request_id: str | None = None,
-        rpc_timeout: Duration | None = None,
+        **rpc: Unpack[RpcOptions],
     ) -> None: ...
     def signal(  # type: ignore[misc]
         self,
@@ -142,13 +144,14 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         /,
         *args: Any,
         request_id: str | None = None,
-        rpc_timeout: Duration | None = None,
+        **rpc: Unpack[RpcOptions],
     ) -> None:
         """Send a signal, given as its name, a channel or a decorated method. The same `request_id` again is the same signal,
         which is sent once; each call has its own by default.
         """
         self._session.run(
-            _operations.signal(self._session, self._reference, signal, args, rpc_timeout, request_id)
+            _operations.signal(self._session, self._reference, signal, args, request_id),
+            rpc,
         )
 
     @overload
@@ -159,7 +162,7 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         *args: Any,
         result_type: Any = None,
         reject_condition: QueryRejectCondition | None = None,
-        rpc_timeout: Duration | None = None,
+        **rpc: Unpack[RpcOptions],
     ) -> Any: ...
     @overload
     def query(
@@ -168,7 +171,7 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         /,
         *args: *Ts,
         reject_condition: QueryRejectCondition | None = None,
-        rpc_timeout: Duration | None = None,
+        **rpc: Unpack[RpcOptions],
     ) -> T: ...
     def query(  # type: ignore[misc]
         self,
@@ -177,7 +180,7 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         *args: Any,
         result_type: Any = None,
         reject_condition: QueryRejectCondition | None = None,
-        rpc_timeout: Duration | None = None,
+        **rpc: Unpack[RpcOptions],
     ) -> Any:
         """Ask a question, given as its name or a decorated method. Raises `QueryFailedError`.
 
@@ -185,9 +188,8 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         `QueryRejectedError`.
         """
         return self._session.run(
-            _operations.query(
-                self._session, self._reference, query, args, result_type, reject_condition, rpc_timeout
-            )
+            _operations.query(self._session, self._reference, query, args, result_type, reject_condition),
+            rpc,
         )
 
     @overload
@@ -245,35 +247,35 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         reference = _updates.refer_update(self._reference, id, update, result_type)
         return UpdateHandle(self._session, reference)
 
-    def cancel(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+    def cancel(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """Ask the workflow to cancel. It may take its time, or refuse."""
-        self._session.run(_operations.cancel(self._session, self._reference, reason, rpc_timeout))
+        self._session.run(_operations.cancel(self._session, self._reference, reason), rpc)
 
-    def terminate(self, reason: str = "", *details: Any, rpc_timeout: Duration | None = None) -> None:
+    def terminate(self, reason: str = "", *details: Any, **rpc: Unpack[RpcOptions]) -> None:
         """End the workflow now. Its code is not asked and cannot clean up."""
-        operation = _operations.terminate(self._session, self._reference, reason, details, rpc_timeout)
-        self._session.run(operation)
+        operation = _operations.terminate(self._session, self._reference, reason, details)
+        self._session.run(operation, rpc)
 
-    def pause(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+    def pause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """Let the run rest: no worker gets its tasks, or new attempts of its activities, until `unpause`.
 
         An attempt that runs may end; signals, timers and results are written into its history, and wait. A server may have
         this switched off (`frontend.WorkflowPauseEnabled`), and then refuses it.
         """
-        self._session.run(_operations.pause(self._session, self._reference, reason, rpc_timeout))
+        self._session.run(_operations.pause(self._session, self._reference, reason), rpc)
 
-    def unpause(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+    def unpause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """Let a run that was paused go on with what has happened meanwhile."""
-        self._session.run(_operations.unpause(self._session, self._reference, reason, rpc_timeout))
+        self._session.run(_operations.unpause(self._session, self._reference, reason), rpc)
 
     def update_options(
-        self, *, versioning_override: VersioningOverride | None, rpc_timeout: Duration | None = None
+        self, *, versioning_override: VersioningOverride | None, **rpc: Unpack[RpcOptions]
     ) -> None:
         """Say which version of worker the run belongs to, in place of what was said before: it stays with one
         (`PinnedVersioningOverride`), goes to one once, or moves on; None takes back what was said.
         """
         self._session.run(
-            _operations.update_options(self._session, self._reference, versioning_override, rpc_timeout)
+            _operations.update_options(self._session, self._reference, versioning_override), rpc
         )
 
     def fast_forward(
@@ -294,9 +296,9 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
             _operations.fast_forward(self._session, self._reference, duration, config, timeout)
         )
 
-    def delete(self, *, rpc_timeout: Duration | None = None) -> None:
+    def delete(self, **rpc: Unpack[RpcOptions]) -> None:
         """Remove the run and its history for good. One that is open is terminated first; a server takes a moment."""
-        self._session.run(_operations.delete(self._reference, rpc_timeout))
+        self._session.run(_operations.delete(self._reference), rpc)
 
     def fork(self, *, id: str, before: object = None, event_id: int | None = None) -> WorkflowHandle[R]:
         """Begin another workflow, of this `id`, with the history of this one up to before a step; gives its handle.
@@ -315,7 +317,7 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         reason: str = "",
         reapply_signals: bool = True,
         reapply_updates: bool = True,
-        rpc_timeout: Duration | None = None,
+        **rpc: Unpack[RpcOptions],
     ) -> WorkflowHandle[R]:
         """End the run and begin it anew from a point of its history; gives a handle to the new run.
 
@@ -323,23 +325,26 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         of a workflow task in the history. With neither, the last workflow task is done again. What arrived since is
         sent to the new run too, unless it is excluded.
         """
-        operation = _reset.reset(
-            self._reference, event_id, before, reason, reapply_signals, reapply_updates, rpc_timeout
-        )
-        return WorkflowHandle(self._session, self._session.run(operation))
+        operation = _reset.reset(self._reference, event_id, before, reason, reapply_signals, reapply_updates)
+        return WorkflowHandle(self._session, self._session.run(operation, rpc))
 
-    def describe(self, *, rpc_timeout: Duration | None = None) -> WorkflowDescription:
+    def describe(self, **rpc: Unpack[RpcOptions]) -> WorkflowDescription:
         """Look at the workflow: its status, times, memo and what it waits for."""
-        return self._session.run(_operations.describe(self._session, self._reference, rpc_timeout))
+        return self._session.run(_operations.describe(self._session, self._reference), rpc)
 
     def history_page(
-        self, *, page_size: int = 1000, page_token: bytes = b"", newest_first: bool = False
+        self,
+        *,
+        page_size: int = 1000,
+        page_token: bytes = b"",
+        newest_first: bool = False,
+        **rpc: Unpack[RpcOptions],
     ) -> HistoryEventPage:
         """Some of its events: the first (or the last, backwards), or those after a page that told its token. For a look at a part
         of a long history; a server may give a few more or less than `page_size`. Payloads stay as they travel.
         """
         return self._session.run(
-            _operations.history_page(self._session, self._reference, page_size, page_token, newest_first)
+            _operations.history_page(self._session, self._reference, page_size, page_token, newest_first), rpc
         )
 
     def history_events(
@@ -349,6 +354,7 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         event_filter: HistoryEventFilter = HistoryEventFilter.ALL_EVENT,
         page_size: int = 1000,
         page_token: bytes = b"",
+        **rpc: Unpack[RpcOptions],
     ) -> Iterator[dict[str, Any]]:
         """The events of its history, as JSON objects in the spelling of Temporal's tools, page by page as they are asked for.
 
@@ -360,114 +366,121 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
             page = self._session.run(
                 _operations.history_page(
                     self._session, self._reference, page_size, token, False, wait_new_event, event_filter
-                )
+                ),
+                rpc,
             )
             yield from page.events
             token = page.next_page_token
             if not token:
                 return
 
-    def history(self) -> History:
+    def history(self, **rpc: Unpack[RpcOptions]) -> History:
         """Its history. Payloads stay as they travel: a codec is not applied."""
-        history: History = self._session.run(_operations.history(self._session, self._reference))
+        history: History = self._session.run(_operations.history(self._session, self._reference), rpc)
         return history
 
 
 class ActivityHandle(ActivityHandleFacts):
     """An activity that is completed from outside."""
 
-    def complete(self, result: Any = None) -> None:
+    def complete(self, result: Any = None, **rpc: Unpack[RpcOptions]) -> None:
         """The activity returned `result`."""
-        self._session.run(_activities.complete(self._session, self._reference, result))
+        self._session.run(_activities.complete(self._session, self._reference, result), rpc)
 
-    def fail(self, error: BaseException, *, last_heartbeat_details: Sequence[Any] = ()) -> None:
+    def fail(
+        self, error: BaseException, *, last_heartbeat_details: Sequence[Any] = (), **rpc: Unpack[RpcOptions]
+    ) -> None:
         """The activity failed with `error`; it is retried as its policy says, and the next attempt finds these details."""
-        self._session.run(_activities.fail(self._session, self._reference, error, last_heartbeat_details))
+        self._session.run(
+            _activities.fail(self._session, self._reference, error, last_heartbeat_details), rpc
+        )
 
-    def cancel(self, *details: Any) -> None:
+    def cancel(self, *details: Any, **rpc: Unpack[RpcOptions]) -> None:
         """The activity ended because its cancellation was requested."""
-        self._session.run(_activities.report_cancelled(self._session, self._reference, details))
+        self._session.run(_activities.report_cancelled(self._session, self._reference, details), rpc)
 
-    def reset(self, *, reset_heartbeat: bool = False) -> None:
+    def reset(self, *, reset_heartbeat: bool = False, **rpc: Unpack[RpcOptions]) -> None:
         """Begin its attempts anew, at the first and now: for one that waits long for its next attempt. Named by its ids."""
-        self._session.run(_activities.reset(self._session, self._reference, reset_heartbeat))
+        self._session.run(_activities.reset(self._session, self._reference, reset_heartbeat), rpc)
 
-    def pause(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+    def pause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """Let it rest: no new attempt begins until `unpause`. One that runs may end. Named by its ids."""
-        operation = _activities.act(self._session, PauseActivity, self._reference, reason, rpc_timeout)
-        self._session.run(operation)
+        operation = _activities.act(self._session, PauseActivityInput, self._reference, reason)
+        self._session.run(operation, rpc)
 
-    def unpause(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+    def unpause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """Let one that was paused go on."""
-        operation = _activities.act(self._session, UnpauseActivity, self._reference, reason, rpc_timeout)
-        self._session.run(operation)
+        operation = _activities.act(self._session, UnpauseActivityInput, self._reference, reason)
+        self._session.run(operation, rpc)
 
     def update_options(self, **changes: Unpack[ActivityOptionsUpdate]) -> ActivityExecutionOptions:
         """Change what was said of it, from its next attempt on; gives what holds now. Named by its ids."""
-        return self._session.run(_activities.update_options(self._session, self._reference, changes))
+        said, rpc = split_rpc(changes)
+        return self._session.run(_activities.update_options(self._session, self._reference, said), rpc)
 
-    def restore_original_options(self) -> ActivityExecutionOptions:
+    def restore_original_options(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionOptions:
         """Let hold again what was said of it at first."""
-        return self._session.run(_activities.restore_options(self._session, self._reference))
+        return self._session.run(_activities.restore_options(self._session, self._reference), rpc)
 
-    def heartbeat(self, *details: Any) -> bool:
+    def heartbeat(self, *details: Any, **rpc: Unpack[RpcOptions]) -> bool:
         """The activity lives. True means that it is asked to stop."""
-        return self._session.run(_activities.heartbeat(self._session, self._reference, details))
+        return self._session.run(_activities.heartbeat(self._session, self._reference, details), rpc)
 
 
 class ActivityExecutionHandle(ActivityExecutionHandleFacts[R], Generic[R]):
     """An activity that belongs to no workflow. Made by `client.start_activity` and `get_activity_execution_handle`."""
 
-    def result(self, timeout: Duration | None = None) -> R:
+    def result(self, timeout: Duration | None = None, **rpc: Unpack[RpcOptions]) -> R:
         """Wait for the result. Raises `ActivityFailedError` if it did not complete, and `TimeoutError` if it is not done in
         time: it then goes on, and may be asked again.
         """
-        value: R = self._session.run(_standalone.result(self._session, self._reference, timeout))
+        value: R = self._session.run(_standalone.result(self._session, self._reference, timeout), rpc)
         return value
 
-    def describe(self, *, rpc_timeout: Duration | None = None) -> ActivityExecutionDescription:
+    def describe(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionDescription:
         """Look at it: its status, attempts, times and options."""
-        return self._session.run(_standalone.describe(self._session, self._reference, rpc_timeout))
+        return self._session.run(_standalone.describe(self._session, self._reference), rpc)
 
-    def cancel(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+    def cancel(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """Ask it to cancel: an attempt that runs hears of it with its next heartbeat."""
-        operation = _standalone.act(self._session, CancelActivity, self._reference, reason, rpc_timeout)
-        self._session.run(operation)
+        operation = _standalone.act(self._session, CancelActivityInput, self._reference, reason)
+        self._session.run(operation, rpc)
 
-    def terminate(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+    def terminate(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """End it now. An attempt that runs is not asked, and its result counts no more."""
-        operation = _standalone.act(self._session, TerminateActivity, self._reference, reason, rpc_timeout)
-        self._session.run(operation)
+        operation = _standalone.act(self._session, TerminateActivityInput, self._reference, reason)
+        self._session.run(operation, rpc)
 
-    def pause(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+    def pause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """Let it rest: no new attempt begins until `unpause`. One that runs may end."""
-        operation = _standalone.act(self._session, PauseActivity, self._reference, reason, rpc_timeout)
-        self._session.run(operation)
+        operation = _standalone.act(self._session, PauseActivityInput, self._reference, reason)
+        self._session.run(operation, rpc)
 
-    def unpause(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+    def unpause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """Let one that was paused go on."""
-        operation = _standalone.act(self._session, UnpauseActivity, self._reference, reason, rpc_timeout)
-        self._session.run(operation)
+        operation = _standalone.act(self._session, UnpauseActivityInput, self._reference, reason)
+        self._session.run(operation, rpc)
 
-    def delete(self, *, rpc_timeout: Duration | None = None) -> None:
+    def delete(self, **rpc: Unpack[RpcOptions]) -> None:
         """Remove it for good. One that is open is terminated first; a server takes a moment."""
-        self._session.run(_standalone.delete(self._reference, rpc_timeout))
+        self._session.run(_standalone.delete(self._reference), rpc)
 
     def update_options(self, **changes: Unpack[ActivityOptionsUpdate]) -> ActivityExecutionOptions:
         """Change what was said of it, from its next attempt on; gives what holds now."""
-        return self._session.run(_standalone.update_options(self._session, self._reference, changes))
+        said, rpc = split_rpc(changes)
+        return self._session.run(_standalone.update_options(self._session, self._reference, said), rpc)
 
-    def restore_original_options(self) -> ActivityExecutionOptions:
+    def restore_original_options(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionOptions:
         """Let hold again what was said of it at first."""
-        return self._session.run(_standalone.restore_options(self._session, self._reference))
+        return self._session.run(_standalone.restore_options(self._session, self._reference), rpc)
 
 
 class UpdateHandle(UpdateHandleFacts, Generic[R]):
     """An update that was asked for."""
 
-    def result(self, timeout: Duration | None = None) -> R:
+    def result(self, timeout: Duration | None = None, **rpc: Unpack[RpcOptions]) -> R:
         """Wait for the result. Raises `UpdateFailedError` if it was refused or its handler failed."""
-        value: R = self._session.run(_updates.result(self._session, self._reference, timeout))
+        value: R = self._session.run(_updates.result(self._session, self._reference, timeout), rpc)
         return value
 
 

@@ -27,7 +27,7 @@ from hourglass._contract.service import (
     SetCurrentVersion,
     SetRampingVersion,
 )
-from hourglass._engine.options import Duration, check_text, named_values, optional_seconds, seconds
+from hourglass._engine.options import Duration, check_text, named_values, seconds
 from hourglass._engine.versions import WorkerDeploymentVersion, check_deployment_name, check_version
 from hourglass.client._session import ClientOperation, ClientSession, asking, nothing
 from hourglass.client._values import time_from
@@ -93,7 +93,9 @@ class TaskQueueDescription:
     """The version whose workers take a part of that; None: none does."""
 
     workflow_stats: TaskQueueStats | None = None
-    """How many workflow tasks wait; None where that is not known: on a file that no worker has open."""
+    """How many workflow tasks wait; None where the server does not tell. On a file that no worker has open what is stored is
+    counted, and the rates are 0.
+    """
 
     activity_stats: TaskQueueStats | None = None
     """The same for activities."""
@@ -171,12 +173,11 @@ def list_search_attributes() -> ClientOperation[dict[str, str]]:
     return asking(ListSearchAttributes(), lambda answer: answer.types)
 
 
-def describe_task_queue(name: str, rpc_timeout: Duration | None) -> ClientOperation[TaskQueueDescription]:
+def describe_task_queue(name: str) -> ClientOperation[TaskQueueDescription]:
     """Look at a task queue."""
-    limit = optional_seconds(rpc_timeout, "rpc_timeout")
 
     async def ask(session: ClientSession) -> tuple[Pollers, Pollers]:
-        request = GetPollers(task_queue=name, stats=True, rpc_timeout=limit)
+        request = GetPollers(task_queue=name, stats=True)
         return await session.call(request), await session.call(replace(request, activities=True))
 
     def parse(answers: tuple[Pollers, Pollers]) -> TaskQueueDescription:
@@ -317,11 +318,9 @@ async def _when_known(session: ClientSession, request: Request[A], limit: float)
         await asyncio.sleep(_PAUSE)
 
 
-def describe_deployment(name: str, rpc_timeout: Duration | None) -> ClientOperation[DeploymentDescription]:
+def describe_deployment(name: str) -> ClientOperation[DeploymentDescription]:
     """Look at a deployment."""
-    request = DescribeDeployment(
-        deployment_name=check_deployment_name(name), rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout")
-    )
+    request = DescribeDeployment(deployment_name=check_deployment_name(name))
 
     def parse(answer: DeploymentInfo) -> DeploymentDescription:
         return DeploymentDescription(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Generic, Self, TypeVar
 
 from hourglass._contract.service import Connection
 from hourglass._runtime.portal import Portal
-from hourglass._runtime.targets import check_target
 from hourglass.client import _operations
 from hourglass.client._activities import ActivityReference
 from hourglass.client._operations import Reference
@@ -75,10 +73,7 @@ class ClientFacts:
         """A client over the same connection whose calls, and those of its handles, carry these headers too:
         `client.with_rpc_metadata({"trace": id}).start_workflow(…)`. An engine in this process reads none.
         """
-        session = self._session
-        told = {**(session.rpc_metadata or {}), **metadata}
-        check_target(replace(session.link.where, metadata=told))
-        return type(self)(replace(session, rpc_metadata=told))
+        return type(self)(self._session.with_rpc({"rpc_metadata": metadata}))
 
     def _of_server(self, what: str) -> None:
         if self._session.link.where.kind != "temporal":

@@ -18,6 +18,7 @@ from hourglass.nexus import LastNexusInbound, NexusOperationInboundInterceptor
 
 if TYPE_CHECKING:
     from hourglass._contract.schedules import OverlapPolicy
+    from hourglass.client._options import RpcOptions
     from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleDescription
     from hourglass.client._session import ClientSession
     from hourglass.converter import SearchAttributes
@@ -25,9 +26,17 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class ClientCall(InterceptedCall):
-    """A client's call on its way through a chain."""
+    """A client's call on its way through a chain. `rpc_timeout` is seconds for each request; `rpc_metadata` are headers
+    that a server gets with it, beside the client's own.
+    """
 
     _method: ClassVar[str]
+
+    rpc_timeout: float | None = field(default=None, repr=False)
+    rpc_metadata: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def _rpc(self) -> RpcOptions:
+        return {"rpc_timeout": self.rpc_timeout, "rpc_metadata": self.rpc_metadata}
 
 
 @dataclass(kw_only=True)
@@ -197,6 +206,99 @@ class ReportCancellationAsyncActivityInput(AsyncActivityInput):
 
 
 # --- schedules ------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class StartActivityExecutionInput(ClientCall):
+    """An activity is to be started by itself. `options` are those of `client.StartActivityOptions`, but for the id."""
+
+    _method = "start_activity"
+
+    id: str
+    activity: str
+    options: dict[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(kw_only=True)
+class ActivityExecutionInput(ClientCall):
+    """Something is to be done with an activity that a client started; with a `workflow_id`, with that workflow's."""
+
+    id: str
+    run_id: str | None = None
+    workflow_id: str = ""
+
+
+@dataclass(kw_only=True)
+class DescribeActivityInput(ActivityExecutionInput):
+    """An activity is to be looked at."""
+
+    _method = "describe_activity"
+
+
+@dataclass(kw_only=True)
+class CancelActivityInput(ActivityExecutionInput):
+    """An activity is to be asked to cancel."""
+
+    _method = "cancel_activity"
+
+    reason: str = ""
+
+
+@dataclass(kw_only=True)
+class TerminateActivityInput(ActivityExecutionInput):
+    """An activity is to be ended."""
+
+    _method = "terminate_activity"
+
+    reason: str = ""
+
+
+@dataclass(kw_only=True)
+class PauseActivityInput(ActivityExecutionInput):
+    """An activity is to rest."""
+
+    _method = "pause_activity"
+
+    reason: str = ""
+
+
+@dataclass(kw_only=True)
+class UnpauseActivityInput(ActivityExecutionInput):
+    """An activity that rests is to go on."""
+
+    _method = "unpause_activity"
+
+    reason: str = ""
+
+
+@dataclass(kw_only=True)
+class UpdateActivityOptionsInput(ActivityExecutionInput):
+    """What was said of an activity is to be changed: `changes` by name, or (`restore_original`) back to what was said first."""
+
+    _method = "update_activity_options"
+
+    changes: dict[str, Any] = field(default_factory=dict)
+    restore_original: bool = False
+
+
+@dataclass(kw_only=True)
+class ListActivitiesInput(ClientCall):
+    """A page of a list of activities is to be fetched."""
+
+    _method = "list_activities"
+
+    query: str = ""
+    page_size: int = 100
+    next_page_token: bytes = b""
+
+
+@dataclass(kw_only=True)
+class CountActivitiesInput(ClientCall):
+    """Activities that match a filter are to be counted."""
+
+    _method = "count_activities"
+
+    query: str = ""
 
 
 @dataclass(kw_only=True)
@@ -394,6 +496,42 @@ class AsyncClientOutboundInterceptor:
         """End an activity as cancelled."""
         return await self.next.report_cancellation_async_activity(input)
 
+    async def start_activity(self, input: StartActivityExecutionInput) -> Any:
+        """Start an activity by itself; its handle."""
+        return await self.next.start_activity(input)
+
+    async def describe_activity(self, input: DescribeActivityInput) -> Any:
+        """Look at an activity that a client started; what is seen."""
+        return await self.next.describe_activity(input)
+
+    async def cancel_activity(self, input: CancelActivityInput) -> None:
+        """Ask an activity to cancel."""
+        return await self.next.cancel_activity(input)
+
+    async def terminate_activity(self, input: TerminateActivityInput) -> None:
+        """End an activity."""
+        return await self.next.terminate_activity(input)
+
+    async def pause_activity(self, input: PauseActivityInput) -> None:
+        """Let an activity rest."""
+        return await self.next.pause_activity(input)
+
+    async def unpause_activity(self, input: UnpauseActivityInput) -> None:
+        """Let an activity go on."""
+        return await self.next.unpause_activity(input)
+
+    async def update_activity_options(self, input: UpdateActivityOptionsInput) -> Any:
+        """Change what was said of an activity; what holds now."""
+        return await self.next.update_activity_options(input)
+
+    async def list_activities(self, input: ListActivitiesInput) -> Any:
+        """Fetch a page of a list of activities."""
+        return await self.next.list_activities(input)
+
+    async def count_activities(self, input: CountActivitiesInput) -> Any:
+        """Count activities; how many there are."""
+        return await self.next.count_activities(input)
+
     async def create_schedule(self, input: CreateScheduleInput) -> Any:
         """Create a schedule; its handle."""
         return await self.next.create_schedule(input)
@@ -438,18 +576,20 @@ class _LastAsyncClientOutbound(AsyncClientOutboundInterceptor):
         self._session = session
 
     async def _go_on(self, input: ClientCall) -> Any:
-        return await self._session.aperform(input._proceed(input))
+        return await self._session.with_rpc(input._rpc()).aperform(input._proceed(input))
 
     start_workflow = signal_workflow = query_workflow = start_workflow_update = _go_on
     start_update_with_start_workflow = cancel_workflow = terminate_workflow = describe_workflow = _go_on
     count_workflows = list_workflows = fetch_workflow_history_events = _go_on
     complete_async_activity = fail_async_activity = heartbeat_async_activity = _go_on
+    start_activity = describe_activity = cancel_activity = terminate_activity = pause_activity = _go_on
+    unpause_activity = update_activity_options = list_activities = count_activities = _go_on
     report_cancellation_async_activity = create_schedule = list_schedules = describe_schedule = _go_on
     pause_schedule = unpause_schedule = trigger_schedule = backfill_schedule = delete_schedule = _go_on
 
     async def update_schedule(self, input: UpdateScheduleInput) -> None:
         """Change it, in several calls."""
-        await self._session.aperform_steps(input._proceed(input))
+        await self._session.with_rpc(input._rpc()).aperform_steps(input._proceed(input))
 
 
 def async_client_chain(session: ClientSession) -> AsyncClientOutboundInterceptor:
@@ -529,6 +669,42 @@ class ClientOutboundInterceptor:
         """End an activity as cancelled."""
         return self.next.report_cancellation_async_activity(input)
 
+    def start_activity(self, input: StartActivityExecutionInput) -> Any:
+        """Start an activity by itself; its handle."""
+        return self.next.start_activity(input)
+
+    def describe_activity(self, input: DescribeActivityInput) -> Any:
+        """Look at an activity that a client started; what is seen."""
+        return self.next.describe_activity(input)
+
+    def cancel_activity(self, input: CancelActivityInput) -> None:
+        """Ask an activity to cancel."""
+        return self.next.cancel_activity(input)
+
+    def terminate_activity(self, input: TerminateActivityInput) -> None:
+        """End an activity."""
+        return self.next.terminate_activity(input)
+
+    def pause_activity(self, input: PauseActivityInput) -> None:
+        """Let an activity rest."""
+        return self.next.pause_activity(input)
+
+    def unpause_activity(self, input: UnpauseActivityInput) -> None:
+        """Let an activity go on."""
+        return self.next.unpause_activity(input)
+
+    def update_activity_options(self, input: UpdateActivityOptionsInput) -> Any:
+        """Change what was said of an activity; what holds now."""
+        return self.next.update_activity_options(input)
+
+    def list_activities(self, input: ListActivitiesInput) -> Any:
+        """Fetch a page of a list of activities."""
+        return self.next.list_activities(input)
+
+    def count_activities(self, input: CountActivitiesInput) -> Any:
+        """Count activities; how many there are."""
+        return self.next.count_activities(input)
+
     def create_schedule(self, input: CreateScheduleInput) -> Any:
         """Create a schedule; its handle."""
         return self.next.create_schedule(input)
@@ -573,18 +749,20 @@ class _LastClientOutbound(ClientOutboundInterceptor):
         self._session = session
 
     def _go_on(self, input: ClientCall) -> Any:
-        return self._session.perform(input._proceed(input))
+        return self._session.with_rpc(input._rpc()).perform(input._proceed(input))
 
     start_workflow = signal_workflow = query_workflow = start_workflow_update = _go_on
     start_update_with_start_workflow = cancel_workflow = terminate_workflow = describe_workflow = _go_on
     count_workflows = list_workflows = fetch_workflow_history_events = _go_on
     complete_async_activity = fail_async_activity = heartbeat_async_activity = _go_on
+    start_activity = describe_activity = cancel_activity = terminate_activity = pause_activity = _go_on
+    unpause_activity = update_activity_options = list_activities = count_activities = _go_on
     report_cancellation_async_activity = create_schedule = list_schedules = describe_schedule = _go_on
     pause_schedule = unpause_schedule = trigger_schedule = backfill_schedule = delete_schedule = _go_on
 
     def update_schedule(self, input: UpdateScheduleInput) -> None:
         """Change it, in several calls."""
-        self._session.perform_steps(input._proceed(input))
+        self._session.with_rpc(input._rpc()).perform_steps(input._proceed(input))
 
 
 def client_chain(session: ClientSession) -> ClientOutboundInterceptor:

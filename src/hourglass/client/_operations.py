@@ -56,7 +56,7 @@ from hourglass.client._interception import (
     StartWorkflowInput,
     TerminateWorkflowInput,
 )
-from hourglass.client._options import check_time_skipping, start_request
+from hourglass.client._options import check_time_skipping, rpc_fields, start_request, without_rpc
 from hourglass.client._session import ClientOperation, ClientSession, asking, nothing, through
 from hourglass.client._values import (
     HistoryEventPage,
@@ -195,10 +195,15 @@ def start_call(
     given: Given, arguments: Sequence[Any], options: Mapping[str, Any], build: Callable[[Any], Any]
 ) -> StartWorkflowInput:
     """A start as interceptors see it; the id of one that was given none is made here."""
-    rest = {name: value for name, value in options.items() if name != "id"}
+    rest = {name: value for name, value in without_rpc(options).items() if name != "id"}
     workflow_id = options["id"] if "id" in options else new_id()
     return StartWorkflowInput(
-        workflow=given.name, id=workflow_id, args=list(arguments), options=rest, _proceed=build
+        workflow=given.name,
+        id=workflow_id,
+        args=list(arguments),
+        options=rest,
+        **rpc_fields(options),
+        _proceed=build,
     )
 
 
@@ -206,7 +211,8 @@ def requested(session: ClientSession, given: Given, call: StartWorkflowInput) ->
     """The request of a start, as the interceptors left it."""
     named = given if call.workflow == given.name else replace(given, name=call.workflow)
     converter = session.of_workflow(call.id).converter
-    request = start_request(named, call.args, {**call.options, "id": call.id}, converter, session.identity)
+    options = {**call.options, **call._rpc(), "id": call.id}
+    request = start_request(named, call.args, options, converter, session.identity)
     return msgspec.structs.replace(request, headers=call.headers) if call.headers else request
 
 
@@ -240,7 +246,7 @@ def refer(
 
 
 def list_page(
-    session: ClientSession, query: str, page_size: int, token: bytes, rpc_timeout: Duration | None = None
+    session: ClientSession, query: str, page_size: int, token: bytes
 ) -> ClientOperation[WorkflowExecutionPage]:
     """One page of the runs that match."""
 
@@ -256,7 +262,6 @@ def list_page(
             query=call.query,
             page_size=whole_number(call.page_size, "page_size", 1, INT32),
             next_page_token=call.next_page_token,
-            rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
         )
         return asking(request, parse)
 
@@ -295,7 +300,6 @@ def signal(
     reference: Reference,
     message: object,
     arguments: Sequence[Any],
-    rpc_timeout: Duration | None,
     request_id: str | None = None,
 ) -> ClientOperation[None]:
     """Send a signal."""
@@ -311,7 +315,6 @@ def signal(
             headers=call.headers,
             request_id=sent_as,
             identity=session.identity,
-            rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
         )
         return asking(request, nothing)
 
@@ -328,7 +331,6 @@ def query(
     arguments: Sequence[Any],
     result_type: Any,
     reject_condition: QueryRejectCondition | None,
-    rpc_timeout: Duration | None,
 ) -> ClientOperation[Any]:
     """Ask a workflow a question."""
     given = given_message("query", message)
@@ -343,7 +345,6 @@ def query(
             arguments=given.encode(session.converter, call.args),
             headers=call.headers,
             reject_condition=choice(QueryRejectCondition, rejects, "reject_condition"),
-            rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
         )
         return asking(request, parse)
 
@@ -362,9 +363,7 @@ def query(
     )
 
 
-def cancel(
-    session: ClientSession, reference: Reference, reason: str, rpc_timeout: Duration | None
-) -> ClientOperation[None]:
+def cancel(session: ClientSession, reference: Reference, reason: str) -> ClientOperation[None]:
     """Ask a workflow to cancel."""
 
     def build(call: CancelWorkflowInput) -> ClientOperation[None]:
@@ -375,7 +374,6 @@ def cancel(
             reason=call.reason,
             request_id=new_id(),
             identity=session.identity,
-            rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
         )
         return asking(request, nothing)
 
@@ -387,7 +385,6 @@ def terminate(
     reference: Reference,
     reason: str,
     details: Sequence[Any],
-    rpc_timeout: Duration | None,
 ) -> ClientOperation[None]:
     """End a workflow now."""
 
@@ -400,7 +397,6 @@ def terminate(
             details=tuple(session.converter.encode_all(call.args)),
             request_id=new_id(),
             identity=session.identity,
-            rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
         )
         return asking(request, nothing)
 
@@ -408,23 +404,17 @@ def terminate(
     return through(session, call)
 
 
-def pause(
-    session: ClientSession, reference: Reference, reason: str, rpc_timeout: Duration | None
-) -> ClientOperation[None]:
+def pause(session: ClientSession, reference: Reference, reason: str) -> ClientOperation[None]:
     """Let a workflow rest."""
-    return asking(PauseWorkflow(**_changed(session, reference, reason, rpc_timeout)), nothing)
+    return asking(PauseWorkflow(**_changed(session, reference, reason)), nothing)
 
 
-def unpause(
-    session: ClientSession, reference: Reference, reason: str, rpc_timeout: Duration | None
-) -> ClientOperation[None]:
+def unpause(session: ClientSession, reference: Reference, reason: str) -> ClientOperation[None]:
     """Let a workflow that was paused go on."""
-    return asking(UnpauseWorkflow(**_changed(session, reference, reason, rpc_timeout)), nothing)
+    return asking(UnpauseWorkflow(**_changed(session, reference, reason)), nothing)
 
 
-def _changed(
-    session: ClientSession, reference: Reference, reason: str, rpc_timeout: Duration | None
-) -> dict[str, Any]:
+def _changed(session: ClientSession, reference: Reference, reason: str) -> dict[str, Any]:
     """The fields of a request that changes a run, and gives a reason."""
     return {
         "workflow_id": reference.workflow_id,
@@ -432,7 +422,6 @@ def _changed(
         "request_id": new_id(),
         "reason": reason,
         "identity": session.identity,
-        "rpc_timeout": optional_seconds(rpc_timeout, "rpc_timeout"),
     }
 
 
@@ -440,7 +429,6 @@ def update_options(
     session: ClientSession,
     reference: Reference,
     versioning_override: VersioningOverride | None,
-    rpc_timeout: Duration | None,
 ) -> ClientOperation[None]:
     """Change which version a run belongs to."""
     request = UpdateWorkflowOptions(
@@ -448,7 +436,6 @@ def update_options(
         run_id=reference.addressed_run,
         versioning_override=check_override(versioning_override),
         identity=session.identity,
-        rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
     )
     return asking(request, nothing)
 
@@ -495,26 +482,22 @@ def fast_forward(
     return ClientOperation(ask, bool)
 
 
-def delete(reference: Reference, rpc_timeout: Duration | None) -> ClientOperation[None]:
+def delete(reference: Reference) -> ClientOperation[None]:
     """Remove a run and its history."""
     request = DeleteWorkflow(
         workflow_id=reference.workflow_id,
         run_id=reference.addressed_run,
-        rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
     )
     return asking(request, nothing)
 
 
-def describe(
-    session: ClientSession, reference: Reference, rpc_timeout: Duration | None
-) -> ClientOperation[WorkflowDescription]:
+def describe(session: ClientSession, reference: Reference) -> ClientOperation[WorkflowDescription]:
     """Look at a workflow."""
 
     def build(call: DescribeWorkflowInput) -> ClientOperation[WorkflowDescription]:
         request = DescribeWorkflow(
             workflow_id=call.id,
             run_id=call.run_id or "",
-            rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
         )
         return asking(request, parse)
 

@@ -24,13 +24,56 @@ from hourglass._engine.options import (
 )
 from hourglass._engine.specs import IdReusePolicy, StartSpec
 from hourglass._engine.versions import VersioningOverride, check_override
+from hourglass._runtime.targets import check_metadata
 from hourglass.converter import Converter, Payload, SearchAttributes, encode_search_attributes
 from hourglass.errors import UsageError
 from hourglass.nexus import NexusCallback
 from hourglass.workflow._references import Given, given_message
 
 
-class StartOptions(TypedDict, total=False):
+class RpcOptions(TypedDict, total=False):
+    """How one call of a client travels. Both are optional."""
+
+    rpc_timeout: Duration | None
+    """How long to wait for the service's answer; where a call is several requests, for each."""
+    rpc_metadata: Mapping[str, str]
+    """Headers that a server gets with it, beside the client's own; an engine in this process reads none."""
+
+
+_RPC = frozenset(RpcOptions.__annotations__)
+
+
+def rpc_fields(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What of some options is said of how a call travels, checked; as fields of a call or of a request."""
+    found: dict[str, Any] = {}
+    if said.get("rpc_timeout") is not None:
+        found["rpc_timeout"] = optional_seconds(said["rpc_timeout"], "rpc_timeout")
+    if said.get("rpc_metadata"):
+        found["rpc_metadata"] = _metadata(said["rpc_metadata"], "rpc_metadata", None)
+    return found
+
+
+def check_rpc(said: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for an option that is none of how a call travels."""
+    for name in said:
+        if name not in _RPC:
+            raise UsageError(
+                f"there is no option {name!r} here; of how a call travels: {', '.join(sorted(_RPC))}"
+            )
+
+
+def without_rpc(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that say something else."""
+    return {name: value for name, value in options.items() if name not in _RPC}
+
+
+def split_rpc(options: Mapping[str, Any]) -> tuple[dict[str, Any], RpcOptions]:
+    """The options that say something else, and those that say how the call travels."""
+    rpc: Any = {name: value for name, value in options.items() if name in _RPC}
+    return without_rpc(options), rpc
+
+
+class StartOptions(RpcOptions, total=False):
     """How a workflow is started. All are optional."""
 
     id: str
@@ -81,17 +124,13 @@ class StartOptions(TypedDict, total=False):
     """Who is told when it has ended; `nexus.start_workflow` says it for a workflow that is a Nexus operation."""
     request_eager_start: bool
     """Whether a worker of this client may be given the first workflow task with the server's answer: a start is sooner then."""
-    rpc_timeout: Duration | None
-    """How long to wait for the service's answer."""
 
 
-class UpdateOptions(TypedDict, total=False):
+class UpdateOptions(RpcOptions, total=False):
     """How an update is asked for. All are optional."""
 
     id: str
     """The update's id: the same id again is the same update; a fresh UUID by default."""
-    rpc_timeout: Duration | None
-    """How long to wait for the service's answer."""
 
 
 _KNOWN = StartOptions.__annotations__
@@ -190,6 +229,15 @@ def callbacks_of(value: object) -> tuple[NexusCallback, ...]:
     return tuple(given)
 
 
+def _metadata(value: Any, name: str, converter: Converter | None) -> dict[str, str] | None:
+    if not value:
+        return None
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{name} must map texts to texts, not be of type {type(value).__name__}")
+    check_metadata(value)
+    return dict(value)
+
+
 def _memo(value: object, name: str, converter: Converter) -> dict[str, Payload]:
     return {key: converter.encode(each) for key, each in named_values(value, name).items()}
 
@@ -201,6 +249,7 @@ _READERS: dict[str, Callable[[Any, str, Converter], Any]] = {
     "task_timeout": _task_timeout,
     "start_delay": _duration,
     "rpc_timeout": _duration,
+    "rpc_metadata": _metadata,
     "id_reuse_policy": lambda value, name, converter: choice(IdReusePolicy, value, name),
     "id_conflict_policy": lambda value, name, converter: choice(IdConflictPolicy, value, name),
     "retry_policy": lambda value, name, converter: retry_rule(value, name),

@@ -8,7 +8,7 @@ import msgspec
 
 from hourglass._contract.ids import new_id
 from hourglass._contract.service import ImportWorkflow, ResetWorkflow
-from hourglass._engine.options import INT64, Duration, optional_seconds, whole_number
+from hourglass._engine.options import INT64, whole_number
 from hourglass._history import events as h
 from hourglass._history.codec import LOCAL_MARKER, PATCH_MARKER, read_event
 from hourglass.client._operations import Reference, fetch_history_events, refer
@@ -23,12 +23,10 @@ def reset(
     reason: str,
     reapply_signals: bool,
     reapply_updates: bool,
-    rpc_timeout: Duration | None,
 ) -> ClientOperation[Reference]:
     """Begin the run anew from an event, from before a step, or (with neither) from its last workflow task."""
     if event_id is not None and before is not None:
         raise UsageError("give event_id or before, not both")
-    limit = optional_seconds(rpc_timeout, "rpc_timeout")
     if event_id is not None:
         whole_number(event_id, "event_id", 0, INT64)
     step = _named(before)
@@ -48,7 +46,6 @@ def reset(
                 identity=session.identity,
                 reapply_signals=reapply_signals,
                 reapply_updates=reapply_updates,
-                rpc_timeout=limit,
             )
         )
         return answer.run_id

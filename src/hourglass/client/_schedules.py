@@ -42,7 +42,6 @@ from hourglass._engine.options import (
     check_text,
     choice,
     named_values,
-    optional_seconds,
     seconds,
     several,
     whole_number,
@@ -406,7 +405,6 @@ def create(
     backfill: Sequence[data.ScheduleBackfill],
     memo: Mapping[str, Any] | None,
     search_attributes: SearchAttributes | None,
-    rpc_timeout: Duration | None,
 ) -> ClientOperation[str]:
     """Create a schedule; gives its id."""
 
@@ -429,7 +427,6 @@ def create(
             backfill=tuple(backfill_form(each) for each in several(call.backfill, "backfill")),
             memo={name: session.converter.encode(value) for name, value in notes.items()},
             search_attributes=encode_search_attributes(call.search_attributes or {}),
-            rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
         )
         return asking(request, lambda _answer: call.id)
 
@@ -473,15 +470,11 @@ def list_page(
     return through(session, call)
 
 
-def describe(
-    session: ClientSession, schedule_id: str, rpc_timeout: Duration | None
-) -> ClientOperation[data.ScheduleDescription]:
+def describe(session: ClientSession, schedule_id: str) -> ClientOperation[data.ScheduleDescription]:
     """Look at a schedule."""
 
     def build(call: DescribeScheduleInput) -> ClientOperation[data.ScheduleDescription]:
-        request = DescribeSchedule(
-            schedule_id=call.id, rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout")
-        )
+        request = DescribeSchedule(schedule_id=call.id)
         return asking(request, lambda answer: _described(session, answer))
 
     return through(session, DescribeScheduleInput(id=schedule_id, _proceed=build))
@@ -490,7 +483,6 @@ def describe(
 def _patch(
     session: ClientSession,
     schedule_id: str,
-    rpc_timeout: Duration | None,
     *,
     pause: str | None = None,
     unpause: str | None = None,
@@ -506,41 +498,34 @@ def _patch(
         unpause=unpause,
         trigger=trigger,
         backfill=tuple(backfill_form(each) for each in backfill),
-        rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
     )
     return asking(request, nothing)
 
 
-def pause(
-    session: ClientSession, schedule_id: str, note: str, rpc_timeout: Duration | None
-) -> ClientOperation[None]:
+def pause(session: ClientSession, schedule_id: str, note: str) -> ClientOperation[None]:
     """Let it rest."""
 
     def build(call: PauseScheduleInput) -> ClientOperation[None]:
-        return _patch(session, call.id, rpc_timeout, pause=call.note or PAUSED)
+        return _patch(session, call.id, pause=call.note or PAUSED)
 
     return through(session, PauseScheduleInput(id=schedule_id, note=note, _proceed=build))
 
 
-def unpause(
-    session: ClientSession, schedule_id: str, note: str, rpc_timeout: Duration | None
-) -> ClientOperation[None]:
+def unpause(session: ClientSession, schedule_id: str, note: str) -> ClientOperation[None]:
     """Let it act again."""
 
     def build(call: UnpauseScheduleInput) -> ClientOperation[None]:
-        return _patch(session, call.id, rpc_timeout, unpause=call.note or UNPAUSED)
+        return _patch(session, call.id, unpause=call.note or UNPAUSED)
 
     return through(session, UnpauseScheduleInput(id=schedule_id, note=note, _proceed=build))
 
 
-def trigger(
-    session: ClientSession, schedule_id: str, overlap: OverlapPolicy | None, rpc_timeout: Duration | None
-) -> ClientOperation[None]:
+def trigger(session: ClientSession, schedule_id: str, overlap: OverlapPolicy | None) -> ClientOperation[None]:
     """Act now."""
 
     def build(call: TriggerScheduleInput) -> ClientOperation[None]:
         policy = OverlapPolicy(OverlapPolicy.UNSPECIFIED if call.overlap is None else call.overlap)
-        return _patch(session, call.id, rpc_timeout, trigger=policy)
+        return _patch(session, call.id, trigger=policy)
 
     return through(session, TriggerScheduleInput(id=schedule_id, overlap=overlap, _proceed=build))
 
@@ -549,26 +534,24 @@ def backfill(
     session: ClientSession,
     schedule_id: str,
     backfills: Sequence[data.ScheduleBackfill],
-    rpc_timeout: Duration | None,
 ) -> ClientOperation[None]:
     """Act for times of the past."""
 
     def build(call: BackfillScheduleInput) -> ClientOperation[None]:
         if not call.backfill:
             raise UsageError("backfill needs at least one ScheduleBackfill")
-        return _patch(session, call.id, rpc_timeout, backfill=call.backfill)
+        return _patch(session, call.id, backfill=call.backfill)
 
     return through(session, BackfillScheduleInput(id=schedule_id, backfill=backfills, _proceed=build))
 
 
-def delete(session: ClientSession, schedule_id: str, rpc_timeout: Duration | None) -> ClientOperation[None]:
+def delete(session: ClientSession, schedule_id: str) -> ClientOperation[None]:
     """Delete a schedule."""
 
     def build(call: DeleteScheduleInput) -> ClientOperation[None]:
         request = DeleteSchedule(
             schedule_id=call.id,
             identity=session.identity,
-            rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
         )
         return asking(request, nothing)
 
@@ -578,24 +561,19 @@ def delete(session: ClientSession, schedule_id: str, rpc_timeout: Duration | Non
 # --- updating -----------------------------------------------------------------------------------------------
 
 
-def update(
-    session: ClientSession, schedule_id: str, change: Change, rpc_timeout: Duration | None
-) -> UpdateScheduleInput:
+def update(session: ClientSession, schedule_id: str, change: Change) -> UpdateScheduleInput:
     """Change a schedule: several operations, for `run_steps`."""
     return UpdateScheduleInput(
         id=schedule_id,
         change=change,
-        _proceed=lambda call: _updating(session, call.id, call.change, rpc_timeout),
+        _proceed=lambda call: _updating(session, call.id, call.change),
     )
 
 
-def _updating(
-    session: ClientSession, schedule_id: str, change: Change, rpc_timeout: Duration | None
-) -> Steps:
+def _updating(session: ClientSession, schedule_id: str, change: Change) -> Steps:
     """Look, ask the author, send, and look whether it came to be."""
-    limit = optional_seconds(rpc_timeout, "rpc_timeout")
     look: ClientOperation[ScheduleDetails] = asking(
-        DescribeSchedule(schedule_id=schedule_id, rpc_timeout=limit), lambda answer: answer
+        DescribeSchedule(schedule_id=schedule_id), lambda answer: answer
     )
     seen: ScheduleDetails = yield look
     for _ in range(_TRIES):
@@ -612,7 +590,6 @@ def _updating(
                 request_id=new_id(),
                 conflict_token=seen.conflict_token,
                 identity=session.identity,
-                rpc_timeout=limit,
             ),
             nothing,
         )

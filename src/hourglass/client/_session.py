@@ -25,7 +25,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache, cached_property
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import Any, Generic, Self, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -56,6 +56,7 @@ from hourglass.client._interception import (
     async_client_chain,
     client_chain,
 )
+from hourglass.client._options import RpcOptions, check_rpc, rpc_fields
 from hourglass.client._plugins import ClientConfig, Plugin
 from hourglass.converter import (
     ActivitySerializationContext,
@@ -460,6 +461,17 @@ def nothing(_answer: object) -> None:
     """Parse an answer that says nothing."""
 
 
+_PLAINLY: RpcOptions = {}
+
+
+def _told(call: ClientCall, rpc: RpcOptions) -> ClientCall:
+    """A call that is told how to travel."""
+    if rpc:
+        check_rpc(rpc)
+        call = replace(call, **rpc_fields(rpc))
+    return call
+
+
 @dataclass(frozen=True)
 class ClientSession:
     """A link, and how values travel over it. Safe to use from any thread or loop."""
@@ -470,6 +482,8 @@ class ClientSession:
     interceptors: tuple[Interceptor, ...] = ()
     query_reject_condition: QueryRejectCondition = QueryRejectCondition.NONE
     """Which runs questions are not put to, where a question says nothing of it."""
+    rpc_timeout: float | None = None
+    """Seconds for each request of this session that says nothing of it."""
     rpc_metadata: dict[str, str] | None = field(default=None, repr=False)
     """Headers of the calls of this session alone."""
     plugins: tuple[Plugin, ...] = ()
@@ -510,22 +524,34 @@ class ClientSession:
         """Who we say we are."""
         return self.link.identity
 
-    def run(self, operation: ClientOperation[T]) -> T:
+    def with_rpc(self, rpc: RpcOptions) -> Self:
+        """The same session, whose requests travel so."""
+        check_rpc(rpc)
+        fields = rpc_fields(rpc)
+        if not fields:
+            return self
+        if self.rpc_metadata and "rpc_metadata" in fields:
+            fields["rpc_metadata"] = {**self.rpc_metadata, **fields["rpc_metadata"]}
+        return replace(self, **fields)
+
+    def run(self, operation: ClientOperation[T], rpc: RpcOptions = _PLAINLY) -> T:
         """Run an operation and block this thread until it is done; interceptors see it first."""
         try:
             if operation.call is None:
-                return self.perform(operation)
-            answer: T = getattr(self.outbound, operation.call._method)(operation.call)
+                return (self.with_rpc(rpc) if rpc else self).perform(operation)
+            answer: T = getattr(self.outbound, operation.call._method)(_told(operation.call, rpc))
             return answer
-        except HourglassError as error:
+        except (HourglassError, KeyboardInterrupt) as error:
             without_our_frames(error)
             raise
 
-    def arun(self, operation: ClientOperation[T]) -> Coroutine[Any, Any, T]:
+    def arun(self, operation: ClientOperation[T], rpc: RpcOptions = _PLAINLY) -> Coroutine[Any, Any, T]:
         """Run an operation and await it, on any event loop; interceptors see it first."""
         if operation.call is None:
-            return self.aperform(operation)
-        answer: Coroutine[Any, Any, T] = getattr(self.async_outbound, operation.call._method)(operation.call)
+            return (self.with_rpc(rpc) if rpc else self).aperform(operation)
+        answer: Coroutine[Any, Any, T] = getattr(self.async_outbound, operation.call._method)(
+            _told(operation.call, rpc)
+        )
         return answer
 
     def perform(self, operation: ClientOperation[T]) -> T:
@@ -540,19 +566,19 @@ class ClientSession:
             without_our_frames(error)
             raise
 
-    def run_steps(self, call: ClientCall) -> None:
+    def run_steps(self, call: ClientCall, rpc: RpcOptions = _PLAINLY) -> None:
         """Run a call that is several operations, with the caller's code in between; interceptors see it first, as one."""
         if self.interceptors:
-            getattr(self.outbound, call._method)(call)
+            getattr(self.outbound, call._method)(_told(call, rpc))
         else:
-            self.perform_steps(call._proceed(call))
+            self.with_rpc(rpc).perform_steps(call._proceed(call))
 
-    async def arun_steps(self, call: ClientCall) -> None:
+    async def arun_steps(self, call: ClientCall, rpc: RpcOptions = _PLAINLY) -> None:
         """The same, awaited."""
         if self.interceptors:
-            await getattr(self.async_outbound, call._method)(call)
+            await getattr(self.async_outbound, call._method)(_told(call, rpc))
         else:
-            await self.aperform_steps(call._proceed(call))
+            await self.with_rpc(rpc).aperform_steps(call._proceed(call))
 
     def perform_steps(self, steps: Steps) -> None:
         """Run operations one after the other."""
@@ -587,13 +613,23 @@ class ClientSession:
 
     def call(self, request: Request[A]) -> Coroutine[Any, Any, A]:
         """Ask the service, on the control loop, through the codec if there is one."""
-        if self.rpc_metadata is not None:
-            request = msgspec.structs.replace(request, rpc_metadata=self.rpc_metadata)
+        if self.rpc_metadata is not None or self.rpc_timeout is not None:
+            request = self.travelling(request)
         check_request(request)
         connection = self.link.at_hand
         if connection is None or self.codec is not None:
             return self._call(request)
         return connection.call(request)  # one coroutine less to wake, for each call
+
+    def travelling(self, request: Request[A]) -> Request[A]:
+        """The request with the session's time limit, unless it has one, and with its headers."""
+        limit = self.rpc_timeout if request.rpc_timeout is None else request.rpc_timeout
+        headers = self.rpc_metadata
+        if headers and request.rpc_metadata:
+            headers = {**headers, **request.rpc_metadata}
+        return msgspec.structs.replace(
+            request, rpc_timeout=limit, rpc_metadata=headers or request.rpc_metadata
+        )
 
     def executing(self, request: StartWorkflow) -> Coroutine[Any, Any, Executed] | None:
         """The call that starts a workflow and waits for its end at once, where the connection has one; None: it is two."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any
 
 import msgspec
 
@@ -26,10 +26,22 @@ from hourglass._engine.options import (
 )
 from hourglass._engine.specs import ActivitySpec, IdReusePolicy
 from hourglass.activity import ActivityOptions
-from hourglass.activity._definition import activity_definition
+from hourglass.activity._definition import activity_definition, activity_of
 from hourglass.activity._options import FOREIGN_DEFAULTS, settings_with
-from hourglass.client._options import callbacks_of
-from hourglass.client._session import ClientOperation, ClientSession, asking, nothing
+from hourglass.client._interception import (
+    ActivityExecutionInput,
+    CancelActivityInput,
+    CountActivitiesInput,
+    DescribeActivityInput,
+    ListActivitiesInput,
+    PauseActivityInput,
+    StartActivityExecutionInput,
+    TerminateActivityInput,
+    UnpauseActivityInput,
+    UpdateActivityOptionsInput,
+)
+from hourglass.client._options import RpcOptions, callbacks_of, rpc_fields, without_rpc
+from hourglass.client._session import ClientOperation, ClientSession, asking, nothing, through
 from hourglass.client._values import WorkflowExecutionCount, attributes_from, count_from, time_from
 from hourglass.client._waiting import ask_through_outage, first
 from hourglass.converter import (
@@ -172,7 +184,7 @@ def _note(payload: Payload | None, converter: Converter) -> str | None:
 # --- starting -----------------------------------------------------------------------------------------------
 
 
-class StartActivityOptions(ActivityOptions, total=False):
+class StartActivityOptions(ActivityOptions, RpcOptions, total=False):
     """How an activity is started by a client: what can be said of any activity, and of this start."""
 
     id: str
@@ -193,11 +205,9 @@ class StartActivityOptions(ActivityOptions, total=False):
     """Starting twice with the same request id is one start; a fresh one by default."""
     callbacks: Sequence[NexusCallback]
     """Who is told when it has ended; `nexus.start_activity` says it for one that is a Nexus operation."""
-    rpc_timeout: Duration | None
-    """How long to wait for the service's answer."""
 
 
-class ActivityOptionsUpdate(TypedDict, total=False):
+class ActivityOptionsUpdate(RpcOptions, total=False):
     """What can be changed of an activity that was started; None takes a limit, or the policy, away."""
 
     task_queue: str
@@ -232,6 +242,10 @@ class StandaloneReference(msgspec.Struct, frozen=True):
         """The fields that every request carries."""
         return {"activity_id": self.activity_id, "run_id": self.run_id}
 
+    def addressed(self) -> dict[str, Any]:
+        """Which activity a call means, as interceptors see it."""
+        return {"id": self.activity_id, "run_id": self.run_id or None}
+
 
 def given_activity(activity: object) -> tuple[Given, CallSettings]:
     """The activity that a decorated function, or a name, means, and what is said of it."""
@@ -239,7 +253,7 @@ def given_activity(activity: object) -> tuple[Given, CallSettings]:
         if not activity:
             raise UsageError("the activity's name is empty")
         return Given(f"activity {activity}", check_text(activity, "the activity's name")), FOREIGN_DEFAULTS
-    definition = activity_definition(activity)
+    definition = activity_definition(activity_of(activity))
     if definition is None:
         raise UsageError(f"{activity!r:.100} is no activity: decorate it with @activity.defn, or give a name")
     if definition.dynamic:
@@ -260,42 +274,65 @@ def start(
 ) -> ClientOperation[StandaloneReference]:
     """Start an activity by itself; gives what its handle refers to."""
     given, settings = given_activity(activity)
-    where = given.what
+    return_type = given.return_type if result_type is None else result_type
+    sent_as = check_text(options.get("request_id") or new_id(), "request_id")
+
+    def parse_for(activity_id: str) -> Callable[[Started], StandaloneReference]:
+        return lambda answer: StandaloneReference(activity_id, answer.run_id, return_type)
+
+    def build(call: StartActivityExecutionInput) -> ClientOperation[StandaloneReference]:
+        named = given if call.activity == given.name else replace(given, name=call.activity)
+        return asking(_request(session, named, settings, call, sent_as), parse_for(call.id))
+
+    call = StartActivityExecutionInput(
+        id=options.get("id") or new_id(),
+        activity=given.name,
+        args=list(arguments),
+        options={name: value for name, value in without_rpc(options).items() if name != "id"},
+        **rpc_fields(options),
+        _proceed=build,
+    )
+    return through(session, call)
+
+
+def _request(
+    session: ClientSession,
+    given: Given,
+    settings: CallSettings,
+    call: StartActivityExecutionInput,
+    request_id: str,
+) -> ac.StartActivity:
+    """The request of a start, as the interceptors left it."""
+    where, options, converter = given.what, call.options, session.converter
     for name, why in _NOT_HERE.items():
         if name in options:
             raise UsageError(f"the start of {where} has no option {name}: {why}")
     said = {name: value for name, value in options.items() if name not in _OF_START}
     spec = settings_with(settings, said, where).spec
-    activity_id = options.get("id") or new_id()
     context = ActivitySerializationContext(
-        session.link.namespace, activity_id, given.name, spec.task_queue or "default"
+        session.link.namespace, call.id, given.name, spec.task_queue or "default"
     )
     converter = session.in_context(context).converter
     notes: dict[str, Any] = {
         name: None if options.get(name) is None else converter.encode(check_text(options[name], name))
         for name in ("static_summary", "static_details")
     }
-    request = ac.StartActivity(
-        activity_id=check_text(activity_id, "id"),
+    return ac.StartActivity(
+        activity_id=check_text(call.id, "id"),
         activity_type=given.name,
-        request_id=check_text(options.get("request_id") or new_id(), "request_id"),
+        request_id=request_id,
         spec=msgspec.structs.replace(spec, task_queue=spec.task_queue or "default"),
-        arguments=given.encode(converter, arguments),
+        arguments=given.encode(converter, call.args),
+        headers=call.headers,
         identity=session.identity,
         start_delay=optional_seconds(options.get("start_delay"), "start_delay") or 0.0,
         id_reuse_policy=_policy(IdReusePolicy, options, "id_reuse_policy", IdReusePolicy.ALLOW_DUPLICATE),
         id_conflict_policy=_policy(IdConflictPolicy, options, "id_conflict_policy", IdConflictPolicy.FAIL),
         search_attributes=encode_search_attributes(options.get("search_attributes", {})),
         callbacks=callbacks_of(options.get("callbacks", ())),
-        rpc_timeout=optional_seconds(options.get("rpc_timeout"), "rpc_timeout"),
+        **rpc_fields(call._rpc()),
         **notes,
     )
-    return_type = given.return_type if result_type is None else result_type
-
-    def parse(answer: Started) -> StandaloneReference:
-        return StandaloneReference(request.activity_id, answer.run_id, return_type)
-
-    return asking(request, parse)
 
 
 def _policy(kind: Any, options: Mapping[str, Any], name: str, usual: Any) -> Any:
@@ -358,13 +395,23 @@ def result(
 
 
 def describe(
-    session: ClientSession, reference: StandaloneReference, rpc_timeout: Duration | None
+    session: ClientSession, reference: StandaloneReference
 ) -> ClientOperation[ActivityExecutionDescription]:
     """Look at an activity."""
-    request = ac.DescribeActivity(
-        **reference.address(), rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout")
-    )
-    return asking(request, lambda answer: _description(answer, session.converter))
+
+    def build(call: DescribeActivityInput) -> ClientOperation[ActivityExecutionDescription]:
+        request = ac.DescribeActivity(activity_id=call.id, run_id=call.run_id or "")
+        return asking(request, lambda answer: _description(answer, session.converter))
+
+    return through(session, DescribeActivityInput(**reference.addressed(), _proceed=build))
+
+
+_ACTS: dict[type[ActivityExecutionInput], Callable[..., Any]] = {
+    CancelActivityInput: ac.CancelActivity,
+    TerminateActivityInput: ac.TerminateActivity,
+    PauseActivityInput: ac.PauseActivity,
+    UnpauseActivityInput: ac.UnpauseActivity,
+}
 
 
 def act(
@@ -372,27 +419,30 @@ def act(
     kind: Callable[..., Any],
     reference: StandaloneReference,
     reason: str,
-    rpc_timeout: Duration | None,
     workflow_id: str = "",
 ) -> ClientOperation[None]:
-    """Cancel, terminate, pause or unpause an activity: a request of this kind. Of a workflow's where it is named."""
-    theirs: dict[str, Any] = {"workflow_id": workflow_id} if workflow_id else {}
-    request = kind(
-        **reference.address(),
-        **theirs,
-        request_id=new_id(),
-        reason=check_text(reason, "reason"),
-        identity=session.identity,
-        rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
-    )
-    return asking(request, nothing)
+    """Cancel, terminate, pause or unpause an activity: a call of this kind. Of a workflow's where it is named."""
+    sent_as = new_id()
+
+    def build(call: Any) -> ClientOperation[None]:
+        theirs: dict[str, Any] = {"workflow_id": call.workflow_id} if call.workflow_id else {}
+        request = _ACTS[type(call)](
+            activity_id=call.id,
+            run_id=call.run_id or "",
+            **theirs,
+            request_id=sent_as,
+            reason=check_text(call.reason, "reason"),
+            identity=session.identity,
+        )
+        return asking(request, nothing)
+
+    call = kind(**reference.addressed(), workflow_id=workflow_id, reason=reason, _proceed=build)
+    return through(session, call)
 
 
-def delete(reference: StandaloneReference, rpc_timeout: Duration | None) -> ClientOperation[None]:
+def delete(reference: StandaloneReference) -> ClientOperation[None]:
     """Remove an activity."""
-    request = ac.DeleteActivity(
-        **reference.address(), rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout")
-    )
+    request = ac.DeleteActivity(**reference.address())
     return asking(request, nothing)
 
 
@@ -400,55 +450,80 @@ def update_options(
     session: ClientSession, reference: StandaloneReference, changes: Mapping[str, Any], workflow_id: str = ""
 ) -> ClientOperation[ActivityExecutionOptions]:
     """Change what was said of an activity."""
-    unknown = sorted(set(changes) - set(ActivityOptionsUpdate.__annotations__))
-    if unknown or not changes:
-        raise UsageError(
-            f"what can be changed of an activity is {', '.join(ActivityOptionsUpdate.__annotations__)}"
-            + (f"; not {', '.join(unknown)}" if unknown else "; name at least one")
-        )
-    # As if both limits were there, of which one may be taken away: the engine knows what is left.
-    base = CallSettings(spec=ActivitySpec(start_to_close_timeout=1.0, schedule_to_close_timeout=1.0))
-    spec = settings_with(base, changes, f"activity {reference.activity_id}").spec
-    said = {name: getattr(spec, name) for name in changes}
-    request = ac.UpdateActivityOptions(
-        **reference.address(),
-        workflow_id=workflow_id,
-        request_id=new_id(),
-        spec=ActivitySpec(**said),
-        fields=tuple(changes),
-        identity=session.identity,
-    )
-    return asking(request, lambda answer: _shown(answer.spec))
+    return _update(session, reference, workflow_id, changes=dict(changes))
 
 
 def restore_options(
     session: ClientSession, reference: StandaloneReference, workflow_id: str = ""
 ) -> ClientOperation[ActivityExecutionOptions]:
     """Let hold what was said of an activity at first."""
-    request = ac.UpdateActivityOptions(
-        **reference.address(),
-        workflow_id=workflow_id,
-        request_id=new_id(),
-        restore_original=True,
-        identity=session.identity,
+    return _update(session, reference, workflow_id, restore_original=True)
+
+
+def _update(
+    session: ClientSession, reference: StandaloneReference, workflow_id: str, **what: Any
+) -> ClientOperation[ActivityExecutionOptions]:
+    sent_as = new_id()
+
+    def build(call: UpdateActivityOptionsInput) -> ClientOperation[ActivityExecutionOptions]:
+        request = ac.UpdateActivityOptions(
+            activity_id=call.id,
+            run_id=call.run_id or "",
+            workflow_id=call.workflow_id,
+            request_id=sent_as,
+            spec=ActivitySpec() if call.restore_original else _changed(call.id, call.changes),
+            fields=() if call.restore_original else tuple(call.changes),
+            restore_original=call.restore_original,
+            identity=session.identity,
+        )
+        return asking(request, lambda answer: _shown(answer.spec))
+
+    call = UpdateActivityOptionsInput(
+        **reference.addressed(), workflow_id=workflow_id, **what, _proceed=build
     )
-    return asking(request, lambda answer: _shown(answer.spec))
+    return through(session, call)
+
+
+def _changed(activity_id: str, changes: Mapping[str, Any]) -> ActivitySpec:
+    """A spec that holds what is to be changed, checked; which fields those are is not in it."""
+    known = without_rpc(ActivityOptionsUpdate.__annotations__)
+    unknown = sorted(set(changes) - set(known))
+    if unknown or not changes:
+        raise UsageError(
+            f"what can be changed of an activity is {', '.join(known)}"
+            + (f"; not {', '.join(unknown)}" if unknown else "; name at least one")
+        )
+    # As if both limits were there, of which one may be taken away: the engine knows what is left.
+    base = CallSettings(spec=ActivitySpec(start_to_close_timeout=1.0, schedule_to_close_timeout=1.0))
+    spec = settings_with(base, changes, f"activity {activity_id}").spec
+    return ActivitySpec(**{name: getattr(spec, name) for name in changes})
 
 
 # --- many ---------------------------------------------------------------------------------------------------
 
 
-def list_page(query: str, page_size: int, token: bytes) -> ClientOperation[ActivityExecutionPage]:
+def list_page(
+    session: ClientSession, query: str, page_size: int, token: bytes
+) -> ClientOperation[ActivityExecutionPage]:
     """One page of the activities that match."""
 
     def parse(page: ac.ActivityPage) -> ActivityExecutionPage:
         items = tuple(ActivityExecution(**_common(each)) for each in page.activities)
         return ActivityExecutionPage(items, page.next_page_token)
 
-    size = whole_number(page_size, "page_size", 1, INT32)
-    return asking(ac.ListActivities(query=query, page_size=size, next_page_token=token), parse)
+    def build(call: ListActivitiesInput) -> ClientOperation[ActivityExecutionPage]:
+        size = whole_number(call.page_size, "page_size", 1, INT32)
+        request = ac.ListActivities(query=call.query, page_size=size, next_page_token=call.next_page_token)
+        return asking(request, parse)
+
+    call = ListActivitiesInput(query=query, page_size=page_size, next_page_token=token, _proceed=build)
+    return through(session, call)
 
 
-def count(query: str) -> ClientOperation[WorkflowExecutionCount]:
+def count(session: ClientSession, query: str) -> ClientOperation[WorkflowExecutionCount]:
     """How many activities match."""
-    return asking(ac.CountActivities(query=query), count_from)
+
+    def build(call: CountActivitiesInput) -> ClientOperation[WorkflowExecutionCount]:
+        return asking(ac.CountActivities(query=call.query), count_from)
+
+    return through(session, CountActivitiesInput(query=query, _proceed=build))

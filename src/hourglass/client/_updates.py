@@ -32,6 +32,7 @@ from hourglass.client._interception import (
     StartWorkflowUpdateInput,
 )
 from hourglass.client._operations import Reference
+from hourglass.client._options import rpc_fields
 from hourglass.client._session import ClientOperation, ClientSession, through
 from hourglass.converter import Converter
 from hourglass.errors import ServiceTimeoutError, UpdateFailedError, UsageError
@@ -80,7 +81,7 @@ def build_update_request(
             identity=session.identity,
             wait_stage=stage,
             request_id=new_id(),
-            rpc_timeout=optional_seconds(options.get("rpc_timeout"), "rpc_timeout"),
+            **rpc_fields(call._rpc()),
         )
 
     call = StartWorkflowUpdateInput(
@@ -88,6 +89,7 @@ def build_update_request(
         update=given.name,
         update_id=update_id,
         args=list(arguments),
+        **rpc_fields(options),
         _proceed=build,
     )
     result_type = options.get("result_type")
@@ -125,10 +127,12 @@ def start(
 
 
 def start_with_start(
-    session: ClientSession, first: StartWorkflow, update: UpdateWorkflow, return_type: Any, stage: UpdateStage
+    first: StartWorkflow, update: UpdateWorkflow, return_type: Any, stage: UpdateStage
 ) -> ClientOperation[tuple[UpdateStarted, UpdateReference]]:
     """Start a workflow, or use the one that runs, and ask it for an update."""
-    request = UpdateWithStart(start=first, update=update, rpc_timeout=update.rpc_timeout)
+    request = UpdateWithStart(
+        start=first, update=update, rpc_timeout=update.rpc_timeout, rpc_metadata=update.rpc_metadata
+    )
 
     async def ask(session: ClientSession) -> UpdateStarted:
         async with _patience(session, update):
@@ -309,7 +313,7 @@ def update(
         first = build_start(call.start)
         if first.id_conflict_policy is IdConflictPolicy.UNSPECIFIED:
             first = replace_policy(first)
-        return start_with_start(session, first, build_update(call.update), return_type, stage)
+        return start_with_start(first, build_update(call.update), return_type, stage)
 
     def began(
         answer: tuple[UpdateStarted, UpdateReference],

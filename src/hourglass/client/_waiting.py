@@ -224,18 +224,18 @@ async def _last_task_failure(session: ClientSession, workflow_id: str, run_id: s
     while True:
         page = await session.call(GetHistory(workflow_id=workflow_id, run_id=run_id, next_page_token=token))
         for event in page.events:
-            reason = _task_failure(event) or reason
+            reason = _task_failure(event, session.converter) or reason
         token = page.next_page_token
         if not token:
             return reason
 
 
-def _task_failure(event: bytes) -> str:
+def _task_failure(event: bytes, converter: Converter) -> str:
     if b"workflowTaskFailedEventAttributes" not in event:
         return ""
     failed = read_event(msgspec.json.decode(event)).attributes
     failure = failed.failure if isinstance(failed, WorkflowTaskFailed) else None
-    return "" if failure is None else failure.message
+    return _in_a_line(failure, converter)
 
 
 # --- the wait ------------------------------------------------------------------

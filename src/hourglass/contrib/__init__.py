@@ -10,4 +10,25 @@ _agents        what the two bridges to agents share
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 __all__: list[str] = []
+
+
+@contextmanager
+def _from_extra(extra: str) -> Iterator[None]:
+    """Where a bridge imports its parts: if its library is missing, or another version than the bridge is made for, the error says
+    which extra brings it.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] == "hourglass":  # a fault of ours, which no extra mends
+            raise
+        home = f"hourglass.contrib.{extra.replace('-', '_')}"
+        raise type(error)(
+            f"{home} needs what its extra brings: pip install 'hourglass-temporal[{extra}]' ({error})",
+            name=error.name,
+            path=error.path,
+        ) from error

@@ -208,17 +208,17 @@ class Later:
     def signal(self, handle: HandleFacts[Any], signal: Callable[[*Ts], None], /, *args: *Ts) -> None: ...
     def signal(self, handle: HandleFacts[Any], signal: Any, /, *args: Any) -> None:  # type: ignore[misc]
         """Send a signal then."""
-        operation = _operations.signal(self._session, handle._reference, signal, args, None)
+        operation = _operations.signal(self._session, handle._reference, signal, args)
         self._put(f"signal to {handle.id}", partial(self._ask, operation))
 
     def cancel(self, handle: HandleFacts[Any], reason: str = "") -> None:
         """Ask a workflow to cancel then."""
-        operation = _operations.cancel(self._session, handle._reference, reason, None)
+        operation = _operations.cancel(self._session, handle._reference, reason)
         self._put(f"cancel {handle.id}", partial(self._ask, operation))
 
     def terminate(self, handle: HandleFacts[Any], reason: str = "") -> None:
         """End a workflow then."""
-        operation = _operations.terminate(self._session, handle._reference, reason, (), None)
+        operation = _operations.terminate(self._session, handle._reference, reason, ())
         self._put(f"terminate {handle.id}", partial(self._ask, operation))
 
     def call(self, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:

@@ -118,6 +118,7 @@ class EnvironmentSession(ClientSession):
 
     async def call(self, request: Request[A]) -> A:
         """Ask the engine, on the environment's loop."""
+        request = self.travelling(request)
         check_request(request)
         driver, asked = self.driver, cast(object, request)
         if isinstance(asked, (StartWorkflow, StartActivity)):

@@ -70,11 +70,13 @@ class Troubles(ParkedRuns):
 
     # --- what the evaluations say (ParkedRuns) ------------------------------------------------------------
 
-    def say_parked(self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None) -> None:
+    def say_parked(
+        self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None, task_queue: str = ""
+    ) -> None:
         """A run's code has a bug."""
         if error is not None and isinstance(error.__cause__, LaneStopped):
             return  # it hung, and the guard that interrupted it says so
-        super().say_parked(workflow, workflow_id, run_id, error)
+        super().say_parked(workflow, workflow_id, run_id, error, task_queue)
         self._park(run_id, f"workflow {workflow} ({workflow_id})", error)
 
     def say_died(self, run_id: str, error: BaseException) -> None:
@@ -109,7 +111,9 @@ class Troubles(ParkedRuns):
 class QuietTroubles(Troubles):
     """The same for `explore`, which looks for troubles and tells of them itself: nothing is logged."""
 
-    def say_parked(self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None) -> None:
+    def say_parked(
+        self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None, task_queue: str = ""
+    ) -> None:
         """A run's code has a bug."""
         if error is None or not isinstance(error.__cause__, LaneStopped):
             self._park(run_id, f"workflow {workflow} ({workflow_id})", error)

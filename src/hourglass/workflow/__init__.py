@@ -26,9 +26,13 @@ world is an activity.
 
 from __future__ import annotations
 
-from hourglass._engine.definition import HandlerUnfinishedPolicy
+from hourglass._engine.definition import DynamicWorkflowConfig, HandlerUnfinishedPolicy
 from hourglass._engine.fibers import Task
-from hourglass._engine.messages import ContinueAsNewError
+from hourglass._engine.messages import (
+    ContinueAsNewError,
+    UnfinishedSignalHandlersWarning,
+    UnfinishedUpdateHandlersWarning,
+)
 from hourglass._engine.specs import ActivityCancellationType, ChildCancellationType, ParentClosePolicy
 from hourglass._engine.versions import (
     ContinueAsNewVersioningBehavior,
@@ -67,6 +71,7 @@ from hourglass.workflow._definitions import (
     Update,
     Workflow,
     defn,
+    dynamic_config,
     get_dynamic_query_handler,
     get_dynamic_signal_handler,
     get_dynamic_update_handler,
@@ -159,6 +164,7 @@ __all__ = [
     "ChildWorkflowHandle",
     "ContinueAsNewError",
     "ContinueAsNewVersioningBehavior",
+    "DynamicWorkflowConfig",
     "Event",
     "ExternalWorkflowHandle",
     "HandlerUnfinishedPolicy",
@@ -181,6 +187,8 @@ __all__ = [
     "StepOptions",
     "Task",
     "Timeout",
+    "UnfinishedSignalHandlersWarning",
+    "UnfinishedUpdateHandlersWarning",
     "Update",
     "UpdateInfo",
     "VersioningBehavior",
@@ -194,6 +202,7 @@ __all__ = [
     "current_update_info",
     "defn",
     "deprecate_patch",
+    "dynamic_config",
     "execute_activity",
     "execute_child_workflow",
     "execute_local_activity",

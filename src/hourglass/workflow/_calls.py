@@ -34,7 +34,7 @@ from hourglass._engine.specs import (
 )
 from hourglass._engine.versions import ContinueAsNewVersioningBehavior
 from hourglass.activity import Activity, ActivityOptions
-from hourglass.activity._definition import step_definition
+from hourglass.activity._definition import activity_of, step_definition
 from hourglass.activity._options import FOREIGN_DEFAULTS, settings_with
 from hourglass.converter import Converter, SearchAttributes, encode_search_attributes
 from hourglass.errors import UsageError
@@ -105,8 +105,8 @@ def start_local_activity(activity: Any, /, *args: Any, **options: Any) -> Task[A
 def _begin_activity(
     activity: Any, args: tuple[Any, ...], options: dict[str, Any], *, local: bool
 ) -> Task[Any]:
-    if isinstance(activity, Activity):
-        chosen = activity.options(**options) if options else activity
+    if not isinstance(activity, str) and (found := activity_of(activity)) is not None:
+        chosen = found.options(**options) if options else found
         return chosen.start_local(*args) if local else chosen.start(*args)
     if not isinstance(activity, str):
         raise UsageError(

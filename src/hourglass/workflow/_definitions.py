@@ -25,6 +25,7 @@ from typing import (
 
 from hourglass._engine.context import current_run, require_run
 from hourglass._engine.definition import (
+    DynamicWorkflowConfig,
     HandlerUnfinishedPolicy,
     MessageDefinition,
     MessageKind,
@@ -280,6 +281,19 @@ def init(fn: Callable[P, R], /) -> Callable[P, R]:
     if getattr(fn, "__name__", "") != "__init__":
         raise DefinitionError("@workflow.init goes on __init__")
     fn.__hourglass_init__ = True  # type: ignore[attr-defined]
+    return fn
+
+
+def dynamic_config(fn: Callable[[S], DynamicWorkflowConfig], /) -> Callable[[S], DynamicWorkflowConfig]:
+    """Mark the method of a dynamic workflow class that says, for one run, what its decorator would: which exceptions fail it,
+    and whether it stays with its version. It is called when the object is built, and must only look: at
+    `workflow.info().workflow_type`, mostly.
+    """
+    what = f"@workflow.dynamic_config method {getattr(fn, '__name__', fn)}"
+    check_plain_function(fn, what)
+    if len(inspect.signature(fn).parameters) != 1:
+        raise DefinitionError(f"{what} takes no arguments beside self")
+    fn.__hourglass_dynamic_config__ = True  # type: ignore[attr-defined]
     return fn
 
 

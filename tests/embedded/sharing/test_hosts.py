@@ -19,6 +19,7 @@ from tests.specs import made
 
 from hourglass._contract import service as s
 from hourglass._contract.handle import ActivityOk, HandleBroken, HandleConfig, Shutdown
+from hourglass._embedded.clock import Bell
 from hourglass._embedded.sharing import calls, unix_socket, wire
 from hourglass._embedded.sharing import shared_file as host_module
 from hourglass._embedded.sharing.calls import was_carried_out
@@ -501,6 +502,36 @@ def test_a_client_that_finds_no_socket_says_what_is_wrong(
                 await client.call(start("w"))
         lock.drop()
         assert "there is no socket" in caplog.text
+
+    with caplog.at_level(logging.WARNING, "hourglass"):
+        run(body)
+
+
+def test_short_transactions_of_clients_are_not_taken_for_an_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever waits for a worker finds the lock held now and then, each time by another transaction: that is no owner without
+    a socket, however long the wait. The same holder twice is.
+    """
+    for name in ("_UNREACHED", "_UNREACHABLE", "LOOK"):
+        monkeypatch.setattr(calls, name, 0.0)
+
+    async def body() -> None:
+        path = str(tmp_path / "a.db")
+        router = calls.CallRouter(SQLITE, path, "default", Bell())
+        search = calls._Search("request", time.monotonic() - 3600)
+        lock = FileLock(path)
+        for _ in range(3):
+            assert lock.try_take()
+            router._look_for_owner(search)
+            lock.drop()
+        assert "there is no socket" not in caplog.text
+        assert lock.try_take()
+        router._look_for_owner(search)
+        with pytest.raises(StorageError, match=r"owned by process \d+, but there is no socket"):
+            router._look_for_owner(search)
+        lock.drop()
+        await router.close()
 
     with caplog.at_level(logging.WARNING, "hourglass"):
         run(body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, TypeVar
 
 import msgspec
@@ -24,7 +25,7 @@ from hourglass._contract.handle import (
 from hourglass._contract.schedules import DeleteSchedule
 from hourglass._embedded.clients.requests import HANDLERS
 from hourglass._embedded.sharing import wire
-from hourglass._embedded.sharing.remote_handle import _Answers
+from hourglass._embedded.sharing.remote_handle import RemoteHandle, _Answers
 from hourglass._engine.commands import COMMANDS, Command, StartTimer, Succeeded, TaskFailed
 from hourglass._engine.events import EVENTS, Activation, Event
 from hourglass._engine.versions import VersioningBehavior
@@ -276,3 +277,40 @@ def test_what_cannot_be_sent_fails_alone() -> None:
     assert failed.run_id == "bad"
     assert "cannot be sent to the engine" in failed.failure.message
     assert [each for part in said for each in part.returned] == [ActivityOk(b"token")]
+
+
+class Silent:
+    """A connection to an owner that says nothing."""
+
+    is_open = True
+
+    def tell(self, message: wire.ToOwner) -> None: ...
+
+    def send(self, data: bytes) -> None: ...
+
+    async def close_handle(self, handle: int) -> None: ...
+
+
+@pytest.mark.parametrize("end", ["the engine failed", "the connection ended"])
+def test_a_worker_has_only_what_it_was_given(end: str) -> None:
+    """Of two attempts that were sent it has taken one when the owner's engine ends: it will claim that one of the next owner,
+    and not the other, which no worker would ever end.
+    """
+
+    async def body() -> None:
+        handle = RemoteHandle(Silent(), 1, HandleConfig(task_queue="q"))
+        given, waiting = (
+            msgspec.structs.replace(whole(ActivityTask), token=each, is_local=False)
+            for each in (b"given", b"waiting")
+        )
+        handle.heard(wire.HandleWork(handle=1, tasks=(given, waiting)))
+        assert await handle.poll_activity() == given
+        handle.heard(wire.HandleWork(handle=1, cancels=(ActivityCancel(b"given"),)))
+        assert handle.attempts == {b"given"}
+        if end == "the engine failed":
+            handle.ended(wire.PollEnded(1, True, end))
+        else:
+            handle.fail(end)
+        assert handle.attempts == {b"given"}
+
+    asyncio.run(body())

@@ -103,7 +103,7 @@ async def pollers(engine: Engine, request: s.GetPollers) -> PendingAnswer[s.Poll
     )
     route = engine.deployments.route(request.task_queue)
     stats = None
-    if request.stats and engine.is_recovered:
+    if request.stats:
         stats = engine.queue_stats(request.task_queue, activities=request.activities)
     told = s.Pollers(found, engine.queues.served(), route.current, stats, route.ramping)
     return PendingAnswer(told, engine.runs.newest)

@@ -27,7 +27,7 @@ from hourglass._embedded.engine.run import AttemptToken, LoadedRun
 from hourglass._embedded.engine.runs import RunTable
 from hourglass._embedded.engine.schedules import Schedules
 from hourglass._embedded.engine.task_queues import DispatchPolicy, TaskQueues
-from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION, Upkeep
+from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION, StoredBacklog, Upkeep
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.store.store import Refusal, Store, Unwritable
 from hourglass.errors import ConnectionFailedError, HourglassError, StorageError
@@ -90,6 +90,7 @@ class Engine:
         """Whether it has failed or was closed."""
         self.is_recovered = False
         """Whether the runs that were in flight are in memory: not where a process has opened the file for a moment."""
+        self._counted: tuple[int, StoredBacklog | None] = (0, None)
         self.figures = EngineFigures()
         """As they were at the last sample. To be read from any thread."""
 
@@ -120,7 +121,7 @@ class Engine:
                 self.runs.record(
                     token.run_id, late=True
                 )  # now, while attempts are kept for those that claim them
-            self.runs.kept.discard(token)
+            self.runs.kept.pop(token, None)
 
     def lose_attempts(self, tokens: Iterable[bytes]) -> None:
         """The process that had claimed these attempts has ended."""
@@ -128,10 +129,16 @@ class Engine:
             self.attempts.lose(AttemptToken.decode(token))
         self.queues.dispatch()
 
-    def lose_unclaimed(self) -> None:
-        """Workers that live have had time to come: attempts that none has claimed are lost."""
-        kept, self.runs.kept, self.runs.living = self.runs.kept, set(), frozenset()
-        for token in () if self.is_over else kept:
+    def lose_unclaimed(self, of: frozenset[str] | None = None) -> None:
+        """Workers of these identities have said what they have, or all have had time to come (None): attempts of theirs
+        that were not claimed are lost.
+        """
+        runs = self.runs
+        of = runs.living if of is None else of
+        runs.living -= of
+        lost = [token for token, identity in runs.kept.items() if identity in of]
+        for token in () if self.is_over else lost:
+            del runs.kept[token]
             self.attempts.lose(token)
         self.queues.dispatch()
 
@@ -196,6 +203,12 @@ class Engine:
 
     def queue_stats(self, queue: str, *, activities: bool) -> QueueStats:
         """What waits on a queue, since when at most, and how much comes and goes."""
+        if not self.is_recovered:
+            newest, counted = self._counted
+            if counted is None or newest != self.runs.newest:
+                counted = StoredBacklog(self.store, self.clock.now_ns())
+                self._counted = (self.runs.newest, counted)
+            return counted.stats(queue, activities=activities)
         queues, now = self.queues, self.clock.now_ns()
         since = now
         if activities:

@@ -167,8 +167,8 @@ class RunTable:
         """Whether another process has just ended, and this one goes on with what it had."""
         self.living: frozenset[str] = frozenset()
         """The identities of workers that outlived the process which owned the file before, while they may come back."""
-        self.kept: set[AttemptToken] = set()
-        """The attempts that these had, and have not claimed yet."""
+        self.kept: dict[AttemptToken, str] = {}
+        """The attempts that these had, and have not claimed yet, and the identity of the worker of each."""
         self.parked: dict[str, StorageError] = {}
         """Runs of which something could not be written, and why: nothing of them is given out until the store is
         opened anew; they can be looked at, and ended.
@@ -184,12 +184,17 @@ class RunTable:
             self._alarms.silence(record)
 
     def realign(self) -> None:
-        """Time has jumped: set all alarms anew. What began while the clock was ahead begins now."""
+        """Time has jumped: set all alarms anew. What began while the clock was ahead begins now, and what was put off then
+        is put off no more.
+        """
         now = self.clock.now_ns()
         for record in tuple(self._records.values()):
             self._set_back(record, now)
+            record.look((*record.run.activities, *record.run.timers), now)
             self._alarms.silence(record)
             self._alarms.set(record, 0, now)
+        for taker in self.queues.all_takers():
+            taker.realign()
         self.awaiting.realign()
         self.keeping.realign()
 
@@ -468,7 +473,11 @@ class RunTable:
         if self._records.get(record.run.run_id) is not record:
             return True  # it was parked, and another may be in its place
         now = self.clock.now_ns()
-        if not record.is_quiet(now) or not self.is_durable(self.number_of(record)):
+        if not record.is_quiet(now):
+            return False
+        if record.stored_wake_ns == AT_ONCE:  # a clock that was set back has put its task off
+            self._append_one(record, (), now)
+        if not self.is_durable(self.number_of(record)):
             return False
         if AT_ONCE < record.stored_wake_ns <= now:
             return False  # the store has given it out as due: it would not come again
@@ -585,7 +594,7 @@ class RunTable:
         living = self.living
         if living:
             self.kept.update(
-                AttemptToken(run.run_id, each.scheduled_event_id, each.attempt)
+                (AttemptToken(run.run_id, each.scheduled_event_id, each.attempt), each.identity)
                 for each in run.activities.values()
                 if each.started_ns and not each.deferred and each.identity in living
             )

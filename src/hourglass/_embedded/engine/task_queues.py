@@ -125,6 +125,10 @@ class QueuePoller(Protocol):
         """A run that the taker may have cached has gone to a worker of another version."""
         ...
 
+    def realign(self) -> None:
+        """Time has jumped: what waits for a time in the taker has to be set anew."""
+        ...
+
     def cancel_attempt(self, token: bytes, reason: str, rests_on: int) -> None:
         """Stop an attempt that this taker holds, because of the change of this number."""
         ...

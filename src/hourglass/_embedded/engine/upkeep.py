@@ -1,4 +1,5 @@
-"""Looking after the runs of an engine that nothing uses now: opening, waking, dropping, forgetting.
+"""Looking after the runs of an engine that nothing uses now: opening, waking, dropping, forgetting; and counting what waits where
+no engine does so.
 
 Must not know: transitions, requests. It moves runs between the store and memory and decides nothing about them. The
 work is done in slices, so that a hundred thousand runs do not hold the loop; and runs that are due come as fast as they
@@ -11,6 +12,7 @@ for another; a closed run is forgotten after the retention, never before, and ne
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -18,9 +20,11 @@ from itertools import islice
 
 import msgspec
 
+from hourglass._contract.service import QueueStats
 from hourglass._embedded.clock import Cancel, Clock, RealClock, Vouched, later, to_ns
 from hourglass._embedded.engine.run import LoadedRun
 from hourglass._embedded.engine.runs import RunTable
+from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.tasks import LONGEST_WAIT
 from hourglass._embedded.rules.transitions import is_backing_off, try_now
 from hourglass._embedded.store.store import AT_ONCE, LAST_KEY, DueRun, NoteChange, Store, Unwritable
@@ -124,6 +128,64 @@ class DueRuns:
                 self._waiting[queue] = waiting  # behind the others now
             taken += some
         return taken
+
+
+class StoredBacklog:
+    """What waits in a store that no process looks after: counted from its runs as they are stored, and nothing of them is
+    touched. Made once for a few requests, for the store is open for a moment only.
+
+    Of `MOST` runs it is read what each waits for. If more are due, which is a queue that no worker has served for long, they
+    count as one workflow task each.
+    """
+
+    MOST = 500
+
+    def __init__(self, store: Store, now_ns: int) -> None:
+        self._now = now_ns
+        self._waiting: dict[tuple[str, bool], tuple[int, int]] = {}
+        place: tuple[int, int] = (0, LAST_KEY)
+        looked_at = 0
+        while found := store.due(now_ns, PAGE, *place):
+            place = (found[-1].wake_ns, found[-1].key)
+            for due in found:
+                looked_at += 1
+                if looked_at > self.MOST:
+                    self._count(due.task_queue, False, max(due.wake_ns, AT_ONCE))
+                    continue
+                with contextlib.suppress(
+                    StorageError
+                ):  # one that cannot be read does not keep the others from being counted
+                    stored = store.load(due.run_id)
+                    if stored is not None:
+                        self._look(stored.run)
+            if len(found) < PAGE:
+                break
+
+    def stats(self, task_queue: str, *, activities: bool) -> QueueStats:
+        """What waits on a queue, and since when at most. Nothing comes or goes, as far as the store knows."""
+        count, since = self._waiting.get((task_queue, activities), (0, self._now))
+        return QueueStats(count, max(0, self._now - since) / 1e9)
+
+    def _look(self, run: Run) -> None:
+        """What the next worker would be given of a run: its task, or what a timer that is due leads to; its attempts."""
+        if run.paused is not None or not run.is_open:
+            return
+        task = run.task
+        due = [timer.due_ns for timer in run.timers.values() if timer.due_ns <= self._now]
+        if task is not None and task.available_ns <= self._now:
+            self._count(run.started.spec.task_queue, False, task.available_ns)
+        elif task is None and due:
+            self._count(run.started.spec.task_queue, False, min(due))
+        for each in run.activities.values():
+            if each.available_ns <= self._now and not each.deferred and not each.paused:
+                self._count(each.spec.task_queue, True, each.available_ns)
+
+    def _count(self, task_queue: str, activities: bool, since_ns: int) -> None:
+        count, oldest = self._waiting.get((task_queue, activities), (0, self._now))
+        self._waiting[task_queue, activities] = (
+            count + 1,
+            oldest if since_ns == AT_ONCE else min(oldest, since_ns),
+        )
 
 
 class Upkeep:

@@ -262,11 +262,16 @@ def _want_again(draft: Draft, task: PendingTask, *, at_once: bool = False) -> No
     if draft.flush() or (task.speculative and not task.silent):
         draft.want_task()
         return
-    # The first failure is tried again at once; a task that keeps failing waits longer and longer.
-    first = draft.run.started.spec.task_timeout
-    at_once = at_once or task.attempt == 1
-    wait = 0.0 if at_once else min(first * 2.0 ** min(task.attempt - 2, 20), LONGEST_WAIT)
+    wait = 0.0 if at_once else wait_before(draft.run, task.attempt + 1)
     draft.want_task_again(task.attempt + 1, later(draft.now_ns, to_ns(wait)), silent=task.silent)
+
+
+def wait_before(run: Run, attempt: int) -> float:
+    """For how many seconds this attempt of a task waits after the failure of the one before, at most: the first failure is
+    tried again at once, and a task that keeps failing waits longer and longer.
+    """
+    first = run.started.spec.task_timeout
+    return 0.0 if attempt <= 2 else min(first * 2.0 ** min(attempt - 3, 20), LONGEST_WAIT)
 
 
 def _apply(draft: Draft, sent: Sent, completed: int, new_run_id: str) -> h.WorkflowExecutionStarted | None:

@@ -29,7 +29,7 @@ from hourglass._embedded.rules.draft import Draft, Eager, take_task
 from hourglass._embedded.rules.draft import start_attempt as start_attempt
 from hourglass._embedded.rules.followers import next_attempt_or_run
 from hourglass._embedded.rules.run import OpenActivity, Pause, Run, Transition
-from hourglass._embedded.rules.tasks import LONGEST_WAIT, forget_speculative_task, time_out_task
+from hourglass._embedded.rules.tasks import forget_speculative_task, time_out_task, wait_before
 from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
 from hourglass._engine.retries import next_delay
 from hourglass._engine.specs import ActivitySpec, Payloads
@@ -212,7 +212,7 @@ def began_later(run: Run, now_ns: int) -> bool:
     task = run.task
     return (
         run.start_ns > now_ns
-        or (task is not None and max(task.started_ns, task.available_ns - to_ns(LONGEST_WAIT)) > now_ns)
+        or (task is not None and (task.started_ns > now_ns or task.available_ns > _latest_task(run, now_ns)))
         or any(timer.began_ns > now_ns for timer in run.timers.values())
         or any(_activity_began_later(activity, now_ns) for activity in run.activities.values())
     )
@@ -221,6 +221,11 @@ def began_later(run: Run, now_ns: int) -> bool:
 def _activity_began_later(activity: OpenActivity, now_ns: int) -> bool:
     latest = max(activity.scheduled_ns, activity.started_ns, activity.heartbeat_ns)
     return latest > now_ns or activity.available_ns > _latest_attempt(activity, now_ns)
+
+
+def _latest_task(run: Run, now_ns: int) -> int:
+    """When a run's task may be taken at the latest, had the one before failed just now."""
+    return now_ns if run.task is None else now_ns + to_ns(wait_before(run, run.task.attempt))
 
 
 def _latest_attempt(activity: OpenActivity, now_ns: int) -> int:
@@ -253,7 +258,7 @@ def set_back(run: Run, now_ns: int) -> Transition:
             )
     task = run.task
     if task is not None and max(task.started_ns, task.available_ns) > now_ns:
-        available = min(task.available_ns, now_ns + to_ns(LONGEST_WAIT))
+        available = min(task.available_ns, _latest_task(run, now_ns))
         draft.set_task(
             msgspec.structs.replace(task, started_ns=min(task.started_ns, now_ns), available_ns=available)
         )

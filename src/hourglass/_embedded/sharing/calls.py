@@ -34,7 +34,7 @@ from hourglass._embedded.engine.run import AttemptToken
 from hourglass._embedded.sharing import unix_socket
 from hourglass._embedded.sharing.open_engine import EngineClosed, OpenEngine
 from hourglass._embedded.sharing.ownerless import NoAnswer, OwnerlessTransactions
-from hourglass._embedded.sharing.ownership import FileLock
+from hourglass._embedded.sharing.ownership import FileLock, LockNote
 from hourglass._embedded.sharing.remote import ConnectionLost, OwnerConnection, connect
 from hourglass._embedded.store.store import StoreOpener
 from hourglass._history import events as h
@@ -74,6 +74,10 @@ class _Search:
     ownerless_at: float = 0.0
     repeated: bool = False
     looked_at: float = 0.0
+    holder: LockNote | None = None
+    """Who held the lock at the last look, and had no socket."""
+    held_from: float = 0.0
+    """Since when it was that one at every look."""
     warned: bool = False
 
 
@@ -186,15 +190,21 @@ class CallRouter:
             return
         search.looked_at = now
         if self._lock.is_free() or unix_socket.identity(self._path) is not None:
+            search.holder = None
             self._no_worker.look(search.began)
+            return
+        holder = self._lock.note()
+        if search.holder != holder:
+            # A transaction of a client, this one's perhaps, which is over soon: an owner has it at the next look, too.
+            search.holder, search.held_from = holder, now
             return
         place = unix_socket.socket_path(self._path)
         what = (
-            f"{self._path} is owned by process {self._lock.note().pid}, but there is no socket {place} to reach it by: "
+            f"{self._path} is owned by process {holder.pid}, but there is no socket {place} to reach it by: "
             "the process is still opening the file, or the socket was deleted and the process does not run (an owner "
             "that runs makes it again within a second). If this lasts, end that process and start it again"
         )
-        if now > search.began + _UNREACHABLE:
+        if now > search.held_from + _UNREACHABLE:
             raise StorageError(what, status="UNAVAILABLE")
         if not search.warned:
             search.warned = True

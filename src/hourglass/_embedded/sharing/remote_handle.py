@@ -24,6 +24,7 @@ from hourglass._contract.handle import (
     ActivityItem,
     ActivityOk,
     ActivityResult,
+    ActivityTask,
     AttemptCancelled,
     AttemptFailed,
     HandleBroken,
@@ -127,13 +128,16 @@ class RemoteHandle:
             self._heartbeats.close()
             self._broken = HandleBroken(why)
             self._activations.clear()
+            for item in self._activities:  # the worker has not got them, and will not
+                if isinstance(item, ActivityTask):
+                    self._heartbeat_timeouts.pop(item.token, None)
             self._activities.clear()
             self._ring()
 
     @property
     def attempts(self) -> set[bytes]:
         """The attempts that the worker has, but for local ones, by their tokens."""
-        waiting = {item.token for item in self._activities}
+        waiting = {item.token for item in self._activities if isinstance(item, ActivityTask)}
         return {token for token in self._heartbeat_timeouts if token not in waiting}
 
     def _ring(self) -> None:

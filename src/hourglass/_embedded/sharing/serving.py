@@ -47,8 +47,8 @@ class OwnerInfo:
     answer: Callable[[s.Request[Any]], Coroutine[Any, Any, Any]]
     open_handle: Callable[[int, int, HandleConfig], EngineHandle]
     """Opens a handle on the engine, for a worker of another process."""
-    claim: Callable[[Collection[bytes]], object] = lambda _: None
-    """Is told which attempts another process has of the owner before."""
+    claim: Callable[[int, Collection[bytes]], object] = lambda *_: None
+    """Is told which attempts another process, by its id, has of the owner before: these, and no others."""
     lose_attempts: Callable[[Collection[bytes]], object] = lambda _: None
     """Is told that these have ended with their process."""
     processes: Callable[[], tuple[s.WorkerProcess, ...]] = tuple
@@ -279,7 +279,7 @@ class _Peer:
     def _hold(self, message: wire.Holding) -> None:
         self.workers.held = frozenset(message.tokens)
         try:
-            self._server.owner.claim(message.tokens)
+            self._server.owner.claim(self.pid, message.tokens)
         except ValueError:
             raise wire.Garbage("a token that names no attempt") from None
 

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -85,7 +85,10 @@ class SharedFile:
         self._former: OwnerConnection | None = None
         self._took_over = False
         self._wanted_until = 0.0
-        self._survivors: frozenset[str] = frozenset()
+        self._survivors: list[tuple[int, frozenset[str]]] = []
+        """The processes that worked for the last owner and live, and the identities of their workers: those that have not
+        yet said to this process, which owns the file now, what they still have.
+        """
         self._held: set[bytes] = set()
         """The attempts that this process has of owners before the one that it works for, or before itself."""
 
@@ -198,7 +201,7 @@ class SharedFile:
                 self.retention,
                 limits=self.limits,
                 took_over=took_over,
-                living=self._survivors,
+                living=frozenset().union(*(identities for _, identities in self._survivors)),
             )
         except StorageError as error:
             self._failed(error)
@@ -208,9 +211,9 @@ class SharedFile:
         try:
             await server.start()
             self.calls.own(engine)
-            engine.engine.claim(self._held)
+            self._claim(engine, os.getpid(), self._held)
             claims = asyncio.get_running_loop().call_later(CLAIMS, engine.engine.lose_unclaimed)
-            self._took_over, self._survivors = False, frozenset()
+            self._took_over = False
             _log.log(
                 logging.WARNING if took_over else logging.INFO,
                 "this process %s %s (queues: %s)",
@@ -235,6 +238,18 @@ class SharedFile:
             self._failed(engine.failed)
             self._fail_all(engine.failed, of=engine)
 
+    def _claim(self, engine: OpenEngine, process_id: int, tokens: Collection[bytes]) -> None:
+        """A process has said which attempts it still has of the owner before. The others of its workers are lost: what it
+        had given back, or had not got yet, went with that owner. Workers of several processes may have one identity, and
+        processes in several containers one id: then the attempts wait until all have said theirs, or their time is over.
+        """
+        engine.engine.claim(tokens)
+        said = [each for each in self._survivors if each[0] == process_id]
+        if len(said) == 1:
+            self._survivors.remove(said[0])
+            others = (identities for _, identities in self._survivors)
+            engine.engine.lose_unclaimed(said[0][1].difference(*others))
+
     def _server_of(self, engine: OpenEngine) -> OwnerServer:
         """What other processes reach the engine by."""
         return OwnerServer(
@@ -245,7 +260,7 @@ class SharedFile:
                 since_ns=self._lock.since_ns,
                 answer=partial(self._answer, engine),
                 open_handle=engine.open_for_other,
-                claim=engine.engine.claim,
+                claim=partial(self._claim, engine),
                 lose_attempts=engine.engine.lose_attempts,
                 processes=engine.processes,
                 weigh=engine.weigh,
@@ -332,7 +347,7 @@ class SharedFile:
             self._held |= former.held
             owners = {name for each in former.processes if each.is_owner for name in each.identities}
             living = [each for each in former.processes if not each.is_owner and is_running(each.process_id)]
-            self._survivors = frozenset(name for each in living for name in each.identities) - owners
+            self._survivors = [(each.process_id, frozenset(each.identities) - owners) for each in living]
 
     def _owner_lives(self) -> bool:
         """Whether another process owns the file, as far as the connection to it tells."""

@@ -381,8 +381,18 @@ class Cache:
         if self._letting_go and not self.local.goes_on_here(run_id):
             self.hand_over(run_id)
             return
-        latest = _latest_answer(record.run)
+        self._limit_rest(cached)
+
+    def _limit_rest(self, cached: CachedRun) -> None:
+        latest = _latest_answer(cached.record.run)
         cached.alarm = self._engine.clock.call_at(latest, lambda: self._finish(cached, again=True))
+
+    def realign(self) -> None:
+        """Time has jumped: set all alarms anew."""
+        self.local.realign()
+        for cached in [each for each in self._runs.values() if each.resting]:
+            cached.alarm()
+            self._limit_rest(cached)
 
     def _rouse(self, cached: CachedRun) -> None:
         """A task that rested, if it did, goes on."""

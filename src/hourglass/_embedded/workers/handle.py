@@ -214,6 +214,10 @@ class EngineHandle:
         """A run has gone to a worker of another version: forget it."""
         self.request_eviction(run_id)
 
+    def realign(self) -> None:
+        """Time has jumped."""
+        self._cache.realign()
+
     def cancel_attempt(self, token: bytes, reason: str, rests_on: int) -> None:
         """Stop an attempt that this handle's worker holds, or forget it if the worker has not got it yet."""
         if token not in self._hand.out:

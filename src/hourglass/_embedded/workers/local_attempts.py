@@ -71,6 +71,8 @@ class _Attempt:
     token: bytes = b""
     started_ns: int = 0
     told_to_cancel: bool = False
+    pause_ns: int = 0
+    """How long it waits between the attempt before and this one."""
     withheld: bool = False
     """Whether it had to wait for a commit: that wait counts for no timeout."""
     alarm: Cancel | None = None
@@ -317,7 +319,8 @@ class LocalAttempts:
         else:
             attempt.phase = _Phase.PAUSING
             attempt.number += 1
-            attempt.ready_ns = later(self._clock.now_ns(), to_ns(delay))
+            attempt.pause_ns = to_ns(delay)
+            attempt.ready_ns = later(self._clock.now_ns(), attempt.pause_ns)
             attempt.started_ns = 0
             self._set_alarm(attempt)
             if self._closing and not self.goes_on_here(attempt.run.run_id):
@@ -385,6 +388,17 @@ class LocalAttempts:
             when = min(when, attempt.ready_ns) if when else attempt.ready_ns
         if when:
             attempt.alarm = self._clock.call_at(when, lambda: self._elapse(attempt))
+
+    def realign(self) -> None:
+        """Time has jumped: set all alarms anew. What began while the clock was ahead begins now."""
+        now = self._clock.now_ns()
+        for attempt in [each for known in self._known.values() for each in known.values()]:
+            wanted = attempt.wanted
+            if wanted.original_schedule_ns > now:
+                attempt.wanted = RunLocal(wanted.command, now)
+            attempt.ready_ns = min(attempt.ready_ns, later(now, attempt.pause_ns))
+            attempt.started_ns = min(attempt.started_ns, now)
+            self._set_alarm(attempt)
 
     def _silence(self, attempt: _Attempt) -> None:
         if attempt.alarm is not None:

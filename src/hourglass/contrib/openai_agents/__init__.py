@@ -15,6 +15,9 @@ hourglass-temporal[openai-agents]`.
 
 from __future__ import annotations
 
-from hourglass.contrib.openai_agents._runner import DurableRunner
+from hourglass.contrib import _from_extra
+
+with _from_extra("openai-agents"):
+    from hourglass.contrib.openai_agents._runner import DurableRunner
 
 __all__ = ["DurableRunner"]

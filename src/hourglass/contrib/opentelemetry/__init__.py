@@ -10,8 +10,11 @@ Span names, and the header that carries a trace, are those of Temporal's own SDK
 
 from __future__ import annotations
 
-from hourglass.contrib.opentelemetry._metrics import export_metrics
-from hourglass.contrib.opentelemetry._tracing import TracingInterceptor
-from hourglass.contrib.opentelemetry._workflows import HEADER, RunIdGenerator, completed_span
+from hourglass.contrib import _from_extra
+
+with _from_extra("opentelemetry"):
+    from hourglass.contrib.opentelemetry._metrics import export_metrics
+    from hourglass.contrib.opentelemetry._tracing import TracingInterceptor
+    from hourglass.contrib.opentelemetry._workflows import HEADER, RunIdGenerator, completed_span
 
 __all__ = ["HEADER", "RunIdGenerator", "TracingInterceptor", "completed_span", "export_metrics"]

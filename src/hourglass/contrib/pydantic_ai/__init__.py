@@ -15,7 +15,10 @@ _wire        what an activity of an agent is given, as JSON; errors of models th
 
 from __future__ import annotations
 
-from hourglass.contrib.pydantic_ai._durability import HourglassDurability
-from hourglass.contrib.pydantic_ai._wire import Messages
+from hourglass.contrib import _from_extra
+
+with _from_extra("pydantic-ai"):
+    from hourglass.contrib.pydantic_ai._durability import HourglassDurability
+    from hourglass.contrib.pydantic_ai._wire import Messages
 
 __all__ = ["HourglassDurability", "Messages"]

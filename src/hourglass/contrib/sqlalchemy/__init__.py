@@ -8,9 +8,12 @@ hourglass-temporal[sqlalchemy]`, for PostgreSQL and SQLite.
 
 from __future__ import annotations
 
-from hourglass.contrib.sqlalchemy import outbox
-from hourglass.contrib.sqlalchemy._tables import create_tables, metadata, purge
-from hourglass.contrib.sqlalchemy._transactional import transactional
-from hourglass.contrib.sqlalchemy.outbox import Outbox
+from hourglass.contrib import _from_extra
+
+with _from_extra("sqlalchemy"):
+    from hourglass.contrib.sqlalchemy import outbox
+    from hourglass.contrib.sqlalchemy._tables import create_tables, metadata, purge
+    from hourglass.contrib.sqlalchemy._transactional import transactional
+    from hourglass.contrib.sqlalchemy.outbox import Outbox
 
 __all__ = ["Outbox", "create_tables", "metadata", "outbox", "purge", "transactional"]
