@@ -10,6 +10,9 @@ from uuid import uuid4
 import pytest
 
 from hourglass import AsyncClient, Client, Worker, workflow
+from hourglass.aio import workflow as aio_workflow
+from hourglass.aio.testing import WorkflowEnvironment
+from hourglass.aio.worker import Worker as AioWorker
 from hourglass.client import TimeSkippingConfig
 from hourglass.errors import ServiceError, UsageError
 from hourglass.testing import DevServer, TimeSkipper
@@ -98,6 +101,43 @@ def test_a_start_that_says_itself(skipping: tuple[Client, TimeSkipper, str]) -> 
     assert run.result(timeout=LIMIT) == "x"
     seen = run.describe().time_skipping
     assert seen is None or not seen.config.enabled
+
+
+@pytest.mark.server
+def test_under_temporalios_names() -> None:
+    """`WorkflowEnvironment.start_time_skipping` is a server that skips, with a client and all that is asked of it."""
+
+    async def tries() -> None:
+        async with await WorkflowEnvironment.start_time_skipping(
+            ts_config=TimeSkippingConfig(enabled=False), download_dest_dir="/nowhere"
+        ) as env:
+            assert env.supports_time_skipping
+            assert env.supports_time_skipping_v2
+            async with AioWorker(env.client, task_queue="q", workflows=[Naps]):
+                handle = await env.client.start_workflow(Naps.run, id="n-1", task_queue="q")
+                while len((await handle.fetch_history()).events) < 5:
+                    pass
+                assert await env.fast_forward(handle, timedelta(hours=1))
+                assert await env.get_current_time(handle) > datetime.now(UTC) + timedelta(minutes=50)
+                assert not await env.fast_forward(handle)
+                assert await handle.result() == "rested"
+                assert await env.get_time_skipping_info(handle) is not None
+                with env.with_time_skipping_disabled():
+                    other = await env.client.start_workflow(Naps.run, id="n-2", task_queue="q")
+                assert await env.get_time_skipping_info(other) is None
+                with pytest.raises(UsageError, match="a time of its own"):
+                    await env.get_current_time()
+                await other.terminate()
+
+    asyncio.run(tries())
+
+
+@aio_workflow.defn
+class Naps:
+    @aio_workflow.run
+    async def run(self) -> str:
+        await aio_workflow.sleep(DAY)
+        return "rested"
 
 
 def test_the_embedded_engine_refuses_by_name() -> None:

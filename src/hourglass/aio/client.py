@@ -17,6 +17,7 @@ from hourglass._contract.transport import (
     GrpcCompression,
     HttpConnectProxyConfig,
     KeepAliveConfig,
+    PayloadLimitsConfig,
     RetryConfig,
     TLSConfig,
 )
@@ -133,6 +134,11 @@ class WorkflowHandle(Generic[R]):
 
     def __init__(self, handle: AsyncWorkflowHandle[R]) -> None:
         self._handle = handle
+
+    @property
+    def wrapped(self) -> AsyncWorkflowHandle[R]:
+        """The same as a handle of `hourglass.client`."""
+        return self._handle
 
     @property
     def id(self) -> str:
@@ -339,6 +345,7 @@ class Client:
         http_connect_proxy_config: HttpConnectProxyConfig | None = None,
         dns_load_balancing_config: DnsLoadBalancingConfig | None = None,
         grpc_compression: GrpcCompression = GrpcCompression.NONE,
+        payload_limits: PayloadLimitsConfig = PayloadLimitsConfig(),
         connect_timeout: Duration | None = None,
     ) -> Client:
         """Connect to `host:port`, `local:`, `sqlite:///…` or `profile:NAME`; by default to what the environment names."""
@@ -361,6 +368,7 @@ class Client:
                 http_connect_proxy_config=http_connect_proxy_config,
                 dns_load_balancing_config=dns_load_balancing_config,
                 grpc_compression=grpc_compression,
+                payload_limits=payload_limits,
                 timeout=10.0 if connect_timeout is None else connect_timeout,
             )
         )

@@ -40,7 +40,6 @@ _IGNORED = frozenset(
         "debug_mode",
         "disable_eager_activity_execution",
         "disable_safe_workflow_eviction",
-        "nexus_task_executor",
         "no_remote_activities",
         "on_fatal_error",
         "shared_state_manager",
