@@ -351,21 +351,25 @@ class TracedWorkflow(WorkflowInboundInterceptor):
         super().__init__(next)
         self.trace = RunTrace(tracer, carrier)
         self._durations = durations
+        self._whole: OpenSpan | None = None
 
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
         """See what goes out, too. The trace begins here: a signal's handler may run before the body."""
         started = require_run("tracing").started
         assert started is not None
-        self.trace.begin(dict(started.headers))
-        super().init(_TracedCalls(outbound, self.trace))
+        run = self.trace
+        run.begin(dict(started.headers))
+        if self._durations:
+            name = f"RunWorkflow:{started.workflow_type}"
+            self._whole = run.open(name, key="RunWorkflow", kind=SpanKind.SERVER)
+            run.context = self._whole.context
+        super().init(_TracedCalls(outbound, run))
 
     def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
         """A span for the beginning, one for the end; or one of both."""
         run = self.trace
-        if self._durations:
-            opened = run.open(f"RunWorkflow:{input.type}", key="RunWorkflow", kind=SpanKind.SERVER)
-            run.context = opened.context
-            with opened.around():
+        if self._whole is not None:
+            with self._whole.around():
                 return super().execute_workflow(input)
         run.context = run.add(f"RunWorkflow:{input.type}", key="RunWorkflow", kind=SpanKind.SERVER)
         error: BaseException | None = None
