@@ -82,7 +82,8 @@ def test_a_run_that_waits_becomes_more_urgent(tmp_path: Path) -> None:
         }
         handles["c"].update_options(priority_key=1)
         one, other = (
-            client.start_workflow(asks_for, "later", [0], id=name, task_queue="w") for name in ("one", "other")
+            client.start_workflow(asks_for, "later", [0], id=name, task_queue="w")
+            for name in ("one", "other")
         )
         for each in (one, other):
             while not each.describe().pending_activities:

@@ -43,6 +43,7 @@ from hourglass._embedded.clients.worker_requests import WORKER_HANDLERS
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.run import LoadedRun, WaitingQuery
 from hourglass._embedded.engine.starting import (
+    NO_SKIPPING,
     check_free,
     check_room,
     check_signals,
@@ -309,6 +310,11 @@ async def unpause(engine: Engine, request: s.UnpauseWorkflow) -> PendingAnswer[s
     return done(engine, record)
 
 
+async def skip_time(engine: Engine, request: s.SkipTime | s.WaitForFastForward) -> PendingAnswer[Any]:
+    """Refused: workers have real time here."""
+    raise ServiceError(NO_SKIPPING, status="UNIMPLEMENTED")
+
+
 async def update_options(engine: Engine, request: s.UpdateWorkflowOptions) -> PendingAnswer[s.Nothing]:
     """Change what was said of a run: which version it belongs to, how urgent it is."""
     record = find(engine, request.workflow_id, request.run_id)
@@ -490,6 +496,8 @@ HANDLERS: Handlers = {
     s.PauseWorkflow: pause,
     s.UnpauseWorkflow: unpause,
     s.UpdateWorkflowOptions: update_options,
+    s.SkipTime: skip_time,
+    s.WaitForFastForward: skip_time,
     s.DeleteWorkflow: delete,
     s.DescribeWorkflow: describe,
     s.ListWorkflows: list_workflows,
