@@ -749,12 +749,14 @@ class NexusOperationScheduled(Attributes, frozen=True, kw_only=True):
     service: str
     operation: str
     task_completed_event_id: int
+    argument: Payload | None = None
 
 
 class NexusOperationStarted(Attributes, frozen=True, kw_only=True):
-    """The operation has begun."""
+    """The operation has begun; its service knows it by the token."""
 
     scheduled_event_id: int
+    operation_token: str = ""
 
 
 class NexusOperationCompleted(Attributes, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeVar, get_type_hints
 
@@ -35,6 +35,7 @@ from hourglass._contract.handle import (
     ActivityTask,
     AttemptCancelled,
     AttemptFailed,
+    context_of,
 )
 from hourglass._engine.options import RetryPolicy, policy_from
 from hourglass._engine.specs import ActivitySpec, Payloads
@@ -50,7 +51,7 @@ from hourglass.activity._context import (
     check_size,
     current,
 )
-from hourglass.converter import ApplicationFailure, CanceledFailure, Converter, Failure, Payload
+from hourglass.converter import ApplicationFailure, CanceledFailure, Converter, Failure, Payload, in_context
 from hourglass.errors import ArgumentError, Cancelled, EncodeError, PayloadError, UsageError
 
 # --- outcomes --------------------------------------------------------------------------------------------------------
@@ -95,6 +96,11 @@ def returned(task: ActivityTask, value: Any, converter: Converter, limit: int | 
         note = EncodeError(f"the result of activity {task.activity_type} cannot be encoded: {_text(error)}")
         return refused(task, note)
     return ActivityOk(task.token, payload)
+
+
+def equipped_for(task: ActivityTask, equipment: Equipment) -> Equipment:
+    """What an attempt is given, with a converter that knows whose values it has."""
+    return replace(equipment, converter=in_context(equipment.converter, context_of(task)))
 
 
 def died(task: ActivityTask, exit_code: int | None) -> AttemptFailed:
@@ -293,9 +299,18 @@ def _ended_by(task: ActivityTask, context: ActivityContext, error: BaseException
 def _returned(task: ActivityTask, context: ActivityContext, value: Any) -> ActivityResult:
     own = context.equipment
     try:
-        return returned(task, value, own.converter, own.payload_limit)
+        result = returned(task, value, own.converter, own.payload_limit)
     except BaseException as problem:
         return refused(task, problem)
+    most = own.payload_warn
+    if most and type(result) is ActivityOk and result.result is not None and len(result.result.data) > most:
+        logger.warning(
+            "the result of activity %s takes %s bytes, more than %s: keep large data elsewhere, and return a reference to it",
+            task.activity_type,
+            f"{len(result.result.data):,}",
+            f"{most:,}",
+        )
+    return result
 
 
 # --- attempts in flight ----------------------------------------------------------------------------------------------
@@ -419,7 +434,10 @@ class Attempt:
         self._last_beat = float("-inf")
         self._failing_beats = False
         self._publishes = False
-        self.context = context = TaskContext(around.equipment, task.heartbeat_details)
+        own = around.equipment
+        if own.contextual:
+            own = equipped_for(task, own)
+        self.context = context = TaskContext(own, task.heartbeat_details)
         context.task, context.attempt = task, self
 
     def finish(self, result: ActivityResult) -> None:

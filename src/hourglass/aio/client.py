@@ -18,6 +18,7 @@ from hourglass._contract.transport import (
     GrpcCompression,
     HttpConnectProxyConfig,
     KeepAliveConfig,
+    PayloadLimitsConfig,
     RetryConfig,
     TLSConfig,
 )
@@ -338,6 +339,7 @@ class Client:
         http_connect_proxy_config: HttpConnectProxyConfig | None = None,
         dns_load_balancing_config: DnsLoadBalancingConfig | None = None,
         grpc_compression: GrpcCompression = GrpcCompression.NONE,
+        payload_limits: PayloadLimitsConfig = PayloadLimitsConfig(),
         connect_timeout: Duration | None = None,
         header_codec_behavior: HeaderCodecBehavior = HeaderCodecBehavior.NO_CODEC,
         plugins: Sequence[Plugin] = (),
@@ -362,6 +364,7 @@ class Client:
                 http_connect_proxy_config=http_connect_proxy_config,
                 dns_load_balancing_config=dns_load_balancing_config,
                 grpc_compression=grpc_compression,
+                payload_limits=payload_limits,
                 timeout=10.0 if connect_timeout is None else connect_timeout,
                 header_codec_behavior=header_codec_behavior,
                 plugins=plugins,

@@ -7,7 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._contract.schedules import OverlapPolicy
-from hourglass._contract.service import HistoryEventFilter, QueryRejectCondition, UpdateStage
+from hourglass._contract.service import (
+    HistoryEventFilter,
+    QueryRejectCondition,
+    TimeSkippingConfig,
+    UpdateStage,
+)
 from hourglass._engine.options import Duration
 from hourglass.client import _activities, _operations, _reset, _schedules, _standalone, _updates
 from hourglass.client._faces import (
@@ -267,6 +272,24 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         """
         said, rpc = split_rpc(changes)
         await self._session.arun(_operations.update_options(self._session, self._reference, said), rpc)
+
+    async def fast_forward(
+        self,
+        duration: Duration | None = None,
+        *,
+        config: TimeSkippingConfig | None = None,
+        timeout: Duration | None = None,
+    ) -> bool:
+        """For tests, on a server that can skip time: let the run's own time go ahead by so much, and wait until it is there.
+        Gives False where the workflow has ended before. Without a duration it is skipped, wherever the run only waits, until
+        the run ends, which is waited for.
+
+        It is to wait for a timer or the like: while a worker or an activity is at work, time goes on as it does. A dev server can
+        skip it: `testing.dev_server(time_skipping=True)`.
+        """
+        return await self._session.arun(
+            _operations.fast_forward(self._session, self._reference, duration, config, timeout)
+        )
 
     async def delete(self, **rpc: Unpack[RpcOptions]) -> None:
         """Remove the run and its history for good. One that is open is terminated first; a server takes a moment."""

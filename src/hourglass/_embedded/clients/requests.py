@@ -43,6 +43,7 @@ from hourglass._embedded.clients.worker_requests import WORKER_HANDLERS
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.run import LoadedRun, WaitingQuery
 from hourglass._embedded.engine.starting import (
+    NO_SKIPPING,
     check_free,
     check_room,
     check_signals,
@@ -309,6 +310,11 @@ async def unpause(engine: Engine, request: s.UnpauseWorkflow) -> PendingAnswer[s
     return done(engine, record)
 
 
+async def skip_time(engine: Engine, request: s.SkipTime | s.WaitForFastForward) -> PendingAnswer[Any]:
+    """Refused: workers have real time here."""
+    raise ServiceError(NO_SKIPPING, status="UNIMPLEMENTED")
+
+
 async def update_options(engine: Engine, request: s.UpdateWorkflowOptions) -> PendingAnswer[s.Nothing]:
     """Change what was said of a run: which version it belongs to, how urgent it is."""
     record = find(engine, request.workflow_id, request.run_id)
@@ -352,12 +358,21 @@ async def describe(engine: Engine, request: s.DescribeWorkflow) -> PendingAnswer
     return await answered(
         engine,
         engine.runs.number_of(record),
-        _described(record.run),
+        _described(record.run, _pending_updates(engine, record)),
         lambda: _described(stored(engine, record).run),
     )
 
 
-def _described(run: Run) -> s.Description:
+def _pending_updates(engine: Engine, record: LoadedRun) -> tuple[s.PendingUpdate, ...]:
+    if record.updates is None or not record.run.is_open:
+        return ()
+    waiting = engine.updates.of(record).waiting.values()
+    return tuple(
+        s.PendingUpdate(update_id=each.request.update_id, name=each.request.name) for each in waiting
+    )
+
+
+def _described(run: Run, updates: tuple[s.PendingUpdate, ...] = ()) -> s.Description:
     return s.Description(
         summary=summary(run),
         pending_activities=tuple(_pending(activity) for activity in run.activities.values()),
@@ -369,6 +384,7 @@ def _described(run: Run) -> s.Description:
         next_task_time_ns=0 if run.task is None or run.task.started_event_id else run.task.available_ns,
         versioning_behavior=behavior(run),
         deployment_version=pinned_version(run) or run.version,
+        pending_updates=updates,
     )
 
 
@@ -480,6 +496,8 @@ HANDLERS: Handlers = {
     s.PauseWorkflow: pause,
     s.UnpauseWorkflow: unpause,
     s.UpdateWorkflowOptions: update_options,
+    s.SkipTime: skip_time,
+    s.WaitForFastForward: skip_time,
     s.DeleteWorkflow: delete,
     s.DescribeWorkflow: describe,
     s.ListWorkflows: list_workflows,
