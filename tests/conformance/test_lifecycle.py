@@ -124,6 +124,11 @@ def test_a_client_is_replaced(world: World) -> None:
         with moved, beside:
             running = world.start(pauses)
             assert acts.gate("between").wait(60)
+            gone = Client.connect(world.client.target)
+            gone.close()
+            with pytest.raises(UsageError, match="closed"):
+                moved.client = gone
+            assert moved.client is old
             moved.client = new
             assert moved.client is new
             assert moved.config()["client"] is new
