@@ -93,7 +93,10 @@ def logging_as_it_was() -> Iterator[None]:
 # By itself a server fires timers up to a second late, several of them together, and lets a second pass between the
 # runs of a chain.
 _QUICK = (
-    "frontend.WorkflowPauseEnabled=true",  # it is off by default
+    "frontend.WorkflowPauseEnabled=true",  # off by default, as the next three
+    "frontend.WorkflowTimeSkippingEnabled=true",
+    "activity.enableCallbacks=true",
+    "nexusoperation.enableStandalone=true",
     'history.timerProcessorMaxTimeShift="1ms"',
     'history.continueAsNewMinInterval="1ms"',
     'history.workflowIdReuseMinimalInterval="0s"',

@@ -32,6 +32,7 @@ from hourglass._engine.interception import (
     StartActivityInput,
     StartChildWorkflowInput,
     StartLocalActivityInput,
+    StartNexusOperationInput,
     WorkflowInboundInterceptor,
     WorkflowOutboundInterceptor,
 )
@@ -80,6 +81,11 @@ from hourglass.client._interception import (
     UpdateActivityOptionsInput,
     UpdateScheduleInput,
 )
+from hourglass.nexus import (
+    ExecuteNexusOperationCancelInput,
+    ExecuteNexusOperationStartInput,
+    NexusOperationInboundInterceptor,
+)
 
 __all__ = [
     "ActivityExecutionInput",
@@ -101,6 +107,8 @@ __all__ = [
     "DescribeScheduleInput",
     "DescribeWorkflowInput",
     "ExecuteActivityInput",
+    "ExecuteNexusOperationCancelInput",
+    "ExecuteNexusOperationStartInput",
     "ExecuteWorkflowInput",
     "FailAsyncActivityInput",
     "FetchWorkflowHistoryEventsInput",
@@ -114,6 +122,7 @@ __all__ = [
     "ListActivitiesInput",
     "ListSchedulesInput",
     "ListWorkflowsInput",
+    "NexusOperationInboundInterceptor",
     "PauseActivityInput",
     "PauseScheduleInput",
     "QueryWorkflowInput",
@@ -127,6 +136,7 @@ __all__ = [
     "StartActivityInput",
     "StartChildWorkflowInput",
     "StartLocalActivityInput",
+    "StartNexusOperationInput",
     "StartUpdateWithStartInput",
     "StartWorkflowInput",
     "StartWorkflowUpdateInput",

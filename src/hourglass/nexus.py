@@ -5,6 +5,10 @@
     @payments.operation
     def charge(order: str) -> str: ...
 
+    @payments.operation
+    def deliver(order: str) -> nexus.OperationHandle[str]:
+        return nexus.start_workflow(delivery, order, id=f"delivery-{order}")
+
     Worker(client, "payments", nexus_services=[payments])
 
 and in a workflow, anywhere:
@@ -16,28 +20,61 @@ A caller that does not have the code names service and operation by texts. The e
 refuses both sides by name.
 
 An operation's function is called in a thread, an `async def` on an event loop of its own; it should take seconds, and may be
-called again: what takes longer is a workflow, which it starts and whose id it returns. What it raises is tried again by the
-server, but for `OperationError`, which is the operation's end, and `HandlerError`, which says itself.
+called again. What takes longer is a workflow, or an activity of its own: the operation starts it by `start_workflow` or
+`start_activity` and returns the handle; its result is the operation's, and cancelling the operation cancels it. What a
+function raises is tried again by the server, but for `OperationError`, which is the operation's end, and `HandlerError`, which
+says itself.
 """
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import inspect
-from collections.abc import Callable
+import json
+import logging
+import threading
+import typing
+from collections.abc import Awaitable, Callable, MutableMapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
+
+import msgspec
 
 from hourglass.converter import Signature
 from hourglass.errors import DefinitionError, HourglassError, UsageError
+from hourglass.metrics import MetricMeter, Registry
 
 if TYPE_CHECKING:
-    from hourglass.client import Client
+    from hourglass.client import Client, StartActivityOptions, StartOptions
 
-__all__ = ["HandlerError", "Info", "Operation", "OperationError", "Service", "client", "in_operation", "info"]
+__all__ = [
+    "CallContext",
+    "HandlerError",
+    "Info",
+    "NexusCallback",
+    "Operation",
+    "OperationError",
+    "OperationHandle",
+    "Service",
+    "client",
+    "in_operation",
+    "info",
+    "is_worker_shutdown",
+    "logger",
+    "metric_meter",
+    "start_activity",
+    "start_workflow",
+    "wait_for_worker_shutdown",
+    "wait_for_worker_shutdown_sync",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+C = TypeVar("C")
+Ts = TypeVarTuple("Ts")
 
 
 class OperationError(HourglassError):
@@ -59,19 +96,100 @@ class HandlerError(HourglassError):
         self.retryable = retryable
 
 
-class Operation(Generic[P, R]):
-    """An operation of a service. Called, it is the function."""
+# --- operations that take their time --------------------------------------------------------------
 
-    def __init__(self, service: str, name: str, fn: Callable[P, R], signature: Signature) -> None:
+
+_WORKFLOW, _ACTIVITY = 1, 2  # Temporal's numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperationHandle(Generic[R]):
+    """What an operation has started, and is until that ends: a workflow, or an activity of its own. Made by `start_workflow`
+    and `start_activity`; an operation that returns it has that one's result, later.
+    """
+
+    namespace: str
+    workflow_id: str = ""
+    activity_id: str = ""
+    run_id: str = ""
+
+    @property
+    def token(self) -> str:
+        """What the caller's server knows it by, as Temporal's SDKs write it."""
+        said: dict[str, Any] = {"t": _ACTIVITY if self.activity_id else _WORKFLOW, "ns": self.namespace}
+        if self.activity_id:
+            said |= {"aid": self.activity_id, "rid": self.run_id}
+        else:
+            said["wid"] = self.workflow_id
+        return base64.urlsafe_b64encode(json.dumps(said, separators=(",", ":")).encode()).decode().rstrip("=")
+
+    @classmethod
+    def from_token(cls, token: str) -> OperationHandle[Any]:
+        """The handle of a token. Raises `UsageError` for what is none."""
+        try:
+            said = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+            kind, texts = said["t"], {name: said.get(name) or "" for name in ("ns", "wid", "aid", "rid")}
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise UsageError("this is no token of a Nexus operation") from None
+        needed = texts.get({_WORKFLOW: "wid", _ACTIVITY: "aid"}.get(kind, ""))
+        if not needed or said.get("v") or not all(isinstance(text, str) for text in texts.values()):
+            raise UsageError(
+                "this token is not of a workflow or an activity that a Nexus operation has started"
+            )
+        return cls(
+            namespace=texts["ns"], workflow_id=texts["wid"], activity_id=texts["aid"], run_id=texts["rid"]
+        )
+
+
+class NexusCallback(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a server is told that what an operation has started has ended. Made for `start_workflow`; you need none."""
+
+    url: str
+    headers: dict[str, str] = {}
+    links: tuple[bytes, ...] = ()
+    """What called, as messages of Temporal's, to be shown with what is started."""
+
+    def __repr__(self) -> str:  # the headers may hold a secret of the caller's server
+        return "<NexusCallback>"
+
+
+CancelFunction = Callable[[OperationHandle[Any]], Any]
+
+
+class Operation(Generic[P, R, C]):
+    """An operation of a service: of these parameters, with that result. Called, it is the function, which returns a `C`: the
+    result itself, or what will have it.
+    """
+
+    def __init__(self, service: str, name: str, fn: Callable[P, C], signature: Signature) -> None:
         self.service = service
         self.name = name
         self.fn = fn
         self.signature = signature
+        self.cancel_fn: CancelFunction | None = None
         self.__doc__ = fn.__doc__
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         """Call the function, here and now."""
         return self.fn(*args, **kwargs)
+
+    @property
+    def result_type(self) -> Any:
+        """The type of the result, as callers get it: of a handle, what that will have."""
+        said = self.signature.return_type
+        if typing.get_origin(said) is OperationHandle:
+            return typing.get_args(said)[0]
+        return Any if said is OperationHandle else said
+
+    def on_cancel(self, fn: CancelFunction) -> CancelFunction:
+        """A decorator: what is called when a caller cancels the operation, with the handle that it returned.
+
+        Without it, what it has started is asked to cancel.
+        """
+        if not callable(fn):
+            raise DefinitionError(f"what cancels {self!r} is a function, not {type(fn).__name__}")
+        self.cancel_fn = fn
+        return fn
 
     def __repr__(self) -> str:
         return f"<Nexus operation {self.service}.{self.name}>"
@@ -84,19 +202,28 @@ class Service:
         if not isinstance(name, str) or not name.strip():
             raise UsageError("a Nexus service has a name, a text that is not empty")
         self.name = name
-        self.operations: dict[str, Operation[..., Any]] = {}
+        self.operations: dict[str, Operation[..., Any, Any]] = {}
 
     @overload
-    def operation(self, fn: Callable[P, R], /) -> Operation[P, R]: ...
+    def operation(
+        self, fn: Callable[P, Awaitable[OperationHandle[R]]], /
+    ) -> Operation[P, R, Awaitable[OperationHandle[R]]]: ...
     @overload
-    def operation(self, /, *, name: str) -> Callable[[Callable[P, R]], Operation[P, R]]: ...
+    def operation(self, fn: Callable[P, OperationHandle[R]], /) -> Operation[P, R, OperationHandle[R]]: ...
+    @overload
+    def operation(self, fn: Callable[P, Awaitable[R]], /) -> Operation[P, R, Awaitable[R]]: ...
+    @overload
+    def operation(self, fn: Callable[P, R], /) -> Operation[P, R, R]: ...
+    @overload
+    def operation(self, /, *, name: str) -> NamedOperation: ...
     def operation(self, fn: Any = None, /, *, name: str = "") -> Any:
-        """Serve a function, under its own name or another. It takes one argument, or none, as Nexus has it."""
-        if fn is None:
-            return lambda found: self._add(found, name)
-        return self._add(fn, name)
+        """Serve a function, under its own name or another. It takes one argument, or none, as Nexus has it.
 
-    def _add(self, fn: Callable[..., Any], name: str) -> Operation[..., Any]:
+        One that returns an `OperationHandle` is over when what it has started is, with that one's result.
+        """
+        return NamedOperation(self, name) if fn is None else self._add(fn, name)
+
+    def _add(self, fn: Callable[..., Any], name: str) -> Operation[..., Any, Any]:
         if not inspect.isroutine(fn):
             raise DefinitionError(f"an operation of {self.name} is a function, not {fn!r:.80}")
         named = name or fn.__name__
@@ -115,6 +242,28 @@ class Service:
         return f"<Nexus service {self.name}: {', '.join(self.operations) or 'no operations'}>"
 
 
+class NamedOperation:
+    """A decorator: what `Service.operation(name=…)` gives."""
+
+    def __init__(self, service: Service, name: str) -> None:
+        self._service = service
+        self._name = name
+
+    @overload
+    def __call__(
+        self, fn: Callable[P, Awaitable[OperationHandle[R]]], /
+    ) -> Operation[P, R, Awaitable[OperationHandle[R]]]: ...
+    @overload
+    def __call__(self, fn: Callable[P, OperationHandle[R]], /) -> Operation[P, R, OperationHandle[R]]: ...
+    @overload
+    def __call__(self, fn: Callable[P, Awaitable[R]], /) -> Operation[P, R, Awaitable[R]]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Operation[P, R, R]: ...
+    def __call__(self, fn: Any, /) -> Any:
+        """Serve a function under that name."""
+        return self._service._add(fn, self._name)
+
+
 # --- inside an operation --------------------------------------------------------------------------
 
 
@@ -128,8 +277,44 @@ class Info:
     service: str
     operation: str
     request_id: str
-    """The same when the server tries again: a workflow that is started with an id made of it is started once."""
+    """The same when the server tries again: a workflow that is started with an id made of it is started once. Empty in a
+    function that cancels.
+    """
     headers: dict[str, str] = field(default_factory=dict, repr=False)
+
+
+class ShutdownNotice:
+    """Whether the worker has begun to shut down, and what waits for that. For any thread."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self._waiters: set[Callable[[], object]] = set()
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """It has begun."""
+        with self._lock:
+            self.begun.set()
+            waiters, self._waiters = self._waiters, set()
+        for wake in waiters:
+            wake()
+
+    async def wait(self) -> None:
+        """Wait for it, on any event loop."""
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(woken.set)
+
+        with self._lock:
+            if self.begun.is_set():
+                return
+            self._waiters.add(wake)
+        try:
+            await woken.wait()
+        finally:
+            with self._lock:
+                self._waiters.discard(wake)
 
 
 @dataclass(frozen=True)
@@ -138,6 +323,10 @@ class CallContext:
 
     info: Info
     client: Callable[[], Any]
+    registry: Registry
+    shutdown: ShutdownNotice
+    callback: NexusCallback | None = None
+    """Where the caller's server waits for what is started; None where it does not, as in a function that cancels."""
 
 
 current: ContextVar[CallContext | None] = ContextVar("hourglass_nexus", default=None)
@@ -159,8 +348,201 @@ def client() -> Client:
     return found
 
 
+@overload
+def start_workflow(
+    workflow: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartOptions]
+) -> OperationHandle[Any]: ...
+@overload
+def start_workflow(
+    workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
+) -> OperationHandle[R]: ...
+def start_workflow(workflow: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
+    """Start the workflow that this operation is, and return what the function returns for it: as `Client.start_workflow`, on
+    this worker's task queue unless another is named. With no `id` it is made of the call's, so that a call that is tried again
+    starts nothing twice.
+
+    It blocks: in an `async def`, `await asyncio.to_thread(nexus.start_workflow, …)`.
+    """
+    context = _required("start_workflow")
+    call = context.info
+    options.setdefault("task_queue", call.task_queue)
+    options.setdefault("id", f"{call.operation}-{call.request_id}")
+    made: OperationHandle[Any] = OperationHandle(namespace=call.namespace, workflow_id=options["id"])
+    options["callbacks"] = _callbacks(context, made)
+    handle = context.client().start_workflow(workflow, *args, request_id=call.request_id, **options)
+    return replace(made, run_id=handle.run_id or "")
+
+
+@overload
+def start_activity(
+    activity: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartActivityOptions]
+) -> OperationHandle[Any]: ...
+@overload
+def start_activity(
+    activity: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartActivityOptions]
+) -> OperationHandle[R]: ...
+def start_activity(activity: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
+    """Start the activity, of no workflow, that this operation is: as `start_workflow` does."""
+    context = _required("start_activity")
+    call = context.info
+    options.setdefault("task_queue", call.task_queue)
+    options.setdefault("id", f"{call.operation}-{call.request_id}")
+    made: OperationHandle[Any] = OperationHandle(namespace=call.namespace, activity_id=options["id"])
+    options["callbacks"] = _callbacks(context, made)
+    handle = context.client().start_activity(activity, *args, request_id=call.request_id, **options)
+    return replace(made, run_id=handle.run_id or "")
+
+
+def _callbacks(context: CallContext, made: OperationHandle[Any]) -> list[NexusCallback]:
+    found = context.callback
+    if found is None:
+        raise UsageError(
+            "this call of a Nexus operation waits for no result: it is cancelled, or was made by no server"
+        )
+    return [msgspec.structs.replace(found, headers={**found.headers, "nexus-operation-token": made.token})]
+
+
+def is_worker_shutdown() -> bool:
+    """Whether the worker has begun to shut down."""
+    return _required("is_worker_shutdown").shutdown.begun.is_set()
+
+
+def wait_for_worker_shutdown_sync(timeout: timedelta | float | None = None) -> bool:
+    """Block this thread until the worker begins to shut down: True then, False if the time passes first."""
+    limit = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    return _required("wait_for_worker_shutdown_sync").shutdown.begun.wait(limit)
+
+
+async def wait_for_worker_shutdown() -> None:
+    """In an `async def` operation: wait until the worker begins to shut down."""
+    await _required("wait_for_worker_shutdown").shutdown.wait()
+
+
+def metric_meter() -> MetricMeter:
+    """A meter for this call. What it records carries namespace, task queue, service and operation."""
+    context = _required("metric_meter")
+    call = context.info
+    return MetricMeter(
+        context.registry,
+        {
+            "namespace": call.namespace,
+            "task_queue": call.task_queue,
+            "nexus_service": call.service,
+            "nexus_operation": call.operation,
+        },
+    )
+
+
 def _required(what: str) -> CallContext:
     context = current.get()
     if context is None:
         raise UsageError(f"nexus.{what}() works inside a running Nexus operation only")
     return context
+
+
+class _OperationLogger(logging.LoggerAdapter[logging.Logger]):
+    """Adds the call's names to each record, as attributes and at the end of the message."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        context = current.get()
+        if context is None:
+            return msg, kwargs
+        call = context.info
+        names = {
+            "nexus_service": call.service,
+            "nexus_operation": call.operation,
+            "nexus_endpoint": call.endpoint,
+            "nexus_request_id": call.request_id,
+        }
+        kwargs["extra"] = {**names, **(kwargs.get("extra") or {})}
+        place = f"operation {call.service}.{call.operation}".replace(
+            "%", "_"
+        )  # where the message has arguments
+        return f"{msg} ({place})", kwargs
+
+
+logger = _OperationLogger(logging.getLogger("hourglass.nexus"), {})
+"""A logger that says which operation speaks."""
+
+
+# --- interceptors ---------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class ExecuteNexusOperationStartInput:
+    """An operation is to be called; `args` holds its argument, if it takes one. `headers` are the call's, texts."""
+
+    operation: Operation[..., Any, Any]
+    args: list[Any] = field(default_factory=list, repr=False)
+    headers: dict[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(kw_only=True)
+class ExecuteNexusOperationCancelInput:
+    """An operation is to be cancelled; `handle` is what it returned."""
+
+    operation: Operation[..., Any, Any]
+    handle: OperationHandle[Any]
+    headers: dict[str, str] = field(default_factory=dict, repr=False)
+
+
+class NexusOperationInboundInterceptor:
+    """Calls of operations, on their way to the function. Override what you want to see; call `self.next` to go on.
+
+    It runs where the function does: in its thread, and for an `async def` on its loop, where the methods called `async` are
+    asked.
+    """
+
+    def __init__(self, next: NexusOperationInboundInterceptor) -> None:
+        self.next = next
+
+    def execute_nexus_operation_start(self, input: ExecuteNexusOperationStartInput) -> Any:
+        """Call an operation; what its function returns."""
+        return self.next.execute_nexus_operation_start(input)
+
+    async def execute_async_nexus_operation_start(self, input: ExecuteNexusOperationStartInput) -> Any:
+        """The same for an `async def`."""
+        return await self.next.execute_async_nexus_operation_start(input)
+
+    def execute_nexus_operation_cancel(self, input: ExecuteNexusOperationCancelInput) -> None:
+        """Cancel what an operation has started."""
+        self.next.execute_nexus_operation_cancel(input)
+
+    async def execute_async_nexus_operation_cancel(self, input: ExecuteNexusOperationCancelInput) -> None:
+        """The same where what cancels is an `async def`."""
+        await self.next.execute_async_nexus_operation_cancel(input)
+
+
+class LastNexusInbound(NexusOperationInboundInterceptor):
+    """The end of the chain: the author's functions."""
+
+    def __init__(self) -> None:
+        pass
+
+    def execute_nexus_operation_start(self, input: ExecuteNexusOperationStartInput) -> Any:
+        """Call the function."""
+        return input.operation.fn(*input.args)
+
+    async def execute_async_nexus_operation_start(self, input: ExecuteNexusOperationStartInput) -> Any:
+        """Await the function."""
+        return await input.operation.fn(*input.args)
+
+    def execute_nexus_operation_cancel(self, input: ExecuteNexusOperationCancelInput) -> None:
+        """Call what the author cancels with, or cancel what was started."""
+        if input.operation.cancel_fn is not None:
+            input.operation.cancel_fn(input.handle)
+        else:
+            _cancel(input.handle)
+
+    async def execute_async_nexus_operation_cancel(self, input: ExecuteNexusOperationCancelInput) -> None:
+        """Await what the author cancels with."""
+        assert input.operation.cancel_fn is not None
+        await input.operation.cancel_fn(input.handle)
+
+
+def _cancel(handle: OperationHandle[Any]) -> None:
+    found = client()
+    if handle.activity_id:
+        found.get_activity_execution_handle(handle.activity_id, run_id=handle.run_id or None).cancel()
+    else:
+        found.get_workflow_handle(handle.workflow_id).cancel()

@@ -75,7 +75,7 @@ from hourglass._runtime.worker_view import StopSignals, WorkerFacts, WorkerLife,
 from hourglass.activity._context import PAYLOAD_LIMIT, Resources
 from hourglass.activity._definition import ActivitySource, worker_started, worker_stopped
 from hourglass.client import AsyncClient, Client
-from hourglass.client._interception import Interceptor, activity_chain, workflow_interceptors
+from hourglass.client._interception import Interceptor, activity_chain, nexus_chain, workflow_interceptors
 from hourglass.client._interception import checked as checked_interceptors
 from hourglass.client._plugins import Plugin, WorkerConfig, all_plugins, configured
 from hourglass.client._session import Link
@@ -164,6 +164,8 @@ class Worker(WorkerFacts):
         failure_exceptions: Sequence[type[BaseException]] = (),
         nexus_services: Sequence[Service] = (),
         max_concurrent_nexus_tasks: int = 100,
+        nexus_task_poller_behavior: PollerBehavior | None = None,
+        nexus_task_executor: Executor | None = None,
         patch_activation_callback: Callable[[PatchActivationInput], bool] | None = None,
         verify: Verify | None = None,
         watch: Action | Literal["off"] | None = None,
@@ -468,7 +470,7 @@ def _plan(said: WorkerConfig, around: Sequence[Callable[[], object]]) -> Plan:
     config, live = _handle_config(said, resolver, versioning), said["max_live_workflows"]
     verify = checked_verify(said["verify"])
     return Plan(
-        config=msgspec.structs.replace(config, nexus=_nexus(said)),
+        config=msgspec.structs.replace(config, nexus=_nexus(said, chain)),
         resolver=resolver,
         converter=client.converter,
         codec=client.codec,
@@ -482,6 +484,7 @@ def _plan(said: WorkerConfig, around: Sequence[Callable[[], object]]) -> Plan:
         max_processes=said["max_process_activities"],
         activity_executor=checked_executor(said["activity_executor"]),
         payload_limit=said["payload_limit"],
+        payload_warn=_payload_warn(client),
         resources=Resources(said["resources"], around),
         activity_inbound=activity_chain(chain),
         workflow_interceptors=workflow_interceptors(chain),
@@ -533,7 +536,7 @@ def _handle_config(said: WorkerConfig, resolver: Resolver, versioning: Versionin
     )
 
 
-def _nexus(said: WorkerConfig) -> NexusServices | None:
+def _nexus(said: WorkerConfig, interceptors: Sequence[Interceptor]) -> NexusServices | None:
     """The Nexus services, where there are any."""
     given = said["nexus_services"]
     if not given:
@@ -546,10 +549,24 @@ def _nexus(said: WorkerConfig) -> NexusServices | None:
             raise UsageError(f"two Nexus services are called {each.name!r}")
     client = said["client"]
     slots = whole_number(said["max_concurrent_nexus_tasks"], "max_concurrent_nexus_tasks", 1, 2**31 - 1)
-    threads = DaemonExecutor("hourglass-nexus", slots)
     return NexusServices(
-        services, threads, client.converter, client.codec, lambda: _blocking(said["client"]), slots
+        services=services,
+        executor=checked_executor(said["nexus_task_executor"], "nexus_task_executor")
+        or DaemonExecutor("hourglass-nexus", slots),
+        converter=client.converter,
+        codec=client.codec,
+        client=lambda: _blocking(said["client"]),
+        inbound=nexus_chain(interceptors),
+        registry=default_registry if said["metrics"] is None else said["metrics"],
+        polls=poller_behavior(said["nexus_task_poller_behavior"], 1, "nexus_task_poller_behavior"),
+        slots=slots,
     )
+
+
+def _payload_warn(client: Client | AsyncClient) -> int:
+    """From how many bytes on results of activities are warned of here; on a server Core does so."""
+    where = client._session.link.where
+    return 0 if where.kind == "temporal" else where.transport.payload_limits.payloads_warn_size
 
 
 _COUNTS = ("max_concurrent_workflow_tasks", "max_concurrent_activities", "max_concurrent_local_activities")

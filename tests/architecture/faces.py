@@ -36,6 +36,7 @@ PAGES = (
     "contrib/opentelemetry/_tracing.py",
     "limits/_debouncer.py",
     "progress/_following.py",
+    "testing/_time_skipper.py",
 )
 
 NAMES = {

@@ -15,7 +15,7 @@ from temporalio.api.sdk.v1 import EnhancedStackTrace
 
 from hourglass import ApplicationError, RetryPolicy, activity, workflow
 from hourglass.client import IdReusePolicy, WorkflowHandle
-from hourglass.errors import QueryFailedError, WorkflowAlreadyStartedError, WorkflowNotFoundError
+from hourglass.errors import QueryFailedError, UsageError, WorkflowAlreadyStartedError, WorkflowNotFoundError
 from hourglass.workflow import ActivityCancellationType, RawPayload
 
 from .acts import Scaling, Turning
@@ -439,3 +439,32 @@ def _is_there(handle: WorkflowHandle[Any]) -> bool:
     except WorkflowNotFoundError:
         return False
     return True
+
+
+# --- how urgent an open run is ------------------------------------------------------------------------------------------
+
+
+@workflow.defn
+def waits_for_go() -> str:
+    """Until it is told to go."""
+    return workflow.Channel("go", str).receive()
+
+
+@scenario("loose")
+def the_priority_of_an_open_run(world: World) -> None:
+    """It is changed from outside, one part and then another: what is not named stays."""
+    handle = world.start(waits_for_go, priority_key=4)
+    world.until(handle, "WORKFLOW_TASK_COMPLETED")
+    handle.update_options(priority_key=2)
+    handle.update_options(fairness_key="ann", rpc_timeout=30)
+    handle.signal("go", "on")
+    assert handle.result(timeout=60) == "on"
+    told = [each.get("workflowExecutionOptionsUpdatedEventAttributes") for each in handle.history().events]
+    assert [each["priority"] for each in told if each] == [
+        {"priorityKey": 2},
+        {"priorityKey": 2, "fairnessKey": "ann"},
+    ]
+    with pytest.raises(UsageError, match="at least one"):
+        handle.update_options()
+    with pytest.raises(UsageError, match="not task_queue"):
+        handle.update_options(task_queue="q")  # type: ignore[call-arg]

@@ -16,7 +16,7 @@ from hourglass.client import (
     PinnedVersioningOverride,
     WorkflowHandle,
 )
-from hourglass.errors import ApplicationError, ServiceError, WorkflowFailedError
+from hourglass.errors import ApplicationError, ServiceError, UsageError, WorkflowFailedError
 from hourglass.worker import VersioningBehavior, WorkerDeploymentConfig, WorkerDeploymentVersion
 
 from .scenario import scenario
@@ -338,6 +338,63 @@ def workers_without_a_version_hand_over(world: World) -> None:
         world.start_worker()
         assert world.run(stays, "at once") == ""
         world.stop_worker()
+
+
+@scenario()
+def a_version_that_ramps_takes_its_share(world: World) -> None:
+    """A version that ramps takes new runs, and those that move on, as its percentage says; pinned ones stay; made current, it
+    ramps no more; what cannot ramp is refused.
+    """
+    client, queue = world.client, world.queue
+    with deployment(world) as deployed:
+        deployed.deploy("1")
+        pinned, moving = deployed.begun(stays), deployed.begun(moves)
+        deployed.worker("2")
+        assert client.set_ramping_version(queue, "2", 100) is None
+        world.until_true(
+            lambda: client.describe_task_queue(queue).ramping_version == deployed.version("2"), "a ramp"
+        )
+        found = client.describe_deployment(queue)
+        assert (found.current, found.ramping) == (deployed.version("1"), deployed.version("2"))
+        assert found.ramping_percentage == 100
+        assert {each.version.build_id: each.status for each in found.versions} == {
+            "1": "CURRENT",
+            "2": "RAMPING",
+        }
+        for handle in (pinned, moving):
+            handle.signal(go, "")
+        assert pinned.result(timeout=LIMIT) == ["1", "1", "done"]
+        assert moving.result(timeout=LIMIT) == ["1", "2", "done"]
+        assert world.run(stays, "at once") == "2"
+        with pytest.raises(ServiceError, match="already current"):
+            client.set_ramping_version(queue, "1", 5)
+        with pytest.raises(UsageError, match="from 0 to 100"):
+            client.set_ramping_version(queue, "2", 101)
+        assert client.set_ramping_version(queue, None) == deployed.version("2")
+        world.until_true(lambda: client.describe_task_queue(queue).ramping_version is None, "no ramp")
+        assert world.run(stays, "at once") == "1"
+        client.set_ramping_version(queue, "2", 10.5)
+        deployed.make_current("2")
+        found = client.describe_deployment(queue)
+        assert (found.current, found.ramping, found.ramping_percentage) == (deployed.version("2"), None, 0)
+
+
+@scenario()
+def pinned_runs_are_moved_together(world: World) -> None:
+    """Every open run of a version is moved to another one by one call; those of other versions stay."""
+    with deployment(world) as deployed:
+        deployed.deploy("1")
+        first, second = deployed.begun(stays), deployed.begun(stays)
+        deployed.deploy("2")
+        there = f"TemporalWorkerDeploymentVersion = '{world.queue}:1' AND WorkflowType = 'stays'"
+        world.until_true(lambda: world.client.count_workflows(there).count == 2, "both to be found")
+        result = world.client.update_options_of_workflows(
+            there, versioning_override=PinnedVersioningOverride(deployed.version("2"))
+        )
+        assert (result.found, result.done, result.errors) == (2, 2, {})
+        for handle in (first, second):
+            handle.signal(go, "")
+            assert handle.result(timeout=LIMIT) == ["1", "2", "done"]
 
 
 @scenario()

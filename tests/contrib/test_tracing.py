@@ -16,9 +16,15 @@ from opentelemetry.trace import StatusCode
 
 from hourglass import RetryPolicy, activity, workflow
 from hourglass.client import AsyncClient, Client
-from hourglass.contrib.opentelemetry import HEADER, RunIdGenerator, TracingInterceptor, completed_span
+from hourglass.contrib.opentelemetry import (
+    HEADER,
+    RunIdGenerator,
+    TracingInterceptor,
+    completed_span,
+    workflow_span,
+)
 from hourglass.converter import default_converter
-from hourglass.errors import NotInWorkflowError, WorkflowFailedError, WorkflowParked
+from hourglass.errors import NotInWorkflowError, UsageError, WorkflowFailedError, WorkflowParked
 from hourglass.interceptors import Interceptor
 from hourglass.replay import Replayer
 from hourglass.testing import DevServer, Environment
@@ -311,3 +317,110 @@ def test_ids_are_drawn_elsewhere() -> None:
         len({ids.generate_span_id() for _ in range(100)} | {ids.generate_trace_id() for _ in range(100)})
         == 200
     )
+
+
+# --- durations ------------------------------------------------------------------------------------
+
+
+@workflow.defn
+class Patient:
+    """Waits in a span of its own, and handles an update that waits, too."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    @workflow.run
+    def run(self) -> list[str]:
+        with workflow_span("waiting", attributes={"for": "two"}):
+            pack("tea")
+            workflow.wait_condition(lambda: len(self.told) == 2)
+        with workflow_span("nothing"):
+            pass
+        try:
+            with workflow_span("fails"):
+                workflow.sleep(0.01)
+                raise ValueError("in vain")
+        except ValueError:
+            return self.told
+
+    @workflow.signal
+    def tell(self, text: str) -> None:
+        workflow.sleep(0.02)
+        self.told.append(text)
+
+    @workflow.query
+    def heard(self) -> list[str]:
+        return self.told
+
+    @workflow.update
+    def ask(self, text: str) -> str:
+        self.told.append(pack(text))
+        return "asked"
+
+
+class Distinct(Recorded):
+    """The same by their ids: what a task emitted that its server refused, the next try emits again, under the same id."""
+
+    @property
+    def spans(self) -> tuple[ReadableSpan, ...]:
+        found = {each.context.span_id: each for each in super().spans if each.context}
+        return tuple(found.values())
+
+
+def length(span: ReadableSpan) -> int:
+    assert span.start_time is not None
+    assert span.end_time is not None
+    return span.end_time - span.start_time
+
+
+def test_spans_of_workflows_have_durations(target: str) -> None:
+    """A run, its handlers and the author's own spans last as long as they take, on whatever worker they end; each is emitted
+    once, below what it is in, and what it asks for is below it.
+    """
+    recorded = Distinct()
+    tracing = TracingInterceptor(recorded.tracer, durations=True)
+    with Client.connect(target, interceptors=[tracing]) as client:
+        with Worker(client, workflows=[Patient], activities=[pack]):
+            handle = client.start_workflow(Patient)
+            handle.signal(Patient.tell, "one")
+            while not handle.query(Patient.heard):
+                pass  # until the signal's handler has slept
+        # Another worker, which knows nothing of the spans that have begun.
+        with Worker(client, workflows=[Patient], activities=[pack], max_cached_workflows=0, verify="always"):
+            assert handle.execute_update(Patient.ask, "two") == "asked"
+            assert handle.result() == ["one", "two None"]
+        history = handle.history()
+    names = recorded.names
+    for name in (
+        "RunWorkflow:Patient",
+        "waiting",
+        "nothing",
+        "fails",
+        "HandleSignal:tell",
+        "HandleUpdate:ask",
+    ):
+        assert names[name] == 1, names
+    assert "CompleteWorkflow:Patient" not in names
+    run, waiting = recorded.one("RunWorkflow:Patient"), recorded.one("waiting")
+    assert length(run) >= length(waiting) + length(recorded.one("fails")) > 0
+    assert length(recorded.one("fails")) >= 10_000_000
+    assert length(recorded.one("HandleSignal:tell")) >= 20_000_000
+    assert length(recorded.one("nothing")) == 0
+    assert recorded.one("fails").status.status_code is StatusCode.ERROR
+    assert (waiting.attributes or {})["for"] == "two"
+    paths = recorded.paths()
+    run_path = "StartWorkflow:Patient > RunWorkflow:Patient"
+    assert paths[f"{run_path} > waiting > StartActivity:pack > RunActivity:pack"] == 1
+    assert paths[f"{run_path} > HandleUpdate:ask > StartActivity:pack > RunActivity:pack"] == 1
+    assert paths[f"{run_path} > HandleSignal:tell"] == 1
+    with Replayer(workflows=[Patient], interceptors=[tracing]) as replayer:
+        replayer.replay(history)
+    assert recorded.names == names
+
+
+def test_durations_need_ids_of_runs() -> None:
+    """Without ids that follow from the run a span could not be known before it ends: refused, with what to say."""
+    with pytest.raises(UsageError, match="RunIdGenerator"):
+        TracingInterceptor(Recorded(stable=False).tracer, durations=True)
+    with pytest.raises(NotInWorkflowError), workflow_span("nowhere"):
+        pass

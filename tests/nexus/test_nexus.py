@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
 import pytest
-import temporalio.client
-from temporalio.api.nexus.v1 import EndpointSpec, EndpointTarget
-from temporalio.api.operatorservice.v1 import CreateNexusEndpointRequest
+from temporalio.nexus import WorkflowHandle
 
-from hourglass import nexus, workflow
-from hourglass.client import Client
+from hourglass import activity, interceptors, nexus, workflow
+from hourglass.client import Client, WorkflowStatus
 from hourglass.converter import Payload
 from hourglass.errors import (
     ApplicationError,
     DefinitionError,
     NexusOperationError,
+    ServiceError,
     UsageError,
     WorkflowFailedError,
 )
+from hourglass.metrics import Registry
+from hourglass.metrics._samples import prometheus_text
+from hourglass.replay import Replayer
 from hourglass.testing import DevServer
-from hourglass.worker import Worker
+from hourglass.worker import PollerBehaviorSimpleMaximum, Worker
 
 LIMIT = 60
 payments = nexus.Service("payments")
@@ -79,6 +82,80 @@ def waits() -> str:
     return "late"
 
 
+@activity.defn
+def pack(order: str) -> str:
+    return f"packed {order}"
+
+
+@workflow.defn
+def delivery(order: str) -> str:
+    return f"delivered {order}"
+
+
+@workflow.defn
+def endless(order: str) -> str:
+    workflow.sleep(3600)
+    return order
+
+
+@payments.operation
+def deliver(order: str) -> nexus.OperationHandle[str]:
+    nexus.logger.info("delivers")
+    nexus.metric_meter().create_counter("deliveries").add(1)
+    assert not nexus.is_worker_shutdown()
+    assert not nexus.wait_for_worker_shutdown_sync(0)
+    return nexus.start_workflow(delivery, order, id=f"delivery-{nexus.info().request_id}")
+
+
+@payments.operation(name="packs")
+async def packed(order: str) -> nexus.OperationHandle[str]:
+    handle: nexus.OperationHandle[str] = await asyncio.to_thread(
+        nexus.start_activity, pack, order, start_to_close_timeout=LIMIT
+    )
+    return handle
+
+
+@payments.operation
+def forever(order: str) -> nexus.OperationHandle[str]:
+    return nexus.start_workflow(endless, order, id=order)
+
+
+@payments.operation
+def stubborn(order: str) -> nexus.OperationHandle[str]:
+    return nexus.start_workflow(endless, order, id=order)
+
+
+@stubborn.on_cancel
+async def stops(handle: nexus.OperationHandle[Any]) -> None:
+    found = nexus.client().get_workflow_handle(handle.workflow_id)
+    await asyncio.to_thread(found.terminate, "as its operation was cancelled")
+
+
+@workflow.defn
+def takes_its_time(endpoint: str) -> list[Any]:
+    client = workflow.create_nexus_client(payments, endpoint=endpoint)
+    handle = client.start_operation(deliver, "o-1", start_to_close_timeout=LIMIT)
+    token = handle.operation_token or ""
+    found = nexus.OperationHandle.from_token(token)
+    return [
+        handle.result(),
+        found.workflow_id[:9],
+        found.token == token,
+        client.execute_operation(packed, "o-2"),
+    ]
+
+
+@workflow.defn
+def changes_its_mind(endpoint: str, operation: str, order: str) -> str:
+    client = workflow.create_nexus_client("payments", endpoint=endpoint)
+    handle = client.start_operation(operation, order, result_type=str)
+    handle.cancel()
+    try:
+        return handle.result()
+    except NexusOperationError as error:
+        return type(error.cause).__name__
+
+
 @workflow.defn
 def calls(endpoint: str) -> list[Any]:
     client = workflow.create_nexus_client(payments, endpoint=endpoint)
@@ -108,22 +185,19 @@ def gives_up(endpoint: str) -> str:
     return "no"
 
 
-ALL = [calls, is_refused, gives_up]
-
-
-async def _endpoint(server: DevServer, name: str, queue: str) -> None:
-    client = await temporalio.client.Client.connect(server.target)
-    target = EndpointTarget(worker=EndpointTarget.Worker(namespace="default", task_queue=queue))
-    spec = EndpointSpec(name=name, target=target)
-    await client.operator_service.create_nexus_endpoint(CreateNexusEndpointRequest(spec=spec))
+ALL = [calls, is_refused, gives_up, takes_its_time, changes_its_mind, delivery, endless]
 
 
 @pytest.fixture(scope="module")
-def endpoint(quick_server: DevServer) -> str:
+def endpoint(quick_server: DevServer) -> Iterator[str]:
     """An endpoint of the server, which leads to the queue of the same name."""
     name = f"payments-{uuid4().hex[:8]}"
-    asyncio.run(_endpoint(quick_server, name, name))
-    return name
+    with Client.connect(quick_server.target) as client:
+        client.create_nexus_endpoint(name, task_queue=name, description="for tests")
+        yield name
+        client.delete_nexus_endpoint(name)
+        with pytest.raises(ServiceError, match="there is no endpoint"):
+            client.delete_nexus_endpoint(name)
 
 
 class Backwards:
@@ -183,11 +257,166 @@ def test_calls_that_cannot_be_handled(quick_server: DevServer, endpoint: str) ->
             held.set()
 
 
+class Watching(interceptors.Interceptor):
+    """Sees calls on both sides, and adds a header to them."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def intercept_workflow(self, next: Any) -> Any:
+        return _Inbound(next)
+
+    def intercept_nexus_operation(
+        self, next: interceptors.NexusOperationInboundInterceptor
+    ) -> interceptors.NexusOperationInboundInterceptor:
+        return _Operations(next, self.seen)
+
+
+class _Inbound(interceptors.WorkflowInboundInterceptor):
+    def init(self, outbound: interceptors.WorkflowOutboundInterceptor) -> None:
+        super().init(_Outbound(outbound))
+
+
+class _Outbound(interceptors.WorkflowOutboundInterceptor):
+    def start_nexus_operation(self, input: interceptors.StartNexusOperationInput) -> Any:
+        input.nexus_headers["who"] = "watcher"
+        return super().start_nexus_operation(input)
+
+
+class _Operations(interceptors.NexusOperationInboundInterceptor):
+    def __init__(self, next: interceptors.NexusOperationInboundInterceptor, seen: list[str]) -> None:
+        super().__init__(next)
+        self._seen = seen
+
+    def execute_nexus_operation_start(self, input: interceptors.ExecuteNexusOperationStartInput) -> Any:
+        self._seen.append(f"{input.operation.name} for {input.headers.get('who')}")
+        return super().execute_nexus_operation_start(input)
+
+    async def execute_async_nexus_operation_start(
+        self, input: interceptors.ExecuteNexusOperationStartInput
+    ) -> Any:
+        self._seen.append(f"async {input.operation.name} for {input.headers.get('who')}")
+        return await super().execute_async_nexus_operation_start(input)
+
+    def execute_nexus_operation_cancel(self, input: interceptors.ExecuteNexusOperationCancelInput) -> None:
+        self._seen.append(f"cancel {input.operation.name} {input.handle.workflow_id}")
+        super().execute_nexus_operation_cancel(input)
+
+    async def execute_async_nexus_operation_cancel(
+        self, input: interceptors.ExecuteNexusOperationCancelInput
+    ) -> None:
+        self._seen.append(f"async cancel {input.operation.name}")
+        await super().execute_async_nexus_operation_cancel(input)
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("codec", [None, Backwards()], ids=["plain", "codec"])
+def test_operations_that_take_their_time(
+    quick_server: DevServer, endpoint: str, codec: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An operation is a workflow, or an activity, until that ends; cancelling it cancels that, or calls what its author says;
+    interceptors see both sides; and the callers' histories replay.
+    """
+    caplog.set_level("INFO", logger="hourglass.nexus")
+    watching, registry = Watching(), Registry()
+    with (
+        Client.connect(quick_server.target, codec=codec, interceptors=[watching]) as client,
+        ThreadPoolExecutor(4) as own,
+        Worker(
+            client,
+            endpoint,
+            nexus_services=[payments],
+            workflows=ALL,
+            activities=[pack],
+            metrics=registry,
+            nexus_task_executor=own,
+            nexus_task_poller_behavior=PollerBehaviorSimpleMaximum(2),
+        ),
+    ):
+        run = client.start_workflow(takes_its_time, endpoint, task_queue=endpoint)
+        assert run.result() == ["delivered o-1", "delivery-", True, "packed o-2"]
+        histories = [run.history()]
+        first, second = f"{endpoint}-1-{codec is None}", f"{endpoint}-2-{codec is None}"
+        for operation, order in (("forever", first), ("stubborn", second)):
+            run = client.start_workflow(changes_its_mind, endpoint, operation, order, task_queue=endpoint)
+            assert run.result() == ("CancelledError" if operation == "forever" else "TerminatedError")
+            histories.append(run.history())
+        assert client.get_workflow_handle(first).describe().status is WorkflowStatus.CANCELED
+        assert client.get_workflow_handle(second).describe().status is WorkflowStatus.TERMINATED
+        with Replayer(workflows=ALL, codec=codec, interceptors=[watching]) as replayer:
+            for history in histories:
+                replayer.replay(history)
+    assert {
+        "deliver for watcher",
+        "async packs for watcher",
+        f"cancel forever {first}",
+        "async cancel stubborn",
+    } <= set(watching.seen)
+    assert "delivers (operation payments.deliver)" in caplog.text
+    assert 'nexus_operation="deliver"' in prometheus_text(registry.collect())
+
+
+@pytest.mark.server
+def test_a_replay_that_calls_another_operation_is_told(quick_server: DevServer, endpoint: str) -> None:
+    """Code that calls with another argument, or another operation, than its history is nondeterministic, and both are named."""
+    with (
+        Client.connect(quick_server.target) as client,
+        Worker(client, endpoint, nexus_services=[payments], workflows=[first_call]),
+    ):
+        run = client.start_workflow(first_call, endpoint, task_queue=endpoint)
+        run.result()
+        history = run.history()
+
+    for operation, argument in (("quick", 5), ("slow", 4)):
+
+        @workflow.defn(name="first_call")
+        def changed(endpoint: str, operation: str = operation, argument: int = argument) -> int:
+            client = workflow.create_nexus_client("payments", endpoint=endpoint)
+            return client.execute_operation(operation, argument, result_type=int)  # type: ignore[no-any-return]
+
+        with Replayer(workflows=[changed]) as replayer:
+            error = replayer.try_replay(history).error
+        assert error is not None
+        assert "Nexus operation" in str(error)
+
+
+@workflow.defn
+def first_call(endpoint: str) -> int:
+    client = workflow.create_nexus_client(payments, endpoint=endpoint)
+    return client.execute_operation(awaited, 4)
+
+
+def test_tokens_of_operations() -> None:
+    """A token is Temporal's own; what is none is refused."""
+    handle: nexus.OperationHandle[str] = nexus.OperationHandle(namespace="default", workflow_id="w-1")
+    assert handle.token == "eyJ0IjoxLCJucyI6ImRlZmF1bHQiLCJ3aWQiOiJ3LTEifQ"
+    assert WorkflowHandle.from_token(handle.token).workflow_id == "w-1"
+    theirs = WorkflowHandle[str](namespace="other", workflow_id="w-2").to_token()
+    assert nexus.OperationHandle.from_token(theirs) == nexus.OperationHandle(
+        namespace="other", workflow_id="w-2"
+    )
+    for wrong in ("", "%", "e30", "WzFd", "eyJ0Ijo5fQ", "eyJ0IjoxfQ", "eyJ0IjoxLCJ3aWQiOjV9"):
+        with pytest.raises(UsageError, match="token"):
+            nexus.OperationHandle.from_token(wrong)
+
+
 def test_the_embedded_engine_refuses_by_name(caplog: pytest.LogCaptureFixture) -> None:
     """A worker with services does not start, and a workflow that calls is told, with the way out."""
     with Client.connect("local:") as client:
         with pytest.raises(UsageError, match="the embedded engine has no Nexus"):
             Worker(client, nexus_services=[payments]).start()
+        told = nexus.NexusCallback(url="http://localhost/", headers={"secret": "x"})
+        assert "secret" not in repr(told)
+        with pytest.raises(ServiceError, match="the embedded engine has no Nexus"):
+            client.start_workflow(delivery, "o", callbacks=[told])
+        with pytest.raises(ServiceError, match="the embedded engine has no Nexus"):
+            client.start_activity(pack, "o", callbacks=[told])
+        with pytest.raises(ServiceError, match="the embedded engine has no Nexus"):
+            client.create_nexus_endpoint("e", task_queue="q")
+        with pytest.raises(UsageError, match="task_queue must be a text"):
+            client.create_nexus_endpoint("e", task_queue="")
+        with pytest.raises(UsageError, match="cannot be started with a signal"):
+            client.start_workflow(delivery, "o", callbacks=[told], start_signal="s")
         with Worker(client, workflows=ALL):
             run = client.start_workflow(calls, "e", execution_timeout=60)
             while "cannot go on: the embedded engine has no Nexus" not in caplog.text:
@@ -214,8 +443,17 @@ def test_what_makes_no_sense() -> None:
     for wrong in ("", 5):
         with pytest.raises(UsageError, match="has a name"):
             nexus.Service(wrong)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="inside a running Nexus operation"):
-        nexus.info()
+    with pytest.raises(DefinitionError, match="is a function"):
+        once.on_cancel(5)  # type: ignore[arg-type]
+    for call in (
+        nexus.info,
+        nexus.client,
+        nexus.is_worker_shutdown,
+        nexus.metric_meter,
+        lambda: forever("o"),
+    ):
+        with pytest.raises(UsageError, match="inside a running Nexus operation"):
+            call()
     with Client.connect("local:") as client:
         for given, why in (
             ([service, nexus.Service("s")], "are called 's'"),

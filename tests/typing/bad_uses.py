@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hourglass import AsyncClient, Client, History, Replayer, RetryPolicy, Worker, activity, workflow
+from hourglass import AsyncClient, Client, History, Replayer, RetryPolicy, Worker, activity, nexus, workflow
 from hourglass.client import (
     Schedule,
     ScheduleActionStartWorkflow,
@@ -279,3 +279,16 @@ def bad_activity_facts(client: Client) -> None:
     activity.wait_for_worker_shutdown_sync("soon")  # E
     Worker(client, activity_executor=4)  # E
     client.get_activity_handle(token=b"x").fail(ValueError(), [1])  # E
+
+
+def bad_nexus(service: nexus.Service, client: Client) -> None:
+    @service.operation
+    def charge_card(order: str) -> int:
+        return len(order)
+
+    calls = workflow.create_nexus_client(service, endpoint="e")
+    text: str = calls.execute_operation(charge_card, "o")  # E
+    calls.execute_operation(charge_card, "o", start_to_close="5")  # E
+    client.set_ramping_version("shop", "june", "5")  # E
+    client.get_workflow_handle("w").fast_forward("a day")  # E
+    Client.connect("local:", payload_limits=5)  # E

@@ -18,12 +18,15 @@ from hourglass import (
     Worker,
     WorkflowHandle,
     activity,
+    nexus,
     workflow,
 )
 from hourglass.client import (
+    ActivityHandle,
     AsyncScheduleHandle,
     AsyncWorkflowHandle,
     AutoUpgradeVersioningOverride,
+    PayloadLimitsConfig,
     PinnedVersioningOverride,
     Schedule,
     ScheduleActionStartWorkflow,
@@ -37,12 +40,13 @@ from hourglass.client import (
     SchedulePolicy,
     ScheduleRange,
     ScheduleSpec,
+    TimeSkippingConfig,
     UpdateHandle,
     WorkflowDescription,
     WorkflowExecution,
     WorkflowExecutionCount,
 )
-from hourglass.converter import SearchAttributeKey
+from hourglass.converter import ActivitySerializationContext, SearchAttributeKey
 from hourglass.errors import ApplicationError
 from hourglass.worker import VersioningBehavior, WorkerDeploymentConfig, WorkerDeploymentVersion
 
@@ -483,3 +487,52 @@ def use_steps() -> None:
     assert_type(workflow.start_step(add, 1, 2).result(), int)
     assert_type(workflow.step(lambda: "x", name="letter"), str)
     assert_type(activity.resource(UUID), UUID)
+
+
+payments = nexus.Service("payments")
+
+
+@payments.operation
+def charge_card(order: str) -> int:
+    return len(order)
+
+
+@payments.operation
+async def charge_soon(order: str) -> int:
+    return len(order)
+
+
+@payments.operation
+def deliver(order: str) -> nexus.OperationHandle[int]:
+    return nexus.start_workflow(lasts, order, id=order)
+
+
+@payments.operation(name="deliver-later")
+async def deliver_later(order: str) -> nexus.OperationHandle[bytes]:
+    return nexus.start_workflow("other", order, result_type=bytes)
+
+
+@deliver.on_cancel
+def stop(handle: nexus.OperationHandle[int]) -> None: ...
+
+
+@workflow.defn
+def lasts(order: str) -> int:
+    client = workflow.create_nexus_client(payments, endpoint="payments")
+    assert_type(client.execute_operation(charge_card, order), int)
+    assert_type(client.execute_operation(charge_soon, order, start_to_close_timeout=5), int)
+    assert_type(client.execute_operation(deliver, order), int)
+    assert_type(client.start_operation(deliver_later, order).result(), bytes)
+    assert_type(charge_card(order), int)
+    assert_type(deliver(order), nexus.OperationHandle[int])
+    return 5
+
+
+def use_versions_and_time(client: Client) -> None:
+    assert_type(client.set_ramping_version("shop", "june", 5), WorkerDeploymentVersion | None)
+    assert_type(client.update_options_of_workflows("", versioning_override=None).done, int)
+    assert_type(client.get_workflow_handle("w").fast_forward(timedelta(days=1)), bool)
+    client.start_workflow(lasts, "o", time_skipping=TimeSkippingConfig())
+    context = ActivitySerializationContext("default", "a-1")
+    assert_type(client.get_activity_handle(token=b"x").with_context(context), ActivityHandle)
+    Client.connect("local:", payload_limits=PayloadLimitsConfig(payloads_warn_size=5))

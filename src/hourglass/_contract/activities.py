@@ -13,6 +13,7 @@ from hourglass._contract.service import Count, Effect, IdConflictPolicy, Nothing
 from hourglass._engine.specs import ActivitySpec, IdReusePolicy, Payloads
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass.converter import Failure, Payload
+from hourglass.nexus import NexusCallback
 
 
 class ActivityExecutionStatus(IntEnum):
@@ -45,6 +46,7 @@ class StartActivity(Request[Started], frozen=True, kw_only=True):
     search_attributes: dict[str, Payload] = {}
     static_summary: Payload | None = None
     static_details: Payload | None = None
+    callbacks: tuple[NexusCallback, ...] = ()
 
 
 class ActivityOutcome(msgspec.Struct, frozen=True, kw_only=True):

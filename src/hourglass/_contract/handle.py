@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-from hourglass._contract.tuning import PollerBehaviorAutoscaling
+from hourglass._contract.tuning import PollerBehavior, PollerBehaviorAutoscaling
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation
 from hourglass._engine.specs import ActivitySpec, Payloads
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
-from hourglass.converter import Codec, Converter, Failure, Payload
+from hourglass.converter import ActivitySerializationContext, Codec, Converter, Failure, Payload
 from hourglass.errors import HourglassError, UsageError
 
 if TYPE_CHECKING:
@@ -99,6 +99,19 @@ class AttemptCancelled(msgspec.Struct, frozen=True):
     failure: Failure
 
 
+def context_of(task: ActivityTask) -> ActivitySerializationContext:
+    """Whose values an activity's arguments and its result are."""
+    return ActivitySerializationContext(
+        namespace=task.namespace,
+        activity_id=task.activity_id,
+        activity_type=task.activity_type,
+        activity_task_queue=task.spec.task_queue or None,
+        workflow_id=task.workflow_id or None,
+        workflow_type=task.workflow_type or None,
+        is_local=task.is_local,
+    )
+
+
 class ActivityDeferred(msgspec.Struct, frozen=True, gc=False):
     """The attempt will be completed later, by a client that has its token."""
 
@@ -117,7 +130,11 @@ class NexusServices:
     converter: Converter
     codec: Codec | None
     client: Callable[[], Any]
-    slots: int = 100
+    inbound: Any
+    """`NexusOperationInboundInterceptor`: what stands before the functions, and they themselves."""
+    registry: Any
+    polls: PollerBehavior
+    slots: int
 
 
 class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from hourglass._contract.handle import Handle, HandleConfig
 from hourglass._engine.specs import IdReusePolicy, ParentClosePolicy, Payloads, StartSpec
 from hourglass._engine.versions import VersioningBehavior, VersioningOverride, WorkerDeploymentVersion
 from hourglass.converter import Failure, Payload
+from hourglass.nexus import NexusCallback
 
 # --- runs ---------------------------------------------------------------------------------------------------
 
@@ -101,6 +102,16 @@ class Started(msgspec.Struct, frozen=True):
     becomes: str = ""
 
 
+class TimeSkippingConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run's time goes on a server that can skip it, for tests: where the run only waits, it goes on at once."""
+
+    enabled: bool = True
+    disable_propagation: bool = False
+    """Whether its children keep real time."""
+    max_session_skip_count: int = 0
+    """So many skips at most, then time goes on as it does; 0: as many as the server allows."""
+
+
 class StartWorkflow(Request[Started], frozen=True, kw_only=True):
     """Start a workflow; with `signal_name`, start and signal it in one step."""
 
@@ -118,6 +129,9 @@ class StartWorkflow(Request[Started], frozen=True, kw_only=True):
     signal_name: str = ""
     signal_arguments: Payloads = ()
     versioning_override: VersioningOverride | None = None
+    callbacks: tuple[NexusCallback, ...] = ()
+    """Who is told when it has ended: callers of the Nexus operation that it is. An engine without Nexus refuses them."""
+    time_skipping: TimeSkippingConfig | None = None
     request_eager_start: bool = False
     """Whether a worker on the same connection may have the first task with the answer. An engine in this process gives it to
     one of its workers anyway.
@@ -208,13 +222,54 @@ class UnpauseWorkflow(Request[Nothing], frozen=True, kw_only=True):
 
 
 class UpdateWorkflowOptions(Request[Nothing], frozen=True, kw_only=True):
-    """Change which version a run belongs to: what is said holds in place of what was said before; None takes that back."""
+    """Change what was said of a run: those of `fields` hold from now on, in place of what was said before. No override takes back
+    what was said of its version; of the spec only its priority can be changed.
+    """
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     workflow_id: str
     run_id: str = ""
+    fields: tuple[str, ...] = ("versioning_override",)
     versioning_override: VersioningOverride | None = None
+    spec: StartSpec = StartSpec()
     identity: str = ""
+
+
+class SkipTime(Request[Nothing], frozen=True, kw_only=True):
+    """Have a run's time skipped from now on: without `fast_forward_id` until it ends, else by so many seconds."""
+
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    workflow_id: str
+    run_id: str = ""
+    config: TimeSkippingConfig = TimeSkippingConfig()
+    fast_forward_id: str = ""
+    seconds: float = 0.0
+    identity: str = ""
+
+
+class FastForwarded(msgspec.Struct, frozen=True):
+    """What became of it: not `over`, ask again; `reason` says why it did not come to its end."""
+
+    over: bool = True
+    reached: bool = False
+    reason: str = ""
+
+
+class WaitForFastForward(Request[FastForwarded], frozen=True, kw_only=True):
+    """Wait until a run's time has come so far, or until the engine's long poll ends."""
+
+    effect: ClassVar[Effect] = Effect.READ
+    waits: ClassVar[bool] = True
+    workflow_id: str
+    fast_forward_id: str
+
+
+class TimeSkippingState(msgspec.Struct, frozen=True, kw_only=True):
+    """A run's own time, and whether it is skipped now, how often it was."""
+
+    current_time_ns: int
+    config: TimeSkippingConfig
+    skips: int = 0
 
 
 class DeleteWorkflow(Request[Nothing], frozen=True, kw_only=True):
@@ -247,6 +302,13 @@ class PendingChild(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     workflow_type: str
     parent_close_policy: ParentClosePolicy = ParentClosePolicy.UNSPECIFIED
+
+
+class PendingUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    """An update that no worker has accepted yet: it stands in no history. Only the embedded engine tells."""
+
+    update_id: str
+    name: str
 
 
 class WorkflowSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -287,6 +349,9 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     deployment_version: WorkerDeploymentVersion | None = None
     notice: str = ""
     """What is wrong with the engine at present, if it answers nevertheless; "" if nothing is."""
+    pending_updates: tuple[PendingUpdate, ...] = ()
+    time_skipping: TimeSkippingState | None = None
+    """Where its time was ever skipped."""
 
 
 class DescribeWorkflow(Request[Description], frozen=True, kw_only=True):
@@ -696,6 +761,26 @@ class SetCurrentVersion(Request[CurrentVersionSet], frozen=True, kw_only=True):
     ignore_missing_task_queues: bool = False
 
 
+class RampingVersionSet(msgspec.Struct, frozen=True):
+    """Another version ramps; `previous` did before, with that percentage, None if none did."""
+
+    previous: WorkerDeploymentVersion | None = None
+    previous_percentage: float = 0.0
+
+
+class SetRampingVersion(Request[RampingVersionSet], frozen=True, kw_only=True):
+    """Send so many in a hundred of the runs that would go to the current version to workers of this build instead; with an empty
+    one, or 0, none.
+    """
+
+    effect: ClassVar[Effect] = Effect.CHANGE
+    deployment_name: str
+    build_id: str
+    percentage: float = 0.0
+    identity: str = ""
+    ignore_missing_task_queues: bool = False
+
+
 class KnownVersion(msgspec.Struct, frozen=True, kw_only=True):
     """A version that workers have had. `status` is Temporal's name for its part, such as `CURRENT` or `DRAINED`."""
 
@@ -705,11 +790,13 @@ class KnownVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeploymentInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A deployment: its versions, newest first, and which of them is current."""
+    """A deployment: its versions, newest first, which of them is current, and which ramps."""
 
     name: str
     current: WorkerDeploymentVersion | None = None
     changed_ns: int = 0
+    ramping: WorkerDeploymentVersion | None = None
+    ramping_percentage: float = 0.0
     versions: tuple[KnownVersion, ...] = ()
 
 
@@ -742,6 +829,38 @@ class CreateNamespace(Request[Nothing], frozen=True, kw_only=True):
     name: str
     retention: float
     description: str = ""
+
+
+class CreateNexusEndpoint(Request[Nothing], frozen=True, kw_only=True):
+    """Make an endpoint of Nexus that leads to a task queue of a namespace; an empty one is the connection's."""
+
+    effect: ClassVar[Effect] = Effect.CHANGE
+    name: str
+    task_queue: str
+    namespace: str = ""
+    description: str = ""
+
+
+class NexusEndpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """An endpoint of Nexus, by its name; empty fields: there is none. A server knows it by its id, and this version of it."""
+
+    id: str = ""
+    version: int = 0
+
+
+class FindNexusEndpoint(Request[NexusEndpoint], frozen=True, kw_only=True):
+    """Look for an endpoint of Nexus."""
+
+    effect: ClassVar[Effect] = Effect.READ
+    name: str
+
+
+class DeleteNexusEndpoint(Request[Nothing], frozen=True, kw_only=True):
+    """Remove an endpoint of Nexus."""
+
+    effect: ClassVar[Effect] = Effect.CHANGE
+    id: str
+    version: int
 
 
 class SearchAttributeTypes(msgspec.Struct, frozen=True):
@@ -825,6 +944,8 @@ class Pollers(msgspec.Struct, frozen=True):
     served: tuple[str, ...] = ()
     current: WorkerDeploymentVersion | None = None
     stats: QueueStats | None = None
+    ramping: WorkerDeploymentVersion | None = None
+    """The version that takes a part of that."""
 
 
 class GetPollers(Request[Pollers], frozen=True, kw_only=True):

@@ -134,6 +134,22 @@ class GrpcCompression(Enum):
     GZIP = "gzip"
 
 
+@dataclass(frozen=True)
+class PayloadLimitsConfig:
+    """From how many bytes on a warning is logged for values that are sent: a server refuses four times as much. 0: none is."""
+
+    payloads_warn_size: int = 512 * 1024
+    """Of what goes together: the arguments of a call, a result, a heartbeat."""
+    memo_warn_size: int = 2 * 1024
+    """Of a memo."""
+
+    def __post_init__(self) -> None:
+        for name in ("payloads_warn_size", "memo_warn_size"):
+            size = getattr(self, name)
+            if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+                raise TargetError(f"PayloadLimitsConfig: {name} is a number of bytes, not {size!r:.40}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Transport:
     """All of it but TLS. No retries said: Core's own. No keep-alive: a dead link is noticed when a call fails."""
@@ -143,8 +159,13 @@ class Transport:
     proxy: HttpConnectProxyConfig | None = None
     dns_load_balancing: DnsLoadBalancingConfig | None = None
     compression: GrpcCompression = GrpcCompression.NONE
+    payload_limits: PayloadLimitsConfig = PayloadLimitsConfig()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.payload_limits, PayloadLimitsConfig):
+            raise TargetError(
+                f"payload_limits must be a PayloadLimitsConfig, not {type(self.payload_limits).__name__}"
+            )
         for name, kind in (
             ("retry", RetryConfig),
             ("keep_alive", KeepAliveConfig),

@@ -75,6 +75,7 @@ def start(live: LiveRun, rest: list[AnyEvent]) -> None:
     if started is None:
         raise InternalError("an activation came for a run that was never started")
     live.started = started
+    live.belongs_to(started)
     live.begun_ns = live.facts.timestamp_ns
     state = live.state
     state.workflow_type = started.workflow_type

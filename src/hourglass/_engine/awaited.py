@@ -76,10 +76,12 @@ class ActivityHandle(asyncio.Task[R], Generic[R]):
                 await sleep(self._backoff)
                 self._schedule()
             elif outcome == RESOLVED:
-                value: R = None if answer is None else run.converter.decode(answer, self._return_type)  # type: ignore[assignment]
+                converter = run.converter_of(self._command) if run.contextual else run.converter
+                value: R = None if answer is None else converter.decode(answer, self._return_type)  # type: ignore[assignment]
                 return value
             else:
-                raise activity_error(self._command, run.converter.from_failure(answer))
+                converter = run.converter_of(self._command) if run.contextual else run.converter
+                raise activity_error(self._command, converter.from_failure(answer))
 
     def settle(self, outcome: int, answer: Payload | Failure | None) -> None:
         """The answer has come."""
@@ -150,10 +152,11 @@ class ChildHandle(asyncio.Task[R], Generic[R]):
     async def _follow(self) -> R:
         run = self._run
         outcome, answer = await _answered(run, self._answer, self._request_cancel)
+        converter = run.converter_of_workflow(self._command.workflow_id)
         if outcome == RESOLVED:
-            value: R = None if answer is None else run.converter.decode(answer, self._return_type)  # type: ignore[assignment]
+            value: R = None if answer is None else converter.decode(answer, self._return_type)  # type: ignore[assignment]
             return value
-        raise run.converter.from_failure(answer)
+        raise converter.from_failure(answer)
 
     async def started(self) -> None:
         """Wait until it has started."""

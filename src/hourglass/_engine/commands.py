@@ -102,6 +102,8 @@ class ScheduleNexusOperation(Command, frozen=True, kw_only=True):
     argument: Payload
     headers: dict[str, str] = {}
     schedule_to_close_timeout: float | None = None
+    schedule_to_start_timeout: float | None = None
+    start_to_close_timeout: float | None = None
     cancellation_type: int = 0
     summary: Payload | None = None
 

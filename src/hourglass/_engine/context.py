@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import msgspec
 
 from hourglass._engine.behaviour import NO_FLAGS, Flag, Recorded, behaviour_of
-from hourglass._engine.commands import Command
+from hourglass._engine.commands import (
+    Command,
+    ScheduleActivity,
+    ScheduleLocalActivity,
+    ScheduleNexusOperation,
+    StartChildWorkflow,
+)
 from hourglass._engine.definition import WorkflowDefinition
 from hourglass._engine.events import Activation, RunStarted
 from hourglass._engine.fibers import (
@@ -40,7 +46,17 @@ from hourglass._engine.interception import (
 )
 from hourglass._engine.scheduler import Scheduler
 from hourglass._engine.state import CommandAccumulator, Numbered, State
-from hourglass.converter import Converter, Failure, Payload, default_converter
+from hourglass.converter import (
+    ActivitySerializationContext,
+    Converter,
+    Failure,
+    NexusSerializationContext,
+    Payload,
+    WorkflowSerializationContext,
+    default_converter,
+    in_context,
+    wants_context,
+)
 from hourglass.errors import NotInWorkflowError
 
 if TYPE_CHECKING:
@@ -129,6 +145,7 @@ class LiveRun:
         "behaviour",
         "cancel_reason",
         "closing",
+        "contextual",
         "converter",
         "dead",
         "definition",
@@ -167,6 +184,7 @@ class LiveRun:
         self.state = state
         self.settings = settings
         self.converter = settings.converter
+        self.contextual = False  # whether that wants to know whose values it has
         self.scheduler = Scheduler()
         self._loop: EventLoop | None = None
         self.accumulator = CommandAccumulator(state)
@@ -204,6 +222,56 @@ class LiveRun:
         # What the fiber that ends the run does, and waits for, first.
         self.closing: Callable[[], None] | None = None
         self.quiet = False  # executing again what was executed before: nothing is logged
+
+    # --- whose values they are: for a converter that wants to know ----------------------------------------------------
+
+    def belongs_to(self, started: RunStarted) -> None:
+        """The run has begun: its own values are those of its workflow."""
+        base = self.settings.converter
+        if base is not default_converter and wants_context(base):
+            self.contextual = True
+            self.converter = self.converter_of_workflow(started.workflow_id)
+
+    def converter_of_workflow(self, workflow_id: str) -> Converter:
+        """The converter for what another workflow, or this one, is sent and returns."""
+        if not self.contextual:
+            return self.converter
+        context = WorkflowSerializationContext(self.settings.namespace, workflow_id)
+        return in_context(self.settings.converter, context)
+
+    def converter_of_activity(
+        self, activity_type: str, activity_id: str | None, task_queue: str, *, local: bool
+    ) -> Converter:
+        """The same for what an activity takes and returns; `activity_id` is the one that the author chose. For a run that is
+        `contextual`: this is on the way of every step.
+        """
+        assert self.started is not None
+        context = ActivitySerializationContext(
+            namespace=self.settings.namespace,
+            activity_id=activity_id or None,
+            activity_type=activity_type,
+            activity_task_queue=task_queue or self.settings.task_queue,
+            workflow_id=self.started.workflow_id,
+            workflow_type=self.started.workflow_type,
+            is_local=local,
+        )
+        return in_context(self.settings.converter, context)
+
+    def converter_of(self, command: Any) -> Converter:
+        """The converter for the answer to a command."""
+        match command:
+            case ScheduleActivity() | ScheduleLocalActivity():
+                chosen = None if command.activity_id == str(command.seq) else command.activity_id
+                local = isinstance(command, ScheduleLocalActivity)
+                queue = command.spec.task_queue
+                return self.converter_of_activity(command.activity_type, chosen, queue, local=local)
+            case StartChildWorkflow():
+                return self.converter_of_workflow(command.workflow_id)
+            case ScheduleNexusOperation():
+                context = NexusSerializationContext(command.endpoint, command.service, command.operation)
+                return in_context(self.settings.converter, context)
+            case _:
+                return self.converter
 
     # --- fibers -------------------------------------------------------------------------------------------------------
     # Most runs have one fiber most of the time: a dict for one entry would take 216 bytes.

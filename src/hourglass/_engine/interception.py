@@ -123,6 +123,19 @@ class ContinueAsNewInput(InterceptedCall):
 
 
 @dataclass(kw_only=True)
+class StartNexusOperationInput(InterceptedCall):
+    """An operation of a Nexus service is to be called; `args` holds its argument, if there is one. `options` are what was
+    given by name; `nexus_headers`, texts, travel with the call, while `headers` stay here.
+    """
+
+    endpoint: str
+    service: str
+    operation: str
+    nexus_headers: dict[str, str] = field(default_factory=dict, repr=False)
+    options: dict[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(kw_only=True)
 class SleepInput(InterceptedCall):
     """The workflow is to wait, so many seconds."""
 
@@ -164,6 +177,10 @@ class WorkflowOutboundInterceptor:
     def signal_with_start_workflow(self, input: SignalWithStartWorkflowInput) -> Any:
         """Signal another workflow, which is started first unless it runs, and wait until that is done; its handle."""
         return self.next.signal_with_start_workflow(input)
+
+    def start_nexus_operation(self, input: StartNexusOperationInput) -> Any:
+        """Call an operation of a Nexus service and wait until it has started; its handle."""
+        return self.next.start_nexus_operation(input)
 
     def continue_as_new(self, input: ContinueAsNewInput) -> NoReturn:
         """End this run and begin the next; never returns."""
@@ -222,7 +239,7 @@ class _LastOutbound(WorkflowOutboundInterceptor):
     def _go_on(self, input: InterceptedCall) -> Any:
         return input._proceed(input)
 
-    start_activity = start_local_activity = start_child_workflow = _go_on
+    start_activity = start_local_activity = start_child_workflow = start_nexus_operation = _go_on
     signal_with_start_workflow = _go_on
     signal_child_workflow = signal_external_workflow = continue_as_new = sleep = info = _go_on
 

@@ -93,6 +93,7 @@ class Operation(Task[R]):
     __slots__ = (
         "answer",
         "answered",
+        "command",
         "fiber",
         "must_cancel",
         "phase",
@@ -102,6 +103,8 @@ class Operation(Task[R]):
         "seq",
         "woken_by_cancel",
     )
+
+    command: Any
 
     def __init__(self, fiber: FiberTask[Any], return_type: Any) -> None:
         super().__init__(fiber.run.scheduler)
@@ -169,12 +172,16 @@ class Operation(Task[R]):
         if self.answer is None:
             return None
         assert isinstance(self.answer, Payload)
-        return self.run.converter.decode(self.answer, self.return_type)
+        run = self.run
+        converter = run.converter_of(self.command) if run.contextual else run.converter
+        return converter.decode(self.answer, self.return_type)
 
     def build_error(self) -> BaseException:
         """The failure as a new exception."""
         assert isinstance(self.answer, Failure)
-        return self.run.converter.from_failure(self.answer)
+        run = self.run
+        converter = run.converter_of(self.command) if run.contextual else run.converter
+        return converter.from_failure(self.answer)
 
     # --- cancelling ---------------------------------------------------------------------------------------------------
 
@@ -211,7 +218,9 @@ class Operation(Task[R]):
 class ActivityOperation(Operation[Any]):
     """An activity, remote or local."""
 
-    __slots__ = ("command", "pause")
+    __slots__ = ("pause",)
+
+    command: ScheduleActivity | ScheduleLocalActivity
 
     def __init__(
         self,
@@ -320,7 +329,9 @@ def activity_error(command: ScheduleActivity | ScheduleLocalActivity, error: Bas
 class ChildOperation(Operation[R]):
     """A child workflow's result; its start is a future of its own."""
 
-    __slots__ = ("command", "first_run_id", "start")
+    __slots__ = ("first_run_id", "start")
+
+    command: StartChildWorkflow
 
     def __init__(self, fiber: FiberTask[Any], command: StartChildWorkflow, return_type: Any) -> None:
         super().__init__(fiber, return_type)
@@ -350,7 +361,9 @@ class ChildOperation(Operation[R]):
 class NexusOperation(Operation[R]):
     """The result of an operation of another service; its start is a future of its own."""
 
-    __slots__ = ("command", "start", "token")
+    __slots__ = ("start", "token")
+
+    command: ScheduleNexusOperation
 
     def __init__(self, fiber: FiberTask[Any], command: ScheduleNexusOperation, return_type: Any) -> None:
         super().__init__(fiber, return_type)

@@ -468,6 +468,7 @@ _FIELDS: dict[str | tuple[type[Any], str], _Field] = {
     (h.WorkflowTaskFailed, "new_run_id"): "newRunId",
     # others
     (h.NexusOperationCompleted, "result"): _PAYLOAD,
+    (h.NexusOperationScheduled, "argument"): ("input", _PAYLOAD),
     "cancel_requested_event_id": "latestCancelRequestedEventId",
     (h.SignalExternalWorkflowExecutionFailed, "cause"): _enum_of(
         h.ExternalFailedCause, "SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_FAILED_CAUSE_"

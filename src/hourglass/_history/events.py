@@ -670,10 +670,13 @@ class WorkflowExecutionContinuedAsNew(Attributes, frozen=True, kw_only=True):
 
 
 class WorkflowExecutionOptionsUpdated(Attributes, frozen=True, kw_only=True):
-    """An operator changed the run's options."""
+    """An operator changed the run's options: the version that it belongs to, or its priority."""
 
     identity: str = ""
     versioning_override: VersioningOverride | None = None
+    priority_key: int = 0
+    fairness_key: str = ""
+    fairness_weight: float = 0.0
 
 
 class WorkflowExecutionPaused(Attributes, frozen=True, kw_only=True):
@@ -746,12 +749,14 @@ class NexusOperationScheduled(Attributes, frozen=True, kw_only=True):
     service: str
     operation: str
     task_completed_event_id: int
+    argument: Payload | None = None
 
 
 class NexusOperationStarted(Attributes, frozen=True, kw_only=True):
-    """The operation has begun."""
+    """The operation has begun; its service knows it by the token."""
 
     scheduled_event_id: int
+    operation_token: str = ""
 
 
 class NexusOperationCompleted(Attributes, frozen=True, kw_only=True):

@@ -37,6 +37,8 @@ ASKED: frozenset[type[h.Attributes]] = frozenset(
         h.StartChildWorkflowExecutionInitiated,
         h.SignalExternalWorkflowExecutionInitiated,
         h.RequestCancelExternalWorkflowExecutionInitiated,
+        h.NexusOperationScheduled,
+        h.NexusOperationCancelRequested,
         h.WorkflowExecutionUpdateAccepted,
         h.WorkflowExecutionUpdateCompleted,
         h.UpsertWorkflowSearchAttributes,
@@ -73,6 +75,11 @@ _TOLD: frozenset[type[h.Attributes]] = frozenset(
         h.RequestCancelExternalWorkflowExecutionFailed,
         h.ExternalWorkflowExecutionCancelRequested,
         h.WorkflowExecutionUpdateAdmitted,
+        h.NexusOperationStarted,
+        h.NexusOperationCompleted,
+        h.NexusOperationFailed,
+        h.NexusOperationCanceled,
+        h.NexusOperationTimedOut,
     }
 )
 """The kinds of events that a run hears of."""
@@ -176,20 +183,7 @@ def _asked(
 
 
 def _heard(event: h.HistoryEvent) -> Sequence[h.HistoryEvent]:
-    kind = type(event.attributes)
-    if kind in _TOLD:
-        return (event,)
-    if kind.__name__.startswith("Nexus") or kind is h.UnknownEvent:
-        _refuse_nexus(event)
-    return ()
-
-
-def _refuse_nexus(event: h.HistoryEvent) -> None:
-    name = _snake(event.attributes)
-    if name.startswith("nexus_"):
-        raise HistoryError(
-            f"event {event.id} ({name}) tells of a Nexus operation, which Hourglass cannot replay"
-        )
+    return (event,) if type(event.attributes) in _TOLD else ()
 
 
 def _snake(attributes: h.Attributes) -> str:
@@ -234,6 +228,7 @@ _BEGINS: dict[type[h.Attributes], str] = {
     h.StartChildWorkflowExecutionInitiated: "child workflow",
     h.SignalExternalWorkflowExecutionInitiated: "signal to another workflow",
     h.RequestCancelExternalWorkflowExecutionInitiated: "cancel request",
+    h.NexusOperationScheduled: "Nexus operation",
 }
 
 # What goes on with it: the kind of thing, and the field that names the event that began it.
@@ -241,6 +236,8 @@ _GOES_ON: dict[type[h.Attributes], tuple[str, str]] = {
     h.ActivityTaskStarted: ("activity", "scheduled_event_id"),
     h.ActivityTaskCancelRequested: ("activity", "scheduled_event_id"),
     h.ChildWorkflowExecutionStarted: ("child workflow", "initiated_event_id"),
+    h.NexusOperationStarted: ("Nexus operation", "scheduled_event_id"),
+    h.NexusOperationCancelRequested: ("Nexus operation", "scheduled_event_id"),
 }
 
 # What ends it.
@@ -258,6 +255,10 @@ _ENDS_IT: dict[type[h.Attributes], tuple[str, str]] = {
     h.SignalExternalWorkflowExecutionFailed: ("signal to another workflow", "initiated_event_id"),
     h.ExternalWorkflowExecutionCancelRequested: ("cancel request", "initiated_event_id"),
     h.RequestCancelExternalWorkflowExecutionFailed: ("cancel request", "initiated_event_id"),
+    h.NexusOperationCompleted: ("Nexus operation", "scheduled_event_id"),
+    h.NexusOperationFailed: ("Nexus operation", "scheduled_event_id"),
+    h.NexusOperationCanceled: ("Nexus operation", "scheduled_event_id"),
+    h.NexusOperationTimedOut: ("Nexus operation", "scheduled_event_id"),
 }
 
 _STEPS: dict[type[h.Attributes], tuple[str, tuple[str, ...]]] = {

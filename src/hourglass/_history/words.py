@@ -55,6 +55,15 @@ def _signal(a: h.SignalExternalWorkflowExecutionInitiated) -> _Facts:
     return "signal to another workflow", facts
 
 
+def _nexus(a: h.NexusOperationScheduled) -> _Facts:
+    argument = () if a.argument is None else (a.argument,)
+    return "Nexus operation", {
+        "key": a.endpoint,
+        "name": f"{a.service}.{a.operation}",
+        "payloads": argument,
+    }
+
+
 def _continued(a: h.WorkflowExecutionContinuedAsNew) -> _Facts:
     return "continue-as-new", {
         "name": a.workflow_type,
@@ -88,6 +97,11 @@ _TELL: dict[type[h.Attributes], Callable[[Any], _Facts]] = {
     h.RequestCancelExternalWorkflowExecutionInitiated: lambda a: (
         "cancel request to another workflow",
         {"key": a.workflow_id},
+    ),
+    h.NexusOperationScheduled: _nexus,
+    h.NexusOperationCancelRequested: lambda a: (
+        "cancellation of the Nexus operation of event",
+        {"key": str(a.scheduled_event_id)},
     ),
     h.WorkflowExecutionCompleted: _completed,
     h.WorkflowExecutionFailed: lambda a: ("failure", {"failure": a.failure}),

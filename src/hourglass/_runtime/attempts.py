@@ -22,7 +22,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeVar, get_type_hints
 
@@ -35,9 +35,11 @@ from hourglass._contract.handle import (
     ActivityTask,
     AttemptCancelled,
     AttemptFailed,
+    context_of,
 )
 from hourglass._engine.options import RetryPolicy, policy_from
 from hourglass._engine.specs import ActivitySpec, Payloads
+from hourglass._forks import process_id
 from hourglass._runtime.portal import Mailbox
 from hourglass._runtime.work_log import facts_of
 from hourglass.activity import ActivityDefinition, Info
@@ -49,7 +51,7 @@ from hourglass.activity._context import (
     check_size,
     current,
 )
-from hourglass.converter import ApplicationFailure, CanceledFailure, Converter, Failure, Payload
+from hourglass.converter import ApplicationFailure, CanceledFailure, Converter, Failure, Payload, in_context
 from hourglass.errors import ArgumentError, Cancelled, EncodeError, PayloadError, UsageError
 
 # --- outcomes --------------------------------------------------------------------------------------------------------
@@ -94,6 +96,11 @@ def returned(task: ActivityTask, value: Any, converter: Converter, limit: int | 
         note = EncodeError(f"the result of activity {task.activity_type} cannot be encoded: {_text(error)}")
         return refused(task, note)
     return ActivityOk(task.token, payload)
+
+
+def equipped_for(task: ActivityTask, equipment: Equipment) -> Equipment:
+    """What an attempt is given, with a converter that knows whose values it has."""
+    return replace(equipment, converter=in_context(equipment.converter, context_of(task)))
 
 
 def died(task: ActivityTask, exit_code: int | None) -> AttemptFailed:
@@ -222,7 +229,7 @@ def call_plainly(
     task: ActivityTask, context: ActivityContext, definition: ActivityDefinition
 ) -> ActivityResult:
     """Run a `def` activity here, to its end."""
-    home = os.getpid()
+    home = process_id()
     try:
         arguments = definition.arguments(context.equipment.converter, task.arguments)
     except BaseException as error:
@@ -234,7 +241,7 @@ def call_plainly(
     except BaseException as error:
         end_fork(home, 1)
         return _ended_by(task, context, error)
-    if os.getpid() != home:
+    if process_id() != home:
         end_fork(home, 0)
     return _returned(task, context, value)
 
@@ -243,7 +250,7 @@ async def call_on_loop(
     task: ActivityTask, context: ActivityContext, definition: ActivityDefinition
 ) -> ActivityResult:
     """Run an `async def` activity on this loop, to its end."""
-    home = os.getpid()
+    home = process_id()
     current.set(context)
     try:
         arguments = definition.arguments(context.equipment.converter, task.arguments)
@@ -265,7 +272,7 @@ async def call_on_loop(
 
 def end_fork(home: int, code: int) -> None:
     """End this process if it is not the one that it should be."""
-    if os.getpid() == home:
+    if process_id() == home:
         return
     try:
         os.write(2, b"hourglass: a process that an activity forked has left the activity, and ends here\n")
@@ -292,9 +299,18 @@ def _ended_by(task: ActivityTask, context: ActivityContext, error: BaseException
 def _returned(task: ActivityTask, context: ActivityContext, value: Any) -> ActivityResult:
     own = context.equipment
     try:
-        return returned(task, value, own.converter, own.payload_limit)
+        result = returned(task, value, own.converter, own.payload_limit)
     except BaseException as problem:
         return refused(task, problem)
+    most = own.payload_warn
+    if most and type(result) is ActivityOk and result.result is not None and len(result.result.data) > most:
+        logger.warning(
+            "the result of activity %s takes %s bytes, more than %s: keep large data elsewhere, and return a reference to it",
+            task.activity_type,
+            f"{len(result.result.data):,}",
+            f"{most:,}",
+        )
+    return result
 
 
 # --- attempts in flight ----------------------------------------------------------------------------------------------
@@ -418,7 +434,10 @@ class Attempt:
         self._last_beat = float("-inf")
         self._failing_beats = False
         self._publishes = False
-        self.context = context = TaskContext(around.equipment, task.heartbeat_details)
+        own = around.equipment
+        if own.contextual:
+            own = equipped_for(task, own)
+        self.context = context = TaskContext(own, task.heartbeat_details)
         context.task, context.attempt = task, self
 
     def finish(self, result: ActivityResult) -> None:

@@ -84,6 +84,8 @@ class ExecutorLimits:
     """How many process activities run at a time; 0: one for each processor."""
     payload_limit: int | None = PAYLOAD_LIMIT
     """The most bytes that an activity may report at once; None: no limit."""
+    payload_warn: int = 0
+    """From so many bytes on a result is warned of; 0: none is."""
     max_lost_threads: int | None = None
     """How many hung threads are replaced before their attempts hold their slots; None: as many as there are."""
     hang_grace: float = 5.0
@@ -278,6 +280,7 @@ class ActivityExecutor:
                 converter=converter,
                 client=client,
                 payload_limit=limits.payload_limit,
+                payload_warn=limits.payload_warn,
                 inbound=inbound,
                 registry=registry,
                 resources=resources,

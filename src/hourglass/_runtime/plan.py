@@ -104,6 +104,7 @@ class Plan:
     patch_activation: Callable[[Any], bool] | None = None
     """Decides whether a patch that a run meets for the first time is active."""
     payload_limit: int | None = PAYLOAD_LIMIT
+    payload_warn: int = 0
     resources: Resources = field(default_factory=Resources)
     activity_inbound: ActivityChain | None = None
     workflow_interceptors: tuple[InterceptWorkflow, ...] = ()
@@ -129,16 +130,14 @@ VERIFY_VARIABLE = "HOURGLASS_VERIFY"
 """Stands in where a worker is not told what to verify: so that a test suite can verify everything."""
 
 
-def checked_executor(executor: Any) -> Executor | None:
-    """The author's executor for `def` activities. Raises `UsageError`."""
+def checked_executor(executor: Any, name: str = "activity_executor") -> Executor | None:
+    """The author's executor for `def` activities, or operations of Nexus. Raises `UsageError`."""
     if isinstance(executor, ProcessPoolExecutor):
         raise UsageError(
-            "activity_executor runs activities in threads: for processes there is @activity.defn(executor='process')"
+            f"{name} runs functions in threads: for processes there is @activity.defn(executor='process')"
         )
     if executor is not None and not isinstance(executor, Executor):
-        raise UsageError(
-            f"activity_executor must be an executor of concurrent.futures, not {type(executor).__name__}"
-        )
+        raise UsageError(f"{name} must be an executor of concurrent.futures, not {type(executor).__name__}")
     return executor
 
 

@@ -24,7 +24,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import NoReturn
 
-from hourglass._contract.handle import ActivityResult
+from hourglass._contract.handle import ActivityResult, context_of
 from hourglass._engine.specs import Payloads
 from hourglass._runtime.attempts import call_plainly, info_of, refused
 from hourglass._runtime.process_wire import (
@@ -41,6 +41,7 @@ from hourglass._runtime.process_wire import (
     to_child,
 )
 from hourglass.activity._context import ActivityContext, Equipment, GivenContext
+from hourglass.converter import in_context
 from hourglass.errors import UsageError
 
 _ORPHAN_CHECK = 2.0
@@ -76,6 +77,7 @@ class ChildMain:
         try:
             converter = find_converter(setup.converter, setup.main)
             definition = find_activity(job.function, setup.main)
+            converter = in_context(converter, context_of(task))
         except BaseException as error:  # an import may raise anything
             return refused(task, error)
         context = GivenContext(

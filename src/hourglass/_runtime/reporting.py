@@ -29,6 +29,7 @@ from hourglass._contract.handle import (
     ActivityTask,
     AttemptCancelled,
     AttemptFailed,
+    context_of,
 )
 from hourglass._contract.progress import (
     CarriedProgress,
@@ -47,6 +48,7 @@ from hourglass.converter import (
     Converter,
     Payload,
     default_converter,
+    in_context,
     seal,
 )
 from hourglass.errors import ServiceError
@@ -432,7 +434,7 @@ class ResultSender:
                 return Delivery.BY_HANDLE
             return self._lose_local(task) if task.is_local else self._give_up(task, "it has no other way")
         try:
-            request = await self._sealed(request_of(task, result))
+            request = await self._sealed(request_of(task, result), task)
         except Exception as error:
             return self._give_up(task, f"its codec failed: {type(error).__name__}")
         return await self._resend(task, request, own)
@@ -508,10 +510,11 @@ class ResultSender:
         )
         return Delivery.LOST
 
-    async def _sealed(self, request: CompleteActivity) -> CompleteActivity:
+    async def _sealed(self, request: CompleteActivity, task: ActivityTask) -> CompleteActivity:
         codec = self._codec
         if codec is None:
             return request
+        codec = in_context(codec, context_of(task))
         return await asyncio.to_thread(seal, request, codec, self._converter)
 
 

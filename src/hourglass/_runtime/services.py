@@ -76,7 +76,11 @@ class QueueServices:
             ),
             max_threads=config.max_concurrent_activities + config.max_concurrent_local_activities,
             own=plan.activity_executor,
-            limits=ExecutorLimits(max_processes=plan.max_processes, payload_limit=plan.payload_limit),
+            limits=ExecutorLimits(
+                max_processes=plan.max_processes,
+                payload_limit=plan.payload_limit,
+                payload_warn=plan.payload_warn,
+            ),
             client=client,
             inbound=plan.activity_inbound,
             registry=plan.metrics,

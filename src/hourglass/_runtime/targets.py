@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hourglass._contract.service import Connection
-from hourglass._contract.transport import USUAL, TLSConfig, Transport
+from hourglass._contract.transport import USUAL, PayloadLimitsConfig, TLSConfig, Transport
 from hourglass.errors import TargetError
 
 # --- Temporal's own configuration ---------------------------------------------------------------------------
@@ -346,7 +346,9 @@ async def open_connection(target: Target, identity: str, timeout: float) -> Conn
     if target.kind == "memory":
         from hourglass._embedded.clients.connection import connect_memory
 
-        return await connect_memory(namespace=target.namespace, identity=identity)
+        return await connect_memory(
+            namespace=target.namespace, identity=identity, limits=_limits(target.transport.payload_limits)
+        )
     if target.kind == "file":
         from hourglass._embedded.sharing.connection import connect_file
 
@@ -356,6 +358,7 @@ async def open_connection(target: Target, identity: str, timeout: float) -> Conn
             identity=identity,
             target=str(target),
             retention=target.retention,
+            limits=_limits(target.transport.payload_limits),
         )
     from hourglass._temporal.connection import connect
 
@@ -369,6 +372,13 @@ async def open_connection(target: Target, identity: str, timeout: float) -> Conn
         timeout=timeout,
         transport=target.transport,
     )
+
+
+def _limits(said: PayloadLimitsConfig) -> Any:
+    """The embedded engine's limits, which warn from these sizes on."""
+    from hourglass._embedded.rules.limits import Limits
+
+    return Limits(payloads_warn=said.payloads_warn_size, memo_warn=said.memo_warn_size)
 
 
 def _transport(target: Target) -> str:

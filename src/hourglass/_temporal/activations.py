@@ -410,6 +410,10 @@ def _schedule_nexus(out: Any, command: cmd.ScheduleNexusOperation, own: Own) -> 
     call.cancellation_type = command.cancellation_type
     if command.schedule_to_close_timeout is not None:
         put_seconds(call.schedule_to_close_timeout, command.schedule_to_close_timeout)
+    if command.schedule_to_start_timeout is not None:
+        put_seconds(call.schedule_to_start_timeout, command.schedule_to_start_timeout)
+    if command.start_to_close_timeout is not None:
+        put_seconds(call.start_to_close_timeout, command.start_to_close_timeout)
     if command.summary is not None:
         put_payload(out.user_metadata.summary, command.summary)
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import temporalio.api.update.v1 as up
 import temporalio.api.workflowservice.v1 as ws
 from google.protobuf.message import Message
+from temporalio.api.common.v1 import Link
 from temporalio.api.enums.v1 import (
     ResetReapplyExcludeType,
     WorkerDeploymentVersionStatus,
@@ -112,6 +113,25 @@ def set_current(request: sv.SetCurrentVersion, scope: CallScope) -> Rpc:
     return Rpc("set_worker_deployment_current_version", message, read)
 
 
+def set_ramping(request: sv.SetRampingVersion, scope: CallScope) -> Rpc:
+    """Let a version ramp."""
+    message = ws.SetWorkerDeploymentRampingVersionRequest(
+        namespace=scope.namespace,
+        deployment_name=request.deployment_name,
+        build_id=request.build_id,
+        percentage=request.percentage,
+        identity=request.identity or scope.identity,
+        ignore_missing_task_queues=request.ignore_missing_task_queues,
+    )
+
+    def read(data: bytes) -> sv.RampingVersionSet:
+        answer: Any = ws.SetWorkerDeploymentRampingVersionResponse.FromString(data)
+        previous = version_in(answer, "previous_deployment_version")
+        return sv.RampingVersionSet(previous, answer.previous_percentage)
+
+    return Rpc("set_worker_deployment_ramping_version", message, read)
+
+
 def describe(request: sv.DescribeDeployment, scope: CallScope) -> Rpc:
     """Look at a deployment."""
     message = ws.DescribeWorkerDeploymentRequest(
@@ -136,6 +156,8 @@ def _described(data: bytes) -> sv.DeploymentInfo:
         name=info.name,
         current=version_in(routing, "current_deployment_version"),
         changed_ns=nanos_from(routing.current_version_changed_time),
+        ramping=version_in(routing, "ramping_deployment_version"),
+        ramping_percentage=routing.ramping_version_percentage,
         versions=tuple(sorted(versions, key=lambda each: -each.create_time_ns)),
     )
 
@@ -187,6 +209,7 @@ def start(request: sv.StartWorkflow, scope: CallScope) -> Rpc:
     if not request.signal_name:
         message = ws.StartWorkflowExecutionRequest()
         put_start(message, request, scope)
+        put_callbacks(message, request)
         message.request_eager_execution = request.request_eager_start
         return Rpc("start_workflow_execution", message, _started)
     message = ws.SignalWithStartWorkflowExecutionRequest()
@@ -213,6 +236,22 @@ def put_start(message: Any, request: sv.StartWorkflow, scope: CallScope) -> None
         put_seconds(message.workflow_start_delay, request.start_delay)
     if request.versioning_override is not None:
         put_override(message.versioning_override, request.versioning_override)
+    if request.time_skipping is not None:
+        put_time_skipping(message.time_skipping_config, request.time_skipping)
+
+
+def put_callbacks(message: Any, request: Any) -> None:
+    """Write who is told when what is started has ended; where one that runs is used, it learns of them, too."""
+    for each in request.callbacks:
+        callback = message.completion_callbacks.add()
+        callback.nexus.url = each.url
+        callback.nexus.header.update(each.headers)
+        links = [Link.FromString(link) for link in each.links]
+        callback.links.extend(links)
+        message.links.extend(links)
+    if request.callbacks and request.id_conflict_policy is sv.IdConflictPolicy.USE_EXISTING:
+        attached = message.on_conflict_options
+        attached.attach_request_id = attached.attach_completion_callbacks = attached.attach_links = True
 
 
 def _started(data: bytes) -> sv.Started:
@@ -406,16 +445,63 @@ def pause(request: sv.PauseWorkflow | sv.UnpauseWorkflow, scope: CallScope) -> R
 
 
 def update_options(request: sv.UpdateWorkflowOptions, scope: CallScope) -> Rpc:
-    """Change which version a run belongs to."""
+    """Change what was said of a run."""
     message: Any = ws.UpdateWorkflowExecutionOptionsRequest(
         namespace=scope.namespace, identity=request.identity or scope.identity
     )
     put_execution(message.workflow_execution, request.workflow_id, request.run_id)
-    message.update_mask.paths.append("versioning_override")
-    message.workflow_execution_options.SetInParent()
+    options, spec = message.workflow_execution_options, request.spec
+    options.SetInParent()
+    for name in request.fields:
+        message.update_mask.paths.append(name if name == "versioning_override" else f"priority.{name}")
+        if name != "versioning_override":
+            setattr(options.priority, name, getattr(spec, name))
     if request.versioning_override is not None:
-        put_override(message.workflow_execution_options.versioning_override, request.versioning_override)
+        put_override(options.versioning_override, request.versioning_override)
     return Rpc("update_workflow_execution_options", message, _nothing)
+
+
+def put_time_skipping(message: Any, config: sv.TimeSkippingConfig) -> None:
+    """Write how a run's time goes."""
+    message.enabled = config.enabled
+    message.disable_propagation = config.disable_propagation
+    message.max_session_skip_count = config.max_session_skip_count
+
+
+def skip_time(request: sv.SkipTime, scope: CallScope) -> Rpc:
+    """Have a run's time skipped."""
+    message: Any = ws.UpdateWorkflowExecutionOptionsRequest(
+        namespace=scope.namespace, identity=request.identity or scope.identity
+    )
+    put_execution(message.workflow_execution, request.workflow_id, request.run_id)
+    message.update_mask.paths.append("time_skipping_config")
+    config = message.workflow_execution_options.time_skipping_config
+    put_time_skipping(config, request.config)
+    if request.fast_forward_id:
+        config.fast_forward_config.id = request.fast_forward_id
+        put_seconds(config.fast_forward_config.duration, request.seconds)
+    return Rpc("update_workflow_execution_options", message, _nothing)
+
+
+_REACHED, _FAILED = 2, 3  # FastForwardPollingResult
+
+
+def wait_for_fast_forward(request: sv.WaitForFastForward, scope: CallScope) -> Rpc:
+    """Wait until a run's time has come so far; along its successors."""
+    message: Any = ws.PollWorkflowExecutionTimeSkippingRequest(
+        namespace=scope.namespace, fast_forward_id=request.fast_forward_id
+    )
+    put_execution(message.workflow_execution, request.workflow_id, "")
+
+    def read(data: bytes) -> sv.FastForwarded:
+        answer = ws.PollWorkflowExecutionTimeSkippingResponse.FromString(data)
+        result = answer.fast_forward_polling_result
+        over = result in (_REACHED, _FAILED)
+        return sv.FastForwarded(over, result == _REACHED, answer.failed_reason)
+
+    return Rpc(
+        "poll_workflow_execution_time_skipping", message, read, LONG_POLL, sv.FastForwarded(over=False)
+    )
 
 
 def delete(request: sv.DeleteWorkflow, scope: CallScope) -> Rpc:
@@ -532,6 +618,8 @@ ACTING: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     sv.PauseWorkflow: pause,
     sv.UnpauseWorkflow: pause,
     sv.UpdateWorkflowOptions: update_options,
+    sv.SkipTime: skip_time,
+    sv.WaitForFastForward: wait_for_fast_forward,
     sv.DeleteWorkflow: delete,
     sv.CompleteActivity: complete,
     sv.ResetActivity: reset_activity,
@@ -542,5 +630,6 @@ ACTING: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     sv.UpdateWithStart: update_with_start,
     sv.ResetWorkflow: reset,
     sv.SetCurrentVersion: set_current,
+    sv.SetRampingVersion: set_ramping,
     sv.DescribeDeployment: describe,
 }

@@ -13,7 +13,7 @@ from temporalio.api.enums.v1 import PendingActivityState
 
 from hourglass._contract import activities as ac
 from hourglass._contract import service as sv
-from hourglass._temporal.calls import LONG_POLL, CallScope, Rpc, version_in
+from hourglass._temporal.calls import LONG_POLL, CallScope, Rpc, put_callbacks, version_in
 from hourglass._temporal.calls_views import group_from
 from hourglass._temporal.protos import (
     ACTIVITY_OPTIONS,
@@ -57,6 +57,7 @@ def start(request: ac.StartActivity, scope: CallScope) -> Rpc:
         put_payload(message.user_metadata.details, request.static_details)
     if request.start_delay:
         put_seconds(message.start_delay, request.start_delay)
+    put_callbacks(message, request)
 
     def read(data: bytes) -> sv.Started:
         answer = ws.StartActivityExecutionResponse.FromString(data)

@@ -4,6 +4,7 @@ namespace) and the workers that poll it, at workflows (describe, list, count). P
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,10 @@ import temporalio.api.workflowservice.v1 as ws
 from temporalio.api.enums.v1 import HistoryEventFilterType, PendingActivityState
 from temporalio.api.operatorservice.v1 import (
     AddSearchAttributesRequest,
+    CreateNexusEndpointRequest,
+    DeleteNexusEndpointRequest,
+    ListNexusEndpointsRequest,
+    ListNexusEndpointsResponse,
     ListSearchAttributesRequest,
     ListSearchAttributesResponse,
 )
@@ -179,7 +184,9 @@ def pollers(request: sv.GetPollers, scope: CallScope) -> Rpc:
             for each in answer.pollers
         )
         current = version_in(answer.versioning_info, "current_deployment_version")
-        return sv.Pollers(found, current=current, stats=_stats(answer) if request.stats else None)
+        ramping = version_in(answer.versioning_info, "ramping_deployment_version")
+        stats = _stats(answer) if request.stats else None
+        return sv.Pollers(found, current=current, stats=stats, ramping=ramping)
 
     message = _describe(request.task_queue, request.activities, scope)
     message.report_stats = request.stats
@@ -241,6 +248,23 @@ def _described(data: bytes) -> sv.Description:
         pending_children=tuple(_child(child) for child in answer.pending_children),
         versioning_behavior=behavior_of(info.versioning_info),
         deployment_version=run_version(info.versioning_info),
+        time_skipping=_time_skipping(answer.workflow_extended_info),
+    )
+
+
+def _time_skipping(info: Any) -> sv.TimeSkippingState | None:
+    if not info.HasField("time_skipping_info"):
+        return None
+    told = info.time_skipping_info
+    config = told.effective_config
+    return sv.TimeSkippingState(
+        current_time_ns=nanos_from(told.current_time),
+        config=sv.TimeSkippingConfig(
+            enabled=config.enabled,
+            disable_propagation=config.disable_propagation,
+            max_session_skip_count=config.max_session_skip_count,
+        ),
+        skips=told.current_session_skip_count,
     )
 
 
@@ -335,6 +359,37 @@ def create_namespace(request: sv.CreateNamespace, scope: CallScope) -> Rpc:
     return Rpc("register_namespace", message, lambda data: sv.Nothing())
 
 
+def create_nexus_endpoint(request: sv.CreateNexusEndpoint, scope: CallScope) -> Rpc:
+    """Make an endpoint of Nexus."""
+    message: Any = CreateNexusEndpointRequest()
+    spec = message.spec
+    spec.name = request.name
+    spec.target.worker.namespace = request.namespace or scope.namespace
+    spec.target.worker.task_queue = request.task_queue
+    if request.description:
+        spec.description.data = json.dumps(request.description).encode()
+        spec.description.metadata["encoding"] = b"json/plain"
+    return Rpc("create_nexus_endpoint", message, lambda data: sv.Nothing(), service="operator")
+
+
+def find_nexus_endpoint(request: sv.FindNexusEndpoint, scope: CallScope) -> Rpc:
+    """Look for an endpoint of Nexus."""
+
+    def read(data: bytes) -> sv.NexusEndpoint:
+        for found in ListNexusEndpointsResponse.FromString(data).endpoints:
+            return sv.NexusEndpoint(id=found.id, version=found.version)
+        return sv.NexusEndpoint()
+
+    message = ListNexusEndpointsRequest(name=request.name)
+    return Rpc("list_nexus_endpoints", message, read, service="operator")
+
+
+def delete_nexus_endpoint(request: sv.DeleteNexusEndpoint, scope: CallScope) -> Rpc:
+    """Remove an endpoint of Nexus."""
+    message = DeleteNexusEndpointRequest(id=request.id, version=request.version)
+    return Rpc("delete_nexus_endpoint", message, lambda data: sv.Nothing(), service="operator")
+
+
 def add_search_attributes(request: sv.AddSearchAttributes, scope: CallScope) -> Rpc:
     """Make search attributes."""
     message: Any = AddSearchAttributesRequest(namespace=scope.namespace)
@@ -391,6 +446,9 @@ LOOKING: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     sv.WaitForClose: wait_for_close,
     sv.GetHistory: history,
     sv.CreateNamespace: create_namespace,
+    sv.CreateNexusEndpoint: create_nexus_endpoint,
+    sv.FindNexusEndpoint: find_nexus_endpoint,
+    sv.DeleteNexusEndpoint: delete_nexus_endpoint,
     sv.AddSearchAttributes: add_search_attributes,
     sv.ListSearchAttributes: list_search_attributes,
     sv.DescribeNamespace: describe_namespace,

@@ -16,6 +16,7 @@ from hourglass._contract.tuning import (
     MOST_SLOTS,
     FixedSizeSlotSupplier,
     PollerBehaviorAutoscaling,
+    PollerBehaviorSimpleMaximum,
     ResourceBasedSlotSupplier,
     SlotSupplier,
     WorkerTuner,
@@ -83,8 +84,8 @@ def client_settings(
         http_connect_proxy_config=_of(transport.proxy),
         dns_load_balancing_config=_of(transport.dns_load_balancing),
         grpc_compression=transport.compression.value,
-        payloads_warn_size=0,
-        memo_warn_size=0,
+        payloads_warn_size=transport.payload_limits.payloads_warn_size,
+        memo_warn_size=transport.payload_limits.memo_warn_size,
     )
 
 
@@ -153,6 +154,7 @@ def worker_settings(namespace: str, config: HandleConfig, identity: str) -> Temp
         versioning_strategy=_versioning(config),
         workflow_task_poller_behavior=_pollers(config.workflow_pollers, config.workflow_scaling),
         activity_task_poller_behavior=_pollers(config.activity_pollers, config.activity_scaling),
+        nexus_task_poller_behavior=_nexus_pollers(config),
         disable_payload_error_limit=False,
         **_UNUSED,
     )
@@ -190,6 +192,7 @@ def replay_settings(namespace: str, task_queue: str) -> TemporalSettings:
         versioning_strategy=TemporalSettings(build_id_no_versioning=""),
         workflow_task_poller_behavior=_pollers(2),
         activity_task_poller_behavior=_pollers(1),
+        nexus_task_poller_behavior=_pollers(1),
         disable_payload_error_limit=True,
         **_UNUSED,
     )
@@ -200,6 +203,11 @@ def _pollers(count: int, scaling: PollerBehaviorAutoscaling | None = None) -> Te
     if scaling is None:
         return TemporalSettings(simple_maximum=count)
     return TemporalSettings(minimum=scaling.minimum, maximum=scaling.maximum, initial=scaling.initial)
+
+
+def _nexus_pollers(config: HandleConfig) -> TemporalSettings:
+    polls = PollerBehaviorSimpleMaximum(1) if config.nexus is None else config.nexus.polls
+    return _pollers(polls.maximum, polls if isinstance(polls, PollerBehaviorAutoscaling) else None)
 
 
 def _tuner(config: HandleConfig) -> TemporalSettings:
@@ -266,7 +274,6 @@ def _millis(seconds: float) -> int:
 _UNUSED: dict[str, Any] = {
     "nondeterminism_as_workflow_fail": False,
     "nondeterminism_as_workflow_fail_for_types": set(),
-    "nexus_task_poller_behavior": TemporalSettings(simple_maximum=1),
     "plugins": [],
     "storage_drivers": set(),
 }

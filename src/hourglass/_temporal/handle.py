@@ -314,6 +314,8 @@ class CoreHandle:
     def initiate_shutdown(self) -> None:
         """Take no new work. Can be repeated, also on a handle that is gone."""
         self._stopping.set()
+        if self._nexus is not None:
+            self._nexus.stopping()
         if not self._worker.gone:
             self._tell(lambda: core.initiate_shutdown(self._worker))
 

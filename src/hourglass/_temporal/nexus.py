@@ -11,10 +11,16 @@ import asyncio
 import contextvars
 import inspect
 import logging
+import re
+import urllib.parse
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
+from temporalio.api.common.v1 import Link
+from temporalio.api.enums.v1 import EventType
 from temporalio.api.nexus.v1 import CancelOperationResponse, Response, StartOperationResponse
+from temporalio.api.nexus.v1 import Link as NexusLink
 from temporalio.bridge.proto.nexus import NexusTask, NexusTaskCompletion
 
 from hourglass import nexus
@@ -22,8 +28,15 @@ from hourglass._contract.handle import NexusServices
 from hourglass._loops import submit
 from hourglass._temporal import core
 from hourglass._temporal.protos import payload_from, put_failure, put_payload
-from hourglass.converter import seal, unseal
-from hourglass.errors import ApplicationError, CancelledError, PayloadError
+from hourglass.converter import Codec, Converter, NexusSerializationContext, in_context, seal, unseal
+from hourglass.errors import (
+    ApplicationError,
+    CancelledError,
+    PayloadError,
+    ServiceError,
+    UsageError,
+    WorkflowAlreadyStartedError,
+)
 
 logger = logging.getLogger("hourglass.worker")
 
@@ -39,7 +52,12 @@ class NexusServer:
         self._services = services
         self._names = {"namespace": namespace, "task_queue": task_queue}
         self._calls: dict[bytes, asyncio.Task[None]] = {}
+        self._shutdown = nexus.ShutdownNotice()
         self._serving = asyncio.get_running_loop().create_task(self._serve())
+
+    def stopping(self) -> None:
+        """The worker takes no new work: calls that want to know are told."""
+        self._shutdown.begin()
 
     async def ended(self) -> None:
         """Wait until the last poll has ended and everything is answered. After `initiate_shutdown`."""
@@ -63,7 +81,7 @@ class NexusServer:
                 self._calls[token] = call
                 call.add_done_callback(partial(self._answered, token))
             elif (running := self._calls.get(task.cancel_task.task_token)) is not None:
-                running.cancel()  # nobody waits for the answer any more: Core gets one all the same
+                running.cancel()  # the caller's server waits no longer: Core gets an answer all the same
         if self._calls:
             await asyncio.wait(set(self._calls.values()))
 
@@ -77,19 +95,18 @@ class NexusServer:
                 started = await self._start(task)
                 completion.completed.CopyFrom(Response(start_operation=started))
             else:
-                # What a function does at once cannot be cancelled; what it has started is known to it alone.
+                await self._cancel(task)
                 completion.completed.CopyFrom(Response(cancel_operation=CancelOperationResponse()))
         except asyncio.CancelledError:
             completion.ack_cancel = True
         except BaseException as error:
-            self._put_error(completion, error)
+            await self._put_error(completion, error, task)
         try:
             await core.complete_nexus(self._worker, completion.SerializeToString())
         except Exception:
             logger.exception("the answer to a Nexus call could not be sent")
 
-    async def _start(self, task: Any) -> Any:
-        request = task.task.request.start_operation
+    def _operation(self, request: Any) -> Any:
         service = self._services.services.get(request.service)
         operation = None if service is None else service.operations.get(request.operation)
         if operation is None:
@@ -97,82 +114,236 @@ class NexusServer:
                 f"this worker has no operation {request.operation!r} of a Nexus service {request.service!r}",
                 type="NOT_FOUND",
             )
+        return operation
+
+    def _context(
+        self, task: Any, request: Any, callback: nexus.NexusCallback | None = None
+    ) -> nexus.CallContext:
         info = nexus.Info(
             endpoint=task.endpoint,
             service=request.service,
             operation=request.operation,
-            request_id=request.request_id,
+            request_id=getattr(request, "request_id", ""),
             headers=dict(task.task.request.header),
             **self._names,
         )
+        services = self._services
+        return nexus.CallContext(info, services.client, services.registry, self._shutdown, callback)
+
+    async def _start(self, task: Any) -> Any:
+        request = task.task.request.start_operation
+        operation = self._operation(request)
+        context = self._context(task, request, _callback(request))
         response: Any = StartOperationResponse()
         try:
-            value = await self._called(operation, payload_from(request.payload), info)
-            put_payload(response.sync_success.payload, await self._sealed(value))
+            value = await self._called(operation, payload_from(request.payload), context)
+            if isinstance(value, nexus.OperationHandle):
+                response.async_success.operation_token = value.token
+                response.async_success.links.extend(_links_to(value, request.request_id))
+            else:
+                put_payload(response.sync_success.payload, await self._sealed(value, context.info))
         except nexus.OperationError as error:
-            put_failure(response.failure, await self._failure(error))
+            put_failure(response.failure, await self._failure(error, context.info))
         return response
 
-    async def _called(self, operation: Any, payload: Any, info: nexus.Info) -> Any:
-        services = self._services
+    async def _called(self, operation: Any, payload: Any, context: nexus.CallContext) -> Any:
         try:
-            arguments = await asyncio.to_thread(_decoded, services, operation, payload)
+            arguments = await asyncio.to_thread(_decoded, self._services, operation, payload, context.info)
         except PayloadError as error:
             raise nexus.HandlerError(str(error), type="BAD_REQUEST", retryable=False) from error
-        context = contextvars.copy_context()
-        context.run(nexus.current.set, nexus.CallContext(info, services.client))
+        said = nexus.ExecuteNexusOperationStartInput(
+            operation=operation, args=arguments, headers=dict(context.info.headers)
+        )
+        inbound = self._services.inbound
         if inspect.iscoroutinefunction(operation.fn):
-            coroutine = context.run(_in_context, context, operation.fn, arguments)
-            return await asyncio.wrap_future(submit(coroutine, "nexus"))
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(services.executor, lambda: context.run(operation.fn, *arguments))
+            return await self._awaited(context, inbound.execute_async_nexus_operation_start, said)
+        return await self._in_thread(context, inbound.execute_nexus_operation_start, said)
 
-    async def _sealed(self, value: Any) -> Any:
-        services = self._services
+    async def _cancel(self, task: Any) -> None:
+        request = task.task.request.cancel_operation
+        operation = self._operation(request)
+        try:
+            handle = nexus.OperationHandle.from_token(request.operation_token)
+        except UsageError as error:
+            raise nexus.HandlerError(str(error), type="BAD_REQUEST", retryable=False) from error
+        if handle.namespace != self._names["namespace"]:
+            raise nexus.HandlerError("what is to be cancelled is of another namespace", type="NOT_FOUND")
+        context = self._context(task, request)
+        said = nexus.ExecuteNexusOperationCancelInput(
+            operation=operation, handle=handle, headers=dict(context.info.headers)
+        )
+        inbound = self._services.inbound
+        if inspect.iscoroutinefunction(operation.cancel_fn):
+            await self._awaited(context, inbound.execute_async_nexus_operation_cancel, said)
+        else:
+            await self._in_thread(context, inbound.execute_nexus_operation_cancel, said)
+
+    async def _in_thread(self, context: nexus.CallContext, fn: Callable[[Any], Any], said: Any) -> Any:
+        inside = contextvars.copy_context()
+        inside.run(nexus.current.set, context)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._services.executor, lambda: inside.run(fn, said))
+
+    async def _awaited(
+        self, context: nexus.CallContext, fn: Callable[[Any], Coroutine[Any, Any, Any]], said: Any
+    ) -> Any:
+        async def inside() -> Any:
+            nexus.current.set(context)
+            return await fn(said)
+
+        return await asyncio.wrap_future(submit(inside(), "nexus"))
+
+    async def _sealed(self, value: Any, info: nexus.Info) -> Any:
+        converter, codec = _known_by(self._services, info)
 
         def encode() -> Any:
-            payload = services.converter.encode(value)
-            return payload if services.codec is None else seal(payload, services.codec, services.converter)
+            payload = converter.encode(value)
+            return payload if codec is None else seal(payload, codec, converter)
 
         return await asyncio.to_thread(encode)
 
-    async def _failure(self, error: nexus.OperationError) -> Any:
-        services = self._services
+    async def _failure(self, error: nexus.OperationError, info: nexus.Info) -> Any:
         ended: BaseException = (
             CancelledError(str(error))
             if error.canceled
             else ApplicationError(str(error), type="OperationError", non_retryable=True)
         )
         ended.__cause__ = error.__cause__
-        failure = services.converter.to_failure(ended)
-        if services.codec is None:
-            return failure
-        return await asyncio.to_thread(seal, failure, services.codec, services.converter)
+        return await self._encoded(ended, info)
 
-    def _put_error(self, completion: Any, error: BaseException) -> None:
+    async def _encoded(self, error: BaseException, info: nexus.Info) -> Any:
+        converter, codec = _known_by(self._services, info)
+        failure = converter.to_failure(error)
+        if codec is None:
+            return failure
+        return await asyncio.to_thread(seal, failure, codec, converter)
+
+    async def _put_error(self, completion: Any, error: BaseException, task: Any) -> None:
         known = error if isinstance(error, nexus.HandlerError) else None
-        retryable = known.retryable if known is not None else None
-        if isinstance(error, ApplicationError) and error.non_retryable:
-            retryable = False
+        kind, retryable = _judged(error)
         if known is None:
             logger.warning("a Nexus operation raised %s", type(error).__name__, exc_info=error)
         failure = completion.failure
         failure.message = str(known) if known is not None else f"the operation raised {type(error).__name__}"
-        failure.nexus_handler_failure_info.type = known.type if known is not None else "INTERNAL"
+        failure.nexus_handler_failure_info.type = kind
         if retryable is not None:
             failure.nexus_handler_failure_info.retry_behavior = _RETRYABLE if retryable else _FINAL
-        if known is None and self._services.codec is None:
-            put_failure(failure.cause, self._services.converter.to_failure(error))
+        cause = error.__cause__ if known is not None else error
+        if cause is not None:
+            try:
+                request = task.task.request
+                called = (
+                    request.start_operation
+                    if request.HasField("start_operation")
+                    else request.cancel_operation
+                )
+                info = self._context(task, called).info
+                put_failure(failure.cause, await self._encoded(cause, info))
+            except Exception:  # a failure that cannot be encoded is told all the same
+                logger.exception("the cause of a failed Nexus call could not be encoded")
 
 
-async def _in_context(context: contextvars.Context, fn: Any, arguments: list[Any]) -> Any:
-    nexus.current.set(context[nexus.current])
-    return await fn(*arguments)
+# --- what an error means to a caller's server -----------------------------------------------------
 
 
-def _decoded(services: NexusServices, operation: Any, payload: Any) -> list[Any]:
+_STATUSES: dict[str, tuple[str, bool | None]] = {
+    "INVALID_ARGUMENT": ("BAD_REQUEST", None),
+    "ALREADY_EXISTS": ("INTERNAL", False),
+    "FAILED_PRECONDITION": ("INTERNAL", False),
+    "OUT_OF_RANGE": ("INTERNAL", False),
+    "ABORTED": ("UNAVAILABLE", None),
+    "UNAVAILABLE": ("UNAVAILABLE", None),
+    "NOT_FOUND": ("NOT_FOUND", None),
+    "RESOURCE_EXHAUSTED": ("RESOURCE_EXHAUSTED", None),
+    "UNIMPLEMENTED": ("NOT_IMPLEMENTED", None),
+    "DEADLINE_EXCEEDED": ("UPSTREAM_TIMEOUT", None),
+}
+"""What an operation's own call of its server ended with: the type of Nexus's, and whether to try again, as Temporal's SDKs
+have it. A key that is refused is the handler's trouble, not its caller's: tried again.
+"""
+
+
+def _judged(error: BaseException) -> tuple[str, bool | None]:
+    """The type that a caller's server is told, and whether it should try again; None: as the type has it."""
+    match error:
+        case nexus.HandlerError():
+            return error.type, error.retryable
+        case ApplicationError():
+            return "INTERNAL", False if error.non_retryable else None
+        case WorkflowAlreadyStartedError():
+            return "INTERNAL", False
+        case ServiceError():
+            return _STATUSES.get(error.status, ("INTERNAL", None))
+        case _:
+            return "INTERNAL", None
+
+
+# --- links: which event of which workflow called, or was made -------------------------------------
+
+
+_EVENT: Any = Link.WorkflowEvent
+_EVENT_LINK = _EVENT.DESCRIPTOR.full_name
+_HISTORY = re.compile(r"/namespaces/([^/]+)/workflows/([^/]+)/([^/]+)/history")
+_EVENTS = frozenset(EventType.keys())
+_STARTED = "WorkflowExecutionStarted"
+
+
+def _callback(request: Any) -> nexus.NexusCallback | None:
+    if not request.callback:
+        return None
+    links = [_link_from(each) for each in request.links]
+    return nexus.NexusCallback(
+        url=request.callback,
+        headers=dict(request.callback_header),
+        links=tuple(link for link in links if link is not None),
+    )
+
+
+def _link_from(link: Any) -> bytes | None:
+    """The link of a call as the server takes it with what is started; None for one that we do not know."""
+    where = urllib.parse.urlparse(link.url)
+    found = _HISTORY.fullmatch(where.path)
+    if link.type != _EVENT_LINK or where.scheme != "temporal" or found is None:
+        return None
+    namespace, workflow_id, run_id = map(urllib.parse.unquote, found.groups())
+    said = {name: texts[0] for name, texts in urllib.parse.parse_qs(where.query).items()}
+    event = _EVENT(namespace=namespace, workflow_id=workflow_id, run_id=run_id)
+    name = said.get("eventType", "")
+    if not name.startswith("EVENT_TYPE_"):
+        name = "EVENT_TYPE" + re.sub("([A-Z])", r"_\1", name).upper()
+    kind = EventType.Value(name) if name in _EVENTS else 0
+    if said.get("referenceType") == "RequestIdReference":
+        event.request_id_ref.request_id, event.request_id_ref.event_type = said.get("requestID", ""), kind
+    else:
+        number = said.get("eventID", "0")
+        event.event_ref.event_id = int(number) if number.isdigit() else 0
+        event.event_ref.event_type = kind
+    written: bytes = Link(workflow_event=event).SerializeToString()
+    return written
+
+
+def _links_to(handle: nexus.OperationHandle[Any], request_id: str) -> list[Any]:
+    """What the caller's history shows of what was started."""
+    if not handle.workflow_id or not handle.run_id:
+        return []
+    parts = (handle.namespace, "workflows", handle.workflow_id, handle.run_id)
+    path = "/".join(urllib.parse.quote(part, safe="") for part in parts)
+    reference = {"eventType": _STARTED, "referenceType": "RequestIdReference", "requestID": request_id}
+    url = f"temporal:///namespaces/{path}/history?{urllib.parse.urlencode(reference)}"
+    return [NexusLink(url=url, type=_EVENT_LINK)]
+
+
+def _known_by(services: NexusServices, info: nexus.Info) -> tuple[Converter, Codec | None]:
+    """The converter and the codec for the values of an operation."""
+    context = NexusSerializationContext(info.endpoint, info.service, info.operation)
+    codec = services.codec
+    return in_context(services.converter, context), None if codec is None else in_context(codec, context)
+
+
+def _decoded(services: NexusServices, operation: Any, payload: Any, info: nexus.Info) -> list[Any]:
     """The argument of a call, as its function wants it."""
-    opened = payload if services.codec is None else unseal(payload, services.codec, services.converter)
+    converter, codec = _known_by(services, info)
+    opened = payload if codec is None else unseal(payload, codec, converter)
     if not operation.signature.parameters:
         return []
-    return [services.converter.decode(opened, operation.signature.types[0])]
+    return [converter.decode(opened, operation.signature.types[0])]

@@ -38,7 +38,7 @@ logger = logging.getLogger("hourglass.core")
 
 FETCH_EVERY = 5.0
 _BUFFERED = 200_000
-_ERRORS = "ERROR"
+_ERRORS = "ERROR,temporalio_common::payload_limits=WARN"
 _HEARTBEAT = 60.0
 
 
@@ -78,6 +78,8 @@ def _heartbeat(text: str) -> int | None:
 # --- the log ----------------------------------------------------------------------------------------------------------
 
 _HARMLESS = (
+    "limit",
+    "size",
     "namespace",
     "task_queue",
     "workflow_id",

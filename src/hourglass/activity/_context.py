@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from hourglass._engine.interception import Headers, InterceptedCall
 from hourglass._engine.options import RetryPolicy
 from hourglass._engine.specs import Payloads
-from hourglass.converter import Converter, Payload, default_converter
+from hourglass.converter import Converter, Payload, default_converter, wants_context
 from hourglass.errors import Cancelled, EncodeError, UsageError
 from hourglass.metrics import Registry, default_registry
 
@@ -343,9 +343,16 @@ class Equipment:
     converter: Converter = default_converter
     client: Callable[[], Any] | None = None
     payload_limit: int | None = None
+    payload_warn: int = 0
+    """From so many bytes on a result is warned of; 0: never, or the engine's client does so itself."""
     inbound: ActivityChain | None = None
     registry: Registry | None = default_registry
     resources: Resources = field(default_factory=Resources)
+
+    @cached_property
+    def contextual(self) -> bool:
+        """Whether the converter wants to know whose values it has."""
+        return self.converter is not default_converter and wants_context(self.converter)
 
 
 class ActivityContext:

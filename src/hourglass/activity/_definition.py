@@ -336,20 +336,25 @@ class Activity(Generic[P, R]):
             )
         if run.settings.on_activity is not None:
             run.settings.on_activity(self)
-        signature = self._signature or self._signed()
+        signature, said = self._signature or self._signed(), self._settings
+        converter = run.converter
+        if run.contextual:
+            converter = run.converter_of_activity(
+                self.name, said.activity_id, said.spec.task_queue, local=local
+            )
         if run.outbound is not None:
             return start_intercepted(
                 run.outbound,
                 self.name,
                 signature.bind(args, kwargs),
-                self._settings,
+                said,
                 signature.return_type,
-                functools.partial(signature.encode, run.converter),
+                functools.partial(signature.encode, converter),
                 local=local,
                 start=start,
             )
-        payloads = signature.encode(run.converter, args, kwargs)
-        task: Task[R] = start(self.name, payloads, self._settings, signature.return_type, local=local)
+        payloads = signature.encode(converter, args, kwargs)
+        task: Task[R] = start(self.name, payloads, said, signature.return_type, local=local)
         return task
 
     def _call_plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

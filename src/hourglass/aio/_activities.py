@@ -48,6 +48,10 @@ class ActivityConfig(TypedDict, total=False):
     priority: Priority
 
 
+LocalActivityConfig = ActivityConfig
+"""The same of one that runs on this very worker."""
+
+
 class _ExecuteActivity(Protocol):
     @overload
     async def __call__(
@@ -180,7 +184,7 @@ class _StartClass(Protocol):
     @overload
     def __call__(
         self,
-        activity: type[Callable[..., Any]],
+        activity: type,
         /,
         *,
         args: Sequence[Any],
@@ -200,7 +204,7 @@ class _ExecuteClass(Protocol):
     @overload
     async def __call__(
         self,
-        activity: type[Callable[..., Any]],
+        activity: type,
         /,
         *,
         args: Sequence[Any],
@@ -239,9 +243,12 @@ def _begin(
     run = require_fiber("starting activity", activity).run
     result_type = said.pop("result_type", Any)
     settings = settings_with(FOREIGN_DEFAULTS, said, f"activity {activity}")
+    encode = run.converter.encode_all
+    if run.contextual:
+        queue = settings.spec.task_queue
+        encode = run.converter_of_activity(activity, settings.activity_id, queue, local=local).encode_all
     if run.outbound is None:
-        payloads = run.converter.encode_all(values)
-        return awaited.start_activity(activity, payloads, settings, result_type, local=local)
+        return awaited.start_activity(activity, encode(values), settings, result_type, local=local)
     return cast(
         ActivityHandle[Any],
         start_intercepted(
@@ -250,7 +257,7 @@ def _begin(
             list(values),
             settings,
             result_type,
-            run.converter.encode_all,
+            encode,
             local=local,
             start=awaited.start_activity,
         ),

@@ -141,8 +141,7 @@ async def start_child_workflow(  # type: ignore[misc]
     check_options(said, f"workflow {target.name}")
 
     async def start(call: StartChildWorkflowInput) -> Any:
-        payloads = target.encode(live.converter, call.args)
-        command = child_command(live, call.workflow, payloads, call.options, call.headers)
+        command = child_command(live, call.workflow, target.encode, call.args, call.options, call.headers)
         return await awaited.start_child(command, return_type, ChildWorkflowHandle)
 
     call = StartChildWorkflowInput(

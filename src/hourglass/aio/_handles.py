@@ -45,6 +45,11 @@ class WorkflowHandle(Generic[R]):
         self._handle = handle
 
     @property
+    def wrapped(self) -> AsyncWorkflowHandle[R]:
+        """The same as a handle of `hourglass.client`."""
+        return self._handle
+
+    @property
     def id(self) -> str:
         """The workflow's id."""
         return self._handle.id

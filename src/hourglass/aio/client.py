@@ -18,6 +18,7 @@ from hourglass._contract.transport import (
     GrpcCompression,
     HttpConnectProxyConfig,
     KeepAliveConfig,
+    PayloadLimitsConfig,
     RetryConfig,
     TLSConfig,
 )
@@ -69,7 +70,7 @@ from hourglass.client import HistoryEventFilter as WorkflowHistoryEventFilterTyp
 from hourglass.client import WorkflowDescription as WorkflowExecutionDescription
 from hourglass.client import WorkflowExecutionCount as ActivityExecutionCount
 from hourglass.client import WorkflowExecutionCountAggregationGroup as ActivityExecutionCountAggregationGroup
-from hourglass.converter import Codec, Converter, SearchAttributes, default_converter
+from hourglass.converter import Codec, Converter, HeaderCodecBehavior, SearchAttributes, default_converter
 from hourglass.errors import ActivityFailedError as ActivityFailureError
 from hourglass.errors import QueryFailedError as WorkflowQueryFailedError
 from hourglass.errors import QueryRejectedError as WorkflowQueryRejectedError
@@ -117,6 +118,7 @@ from hourglass.interceptors import (
 from hourglass.interceptors import Interceptor as _Interceptor
 from hourglass.interceptors import StartActivityExecutionInput as StartActivityInput
 from hourglass.interceptors import StartUpdateWithStartInput as StartWorkflowUpdateWithStartInput
+from hourglass.plugins import Plugin
 from hourglass.replay import History as WorkflowHistory
 
 __all__ = [
@@ -155,6 +157,7 @@ __all__ = [
     "OutboundInterceptor",
     "PauseActivityInput",
     "PauseScheduleInput",
+    "Plugin",
     "QueryWorkflowInput",
     "RPCError",
     "RPCTimeoutOrCancelledError",
@@ -336,7 +339,10 @@ class Client:
         http_connect_proxy_config: HttpConnectProxyConfig | None = None,
         dns_load_balancing_config: DnsLoadBalancingConfig | None = None,
         grpc_compression: GrpcCompression = GrpcCompression.NONE,
+        payload_limits: PayloadLimitsConfig = PayloadLimitsConfig(),
         connect_timeout: Duration | None = None,
+        header_codec_behavior: HeaderCodecBehavior = HeaderCodecBehavior.NO_CODEC,
+        plugins: Sequence[Plugin] = (),
     ) -> Client:
         """Connect to `host:port`, `local:`, `local:PATH` or `profile:NAME`; by default to what the environment names."""
         return cls(
@@ -358,7 +364,10 @@ class Client:
                 http_connect_proxy_config=http_connect_proxy_config,
                 dns_load_balancing_config=dns_load_balancing_config,
                 grpc_compression=grpc_compression,
+                payload_limits=payload_limits,
                 timeout=10.0 if connect_timeout is None else connect_timeout,
+                header_codec_behavior=header_codec_behavior,
+                plugins=plugins,
             )
         )
 
@@ -613,7 +622,7 @@ class Client:
     @overload
     async def start_activity_class(
         self,
-        activity: type[Callable[..., Any]],
+        activity: type,
         /,
         *,
         args: Sequence[Any],
@@ -687,7 +696,7 @@ class Client:
     @overload
     async def execute_activity_class(
         self,
-        activity: type[Callable[..., Any]],
+        activity: type,
         /,
         *,
         args: Sequence[Any],

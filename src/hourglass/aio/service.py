@@ -7,6 +7,7 @@ from hourglass._contract.transport import (
     GrpcCompression,
     HttpConnectProxyConfig,
     KeepAliveConfig,
+    PayloadLimitsConfig,
     RetryConfig,
     TLSConfig,
 )
@@ -18,6 +19,7 @@ __all__ = [
     "GrpcCompression",
     "HttpConnectProxyConfig",
     "KeepAliveConfig",
+    "PayloadLimitsConfig",
     "RPCError",
     "RPCStatusCode",
     "RetryConfig",

@@ -40,7 +40,6 @@ _IGNORED = frozenset(
         "debug_mode",
         "disable_eager_activity_execution",
         "disable_safe_workflow_eviction",
-        "nexus_task_executor",
         "no_remote_activities",
         "on_fatal_error",
         "shared_state_manager",
@@ -80,7 +79,9 @@ class Worker:
             if name not in _IGNORED and value is not None
         }
         if said.pop("nexus_service_handlers", None):
-            raise UsageError("a Worker has no nexus_service_handlers here: Nexus is not supported")
+            raise UsageError(
+                "a Worker has no nexus_service_handlers here: give services of hourglass.nexus, nexus_services=[…]"
+            )
         if isinstance(said.get("activity_executor"), ProcessPoolExecutor):
             del said["activity_executor"]  # threads do as well
         self.wrapped = _worker.Worker(

@@ -54,6 +54,7 @@ from hourglass._engine.versions import (
 )
 from hourglass.aio._activities import (
     ActivityConfig,
+    LocalActivityConfig,
     execute_activity,
     execute_activity_class,
     execute_activity_method,
@@ -173,6 +174,7 @@ __all__ = [
     "ExternalWorkflowHandle",
     "HandlerUnfinishedPolicy",
     "Info",
+    "LocalActivityConfig",
     "NondeterminismError",
     "ParentClosePolicy",
     "ParentInfo",

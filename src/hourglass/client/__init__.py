@@ -30,6 +30,7 @@ from hourglass._contract.service import (
     HistoryEventFilter,
     IdConflictPolicy,
     QueryRejectCondition,
+    TimeSkippingConfig,
     UpdateStage,
     WorkflowStatus,
 )
@@ -38,6 +39,7 @@ from hourglass._contract.transport import (
     GrpcCompression,
     HttpConnectProxyConfig,
     KeepAliveConfig,
+    PayloadLimitsConfig,
     RetryConfig,
     TLSConfig,
 )
@@ -76,7 +78,7 @@ from hourglass.client._deployments import (
     TaskQueueDescription,
     TaskQueueStats,
 )
-from hourglass.client._options import RpcOptions, StartOptions, UpdateOptions
+from hourglass.client._options import RpcOptions, StartOptions, UpdateOptions, WorkflowOptionsUpdate
 from hourglass.client._schedule_data import (
     Schedule,
     ScheduleActionExecutionStartWorkflow,
@@ -108,6 +110,8 @@ from hourglass.client._values import (
     HistoryEventPage,
     PendingActivityInfo,
     PendingChildInfo,
+    PendingUpdateInfo,
+    TimeSkippingInfo,
     WorkflowDescription,
     WorkflowExecution,
     WorkflowExecutionCount,
@@ -146,8 +150,10 @@ __all__ = [
     "IdReusePolicy",
     "KeepAliveConfig",
     "OneTimeVersioningOverride",
+    "PayloadLimitsConfig",
     "PendingActivityInfo",
     "PendingChildInfo",
+    "PendingUpdateInfo",
     "PinnedVersioningOverride",
     "PollerInfo",
     "QueryRejectCondition",
@@ -176,6 +182,8 @@ __all__ = [
     "TLSConfig",
     "TaskQueueDescription",
     "TaskQueueStats",
+    "TimeSkippingConfig",
+    "TimeSkippingInfo",
     "UpdateHandle",
     "UpdateOptions",
     "UpdateStage",
@@ -189,5 +197,6 @@ __all__ = [
     "WorkflowExecutionCountAggregationGroup",
     "WorkflowExecutionPage",
     "WorkflowHandle",
+    "WorkflowOptionsUpdate",
     "WorkflowStatus",
 ]

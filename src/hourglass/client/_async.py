@@ -14,12 +14,13 @@ from hourglass._contract.transport import (
     GrpcCompression,
     HttpConnectProxyConfig,
     KeepAliveConfig,
+    PayloadLimitsConfig,
     RetryConfig,
     TLSConfig,
     Transport,
 )
 from hourglass._engine.options import INT64, Duration, choice, seconds, whole_number
-from hourglass._engine.versions import WorkerDeploymentVersion
+from hourglass._engine.versions import VersioningOverride, WorkerDeploymentVersion
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import resolve
 from hourglass.client import _activities, _bulk, _deployments, _operations, _reset, _schedules, _standalone
@@ -87,6 +88,7 @@ class AsyncClient(ClientFacts):
         http_connect_proxy_config: HttpConnectProxyConfig | None = None,
         dns_load_balancing_config: DnsLoadBalancingConfig | None = None,
         grpc_compression: GrpcCompression = GrpcCompression.NONE,
+        payload_limits: PayloadLimitsConfig = PayloadLimitsConfig(),
         default_query_reject_condition: QueryRejectCondition = QueryRejectCondition.NONE,
         retention: Duration | None = None,
         plugins: Sequence[Plugin] = (),
@@ -96,7 +98,8 @@ class AsyncClient(ClientFacts):
         Without a target: to what `HOURGLASS_TARGET`, or `TEMPORAL_ADDRESS` and its companions, name.
         Each client of `local:` has an engine of its own, in memory, which ends with it. `retention` is how long the
         worker of a file keeps closed workflows, 30 days by default; a Temporal server has its own for a namespace.
-        With `lazy` it connects with its first call, and `timeout` counts from there. The settings called `…_config`, and
+        With `lazy` it connects with its first call, and `timeout` counts from there. `payload_limits` says from which size on
+        values are warned of. The settings called `…_config`, and
         `grpc_compression`, are those of a connection to a server.
         """
         every = all_plugins((), plugins)
@@ -114,6 +117,7 @@ class AsyncClient(ClientFacts):
                 proxy=said["http_connect_proxy_config"],
                 dns_load_balancing=said["dns_load_balancing_config"],
                 compression=said["grpc_compression"],
+                payload_limits=said["payload_limits"],
             ),
         )
         limit, chain = seconds(said["timeout"], "timeout"), checked(said["interceptors"])
@@ -341,6 +345,18 @@ class AsyncClient(ClientFacts):
         """
         await self._session.arun(_deployments.create_namespace(name, retention, description))
 
+    async def create_nexus_endpoint(
+        self, name: str, *, task_queue: str, namespace: str | None = None, description: str = ""
+    ) -> None:
+        """Make an endpoint of Nexus on a server, by which workflows call the operations that workers of this task queue serve, in
+        this client's namespace or another.
+        """
+        await self._session.arun(_deployments.create_nexus_endpoint(name, task_queue, namespace, description))
+
+    async def delete_nexus_endpoint(self, name: str) -> None:
+        """Remove an endpoint of Nexus from a server."""
+        await self._session.arun(_deployments.delete_nexus_endpoint(name))
+
     async def add_search_attributes(self, types: Mapping[str, str]) -> None:
         """Make search attributes, `{"Region": "Keyword"}`: those that are there with their type stay. A server takes a moment to
         know them everywhere; an embedded engine knows one from its first use, too, without this.
@@ -380,6 +396,31 @@ class AsyncClient(ClientFacts):
         )
         return await self._session.arun(operation)
 
+    async def set_ramping_version(
+        self,
+        deployment: str,
+        build_id: str | None,
+        percentage: float = 0.0,
+        *,
+        wait: Duration = 10.0,
+        ignore_missing_task_queues: bool = False,
+    ) -> WorkerDeploymentVersion | None:
+        """Let a build of a deployment take so many in a hundred of the runs that would go to the current version, and get the
+        build that did so before. Which workflows those are follows from their ids: one that has moved stays. With None
+        nothing ramps any more.
+
+        Make it current with `set_current_version` once it has proved itself. The other options are as there.
+        """
+        operation = _deployments.set_ramping_version(
+            self._session,
+            deployment,
+            build_id,
+            percentage,
+            wait=wait,
+            ignore_missing_task_queues=ignore_missing_task_queues,
+        )
+        return await self._session.arun(operation)
+
     async def describe_deployment(self, name: str, **rpc: Unpack[RpcOptions]) -> DeploymentDescription:
         """The versions of a deployment, and which of them is current."""
         return await self._session.arun(_deployments.describe_deployment(name), rpc)
@@ -406,6 +447,22 @@ class AsyncClient(ClientFacts):
         """Send every open workflow that a filter finds a signal, given as its name, a channel or a decorated method."""
         return await self._to_each(
             query, lambda run: _operations.signal(self._session, run, signal, args), progress
+        )
+
+    async def update_options_of_workflows(
+        self,
+        query: str,
+        *,
+        versioning_override: VersioningOverride | None,
+        progress: Progress | None = None,
+    ) -> BulkResult:
+        """Move every open workflow that a filter finds to a version: as `update_options` of a handle does with one."""
+        return await self._to_each(
+            query,
+            lambda run: _operations.update_options(
+                self._session, run, {"versioning_override": versioning_override}
+            ),
+            progress,
         )
 
     async def _to_each(self, query: str, act: _bulk.Act, progress: Progress | None) -> BulkResult:

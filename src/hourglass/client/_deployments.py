@@ -6,27 +6,34 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from hourglass._contract.service import (
     AddSearchAttributes,
     CreateNamespace,
-    CurrentVersionSet,
+    CreateNexusEndpoint,
+    DeleteNexusEndpoint,
     DeploymentInfo,
     DescribeDeployment,
+    FindNexusEndpoint,
     GetPollers,
     ListSearchAttributes,
     Poller,
     Pollers,
     QueueStats,
+    Request,
     SetCurrentVersion,
+    SetRampingVersion,
 )
 from hourglass._engine.options import Duration, check_text, named_values, seconds
 from hourglass._engine.versions import WorkerDeploymentVersion, check_deployment_name, check_version
 from hourglass.client._session import ClientOperation, ClientSession, asking, nothing
 from hourglass.client._values import time_from
 from hourglass.errors import ServiceError, UsageError
+
+A = TypeVar("A")
 
 # --- task queues ----------------------------------------------------------------------------------
 
@@ -82,6 +89,9 @@ class TaskQueueDescription:
     current_version: WorkerDeploymentVersion | None = None
     """The version whose workers take what is not pinned; None: workers without a version do."""
 
+    ramping_version: WorkerDeploymentVersion | None = None
+    """The version whose workers take a part of that; None: none does."""
+
     workflow_stats: TaskQueueStats | None = None
     """How many workflow tasks wait; None where the server does not tell. On a file that no worker has open what is stored is
     counted, and the rates are 0.
@@ -101,6 +111,35 @@ def create_namespace(name: str, retention: Duration, description: str) -> Client
         description=check_text(description, "description"),
     )
     return asking(request, nothing)
+
+
+def create_nexus_endpoint(
+    name: str, task_queue: str, namespace: str | None, description: str
+) -> ClientOperation[None]:
+    """Make an endpoint of Nexus."""
+    for text, what in ((name, "the name of an endpoint"), (task_queue, "task_queue")):
+        if not isinstance(text, str) or not text.strip():
+            raise UsageError(f"{what} must be a text that is not empty")
+    request = CreateNexusEndpoint(
+        name=check_text(name, "the name of an endpoint"),
+        task_queue=check_text(task_queue, "task_queue"),
+        namespace=check_text(namespace or "", "namespace"),
+        description=check_text(description, "description"),
+    )
+    return asking(request, nothing)
+
+
+def delete_nexus_endpoint(name: str) -> ClientOperation[None]:
+    """Remove an endpoint of Nexus."""
+    find = FindNexusEndpoint(name=check_text(name, "the name of an endpoint"))
+
+    async def ask(session: ClientSession) -> None:
+        found = await session.call(find)
+        if not found.id:
+            raise ServiceError(f"there is no endpoint {name!r}", status="NOT_FOUND")
+        await session.call(DeleteNexusEndpoint(id=found.id, version=found.version))
+
+    return ClientOperation(ask, nothing)
 
 
 ATTRIBUTE_TYPES = ("Keyword", "KeywordList", "Text", "Int", "Double", "Bool", "Datetime")
@@ -149,6 +188,7 @@ def describe_task_queue(name: str) -> ClientOperation[TaskQueueDescription]:
             activity_pollers=tuple(_poller(each) for each in activities.pollers),
             served=tasks.served,
             current_version=tasks.current,
+            ramping_version=tasks.ramping,
             workflow_stats=_stats(tasks.stats),
             activity_stats=_stats(activities.stats),
         )
@@ -186,8 +226,8 @@ _PAUSE = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentVersionInfo:
-    """A version that workers have had. `status` is Temporal's word for its part: `CURRENT`, `INACTIVE`, and on a server
-    also `DRAINING` (pinned runs are open) and `DRAINED`.
+    """A version that workers have had. `status` is Temporal's word for its part: `CURRENT`, `RAMPING`, `INACTIVE`, `DRAINING`
+    (pinned runs are open) or `DRAINED`.
     """
 
     version: WorkerDeploymentVersion
@@ -197,12 +237,16 @@ class DeploymentVersionInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentDescription:
-    """A deployment: its versions, newest first, and the one that is current; None: workers without a version are."""
+    """A deployment: its versions, newest first, and the one that is current; None: workers without a version are. `ramping` takes
+    so many in a hundred of the runs that would go there.
+    """
 
     name: str
     current: WorkerDeploymentVersion | None
     changed_time: datetime | None
     versions: tuple[DeploymentVersionInfo, ...]
+    ramping: WorkerDeploymentVersion | None = None
+    ramping_percentage: float = 0.0
 
 
 def set_current_version(
@@ -225,23 +269,53 @@ def set_current_version(
         ignore_missing_task_queues=ignore_missing_task_queues,
     )
 
-    async def ask(session: ClientSession) -> CurrentVersionSet:
-        deadline = asyncio.get_running_loop().time() + limit
-        while True:
-            try:
-                return await session.call(request)
-            except ServiceError as error:
-                # A server hears of a version a moment after its first worker has begun to poll.
-                if error.status not in ("NOT_FOUND", "FAILED_PRECONDITION"):
-                    raise
-                if asyncio.get_running_loop().time() >= deadline:
-                    raise
-            await asyncio.sleep(_PAUSE)
+    return ClientOperation(
+        lambda session: _when_known(session, request, limit), lambda answer: answer.previous
+    )
 
-    def parse(answer: CurrentVersionSet) -> WorkerDeploymentVersion | None:
-        return answer.previous
 
-    return ClientOperation(ask, parse)
+def set_ramping_version(
+    session: ClientSession,
+    deployment: str,
+    build_id: str | None,
+    percentage: float,
+    *,
+    wait: Duration,
+    ignore_missing_task_queues: bool,
+) -> ClientOperation[WorkerDeploymentVersion | None]:
+    """Let a version ramp; gives the one that did. A version the engine does not know yet may be on its way."""
+    check_deployment_name(deployment)
+    if build_id is not None:
+        check_version(WorkerDeploymentVersion(deployment, build_id), "the version")
+    if not isinstance(percentage, (int, float)) or isinstance(percentage, bool) or not 0 <= percentage <= 100:
+        raise UsageError(f"percentage must be a number from 0 to 100, not {percentage!r:.40}")
+    if build_id is None and percentage:
+        raise UsageError("with no build there is nothing that could ramp: leave the percentage out")
+    limit = seconds(wait, "wait")
+    request = SetRampingVersion(
+        deployment_name=deployment,
+        build_id=build_id or "",
+        percentage=float(percentage),
+        identity=session.identity,
+        ignore_missing_task_queues=ignore_missing_task_queues,
+    )
+    return ClientOperation(
+        lambda session: _when_known(session, request, limit), lambda answer: answer.previous
+    )
+
+
+async def _when_known(session: ClientSession, request: Request[A], limit: float) -> A:
+    """The answer, once the engine knows the version: a server hears of it a moment after its first worker has begun to poll."""
+    deadline = asyncio.get_running_loop().time() + limit
+    while True:
+        try:
+            return await session.call(request)
+        except ServiceError as error:
+            if error.status not in ("NOT_FOUND", "FAILED_PRECONDITION"):
+                raise
+            if asyncio.get_running_loop().time() >= deadline or "already current" in str(error):
+                raise
+        await asyncio.sleep(_PAUSE)
 
 
 def describe_deployment(name: str) -> ClientOperation[DeploymentDescription]:
@@ -253,6 +327,8 @@ def describe_deployment(name: str) -> ClientOperation[DeploymentDescription]:
             name=answer.name,
             current=answer.current,
             changed_time=time_from(answer.changed_ns),
+            ramping=answer.ramping,
+            ramping_percentage=answer.ramping_percentage,
             versions=tuple(
                 DeploymentVersionInfo(
                     version=each.version, status=each.status, create_time=time_from(each.create_time_ns)

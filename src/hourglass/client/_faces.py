@@ -15,7 +15,7 @@ from hourglass.client._plugins import ClientConfig
 from hourglass.client._session import ClientSession
 from hourglass.client._standalone import StandaloneReference
 from hourglass.client._updates import UpdateReference
-from hourglass.converter import Codec, Converter
+from hourglass.converter import ActivitySerializationContext, Codec, Converter, SerializationContext
 from hourglass.errors import HourglassError, UsageError
 
 R = TypeVar("R")
@@ -118,7 +118,7 @@ class HandleFacts(Generic[R]):
     """A workflow handle's facts. Handles are made by a client."""
 
     def __init__(self, session: ClientSession, reference: Reference) -> None:
-        self._session = session
+        self._session = session.of_workflow(reference.workflow_id)
         self._reference = reference
 
     @property
@@ -160,6 +160,14 @@ class ActivityHandleFacts:
         self._session = session
         self._reference = reference
 
+    def with_context(self, context: SerializationContext) -> Self:
+        """The same activity, with a converter that knows whose values it has: here, where only a token or ids are known, that
+        must be said. The codec is told what the ids say.
+        """
+        if not isinstance(context, SerializationContext):
+            raise UsageError(f"a context is a SerializationContext, not {type(context).__name__}")
+        return type(self)(self._session.in_context(context), self._reference)
+
     def __repr__(self) -> str:
         reference = self._reference
         name = "by token" if reference.token else f"{reference.activity_id} of {reference.workflow_id}"
@@ -170,7 +178,8 @@ class ActivityExecutionHandleFacts(Generic[R]):
     """The facts of a handle to an activity that belongs to no workflow."""
 
     def __init__(self, session: ClientSession, reference: StandaloneReference) -> None:
-        self._session = session
+        context = ActivitySerializationContext(session.link.namespace, reference.activity_id)
+        self._session = session.in_context(context)
         self._reference = reference
 
     @property
@@ -192,7 +201,7 @@ class UpdateHandleFacts:
     """An update handle's facts."""
 
     def __init__(self, session: ClientSession, reference: UpdateReference) -> None:
-        self._session = session
+        self._session = session.of_workflow(reference.workflow_id)
         self._reference = reference
 
     @property

@@ -14,6 +14,7 @@ from hourglass._contract.service import HistoryEventFilter
 from hourglass._engine.interception import InterceptedCall, InterceptWorkflow, WorkflowInboundInterceptor
 from hourglass.activity._context import ActivityChain, ActivityInboundInterceptor, LastActivityInbound
 from hourglass.errors import UsageError
+from hourglass.nexus import LastNexusInbound, NexusOperationInboundInterceptor
 
 if TYPE_CHECKING:
     from hourglass._contract.schedules import OverlapPolicy
@@ -419,6 +420,12 @@ class Interceptor:
         """Put an interceptor before the next one, for one execution of a run. Must be deterministic, as workflow code is."""
         return next
 
+    def intercept_nexus_operation(
+        self, next: NexusOperationInboundInterceptor
+    ) -> NexusOperationInboundInterceptor:
+        """Put an interceptor before the next one, for the Nexus operations of a worker."""
+        return next
+
 
 # --- faces: awaited, the source of what follows ---
 
@@ -794,6 +801,14 @@ def activity_chain(interceptors: Sequence[Interceptor]) -> ActivityChain | None:
 def workflow_interceptors(interceptors: Sequence[Interceptor]) -> tuple[InterceptWorkflow, ...]:
     """What makes the chain of a run; empty, which costs nothing, where no interceptor wants to see runs."""
     return tuple(each.intercept_workflow for each in interceptors if _overrides(each, "intercept_workflow"))
+
+
+def nexus_chain(interceptors: Sequence[Interceptor]) -> NexusOperationInboundInterceptor:
+    """What stands between a worker and its Nexus operations, and they themselves."""
+    inbound: NexusOperationInboundInterceptor = LastNexusInbound()
+    for each in reversed(interceptors):
+        inbound = each.intercept_nexus_operation(inbound)
+    return inbound
 
 
 def _overrides(interceptor: Interceptor, method: str) -> bool:

@@ -32,17 +32,31 @@ from hourglass._contract.service import (
     QueryRejectCondition,
     QueryWorkflow,
     SignalWorkflow,
+    SkipTime,
     Started,
     StartWorkflow,
     StillOpen,
     TerminateWorkflow,
+    TimeSkippingConfig,
     UnpauseWorkflow,
     UpdateWorkflowOptions,
+    WaitForFastForward,
     WorkflowStatus,
 )
 from hourglass._engine.interception import Headers
-from hourglass._engine.options import INT32, Duration, check_text, choice, optional_seconds, whole_number
-from hourglass._engine.versions import VersioningOverride, check_override
+from hourglass._engine.options import (
+    INT32,
+    Duration,
+    check_text,
+    choice,
+    fairness_key,
+    fairness_weight,
+    optional_seconds,
+    priority,
+    whole_number,
+)
+from hourglass._engine.specs import StartSpec
+from hourglass._engine.versions import check_override
 from hourglass.client._interception import (
     CancelWorkflowInput,
     CountWorkflowsInput,
@@ -54,7 +68,13 @@ from hourglass.client._interception import (
     StartWorkflowInput,
     TerminateWorkflowInput,
 )
-from hourglass.client._options import rpc_fields, start_request, without_rpc
+from hourglass.client._options import (
+    WorkflowOptionsUpdate,
+    check_time_skipping,
+    rpc_fields,
+    start_request,
+    without_rpc,
+)
 from hourglass.client._session import ClientOperation, ClientSession, asking, nothing, through
 from hourglass.client._values import (
     HistoryEventPage,
@@ -118,6 +138,7 @@ def start(
     given = given_workflow(workflow)
     return_type = given.return_type if result_type is None else result_type
     if not session.interceptors and not headers:
+        session, options = _identified(session, options)
         return _start(
             start_request(given, arguments, options, session.converter, session.identity), return_type
         )
@@ -128,6 +149,16 @@ def start(
     call = start_call(given, arguments, options, build)
     call.headers.update(headers or {})
     return through(session, call)
+
+
+def _identified(
+    session: ClientSession, options: Mapping[str, Any]
+) -> tuple[ClientSession, Mapping[str, Any]]:
+    """The session for the values of the workflow that is started, whose id must be known for that."""
+    if not session.contextual:
+        return session, options
+    workflow_id = options.get("id") or new_id()
+    return session.of_workflow(workflow_id), {**options, "id": workflow_id}
 
 
 def _start(request: StartWorkflow, return_type: Any) -> ClientOperation[Reference]:
@@ -153,6 +184,7 @@ def execute(
     """Start a workflow and wait for its result, in one go; interceptors, who could see a start, are not asked."""
     given = given_workflow(workflow)
     return_type = given.return_type if result_type is None else result_type
+    session, options = _identified(session, options)
     request = start_request(given, arguments, options, session.converter, session.identity)
 
     async def ask(session: ClientSession) -> Closed:
@@ -199,9 +231,9 @@ def start_call(
 def requested(session: ClientSession, given: Given, call: StartWorkflowInput) -> StartWorkflow:
     """The request of a start, as the interceptors left it."""
     named = given if call.workflow == given.name else replace(given, name=call.workflow)
-    request = start_request(
-        named, call.args, {**call.options, **call._rpc(), "id": call.id}, session.converter, session.identity
-    )
+    converter = session.of_workflow(call.id).converter
+    options = {**call.options, **call._rpc(), "id": call.id}
+    request = start_request(named, call.args, options, converter, session.identity)
     return msgspec.structs.replace(request, headers=call.headers) if call.headers else request
 
 
@@ -240,7 +272,10 @@ def list_page(
     """One page of the runs that match."""
 
     def parse(page: Page) -> WorkflowExecutionPage:
-        items = tuple(execution_from(summary, session.converter) for summary in page.workflows)
+        items = tuple(
+            execution_from(summary, session.of_workflow(summary.workflow_id).converter)
+            for summary in page.workflows
+        )
         return WorkflowExecutionPage(items, page.next_page_token, page.notice)
 
     def build(call: ListWorkflowsInput) -> ClientOperation[WorkflowExecutionPage]:
@@ -412,18 +447,77 @@ def _changed(session: ClientSession, reference: Reference, reason: str) -> dict[
 
 
 def update_options(
-    session: ClientSession,
-    reference: Reference,
-    versioning_override: VersioningOverride | None,
+    session: ClientSession, reference: Reference, changes: Mapping[str, Any]
 ) -> ClientOperation[None]:
-    """Change which version a run belongs to."""
+    """Change what was said of a run."""
+    known = without_rpc(WorkflowOptionsUpdate.__annotations__)
+    unknown = sorted(set(changes) - set(known))
+    if unknown or not changes:
+        raise UsageError(
+            f"what can be changed of a run is {', '.join(known)}"
+            + (f"; not {', '.join(unknown)}" if unknown else "; name at least one")
+        )
+    said = {name: _CHANGES[name](changes[name], name) for name in changes}
+    override = said.pop("versioning_override", None)
     request = UpdateWorkflowOptions(
         workflow_id=reference.workflow_id,
         run_id=reference.addressed_run,
-        versioning_override=check_override(versioning_override),
+        fields=tuple(changes),
+        versioning_override=override,
+        spec=StartSpec(**said),
         identity=session.identity,
     )
     return asking(request, nothing)
+
+
+_CHANGES: dict[str, Callable[[Any, str], Any]] = {
+    "versioning_override": lambda value, name: check_override(value),
+    "priority_key": priority,
+    "fairness_key": fairness_key,
+    "fairness_weight": fairness_weight,
+}
+
+
+def fast_forward(
+    session: ClientSession,
+    reference: Reference,
+    duration: Duration | None,
+    config: TimeSkippingConfig | None,
+    timeout: Duration | None,
+) -> ClientOperation[bool]:
+    """Have a run's time skipped, and wait for that."""
+    limit = optional_seconds(timeout, "timeout")
+    by = optional_seconds(duration, "duration")
+    request = SkipTime(
+        workflow_id=reference.workflow_id,
+        run_id=reference.addressed_run,
+        config=msgspec.structs.replace(check_time_skipping(config) or TimeSkippingConfig(), enabled=True),
+        fast_forward_id="" if by is None else new_id(),
+        seconds=by or 0.0,
+        identity=session.identity,
+    )
+
+    async def ask(session: ClientSession) -> bool:
+        async with session.within(limit):
+            await session.call(request)
+            if by is None:
+                await wait_for_close(
+                    session, request.workflow_id, reference.run_id, follow=False, timeout=None
+                )
+                return False
+            wait = WaitForFastForward(
+                workflow_id=request.workflow_id, fast_forward_id=request.fast_forward_id
+            )
+            while not (told := await session.call(wait)).over:
+                pass
+            if "does not match" in told.reason:
+                raise ServiceError(
+                    f"another fast_forward of workflow {request.workflow_id!r} has taken the place of this one",
+                    status="ABORTED",
+                )
+            return told.reached
+
+    return ClientOperation(ask, bool)
 
 
 def delete(reference: Reference) -> ClientOperation[None]:

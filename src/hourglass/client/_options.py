@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypedDict
 
 from hourglass._contract.ids import new_id
-from hourglass._contract.service import IdConflictPolicy, StartWorkflow
+from hourglass._contract.service import IdConflictPolicy, StartWorkflow, TimeSkippingConfig
 from hourglass._engine.options import (
     LONGEST_TASK_TIMEOUT,
     Duration,
@@ -27,6 +27,7 @@ from hourglass._engine.versions import VersioningOverride, check_override
 from hourglass._runtime.targets import check_metadata
 from hourglass.converter import Converter, Payload, SearchAttributes, encode_search_attributes
 from hourglass.errors import UsageError
+from hourglass.nexus import NexusCallback
 from hourglass.workflow._references import Given, given_message
 
 
@@ -117,6 +118,10 @@ class StartOptions(RpcOptions, total=False):
     """Starting twice with the same request id is one start; a fresh one by default."""
     versioning_override: VersioningOverride | None
     """Whatever its code says: stay with a version, or move to the current one."""
+    time_skipping: TimeSkippingConfig | None
+    """How its time goes, on a server that can skip it: for tests."""
+    callbacks: Sequence[NexusCallback]
+    """Who is told when it has ended; `nexus.start_workflow` says it for a workflow that is a Nexus operation."""
     request_eager_start: bool
     """Whether a worker of this client may be given the first workflow task with the server's answer: a start is sooner then."""
 
@@ -126,6 +131,21 @@ class UpdateOptions(RpcOptions, total=False):
 
     id: str
     """The update's id: the same id again is the same update; a fresh UUID by default."""
+
+
+class WorkflowOptionsUpdate(RpcOptions, total=False):
+    """What can be changed of a run that is open."""
+
+    versioning_override: VersioningOverride | None
+    """Which version it belongs to, in place of what was said before: it stays with one, goes to one once, or moves on; None takes
+    back what was said.
+    """
+    priority_key: int
+    """Its priority on the queue: lower is sooner, 0 is the default."""
+    fairness_key: str
+    """Whose share of the queue it is counted to."""
+    fairness_weight: float
+    """How large that share is beside the others'."""
 
 
 _KNOWN = StartOptions.__annotations__
@@ -145,6 +165,10 @@ def start_request(
         if name in _READERS:
             (said if name in _SPEC else fields)[name] = _READERS[name](value, name, converter)
     if not _SIGNAL.isdisjoint(options):
+        if options.get("callbacks"):
+            raise UsageError(
+                "a workflow that is a Nexus operation cannot be started with a signal: send it afterwards"
+            )
         fields["signal_name"], fields["signal_arguments"] = _start_signal(options, converter)
     return StartWorkflow(
         workflow_id=_text(options["id"], "id", converter) if "id" in options else new_id(),
@@ -205,6 +229,21 @@ def _note(value: str | None, name: str, converter: Converter) -> Payload | None:
     return None if value is None else converter.encode(check_text(value, name))
 
 
+def check_time_skipping(value: object) -> TimeSkippingConfig | None:
+    """A config of a run's time as given, or a `UsageError`."""
+    if value is not None and not isinstance(value, TimeSkippingConfig):
+        raise UsageError(f"time_skipping is a TimeSkippingConfig, not {type(value).__name__}")
+    return value
+
+
+def callbacks_of(value: object) -> tuple[NexusCallback, ...]:
+    """Callbacks as given, or a `UsageError` that says which is none."""
+    given = several(value, "callbacks")
+    if wrong := [each for each in given if not isinstance(each, NexusCallback)]:
+        raise UsageError(f"callbacks are objects of nexus.NexusCallback, not {type(wrong[0]).__name__}")
+    return tuple(given)
+
+
 def _metadata(value: Any, name: str, converter: Converter | None) -> dict[str, str] | None:
     if not value:
         return None
@@ -238,5 +277,7 @@ _READERS: dict[str, Callable[[Any, str, Converter], Any]] = {
     "fairness_key": lambda value, name, converter: fairness_key(value, name),
     "fairness_weight": lambda value, name, converter: fairness_weight(value, name),
     "versioning_override": lambda value, name, converter: check_override(value),
+    "time_skipping": lambda value, name, converter: check_time_skipping(value),
+    "callbacks": lambda value, name, converter: callbacks_of(value),
     "request_eager_start": lambda value, name, converter: bool(value),
 }

@@ -19,6 +19,7 @@ from hourglass._contract.transport import (
     GrpcCompression,
     HttpConnectProxyConfig,
     KeepAliveConfig,
+    PayloadLimitsConfig,
     RetryConfig,
     TLSConfig,
 )
@@ -61,6 +62,7 @@ class ClientConfig(TypedDict):
     http_connect_proxy_config: HttpConnectProxyConfig | None
     dns_load_balancing_config: DnsLoadBalancingConfig | None
     grpc_compression: GrpcCompression
+    payload_limits: PayloadLimitsConfig
     default_query_reject_condition: QueryRejectCondition
     retention: Duration | None
     plugins: Sequence[Plugin]
@@ -95,6 +97,8 @@ class WorkerConfig(TypedDict):
     failure_exceptions: Sequence[type[BaseException]]
     nexus_services: Sequence[Service]
     max_concurrent_nexus_tasks: int
+    nexus_task_poller_behavior: PollerBehavior | None
+    nexus_task_executor: Executor | None
     patch_activation_callback: Callable[[PatchActivationInput], bool] | None
     verify: Verify | None
     watch: Action | Literal["off"] | None

@@ -409,7 +409,8 @@ def create(
     """Create a schedule; gives its id."""
 
     def build(call: CreateScheduleInput) -> ClientOperation[str]:
-        form = schedule_form(call.schedule, refer_schedule(call.id), session.converter, session.identity)
+        converter = _converter_of(session, call.schedule, call.id)
+        form = schedule_form(call.schedule, refer_schedule(call.id), converter, session.identity)
         session.meet(call.schedule.action.workflow)
         refuse_empty(form.spec)
         if form.state.limited_actions and not form.state.remaining_actions:
@@ -441,6 +442,16 @@ def create(
     return through(session, call)
 
 
+def _converter_of(session: ClientSession, schedule: Any, schedule_id: str) -> Converter:
+    """The converter for what a schedule starts: its values are those of the workflow's id, before the time is added."""
+    options = getattr(getattr(schedule, "action", None), "options", None) or {}
+    return session.of_workflow(options.get("id", schedule_id)).converter
+
+
+def _described(session: ClientSession, seen: ScheduleDetails) -> data.ScheduleDescription:
+    return description_from(seen, session.of_workflow(seen.schedule.action.workflow_id).converter)
+
+
 def list_page(
     session: ClientSession, query: str, page_size: int, token: bytes
 ) -> ClientOperation[ListedSchedules]:
@@ -464,7 +475,7 @@ def describe(session: ClientSession, schedule_id: str) -> ClientOperation[data.S
 
     def build(call: DescribeScheduleInput) -> ClientOperation[data.ScheduleDescription]:
         request = DescribeSchedule(schedule_id=call.id)
-        return asking(request, lambda answer: description_from(answer, session.converter))
+        return asking(request, lambda answer: _described(session, answer))
 
     return through(session, DescribeScheduleInput(id=schedule_id, _proceed=build))
 
@@ -566,10 +577,11 @@ def _updating(session: ClientSession, schedule_id: str, change: Change) -> Steps
     )
     seen: ScheduleDetails = yield look
     for _ in range(_TRIES):
-        wanted = change(description_from(seen, session.converter))
+        wanted = change(_described(session, seen))
         if wanted is None:
             return
-        form = schedule_form(wanted, schedule_id, session.converter, session.identity)
+        converter = _converter_of(session, wanted, schedule_id)
+        form = schedule_form(wanted, schedule_id, converter, session.identity)
         session.meet(wanted.action.workflow)
         yield asking(
             UpdateSchedule(

@@ -30,9 +30,10 @@ from typing import Any, Generic, Self, TypeAlias, TypeVar, cast
 import msgspec
 
 from hourglass._bridge.calls import within
-from hourglass._contract.schedules import SchedulePage
+from hourglass._contract.schedules import ScheduleDetails, SchedulePage
 from hourglass._contract.service import (
     Connection,
+    Description,
     Executed,
     Executes,
     Page,
@@ -44,6 +45,7 @@ from hourglass._contract.service import (
 from hourglass._engine.options import INT64, check_text
 from hourglass._forks import ForkStage, at_fork, leak
 from hourglass._runtime.code_origin import without_our_frames
+from hourglass._runtime.codec_edge import request_context
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import Target, check_target, open_connection
 from hourglass.client._interception import (
@@ -56,7 +58,20 @@ from hourglass.client._interception import (
 )
 from hourglass.client._options import RpcOptions, check_rpc, rpc_fields
 from hourglass.client._plugins import ClientConfig, Plugin
-from hourglass.converter import Codec, Converter, Failure, Payload, default_converter, seal, unseal
+from hourglass.converter import (
+    ActivitySerializationContext,
+    Codec,
+    Converter,
+    Failure,
+    Payload,
+    SerializationContext,
+    WorkflowSerializationContext,
+    default_converter,
+    in_context,
+    seal,
+    unseal,
+    wants_context,
+)
 from hourglass.errors import DecodeError, HourglassError, UsageError
 
 # --- whether a request is well formed -------------------------------------------------------------
@@ -348,20 +363,50 @@ A = TypeVar("A")
 S = TypeVar("S")
 
 
-def sealed(request: Request[A], codec: Codec, converter: Converter) -> Request[A]:
+def sealed(request: Request[A], codec: Codec, converter: Converter, namespace: str) -> Request[A]:
     """The request as it may leave."""
-    return seal(request, codec, converter)
+    return seal(request, _codec_of(request, codec, namespace), converter)
 
 
-def unsealed(answer: A, codec: Codec, converter: Converter) -> A:
+def unsealed(answer: A, request: Request[A], codec: Codec, converter: Converter, namespace: str) -> A:
     """The answer as it can be read."""
     if isinstance(answer, Page):
-        workflows = tuple(_summary(summary, codec, converter) for summary in answer.workflows)
+        workflows = tuple(
+            _summary(summary, _of_workflow(codec, summary.workflow_id, namespace), converter)
+            for summary in answer.workflows
+        )
         return cast("A", Page(workflows, answer.next_page_token))
     if isinstance(answer, SchedulePage):
         schedules = tuple(_summary(summary, codec, converter) for summary in answer.schedules)
         return cast("A", SchedulePage(schedules, answer.next_page_token))
-    return unseal(answer, codec, converter)
+    if isinstance(answer, Description) and wants_context(codec):
+        # An attempt's failure is the activity's own.
+        workflow_id = answer.summary.workflow_id
+        pending = tuple(
+            _summary(each, _of_activity(codec, each.activity_id, workflow_id, namespace), converter)
+            for each in answer.pending_activities
+        )
+        rest = msgspec.structs.replace(answer, pending_activities=())
+        opened = unseal(rest, _of_workflow(codec, workflow_id, namespace), converter)
+        return cast("A", msgspec.structs.replace(opened, pending_activities=pending))
+    if isinstance(answer, ScheduleDetails):
+        return unseal(answer, _of_workflow(codec, answer.schedule.action.workflow_id, namespace), converter)
+    return unseal(answer, _codec_of(request, codec, namespace), converter)
+
+
+def _codec_of(request: Request[Any], codec: Codec, namespace: str) -> Codec:
+    """The codec for a request and its answer."""
+    context = request_context(request, namespace) if wants_context(codec) else None
+    return codec if context is None else in_context(codec, context)
+
+
+def _of_workflow(codec: Codec, workflow_id: str, namespace: str) -> Codec:
+    return in_context(codec, WorkflowSerializationContext(namespace, workflow_id))
+
+
+def _of_activity(codec: Codec, activity_id: str, workflow_id: str, namespace: str) -> Codec:
+    context = ActivitySerializationContext(namespace, activity_id, workflow_id=workflow_id)
+    return in_context(codec, context)
 
 
 def _summary(summary: S, codec: Codec, converter: Converter) -> S:
@@ -443,16 +488,36 @@ class ClientSession:
     """Headers of the calls of this session alone."""
     plugins: tuple[Plugin, ...] = ()
     config: ClientConfig | None = field(default=None, repr=False)  # it holds the key
+    origin: ClientSession | None = field(default=None, repr=False)
+    """The session that this one is of, where it is for the values of one workflow or activity."""
 
     @cached_property
     def outbound(self) -> ClientOutboundInterceptor:
         """The interceptors of a blocking client, in a row."""
-        return client_chain(self)
+        return client_chain(self) if self.origin is None else self.origin.outbound
 
     @cached_property
     def async_outbound(self) -> AsyncClientOutboundInterceptor:
         """The interceptors of an asynchronous client, in a row."""
-        return async_client_chain(self)
+        return async_client_chain(self) if self.origin is None else self.origin.async_outbound
+
+    @cached_property
+    def contextual(self) -> bool:
+        """Whether the converter wants to know whose values it has."""
+        return self.converter is not default_converter and wants_context(self.converter)
+
+    def in_context(self, context: SerializationContext) -> ClientSession:
+        """The same for the values of a workflow or an activity."""
+        origin = self.origin or self
+        if not origin.contextual:
+            return self
+        return replace(origin, converter=in_context(origin.converter, context), origin=origin)
+
+    def of_workflow(self, workflow_id: str) -> ClientSession:
+        """The same for the values of a workflow."""
+        if self.origin is None and not self.contextual:
+            return self
+        return self.in_context(WorkflowSerializationContext(self.link.namespace, workflow_id))
 
     @property
     def identity(self) -> str:
@@ -579,9 +644,10 @@ class ClientSession:
         connection = await self.link.opened()
         if self.codec is None:
             return await connection.call(request)
-        sent = await asyncio.to_thread(sealed, request, self.codec, self.converter)
+        codec, converter, namespace = self.codec, self.converter, self.link.namespace
+        sent = await asyncio.to_thread(sealed, request, codec, converter, namespace)
         answer = await connection.call(sent)
-        return await asyncio.to_thread(unsealed, answer, self.codec, self.converter)
+        return await asyncio.to_thread(unsealed, answer, request, codec, converter, namespace)
 
 
 async def open_link(

@@ -40,11 +40,17 @@ from hourglass.client._interception import (
     UnpauseActivityInput,
     UpdateActivityOptionsInput,
 )
-from hourglass.client._options import RpcOptions, rpc_fields, without_rpc
+from hourglass.client._options import RpcOptions, callbacks_of, rpc_fields, without_rpc
 from hourglass.client._session import ClientOperation, ClientSession, asking, nothing, through
 from hourglass.client._values import WorkflowExecutionCount, attributes_from, count_from, time_from
 from hourglass.client._waiting import ask_through_outage, first
-from hourglass.converter import Converter, Payload, SearchAttributes, encode_search_attributes
+from hourglass.converter import (
+    ActivitySerializationContext,
+    Converter,
+    Payload,
+    SearchAttributes,
+    encode_search_attributes,
+)
 from hourglass.errors import (
     ActivityFailedError,
     HourglassError,
@@ -53,6 +59,7 @@ from hourglass.errors import (
     UsageError,
     summary,
 )
+from hourglass.nexus import NexusCallback
 from hourglass.workflow._references import Given
 
 # --- what is shown ------------------------------------------------------------------------------------------
@@ -196,6 +203,8 @@ class StartActivityOptions(ActivityOptions, RpcOptions, total=False):
     """More lines."""
     request_id: str
     """Starting twice with the same request id is one start; a fresh one by default."""
+    callbacks: Sequence[NexusCallback]
+    """Who is told when it has ended; `nexus.start_activity` says it for one that is a Nexus operation."""
 
 
 class ActivityOptionsUpdate(RpcOptions, total=False):
@@ -300,6 +309,10 @@ def _request(
             raise UsageError(f"the start of {where} has no option {name}: {why}")
     said = {name: value for name, value in options.items() if name not in _OF_START}
     spec = settings_with(settings, said, where).spec
+    context = ActivitySerializationContext(
+        session.link.namespace, call.id, given.name, spec.task_queue or "default"
+    )
+    converter = session.in_context(context).converter
     notes: dict[str, Any] = {
         name: None if options.get(name) is None else converter.encode(check_text(options[name], name))
         for name in ("static_summary", "static_details")
@@ -316,6 +329,7 @@ def _request(
         id_reuse_policy=_policy(IdReusePolicy, options, "id_reuse_policy", IdReusePolicy.ALLOW_DUPLICATE),
         id_conflict_policy=_policy(IdConflictPolicy, options, "id_conflict_policy", IdConflictPolicy.FAIL),
         search_attributes=encode_search_attributes(options.get("search_attributes", {})),
+        callbacks=callbacks_of(options.get("callbacks", ())),
         **rpc_fields(call._rpc()),
         **notes,
     )

@@ -77,7 +77,7 @@ def build_update_request(
             first_execution_run_id=reference.first_execution_run_id,
             update_id=call.update_id,
             update_name=call.update,
-            arguments=given.encode(session.converter, call.args),
+            arguments=given.encode(session.of_workflow(call.id).converter, call.args),
             headers=call.headers,
             identity=session.identity,
             wait_stage=stage,

@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hourglass._contract.service import Count, Description, PendingActivity, WorkflowStatus, WorkflowSummary
+from hourglass._contract.service import (
+    Count,
+    Description,
+    PendingActivity,
+    TimeSkippingConfig,
+    TimeSkippingState,
+    WorkflowStatus,
+    WorkflowSummary,
+)
 from hourglass._engine.specs import ParentClosePolicy
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
 from hourglass.converter import Converter, Payload, decode_search_attribute
@@ -129,6 +137,25 @@ class PendingChildInfo:
     parent_close_policy: ParentClosePolicy
 
 
+@dataclass(frozen=True)
+class TimeSkippingInfo:
+    """A run's own time, how it goes now, and how often it was skipped."""
+
+    current_time: datetime | None
+    config: TimeSkippingConfig
+    skips: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PendingUpdateInfo:
+    """An update that was asked for, and that no worker has accepted yet. Only the embedded engine tells: a server keeps such an
+    update to itself until then.
+    """
+
+    id: str
+    name: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorkflowDescription(WorkflowExecution):
     """One run in detail. `task_attempt` above 1 means that its workflow task keeps failing: it is parked.
@@ -148,6 +175,9 @@ class WorkflowDescription(WorkflowExecution):
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     deployment_version: WorkerDeploymentVersion | None = None
     """The version that it is pinned to, or whose worker handled its last workflow task."""
+    pending_updates: tuple[PendingUpdateInfo, ...] = ()
+    time_skipping: TimeSkippingInfo | None = None
+    """Where its time was ever skipped: see `WorkflowHandle.fast_forward`."""
 
     @property
     def parked(self) -> bool:
@@ -182,7 +212,17 @@ def description_from(answer: Description, converter: Converter) -> WorkflowDescr
         next_task_time=time_from(answer.next_task_time_ns),
         versioning_behavior=answer.versioning_behavior,
         deployment_version=answer.deployment_version,
+        pending_updates=tuple(
+            PendingUpdateInfo(id=update.update_id, name=update.name) for update in answer.pending_updates
+        ),
+        time_skipping=_skipping(answer.time_skipping),
     )
+
+
+def _skipping(state: TimeSkippingState | None) -> TimeSkippingInfo | None:
+    if state is None:
+        return None
+    return TimeSkippingInfo(time_from(state.current_time_ns), state.config, state.skips)
 
 
 def count_from(answer: Count) -> WorkflowExecutionCount:

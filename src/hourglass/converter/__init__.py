@@ -2,6 +2,7 @@
 
 _codec              the codec seam: what stands between encoded payloads and the outside
 _composed           converters composed of others: one for each encoding, and for each type that JSON does not know
+_context            what a value belongs to, for converters and codecs that want to know
 _converter          `Converter`: values as JSON and in Temporal's other encodings, and back; `RawPayload`
 _data               Temporal's payload and failure messages as frozen data, without protobuf
 _failures           exceptions to failures and back, as Temporal's Python SDK does it, so that both read each
@@ -35,6 +36,15 @@ from hourglass.converter._composed import (
     EncodingConverter,
     JSONTypeConverter,
     JSONTypeConverterUnhandled,
+)
+from hourglass.converter._context import (
+    ActivitySerializationContext,
+    NexusSerializationContext,
+    SerializationContext,
+    WithSerializationContext,
+    WorkflowSerializationContext,
+    in_context,
+    wants_context,
 )
 from hourglass.converter._converter import Converter, RawPayload, default_converter
 from hourglass.converter._data import (
@@ -70,6 +80,7 @@ from hourglass.converter._storage import (
 
 __all__ = [
     "ActivityFailure",
+    "ActivitySerializationContext",
     "ApplicationFailure",
     "CanceledFailure",
     "ChildWorkflowFailure",
@@ -84,12 +95,14 @@ __all__ = [
     "HeaderCodecBehavior",
     "JSONTypeConverter",
     "JSONTypeConverterUnhandled",
+    "NexusSerializationContext",
     "Payload",
     "RawPayload",
     "ResetFailure",
     "SearchAttributeKey",
     "SearchAttributeUpdate",
     "SearchAttributes",
+    "SerializationContext",
     "ServerFailure",
     "Signature",
     "StorageDriver",
@@ -99,6 +112,8 @@ __all__ = [
     "StorageDriverStoreContext",
     "TerminatedFailure",
     "TimeoutFailure",
+    "WithSerializationContext",
+    "WorkflowSerializationContext",
     "check_dynamic",
     "decode_failure",
     "decode_search_attribute",
@@ -107,11 +122,13 @@ __all__ = [
     "encode_failure",
     "encode_search_attributes",
     "encoded",
+    "in_context",
     "map_failures",
     "map_payloads",
     "raw_payloads",
     "seal",
     "unseal",
+    "wants_context",
     "with_headers",
     "without_codec",
 ]

@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from hourglass._loops import submit
+from hourglass.converter._context import SerializationContext, in_context, wants_context
 from hourglass.converter._converter import Converter
 from hourglass.converter._data import Failure, Payload, causes
 from hourglass.converter._data import decode_failure as _open_failure
@@ -84,6 +85,15 @@ class CodecWithHeaders:
     def __init__(self, codec: Codec, behavior: HeaderCodecBehavior) -> None:
         self.codec = codec
         self.behavior = behavior
+
+    @property
+    def wants_context(self) -> bool:
+        """Whether the codec wants to know whose payloads it has."""
+        return wants_context(self.codec)
+
+    def with_context(self, context: SerializationContext) -> CodecWithHeaders:
+        """The same, with a codec that knows."""
+        return CodecWithHeaders(in_context(self.codec, context), self.behavior)
 
     def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
         """As the codec does."""

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from hourglass.converter._context import SerializationContext, in_context, wants_context
 from hourglass.converter._converter import Converter, default_converter, simplify
 from hourglass.converter._data import Payload
 from hourglass.converter._hints import Mismatch, type_name
@@ -81,6 +82,19 @@ class CompositeConverter(Converter):
         self._json_types = tuple(json_types)
         self._rest = rest
         self._decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+
+    @property
+    def wants_context(self) -> bool:
+        """Whether one of its parts wants to know whose values it has."""
+        return any(map(wants_context, (*self._encodings, *self._json_types, self._rest)))
+
+    def with_context(self, context: SerializationContext) -> CompositeConverter:
+        """The same, of parts that know."""
+        return CompositeConverter(
+            *(in_context(part, context) for part in self._encodings),
+            json_types=[in_context(each, context) for each in self._json_types],
+            rest=in_context(self._rest, context),
+        )
 
     def encode(self, value: Any) -> Payload:
         """A value as a payload. Raises EncodeError."""

@@ -18,7 +18,7 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
@@ -27,6 +27,7 @@ import msgspec
 
 from hourglass._loops import submit
 from hourglass.converter._codec import Codec, decoded, encoded
+from hourglass.converter._context import SerializationContext, in_context, wants_context
 from hourglass.converter._data import Payload
 from hourglass.errors import DecodeError, UsageError
 
@@ -118,6 +119,15 @@ class ExternalStorage:
                 raise UsageError(
                     f"two drivers are called {driver.name!r}: references could not tell them apart"
                 )
+
+    @property
+    def wants_context(self) -> bool:
+        """Whether its codec wants to know whose payloads it has."""
+        return self.codec is not None and wants_context(self.codec)
+
+    def with_context(self, context: SerializationContext) -> ExternalStorage:
+        """The same, with a codec that knows."""
+        return self if self.codec is None else replace(self, codec=in_context(self.codec, context))
 
     def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
         """Store what is large; the others travel as they are."""

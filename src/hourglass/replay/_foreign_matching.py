@@ -296,7 +296,7 @@ def _fits(command: c.Command, view: _View, outcomes: Outcomes) -> bool:
             return not exact or abs(command.duration_ns - attributes.duration_ns) <= _TOLERANCE_NS
         case c.CancelTimer():
             return bool(outcomes.link_of(command) == attributes.started_event_id)
-        case c.RequestCancelActivity():
+        case c.RequestCancelActivity() | c.CancelNexusOperation():
             return bool(outcomes.link_of(command) == attributes.scheduled_event_id)
         case c.StartChildWorkflow():
             return _fits_child(command, view)

@@ -137,7 +137,7 @@ class Walk:
         self._compare = compare
         self._order = order
         self._decode = decode
-        self._outcomes = Outcomes(run_id)
+        self._outcomes = Outcomes.for_replay(run_id)
         self._admitted: dict[str, UpdateRequest] = {}
         self._names: dict[str, str] = {}
         self._origins = Origins()

@@ -13,21 +13,31 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hourglass._built_in import BUILT_IN
+from hourglass._engine.commands import Completion, Succeeded
 from hourglass._engine.context import RunSettings, Site, is_library
+from hourglass._engine.events import Activation
+from hourglass._engine.words import AskedCommand
 from hourglass._history.dialect import Dialect
 from hourglass._history.events import WorkflowExecutionUpdateAccepted
+from hourglass._runtime.codec_edge import ContextBook
 from hourglass._runtime.resolver import Resolver
 from hourglass.client._interception import Interceptor, checked, workflow_interceptors
 from hourglass.client._plugins import Plugin, ReplayerConfig, all_plugins, configured
 from hourglass.converter import (
+    ActivitySerializationContext,
     Codec,
     Converter,
     HeaderCodecBehavior,
+    NexusSerializationContext,
+    SerializationContext,
+    WorkflowSerializationContext,
     decode_failure,
     decoded,
     default_converter,
+    in_context,
     map_failures,
     map_payloads,
+    wants_context,
     with_headers,
     without_codec,
 )
@@ -242,8 +252,8 @@ class Replayer:
         from hourglass.replay._foreign_walk import Walk
 
         facts = history._facts
-        recorded = {item.event_id: item for item in self._recorded(facts.expected)}
-        decode = None if self._codec is None else partial(decoded, self._codec)
+        recorded = {item.event_id: item for item in self._recorded(history)}
+        decode = None if self._codec is None else partial(decoded, self._codec_of_steps(history))
         return Walk(facts.run_id, execution, recorded, compare=self._compare, order=order, decode=decode)
 
     def _walk(self, walk: Walk, history: History, execution: HistoryExecution) -> HourglassError | None:
@@ -270,21 +280,41 @@ class Replayer:
         if self._codec is not None:
             plain, codec = execution.activate, self._codec
             # Here the codec may run on the session's own thread: nothing else waits for it.
-            skip = without_codec(codec, in_workflow=True)
-            execution.activate = lambda activation: plain(  # type: ignore[method-assign]
-                map_payloads(activation, partial(decoded, codec), skip=skip)
-            )
+            book = ContextBook(self._settings.namespace) if wants_context(codec) else None
+
+            def activate(activation: Activation) -> Completion:
+                completion = plain(_opened(activation, codec, book))
+                if book is not None and isinstance(completion, Succeeded):
+                    for command in completion.commands:
+                        book.of_command(completion.run_id, command)
+                return completion
+
+            execution.activate = activate  # type: ignore[method-assign]
         return execution
 
-    def _recorded(self, expected: tuple[Any, ...]) -> tuple[Any, ...]:
-        codec, converter = self._codec, self._settings.converter
+    def _recorded(self, history: History) -> tuple[Any, ...]:
+        codec, converter, expected = self._codec, self._settings.converter, history._facts.expected
         if codec is not None:
             skip = without_codec(codec, in_workflow=True)
-            expected = tuple(map_payloads(item, partial(decoded, codec), skip=skip) for item in expected)
+            known = partial(_codec_of, codec, history, self._settings.namespace)
+            expected = tuple(
+                map_payloads(item, partial(decoded, known(item)), skip=skip) for item in expected
+            )
         return tuple(
             item if item.failure is None else map_failures(item, lambda each: decode_failure(each, converter))
             for item in expected
         )
+
+    def _codec_of_steps(self, history: History) -> Codec:
+        """The codec for what markers say of local activities."""
+        assert self._codec is not None
+        context = ActivitySerializationContext(
+            self._settings.namespace,
+            workflow_id=history.workflow_id,
+            workflow_type=history.workflow_type,
+            is_local=True,
+        )
+        return in_context(self._codec, context)
 
     def _judge(
         self, history: History, execution: HistoryExecution, waiting_at: Site
@@ -312,18 +342,17 @@ class Replayer:
         facts = history._facts
         trace = Trace(
             facts.run_id,
-            {item.event_id: item for item in self._recorded(facts.expected)},
+            {item.event_id: item for item in self._recorded(history)},
             foreign=facts.dialect is not Dialect.PYTHON,
             compare=self._compare,
             accepted=not reason,
             reason=reason,
             waiting_at=waiting_at,
         )
-        codec = self._codec
         tasks = (
             history._tasks
-            if codec is None
-            else marked_tasks(history._recorded.events, partial(decoded, codec))
+            if self._codec is None
+            else marked_tasks(history._recorded.events, partial(decoded, self._codec_of_steps(history)))
         )
         return trace.difference(tasks, execution.steps)
 
@@ -364,3 +393,43 @@ def _reason(message: str) -> str:
     found = re.search(r"\[TMPRL\d+\][^\n\"]*", message)
     text = found.group() if found is not None else next(iter(message.strip().splitlines()), "")
     return text.replace("\\", "")[:300]
+
+
+# --- whose payloads they are ----------------------------------------------------------------------
+
+
+def _opened(activation: Activation, codec: Codec, book: ContextBook | None) -> Activation:
+    """What a run is told, as its worker would have seen it."""
+    skip = without_codec(codec, in_workflow=True)
+    if book is None:
+        return map_payloads(activation, partial(decoded, codec), skip=skip)
+    events = tuple(
+        map_payloads(
+            event, partial(decoded, in_context(codec, book.of_event(activation.run_id, event))), skip=skip
+        )
+        for event in activation.events
+    )
+    return msgspec.structs.replace(activation, events=events)
+
+
+def _codec_of(codec: Codec, history: History, namespace: str, item: AskedCommand) -> Codec:
+    """The codec for what a history says that was asked for."""
+    if not wants_context(codec):
+        return codec
+    match item.kind:
+        case "activity":
+            context: SerializationContext = ActivitySerializationContext(
+                namespace,
+                None if item.key.isdigit() else item.key,
+                item.name,
+                workflow_id=history.workflow_id,
+                workflow_type=history.workflow_type,
+            )
+        case "child workflow" | "signal to another workflow":
+            context = WorkflowSerializationContext(namespace, item.key)
+        case "Nexus operation":
+            service, _, operation = item.name.rpartition(".")
+            context = NexusSerializationContext(item.key, service, operation)
+        case _:
+            context = WorkflowSerializationContext(namespace, history.workflow_id)
+    return in_context(codec, context)

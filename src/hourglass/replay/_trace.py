@@ -53,7 +53,7 @@ class Trace:
         self._accepted = accepted
         self._reason = reason
         self._waiting_at = waiting_at
-        self._outcomes = Outcomes(run_id)
+        self._outcomes = Outcomes.for_replay(run_id)
         self._admitted: dict[str, UpdateRequest] = {}
         self._sites: dict[tuple[type[c.Command], int], Site] = {}
         self._by_identity: dict[int, tuple[c.Command, Site]] = {}
@@ -187,7 +187,7 @@ class Trace:
         match command:
             case c.CancelTimer():
                 return bool(self._outcomes.link_of(command) == event.attributes.started_event_id)  # type: ignore[attr-defined]
-            case c.RequestCancelActivity():
+            case c.RequestCancelActivity() | c.CancelNexusOperation():
                 return bool(self._outcomes.link_of(command) == event.attributes.scheduled_event_id)  # type: ignore[attr-defined]
             case _:
                 pass
@@ -267,6 +267,9 @@ def asked_of(command: c.Command, site: Site, outcomes: Outcomes) -> AskedCommand
         case c.RequestCancelActivity():
             key = str(outcomes.link_of(command))
             return AskedCommand("cancellation of the activity of event", key, site=site)
+        case c.CancelNexusOperation():
+            key = str(outcomes.link_of(command))
+            return AskedCommand("cancellation of the Nexus operation of event", key, site=site)
         case _:
             return asked(command, site)
 

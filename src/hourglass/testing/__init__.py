@@ -18,6 +18,7 @@ _fixture               what an environment is made of, put together; what both e
 _guard                 notices and interrupts workflow code that never comes back
 _registry              workflows and activities by name, with the fakes and mishaps that a test has given them
 _session               a client's session over an environment
+_time_skipper          `TimeSkipper`
 _threads               loops and threads that all environments of a process share
 _trouble               what a test must hear of: parked runs, and why nothing happens any more
 plugin                 pytest fixtures, there wherever Hourglass and pytest are installed
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from hourglass.testing._explore.explorer import Exploration
     from hourglass.testing._explore.possible import Arrival, sometime
     from hourglass.testing._fixture import Later
+    from hourglass.testing._time_skipper import TimeSkipper
 
 __all__ = [
     "ActivityEnvironment",
@@ -53,6 +55,7 @@ __all__ = [
     "Later",
     "Shuffled",
     "Step",
+    "TimeSkipper",
     "call",
     "dev_server",
     "sometime",
@@ -70,6 +73,7 @@ _MODULES = {
     "Later": "_fixture",
     "Shuffled": "_driver",
     "Step": "_driver",
+    "TimeSkipper": "_time_skipper",
     "call": "_attempts",
     "sometime": "_explore.possible",
 }

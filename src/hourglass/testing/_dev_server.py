@@ -29,6 +29,7 @@ _HOST = "127.0.0.1"
 _START_LIMIT = 60.0
 _STOP_LIMIT = 10.0
 _TRIES = 3
+_SKIPPING = ("--dynamic-config-value", "frontend.WorkflowTimeSkippingEnabled=true")
 _PORT_TAKEN = "address already in use"
 
 # Needs no signal from us, so that it also works when we are killed: reads until our end of the pipe is gone, then
@@ -229,16 +230,19 @@ def dev_server(
     ui_port: int | None = None,
     log_level: str = "error",
     search_attributes: Mapping[str, str] | None = None,
+    time_skipping: bool = False,
     extra_args: Sequence[str] = (),
 ) -> Iterator[DevServer]:
     """Run a Temporal dev server inside the block, in memory or on a database file.
 
     `ui=True` adds its web UI, on a free port or on `ui_port`. `search_attributes` maps names to Temporal's types
     (`Keyword`, `Int`, …); `log_level` is debug, info, warn, error or never, and shows in the error if the
-    server dies; `extra_args` go to `temporal server start-dev` as they are.
+    server dies; `time_skipping` lets tests skip the time of runs (`TimeSkipper`); `extra_args` go to
+    `temporal server start-dev` as they are.
     """
     shown = (ui_port or free_port()) if ui or ui_port is not None else None
-    server = _server(port, db_filename, namespace, shown, log_level, search_attributes or {}, extra_args)
+    more = [*(_SKIPPING if time_skipping else ()), *extra_args]
+    server = _server(port, db_filename, namespace, shown, log_level, search_attributes or {}, more)
     atexit.register(server.kill)
     try:
         server.start()

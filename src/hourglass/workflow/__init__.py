@@ -138,6 +138,7 @@ from hourglass.workflow._nexus import (
     NexusClient,
     NexusOperationCancellationType,
     NexusOperationHandle,
+    NexusOptions,
     create_nexus_client,
 )
 from hourglass.workflow._references import Channel
@@ -175,6 +176,7 @@ __all__ = [
     "NexusClient",
     "NexusOperationCancellationType",
     "NexusOperationHandle",
+    "NexusOptions",
     "ParentClosePolicy",
     "ParentInfo",
     "Query",

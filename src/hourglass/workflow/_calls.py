@@ -116,11 +116,15 @@ def _begin_activity(
     result_type = options.pop("result_type", Any)
     settings = settings_with(FOREIGN_DEFAULTS, options, f"activity {activity}")
     run = fiber.run
+    encode = run.converter.encode_all
+    if run.contextual:
+        queue = settings.spec.task_queue
+        encode = run.converter_of_activity(activity, settings.activity_id, queue, local=local).encode_all
     if run.outbound is not None:
         return start_intercepted(
-            run.outbound, activity, list(args), settings, result_type, run.converter.encode_all, local=local
+            run.outbound, activity, list(args), settings, result_type, encode, local=local
         )
-    return _start_activity(activity, run.converter.encode_all(args), settings, result_type, local=local)
+    return _start_activity(activity, encode(args), settings, result_type, local=local)
 
 
 # --- steps ----------------------------------------------------------------------------------------
@@ -208,6 +212,10 @@ def begin_step(
     check_step(options, fn, name)
     definition = step_definition(fn, name, options)
     signature, begin = definition.signature, functools.partial(start, definition)
+    converter = run.converter
+    if run.contextual:
+        said = definition.settings
+        converter = run.converter_of_activity(definition.name, said.activity_id, "", local=True)
     if run.outbound is not None:
         return start_intercepted(
             run.outbound,
@@ -215,11 +223,11 @@ def begin_step(
             signature.bind(args, {}),
             definition.settings,
             signature.return_type,
-            functools.partial(signature.encode, run.converter),
+            functools.partial(signature.encode, converter),
             local=True,
             start=begin,
         )
-    payloads = signature.encode(run.converter, args)
+    payloads = signature.encode(converter, args)
     return begin(definition.name, payloads, definition.settings, signature.return_type)
 
 

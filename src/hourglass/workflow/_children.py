@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Required, TypedDict, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from hourglass._engine.commands import SignalExternalWorkflow, StartChildWorkflow
@@ -18,7 +17,6 @@ from hourglass._engine.interception import (
 )
 from hourglass._engine.operations import (
     ChildOperation,
-    Encode,
     cancel_external,
     signal_external,
     start_child,
@@ -41,6 +39,7 @@ from hourglass._engine.specs import (
     ChildWorkflowSpec,
     IdReusePolicy,
     ParentClosePolicy,
+    Payloads,
     StartSpec,
 )
 from hourglass._engine.state import ACTIVITY
@@ -48,7 +47,14 @@ from hourglass._engine.versions import VersioningOverride, check_override
 from hourglass.activity import ActivityDefinition
 from hourglass.activity import client as activity_client
 from hourglass.activity._definition import step_definition
-from hourglass.converter import Payload, RawPayload, SearchAttributes, Signature, encode_search_attributes
+from hourglass.converter import (
+    Converter,
+    Payload,
+    RawPayload,
+    SearchAttributes,
+    Signature,
+    encode_search_attributes,
+)
 from hourglass.errors import (
     ActivityError,
     ApplicationError,
@@ -131,7 +137,7 @@ def signal_command(
         run_id=run_id,
         signal_name=call.signal,
         is_child=is_child,
-        arguments=given.encode(run.converter, call.args),
+        arguments=given.encode(run.converter_of_workflow(workflow_id), call.args),
         headers=call.headers,
     )
 
@@ -301,6 +307,10 @@ def refusal(call: SignalWithStartWorkflowInput, error: ActivityError) -> BaseExc
 # --- children ---------------------------------------------------------------------------------------------------------
 
 
+Encode = Callable[[Converter, Sequence[Any]], Payloads]
+"""How arguments become payloads."""
+
+
 class ChildOptions(TypedDict, total=False):
     """How a child workflow is started. All are optional. A duration is a `timedelta` or seconds."""
 
@@ -399,8 +409,7 @@ def start_child_workflow(workflow: Any, /, *args: Any, result_type: Any = None, 
     run = require_fiber("starting a child workflow").run
     given = given_workflow(workflow)
     return_type = given.return_type if result_type is None else result_type
-    encode = functools.partial(given.encode, run.converter)
-    return _begin(run, given.name, list(args), encode, return_type, options)
+    return _begin(run, given.name, list(args), given.encode, return_type, options)
 
 
 @overload
@@ -425,8 +434,7 @@ def start_defined(
     options: Mapping[str, Any],
 ) -> ChildWorkflowHandle[Any]:
     """Start a decorated workflow as a child, its arguments bound by its signature."""
-    encode = functools.partial(signature.encode, run.converter)
-    return _begin(run, name, signature.bind(args, kwargs), encode, signature.return_type, options)
+    return _begin(run, name, signature.bind(args, kwargs), signature.encode, signature.return_type, options)
 
 
 def check_options(options: Mapping[str, Any], where: str) -> None:
@@ -442,7 +450,7 @@ def _begin(
     run: LiveRun, name: str, args: list[Any], encode: Encode, return_type: Any, options: Mapping[str, Any]
 ) -> ChildWorkflowHandle[Any]:
     if run.outbound is None:
-        return _start(run, name, encode(args), return_type, options)
+        return _start(run, name, encode, args, return_type, options)
     check_options(options, f"workflow {name}")
     handle: ChildWorkflowHandle[Any] = run.outbound.start_child_workflow(
         StartChildWorkflowInput(
@@ -450,7 +458,7 @@ def _begin(
             args=args,
             options=dict(options),
             _proceed=lambda call: _start(
-                run, call.workflow, encode(call.args), return_type, call.options, call.headers
+                run, call.workflow, encode, call.args, return_type, call.options, call.headers
             ),
         )
     )
@@ -460,25 +468,34 @@ def _begin(
 def _start(
     run: LiveRun,
     workflow_type: str,
-    arguments: tuple[Payload, ...],
+    encode: Encode,
+    args: list[Any],
     return_type: Any,
     options: Mapping[str, Any],
     headers: dict[str, Payload] | None = None,
 ) -> ChildWorkflowHandle[Any]:
-    command = child_command(run, workflow_type, arguments, options, headers)
+    command = child_command(run, workflow_type, encode, args, options, headers)
     return cast(ChildWorkflowHandle[Any], start_child(command, return_type, ChildWorkflowHandle))
 
 
 def child_command(
     run: LiveRun,
     workflow_type: str,
-    arguments: tuple[Payload, ...],
+    encode: Encode,
+    args: list[Any],
     options: Mapping[str, Any],
     headers: dict[str, Payload] | None = None,
 ) -> StartChildWorkflow:
     """What asks for a child, without its number; the options are checked here."""
+    if run.contextual:  # its values are encoded for its id
+        workflow_id = _id(options)
+        converter = run.converter_of_workflow(workflow_id)
+        arguments = tuple(encode(converter, args))
+    else:
+        converter = run.converter
+        arguments = tuple(encode(converter, args))
+        workflow_id = ""
     check_options(options, f"workflow {workflow_type}")
-    converter = run.converter
     memo = named_values(options.get("memo", {}), "memo")
     spec = StartSpec(
         task_queue=check_text(options.get("task_queue", ""), "task_queue"),
@@ -492,8 +509,8 @@ def child_command(
         priority_key=priority(options.get("priority_key", 0)),
         fairness_key=fairness_key(options.get("fairness_key", "")),
         fairness_weight=fairness_weight(options.get("fairness_weight", 0.0)),
-        static_summary=_note(run, options.get("static_summary")),
-        static_details=_note(run, options.get("static_details")),
+        static_summary=_note(converter, options.get("static_summary")),
+        static_details=_note(converter, options.get("static_details")),
     )
     said: dict[str, Any] = {
         name: choice(kind, options[name], name) for name, kind in _CHOICES.items() if name in options
@@ -502,7 +519,7 @@ def child_command(
         said["versioning_override"] = check_override(options["versioning_override"])
     return StartChildWorkflow(
         seq=0,
-        workflow_id=_id(options),
+        workflow_id=workflow_id or _id(options),
         workflow_type=workflow_type,
         arguments=arguments,
         headers=headers or {},
@@ -511,8 +528,8 @@ def child_command(
     )
 
 
-def _note(run: LiveRun, text: str | None) -> Payload | None:
-    return None if text is None else run.converter.encode(check_text(text, "a note"))
+def _note(converter: Converter, text: str | None) -> Payload | None:
+    return None if text is None else converter.encode(check_text(text, "a note"))
 
 
 def _id(options: Mapping[str, Any]) -> str:

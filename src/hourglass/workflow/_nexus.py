@@ -5,15 +5,17 @@ On a Temporal server only: the embedded engine refuses the command by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import IntEnum
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
 
 from hourglass._engine.commands import ScheduleNexusOperation
+from hourglass._engine.context import LiveRun
 from hourglass._engine.fibers import require_fiber
+from hourglass._engine.interception import StartNexusOperationInput
 from hourglass._engine.operations import NexusOperation, start_nexus
 from hourglass._engine.options import Duration, check_text, choice, optional_seconds
-from hourglass.converter import default_converter
+from hourglass.converter import NexusSerializationContext, default_converter, in_context
 from hourglass.errors import UsageError
 from hourglass.nexus import Operation, Service
 
@@ -57,6 +59,23 @@ class NexusOperationHandle(Generic[R]):
         return f"<Nexus operation {command.service}.{command.operation} at {command.endpoint}>"
 
 
+class NexusOptions(TypedDict, total=False):
+    """How an operation is called. All are optional. A duration is a `timedelta` or seconds."""
+
+    schedule_to_close_timeout: Duration | None
+    """The longest time until it has ended, all attempts to start it included."""
+    schedule_to_start_timeout: Duration | None
+    """The longest time until its handler has started it."""
+    start_to_close_timeout: Duration | None
+    """The longest time from there to its end."""
+    cancellation_type: NexusOperationCancellationType
+    """How long it is waited for when it is cancelled."""
+    headers: Mapping[str, str]
+    """Texts that its service sees; no secrets."""
+    summary: str
+    """One line about it, for Temporal's UI."""
+
+
 class NexusClient:
     """Calls operations of one service behind one endpoint. Made by `workflow.create_nexus_client`."""
 
@@ -66,108 +85,86 @@ class NexusClient:
 
     @overload
     def start_operation(
-        self,
-        operation: Operation[..., R],
-        /,
-        *args: Any,
-        schedule_to_close_timeout: Duration | None = None,
-        cancellation_type: NexusOperationCancellationType = NexusOperationCancellationType.WAIT_COMPLETED,
-        headers: Mapping[str, str] | None = None,
-        summary: str = "",
+        self, operation: Operation[..., R, Any], /, *args: Any, **options: Unpack[NexusOptions]
     ) -> NexusOperationHandle[R]: ...
     @overload
     def start_operation(
-        self,
-        operation: str,
-        /,
-        *args: Any,
-        result_type: Any = None,
-        schedule_to_close_timeout: Duration | None = None,
-        cancellation_type: NexusOperationCancellationType = NexusOperationCancellationType.WAIT_COMPLETED,
-        headers: Mapping[str, str] | None = None,
-        summary: str = "",
+        self, operation: str, /, *args: Any, result_type: Any = None, **options: Unpack[NexusOptions]
     ) -> NexusOperationHandle[Any]: ...
-    def start_operation(
-        self,
-        operation: Any,
-        /,
-        *args: Any,
-        result_type: Any = None,
-        schedule_to_close_timeout: Duration | None = None,
-        cancellation_type: NexusOperationCancellationType = NexusOperationCancellationType.WAIT_COMPLETED,
-        headers: Mapping[str, str] | None = None,
-        summary: str = "",
-    ) -> Any:
-        """Call an operation, given as itself or its name, and wait until it has started.
-
-        Raises `NexusOperationError` where it could not be started. `headers` are texts that its service sees; no secrets.
+    def start_operation(self, operation: Any, /, *args: Any, result_type: Any = None, **options: Any) -> Any:
+        """Call an operation, given as itself or its name, and wait until it has started. The options are those of
+        `NexusOptions`. Raises `NexusOperationError` where it could not be started.
         """
         run = require_fiber("calling Nexus operation", str(operation)).run
-        encode, kind = self._known(operation, args, result_type)
-        command = ScheduleNexusOperation(
-            seq=0,
+        name, kind = self._known(operation, args, result_type)
+        if unknown := options.keys() - NexusOptions.__annotations__.keys():
+            raise UsageError(f"the call of a Nexus operation has no option {min(unknown)!r}")
+        headers = {
+            check_text(name, "a header").lower(): check_text(text, name)
+            for name, text in options.pop("headers", {}).items()
+        }
+
+        def send(call: StartNexusOperationInput) -> NexusOperationHandle[Any]:
+            return NexusOperationHandle(start_nexus(_command(run, call), kind))
+
+        call = StartNexusOperationInput(
             endpoint=self.endpoint,
             service=self.service,
-            operation=operation if isinstance(operation, str) else operation.name,
-            argument=encode(run.converter),
-            headers={
-                check_text(name, "a header").lower(): check_text(text, name)
-                for name, text in (headers or {}).items()
-            },
-            schedule_to_close_timeout=optional_seconds(
-                schedule_to_close_timeout, "schedule_to_close_timeout"
-            ),
-            cancellation_type=int(
-                choice(NexusOperationCancellationType, cancellation_type, "cancellation_type")
-            ),
-            summary=run.converter.encode(summary) if summary else None,
+            operation=name,
+            args=list(args),
+            nexus_headers=headers,
+            options=options,
+            _proceed=send,
         )
-        return NexusOperationHandle(start_nexus(command, kind))
+        return send(call) if run.outbound is None else run.outbound.start_nexus_operation(call)
 
     @overload
     def execute_operation(
-        self,
-        operation: Operation[..., R],
-        /,
-        *args: Any,
-        schedule_to_close_timeout: Duration | None = None,
-        cancellation_type: NexusOperationCancellationType = NexusOperationCancellationType.WAIT_COMPLETED,
-        headers: Mapping[str, str] | None = None,
-        summary: str = "",
+        self, operation: Operation[..., R, Any], /, *args: Any, **options: Unpack[NexusOptions]
     ) -> R: ...
     @overload
     def execute_operation(
-        self,
-        operation: str,
-        /,
-        *args: Any,
-        result_type: Any = None,
-        schedule_to_close_timeout: Duration | None = None,
-        cancellation_type: NexusOperationCancellationType = NexusOperationCancellationType.WAIT_COMPLETED,
-        headers: Mapping[str, str] | None = None,
-        summary: str = "",
+        self, operation: str, /, *args: Any, result_type: Any = None, **options: Unpack[NexusOptions]
     ) -> Any: ...
     def execute_operation(self, operation: Any, /, *args: Any, **options: Any) -> Any:
         """Call an operation and wait for its result. Raises `NexusOperationError`."""
         return self.start_operation(operation, *args, **options).result()
 
-    def _known(
-        self, operation: Any, args: tuple[Any, ...], result_type: Any
-    ) -> tuple[Callable[[Any], Any], Any]:
-        """How the argument is encoded, and the type of the result."""
+    def _known(self, operation: Any, args: tuple[Any, ...], result_type: Any) -> tuple[str, Any]:
+        """Its name, and the type of the result."""
         if isinstance(operation, Operation):
             if operation.service != self.service:
                 raise UsageError(f"{operation!r} is none of the service {self.service!r}")
-            signature = operation.signature
-            signature.encode(default_converter, args)  # so that a wrong argument is told by its name
-            value = args[0] if args else None
-            return (lambda converter: converter.encode(value)), signature.return_type
+            operation.signature.encode(
+                default_converter, args
+            )  # so that a wrong argument is told by its name
+            return operation.name, operation.result_type
         if not isinstance(operation, str) or not operation:
             raise UsageError("a Nexus operation is given as itself, or as its name")
         if len(args) > 1:
             raise UsageError(f"a Nexus operation takes one argument, or none, not {len(args)}")
-        value = args[0] if args else None
-        return (lambda converter: converter.encode(value)), Any if result_type is None else result_type
+        return operation, Any if result_type is None else result_type
+
+
+def _command(run: LiveRun, call: StartNexusOperationInput) -> ScheduleNexusOperation:
+    """The command of a call, as its interceptors left it."""
+    said, converter = call.options, run.converter
+    if run.contextual:
+        context = NexusSerializationContext(call.endpoint, call.service, call.operation)
+        converter = in_context(run.settings.converter, context)
+    cancels = said.get("cancellation_type", NexusOperationCancellationType.WAIT_COMPLETED)
+    limits = ("schedule_to_close_timeout", "schedule_to_start_timeout", "start_to_close_timeout")
+    return ScheduleNexusOperation(
+        seq=0,
+        endpoint=call.endpoint,
+        service=call.service,
+        operation=call.operation,
+        argument=converter.encode(call.args[0] if call.args else None),
+        headers=call.nexus_headers,
+        cancellation_type=int(choice(NexusOperationCancellationType, cancels, "cancellation_type")),
+        summary=run.converter.encode(check_text(said["summary"], "summary")) if said.get("summary") else None,
+        **{name: optional_seconds(said.get(name), name) for name in limits},
+    )
 
 
 def create_nexus_client(service: Service | str, *, endpoint: str) -> NexusClient:

@@ -25,7 +25,7 @@ from hourglass._embedded.clients.answering import (
 )
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.run import LoadedRun
-from hourglass._embedded.engine.starting import check_room
+from hourglass._embedded.engine.starting import NO_CALLBACKS, check_room
 from hourglass._embedded.rules import standalone, transitions
 from hourglass._embedded.rules.activities import plan
 from hourglass._embedded.rules.children import may_reuse
@@ -80,6 +80,8 @@ async def start(engine: Engine, request: ac.StartActivity) -> PendingAnswer[s.St
         raise ServiceError(
             "an activity needs an id, a type and a task queue to start", status="INVALID_ARGUMENT"
         )
+    if request.callbacks:
+        raise ServiceError(NO_CALLBACKS, status="UNIMPLEMENTED")
     if request.search_attributes:
         flaw = runs.attributes.flaw(request.search_attributes)
         if flaw is not None:

@@ -17,6 +17,7 @@ from hourglass._embedded.clients.requests import answer, execute
 from hourglass._embedded.clock import Clock
 from hourglass._embedded.engine.engine import Engine, EngineFigures
 from hourglass._embedded.engine.task_queues import DispatchPolicy
+from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass.errors import ConnectionFailedError, ServiceError
@@ -30,13 +31,18 @@ async def connect_memory(
     identity: str = "",
     clock: Clock | None = None,
     policy: DispatchPolicy | None = None,
+    limits: Limits | None = None,
 ) -> EngineConnection:
     """Open a new engine in memory; it lives as long as its connection, on the running loop.
 
     On a clock of the caller's nothing happens by itself but what is due: no run is ever dropped or forgotten.
     """
     engine = Engine(
-        store=MemoryStore(real_time=clock is None), namespace=namespace, clock=clock, policy=policy
+        store=MemoryStore(real_time=clock is None),
+        namespace=namespace,
+        clock=clock,
+        policy=policy,
+        limits=limits,
     )
     if clock is None:
         await engine.open_existing()

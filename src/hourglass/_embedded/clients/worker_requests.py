@@ -6,6 +6,8 @@ one that is over is refused in the words of a Temporal server.
 
 from __future__ import annotations
 
+from typing import Any
+
 from hourglass._contract import progress as p
 from hourglass._contract import service as s
 from hourglass._embedded.clients.answering import (
@@ -36,6 +38,14 @@ async def set_current(engine: Engine, request: s.SetCurrentVersion) -> PendingAn
     return PendingAnswer(s.CurrentVersionSet(previous), engine.runs.newest)
 
 
+async def set_ramping(engine: Engine, request: s.SetRampingVersion) -> PendingAnswer[s.RampingVersionSet]:
+    """Let a version ramp."""
+    previous, percentage = engine.deployments.set_ramping(
+        request.deployment_name, request.build_id, request.percentage
+    )
+    return PendingAnswer(s.RampingVersionSet(previous, percentage), engine.runs.newest)
+
+
 async def describe_deployment(
     engine: Engine, request: s.DescribeDeployment
 ) -> PendingAnswer[s.DeploymentInfo]:
@@ -46,14 +56,18 @@ async def describe_deployment(
     versions = [
         s.KnownVersion(
             version=WorkerDeploymentVersion(name, build_id),
-            status="CURRENT" if build_id == found.current else await _status(engine, name, build_id, build),
+            status=found.part_of(build_id) or await _status(engine, name, build_id, build),
             create_time_ns=build.created_ns,
         )
         for build_id, build in found.builds.items()
     ]
-    current = WorkerDeploymentVersion(name, found.current) if found.current else None
     info = s.DeploymentInfo(
-        name=name, current=current, changed_ns=found.changed_ns, versions=tuple(reversed(versions))
+        name=name,
+        current=WorkerDeploymentVersion(name, found.current) if found.current else None,
+        changed_ns=found.changed_ns,
+        ramping=WorkerDeploymentVersion(name, found.ramping) if found.ramping else None,
+        ramping_percentage=found.percentage,
+        versions=tuple(reversed(versions)),
     )
     return PendingAnswer(info, engine.runs.newest)
 
@@ -87,11 +101,12 @@ async def pollers(engine: Engine, request: s.GetPollers) -> PendingAnswer[s.Poll
         for taker in engine.queues.takers(request.task_queue)
         if (taker.takes_activities if request.activities else taker.takes_workflows)
     )
-    current = engine.deployments.current(request.task_queue)
+    route = engine.deployments.route(request.task_queue)
     stats = None
     if request.stats:
         stats = engine.queue_stats(request.task_queue, activities=request.activities)
-    return PendingAnswer(s.Pollers(found, engine.queues.served(), current, stats), engine.runs.newest)
+    told = s.Pollers(found, engine.queues.served(), route.current, stats, route.ramping)
+    return PendingAnswer(told, engine.runs.newest)
 
 
 async def create_namespace(engine: Engine, request: s.CreateNamespace) -> PendingAnswer[s.Nothing]:
@@ -99,6 +114,16 @@ async def create_namespace(engine: Engine, request: s.CreateNamespace) -> Pendin
     raise ServiceError(
         f"an embedded engine has one namespace, that it is opened with: Client.connect(…, namespace={request.name!r}) with a "
         "file of its own",
+        status="UNIMPLEMENTED",
+    )
+
+
+async def no_nexus(
+    engine: Engine, request: s.CreateNexusEndpoint | s.FindNexusEndpoint | s.DeleteNexusEndpoint
+) -> PendingAnswer[Any]:
+    """There are no endpoints: no other namespace could be called, or call."""
+    raise ServiceError(
+        "the embedded engine has no Nexus, for there is no other namespace to call: endpoints are a Temporal server's",
         status="UNIMPLEMENTED",
     )
 
@@ -255,6 +280,10 @@ WORKER_HANDLERS: Handlers = {
     p.ReadProgress: read_progress,
     s.GetPollers: pollers,
     s.SetCurrentVersion: set_current,
+    s.SetRampingVersion: set_ramping,
+    s.CreateNexusEndpoint: no_nexus,
+    s.FindNexusEndpoint: no_nexus,
+    s.DeleteNexusEndpoint: no_nexus,
     s.DescribeDeployment: describe_deployment,
     s.CreateNamespace: create_namespace,
     s.AddSearchAttributes: add_search_attributes,

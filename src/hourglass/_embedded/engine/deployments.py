@@ -5,10 +5,14 @@ they change when something is deployed. While no worker has ever had a version n
 
 Invariants: a version is known from when its first worker comes, for ever; a queue belongs to the versions whose
 workers have served it; what is current for a queue is the current version, of a deployment that the queue belongs to,
-that was set last.
+that was set last. A version that ramps takes a part of what would go to the current one: which workflows those are follows
+from their ids, so that a run that moves does not move back and forth.
 """
 
 from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
 
 import msgspec
 
@@ -31,7 +35,7 @@ NOTE = "deployments"
 
 class Build(msgspec.Struct, frozen=True, omit_defaults=True):
     """One version: when its first worker came, the queues that its workers have served, and when it last became
-    current (0: never).
+    current, or began to ramp (0: never).
     """
 
     created_ns: int
@@ -40,11 +44,34 @@ class Build(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Deployment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Its builds by id, in the order in which they came, the current one (empty: none), and when that was set."""
+    """Its builds by id, in the order in which they came; the current one (empty: none), and when that was set; and the one that
+    ramps, with how many in a hundred of the others' runs it takes.
+    """
 
     builds: dict[str, Build] = {}
     current: str = ""
     changed_ns: int = 0
+    ramping: str = ""
+    percentage: float = 0.0
+
+    def part_of(self, build_id: str) -> str:
+        """What part a build has, in Temporal's words; empty: none."""
+        if build_id == self.current:
+            return "CURRENT"
+        return "RAMPING" if build_id == self.ramping else ""
+
+
+class Route(NamedTuple):
+    """Where the unpinned runs of a queue go: to the current version, and so many in a hundred to the one that ramps."""
+
+    current: WorkerDeploymentVersion | None
+    ramping: WorkerDeploymentVersion | None = None
+    percentage: float = 0.0
+
+
+def _share(workflow_id: str) -> float:
+    """Where a workflow stands among all, from 0 up to 100: the same in every process, and for all its runs."""
+    return int.from_bytes(hashlib.sha256(workflow_id.encode()).digest()[:4]) / 2**32 * 100
 
 
 _decoder = msgspec.msgpack.Decoder(dict[str, Deployment])
@@ -58,8 +85,8 @@ class Deployments:
         self._runs = runs
         self._loaded = False
         self._table: dict[str, Deployment] = {}
-        self._current: dict[str, WorkerDeploymentVersion | None] = {}
-        """What is current for a queue: a cache that is emptied when a deployment changes."""
+        self._routes: dict[str, Route] = {}
+        """What is current for a queue, and what ramps: a cache that is emptied when a deployment changes."""
 
     def load(self) -> None:
         """Read what the store remembers, once: a transaction on a file without an owner does so only if it must."""
@@ -104,10 +131,52 @@ class Deployments:
         return WorkerDeploymentVersion(name, previous) if previous else None
 
     def _make_current(self, name: str, deployment: Deployment, build_id: str) -> None:
-        now, builds = self._runs.clock.now_ns(), deployment.builds
-        if build_id:
-            builds = builds | {build_id: msgspec.structs.replace(builds[build_id], current_ns=now)}
-        self._keep(name, Deployment(builds, build_id, now))
+        now = self._runs.clock.now_ns()
+        ramps = deployment.ramping if deployment.ramping != build_id else ""  # it takes all now
+        changed = Deployment(
+            self._used(deployment, build_id, now),
+            build_id,
+            now,
+            ramps,
+            deployment.percentage if ramps else 0.0,
+        )
+        self._keep(name, changed)
+
+    def set_ramping(
+        self, name: str, build_id: str, percentage: float
+    ) -> tuple[WorkerDeploymentVersion | None, float]:
+        """Let a version take so many in a hundred of what would go to the current one, or none; gives the one that did, and
+        how many. Raises `ServiceError` for one that is not known, or is current.
+        """
+        deployment = self.find(name)
+        if build_id and build_id not in deployment.builds:
+            raise ServiceError(
+                f"build ID '{build_id}' not found in Worker Deployment '{name}'", status="NOT_FOUND"
+            )
+        if build_id and build_id == deployment.current:
+            raise ServiceError(
+                f"Ramping version '{build_id}' is already current", status="FAILED_PRECONDITION"
+            )
+        if not 0 <= percentage <= 100:
+            raise ServiceError("Percentage must be in range [0, 100]", status="INVALID_ARGUMENT")
+        previous = WorkerDeploymentVersion(name, deployment.ramping) if deployment.ramping else None
+        if (build_id, percentage if build_id else 0.0) != (deployment.ramping, deployment.percentage):
+            now = self._runs.clock.now_ns()
+            changed = msgspec.structs.replace(
+                deployment,
+                builds=self._used(deployment, build_id, now),
+                ramping=build_id,
+                percentage=percentage if build_id else 0.0,
+            )
+            self._keep(name, changed)
+        return previous, deployment.percentage
+
+    def _used(self, deployment: Deployment, build_id: str, now: int) -> dict[str, Build]:
+        if not build_id:
+            return deployment.builds
+        return deployment.builds | {
+            build_id: msgspec.structs.replace(deployment.builds[build_id], current_ns=now)
+        }
 
     def find(self, name: str) -> Deployment:
         """The deployment of this name; raises `ServiceError` if there is none."""
@@ -145,16 +214,26 @@ class Deployments:
 
     # --- which worker takes what ----------------------------------------------------------------------------
 
-    def current(self, task_queue: str) -> WorkerDeploymentVersion | None:
-        """The version whose workers take what is not pinned; None: workers without a version do."""
+    def target(self, task_queue: str, workflow_id: str) -> WorkerDeploymentVersion | None:
+        """The version whose workers take a workflow that is not pinned; None: workers without a version do."""
+        route = self.route(task_queue)
+        if route.ramping is not None and _share(workflow_id) < route.percentage:
+            return route.ramping
+        return route.current
+
+    def route(self, task_queue: str) -> Route:
+        """Where the runs of a queue go that are not pinned."""
         self.load()
-        if task_queue not in self._current:
-            self._current[task_queue] = self._find_current(task_queue)
-        return self._current[task_queue]
+        found = self._routes.get(task_queue)
+        if found is None:
+            found = self._routes[task_queue] = self._find_route(task_queue)
+        return found
 
     def takes_task(self, taker: QueuePoller, run: Run) -> bool:
         """Whether a worker is of the version that a run's next task is for."""
-        return taker.version == (pinned_version(run) or self.current(run.started.spec.task_queue))
+        return taker.version == (
+            pinned_version(run) or self.target(run.started.spec.task_queue, run.started.workflow_id)
+        )
 
     def takes_attempt(self, taker: QueuePoller, run: Run, activity: OpenActivity) -> bool:
         """Whether a worker is of the version that an activity is for: that of a pinned run, where it serves the
@@ -163,13 +242,13 @@ class Deployments:
         queue, pinned = activity.spec.task_queue, pinned_version(run)
         if pinned is not None and self._serves(pinned, queue):
             return taker.version == pinned
-        return taker.version == self.current(queue)
+        return taker.version == self.target(queue, run.started.workflow_id)
 
     def elsewhere(self, run: Run) -> WorkerDeploymentVersion | None:
         """The version that a run would go to if its own code had not pinned it to another, and it has not declined."""
         if override_of(run) is not None or pinned_version(run) is None:
             return None
-        current = self.current(run.started.spec.task_queue)
+        current = self.target(run.started.spec.task_queue, run.started.workflow_id)
         return None if current in (run.version, run.started.declined_version) else current
 
     def _serves(self, version: WorkerDeploymentVersion, task_queue: str) -> bool:
@@ -177,13 +256,22 @@ class Deployments:
         build = None if deployment is None else deployment.builds.get(version.build_id)
         return build is not None and task_queue in build.queues
 
-    def _find_current(self, task_queue: str) -> WorkerDeploymentVersion | None:
-        found = [
-            (deployment.changed_ns, name, deployment.current)
-            for name, deployment in self._table.items()
-            if deployment.current and task_queue in deployment.builds[deployment.current].queues
-        ]
-        return WorkerDeploymentVersion(*max(found)[1:]) if found else None
+    def _find_route(self, task_queue: str) -> Route:
+        current: tuple[int, str, str] | None = None
+        ramping: tuple[int, str, str] | None = None
+        for name, deployment in self._table.items():
+            served = [build for build, each in deployment.builds.items() if task_queue in each.queues]
+            if deployment.current in served:
+                found = deployment.changed_ns, name, deployment.current
+                current = found if current is None else max(current, found)
+            if deployment.ramping in served:
+                found = deployment.builds[deployment.ramping].current_ns, name, deployment.ramping
+                ramping = found if ramping is None else max(ramping, found)
+        return Route(
+            None if current is None else WorkerDeploymentVersion(*current[1:]),
+            None if ramping is None else WorkerDeploymentVersion(*ramping[1:]),
+            0.0 if ramping is None else self._table[ramping[1]].percentage,
+        )
 
     # --- keeping --------------------------------------------------------------------------------------------
 
@@ -195,5 +283,5 @@ class Deployments:
 
     def _take_up(self, table: dict[str, Deployment]) -> None:
         self._table = table
-        self._current = {}
+        self._routes = {}
         self.in_use = self._runs.queues.versioned = bool(table)

@@ -62,8 +62,16 @@ def start_workflow(
     return Started(record.run.run_id), record
 
 
+NO_SKIPPING = "a worker of the embedded engine has real time: hourglass.testing.Environment has virtual time, without a worker"
+NO_CALLBACKS = "the embedded engine has no Nexus, and no other namespace that could wait: callbacks need a Temporal server"
+
+
 def check_start(runs: RunTable, request: StartWorkflow) -> None:
-    """Raise `ServiceError` for a start that a server refuses whatever runs: of search attributes that cannot be."""
+    """Raise `ServiceError` for a start that is refused whatever runs: of search attributes that cannot be, or for Nexus."""
+    if request.callbacks:
+        raise ServiceError(NO_CALLBACKS, status="UNIMPLEMENTED")
+    if request.time_skipping is not None and request.time_skipping.enabled:
+        raise ServiceError(NO_SKIPPING, status="UNIMPLEMENTED")
     flaw = runs.attributes.flaw(request.spec.search_attributes) if request.spec.search_attributes else None
     if flaw is not None:
         raise ServiceError(flaw.message, status="INVALID_ARGUMENT")

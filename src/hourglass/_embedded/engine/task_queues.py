@@ -570,6 +570,12 @@ class TaskQueues:
             self._attempts[queue].put(key, level_of(run, activity), sharer, late=late, weight=weight)
             self.wake(queue)
 
+    def offer_anew(self, run: Run, now_ns: int, sticky: QueuePoller | None) -> None:
+        """How urgent a run is has changed: what waits of it takes its new place."""
+        for event_id in run.activities:
+            self._withdraw_attempt((run.run_id, event_id))
+        self.offer(run, frozenset(run.activities), now_ns, sticky)
+
     def _withdraw_attempt(self, key: tuple[str, int]) -> None:
         queue = self._offered.pop(key, None)
         if queue is not None:

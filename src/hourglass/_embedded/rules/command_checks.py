@@ -155,6 +155,8 @@ def check_size(command: c.Command, limits: Limits) -> None:
             f"PayloadsTooLarge: the {name} of {type(command).__name__} takes {size} bytes, "
             f"at most {limits.blob_bytes} are allowed",
         )
+    if name:
+        limits.warn(size, name, type(command).__name__)
 
 
 def _check_names(command: c.Command, limits: Limits) -> None:

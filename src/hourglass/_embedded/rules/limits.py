@@ -6,6 +6,7 @@ server.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +27,8 @@ TOO_LARGE_TRANSACTION = "Transaction size exceeds limit."
 
 MEGABYTE = 1024 * 1024
 FAR_TOO_LARGE = 1 << 60
+
+logger = logging.getLogger("hourglass")
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -57,6 +60,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     attributes: int = 100
     attribute_bytes: int = 2 * 1024
     attributes_bytes: int = 40 * 1024
+    payloads_warn: int = 512 * 1024
+    """From so many bytes of values on, of one request or command, a warning is logged; 0: none is."""
+    memo_warn: int = 2 * 1024
+    """The same for a memo."""
     suggest_events: int = 4_096
     suggest_bytes: int = 4 * MEGABYTE
 
@@ -109,6 +116,22 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
                     f"{TOO_LARGE_BLOB} ({name}: {size} bytes, at most {self.blob_bytes} are allowed)",
                     status="INVALID_ARGUMENT",
                 )
+            if size > (self.memo_warn if name == "memo" else self.payloads_warn):
+                self.warn(size, name, type(said).__name__)
+
+    def warn(self, size: int, name: str, what: str) -> None:
+        """Say that values are large, if that is wanted."""
+        most = self.memo_warn if name == "memo" else self.payloads_warn
+        if most and size > most:
+            logger.warning(
+                "the %s of %s take %s bytes, more than %s: keep large data elsewhere, and pass a reference to it; at most %s "
+                "are allowed",
+                name,
+                what,
+                f"{size:,}",
+                f"{most:,}",
+                f"{self.blob_bytes:,}",
+            )
 
     def is_too_long(self, name: str) -> bool:
         """Whether a name is longer than one may be: in bytes, as a server counts."""

@@ -180,6 +180,20 @@ class Pause(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     missed: bool = False
 
 
+class Priority(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How urgent a run is, and whose share it is counted to."""
+
+    priority_key: int = 0
+    fairness_key: str = ""
+    fairness_weight: float = 0.0
+
+    def of(self, started: h.WorkflowExecutionStarted) -> h.WorkflowExecutionStarted:
+        """A start as if this had been said of it."""
+        return msgspec.structs.replace(
+            started, spec=msgspec.structs.replace(started.spec, **msgspec.structs.asdict(self))
+        )
+
+
 class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Everything about one run but its history.
 
@@ -213,6 +227,8 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     override: VersioningOverride | None = None
     """What a client has said since its start of the version that it belongs to; counts where `override_changed`."""
     override_changed: bool = False
+    priority: Priority | None = None
+    """What a client has said since its start of how urgent it is: `started` says so too, in memory."""
     paused: Pause | None = None
     """While it is paused: such a run is open, and has no task that a worker could take."""
 

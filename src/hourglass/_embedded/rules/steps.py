@@ -97,7 +97,7 @@ def complete_run(
     )
     events = (h.HistoryEvent(number, time_ns, attributes), h.HistoryEvent(number + 1, time_ns, final))
     encoded = encode_events(events)
-    if len(encoded) > limits.blob_bytes:
+    if len(encoded) > limits.blob_bytes or len(encoded) > limits.payloads_warn > 0:
         return None
     after = msgspec.structs.replace(
         run,
@@ -239,6 +239,8 @@ def ask_for_activities(
         )
     encoded = encode_events(events)
     size = run.history_size + len(encoded)
+    if len(encoded) > limits.payloads_warn > 0:
+        return None
     if len(encoded) > min(limits.blob_bytes, limits.transaction_bytes) or limits.is_overgrown(number, size):
         return None
     after_it = msgspec.structs.replace(

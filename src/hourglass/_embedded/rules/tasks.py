@@ -185,7 +185,7 @@ def complete_task(
     # A command's values can only be too large if its events are: they are measured in any case, which spares nearly
     # all commands a look at their payloads.
     size = draft.history_size - run.history_size
-    if size > limits.blob_bytes:
+    if size > limits.blob_bytes or size > limits.payloads_warn > 0:
         for sent in answer.commands:
             check_size(sent.command, limits)
         limits.check_step(size)

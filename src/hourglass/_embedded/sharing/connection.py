@@ -18,6 +18,7 @@ from hourglass._contract import service as s
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.clients.answering import too_late
 from hourglass._embedded.engine.engine import EngineFigures
+from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.sharing.open_engine import Interruption
 from hourglass._embedded.sharing.shared_file import FileHandle, SharedFile
 from hourglass._embedded.store.sqlite.store import SQLITE
@@ -41,6 +42,7 @@ async def connect_file(
     identity: str = "",
     target: str = "",
     retention: float | None = None,
+    limits: Limits | None = None,
     opener: StoreOpener = SQLITE,
 ) -> FileConnection:
     """Connect to a file, on the running loop. Nothing is opened, nor made, before something is asked. `opener` is the
@@ -59,6 +61,8 @@ async def connect_file(
         )
     if retention is not None:
         file.retention = retention
+    if limits is not None:
+        file.limits = limits
     file.users += 1
     return FileConnection(file, identity=identity, target=target or f"local:{path}")
 

@@ -18,6 +18,7 @@ from hourglass._embedded.clients.requests import answer, execute
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.task_queues import QueuePoller
 from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION
+from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.store.store import DiskCondition, Store, StoreOpener
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass.errors import HourglassError, StorageError
@@ -88,13 +89,14 @@ class OpenEngine:
         namespace: str,
         retention: float = DEFAULT_RETENTION,
         *,
+        limits: Limits | None = None,
         took_over: bool = False,
         living: frozenset[str] = frozenset(),
     ) -> OpenEngine:
         """Open the file to work on all of it: what was in flight is taken up. Raises `StorageError`."""
         store = await _open_store(opener, path, namespace)
         try:
-            engine = Engine(store=store, namespace=namespace, retention=retention)
+            engine = Engine(store=store, namespace=namespace, retention=retention, limits=limits)
         except BaseException:
             store.close()
             raise

@@ -30,6 +30,7 @@ from hourglass._contract.handle import (
 from hourglass._embedded.clock import Bell
 from hourglass._embedded.engine.engine import EngineFigures
 from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION
+from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.sharing import wire
 from hourglass._embedded.sharing.calls import BUSY, LOOK, SHORTEST, CallRouter
 from hourglass._embedded.sharing.open_engine import EngineClosed, OpenEngine
@@ -69,6 +70,8 @@ class SharedFile:
         self._opener = opener
         self.retention = DEFAULT_RETENTION
         """How long closed runs are kept, in seconds, whenever this process comes to own the file."""
+        self.limits: Limits | None = None
+        """The same for how large things may grow; None: as usual."""
         self.users = 0
         self._lock = FileLock(path)
         self._changed = Bell()
@@ -196,6 +199,7 @@ class SharedFile:
                 self.path,
                 self.namespace,
                 self.retention,
+                limits=self.limits,
                 took_over=took_over,
                 living=frozenset().union(*(identities for _, identities in self._survivors)),
             )

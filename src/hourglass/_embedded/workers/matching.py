@@ -32,6 +32,8 @@ COMMAND_OF: dict[type[h.Attributes], type[c.Command] | tuple[type[c.Command], ..
     o.StartChildWorkflowExecutionInitiated: c.StartChildWorkflow,
     o.SignalExternalWorkflowExecutionInitiated: c.SignalExternalWorkflow,
     o.RequestCancelExternalWorkflowExecutionInitiated: (c.RequestCancelExternal, RequestCancelChild),
+    h.NexusOperationScheduled: c.ScheduleNexusOperation,
+    h.NexusOperationCancelRequested: c.CancelNexusOperation,
     u.WorkflowExecutionUpdateAccepted: c.AcceptUpdate,
     u.WorkflowExecutionUpdateCompleted: (c.CompleteUpdate, c.RejectUpdate),
     h.MarkerRecorded: c.SetPatchMarker,

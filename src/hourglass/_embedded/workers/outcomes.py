@@ -118,6 +118,84 @@ def _may_follow(update: _OpenUpdate, command: UpdateCommand) -> bool:
             return True
 
 
+# --- Nexus operations -----------------------------------------------------------------------------------------
+
+
+_ABANDON, _TRY_CANCEL = 1, 2  # how long a cancelled operation is waited for, in Temporal's numbers
+
+
+@dataclass(slots=True)
+class _Operation:
+    """A Nexus operation: not sent yet (`event_id` 0), pending, or over."""
+
+    command: c.ScheduleNexusOperation
+    event_id: int = 0
+    has_started: bool = False
+    cancelling: bool = False
+    over: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class NexusOutcomes:
+    """The Nexus operations of one run, by Core's rules. For replays: this engine has no Nexus."""
+
+    issued: deque[c.Command]
+    _known: dict[int, _Operation] = field(default_factory=dict)
+
+    def issue(self, command: c.ScheduleNexusOperation | c.CancelNexusOperation) -> list[e.AnyEvent]:
+        """The worker calls one, or cancels it; gives what it is told at once."""
+        if isinstance(command, c.ScheduleNexusOperation):
+            self._known[command.seq] = _Operation(command)
+            self.issued.append(command)
+            return []
+        found = self._known.get(command.seq)
+        if found is None or found.over or found.cancelling:
+            return []
+        found.cancelling = True
+        if not found.event_id:
+            self.issued.remove(found.command)
+        elif (how := found.command.cancellation_type) != _ABANDON:
+            self.issued.append(command)
+            if how != _TRY_CANCEL:
+                return []
+        return self._ended(found, Failure("Nexus operation cancelled", CanceledFailure()))
+
+    def bind(self, command: c.Command, event_id: int) -> None:
+        """The event of a call was written."""
+        if isinstance(command, c.ScheduleNexusOperation):
+            self._known[command.seq].event_id = event_id
+
+    def link_of(self, command: c.CancelNexusOperation) -> int:
+        """The event of the call that is cancelled."""
+        return self._known[command.seq].event_id
+
+    def resolve(self, attributes: h.Attributes) -> list[e.AnyEvent]:
+        """What the worker is told of an event; nothing of one that is about something else, or too late."""
+        event_id = getattr(attributes, "scheduled_event_id", 0)
+        found = next((each for each in self._known.values() if each.event_id == event_id), None)
+        if found is None or found.over:
+            return []
+        seq = found.command.seq
+        match attributes:
+            case h.NexusOperationStarted():
+                found.has_started = True
+                return [e.NexusStarted(seq, attributes.operation_token)]
+            case h.NexusOperationCompleted():
+                found.over = True
+                first: list[e.AnyEvent] = [] if found.has_started else [e.NexusStarted(seq, "")]
+                return [*first, e.NexusCompleted(seq, attributes.result or h.NO_RESULT)]
+            case h.NexusOperationEnd():
+                return self._ended(found, attributes.failure or Failure())
+            case _:
+                return []
+
+    def _ended(self, found: _Operation, failure: Failure) -> list[e.AnyEvent]:
+        found.over = True
+        if found.has_started:
+            return [e.NexusFailed(found.command.seq, failure)]
+        return [e.NexusStartFailed(found.command.seq, failure)]
+
+
 # --- activities and timers ------------------------------------------------------------------------------------
 
 
@@ -151,6 +229,8 @@ class Outcomes:
     expects: bool = False
     local: LocalActivities | None = None
     known_updates: UpdateOutcomes | None = None
+    nexus: NexusOutcomes | None = None
+    """In replays, of histories that a server wrote."""
     _others: ChildOutcomes | None = None
     _activities: dict[int, _Wanted] = field(default_factory=dict)
     _timers: dict[int, _Wanted] = field(default_factory=dict)
@@ -204,6 +284,8 @@ class Outcomes:
                     raise BadCommand(wrong)
                 return []
             case c.ScheduleNexusOperation() | c.CancelNexusOperation():
+                if self.nexus is not None:
+                    return self.nexus.issue(command)
                 raise BadCommand(
                     "the embedded engine has no Nexus, for there is no other namespace to call: run this workflow on a "
                     "Temporal server, or call the code as an activity or a child workflow"
@@ -281,6 +363,8 @@ class Outcomes:
                 self.updates.bind(command, event_id)
             case RecordLocalActivity(marker) if self.local is not None:
                 self.local.recorded(marker.seq)
+            case c.ScheduleNexusOperation() if self.nexus is not None:
+                self.nexus.bind(command, event_id)
             case _ if self._others is not None:
                 self._others.bind(command, event_id)
 
@@ -303,8 +387,17 @@ class Outcomes:
                     if wanted
                     else []
                 )
+            case _ if self.nexus is not None and (told := self.nexus.resolve(attributes)):
+                return told
             case _:
                 return [] if self._others is None else self._others.resolve(attributes, event_id)
+
+    @classmethod
+    def for_replay(cls, run_id: str) -> Outcomes:
+        """The same for a history that a server wrote, which may tell of Nexus operations."""
+        made = cls(run_id)
+        made.nexus = NexusOutcomes(made.issued)
+        return made
 
     def completed(self, scheduled_event_id: int) -> int | None:
         """An activity returned, of which the worker waits to hear: gives its number, and it is over; None if it does
@@ -363,6 +456,8 @@ class Outcomes:
                 return self._timers[command.seq].event_id
             case c.RequestCancelActivity():
                 return self._activities[command.seq].event_id
+            case c.CancelNexusOperation() if self.nexus is not None:
+                return self.nexus.link_of(command)
             case _:
                 return 0
 

@@ -15,6 +15,18 @@ from hourglass.contrib import _from_extra
 with _from_extra("opentelemetry"):
     from hourglass.contrib.opentelemetry._metrics import export_metrics
     from hourglass.contrib.opentelemetry._tracing import TracingInterceptor
-    from hourglass.contrib.opentelemetry._workflows import HEADER, RunIdGenerator, completed_span
+    from hourglass.contrib.opentelemetry._workflows import (
+        HEADER,
+        RunIdGenerator,
+        completed_span,
+        workflow_span,
+    )
 
-__all__ = ["HEADER", "RunIdGenerator", "TracingInterceptor", "completed_span", "export_metrics"]
+__all__ = [
+    "HEADER",
+    "RunIdGenerator",
+    "TracingInterceptor",
+    "completed_span",
+    "export_metrics",
+    "workflow_span",
+]

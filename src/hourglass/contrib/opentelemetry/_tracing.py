@@ -12,14 +12,18 @@ from opentelemetry.trace import SpanKind, Tracer
 from opentelemetry.util.types import AttributeValue
 
 from hourglass import activity
-from hourglass.contrib.opentelemetry._workflows import Carrier, TracedWorkflow
+from hourglass.contrib.opentelemetry._workflows import NO_IDS, Carrier, TracedWorkflow, is_stable
+from hourglass.errors import UsageError
 from hourglass.interceptors import (
     ActivityInboundInterceptor,
     AsyncClientOutboundInterceptor,
     ClientOutboundInterceptor,
     ExecuteActivityInput,
+    ExecuteNexusOperationCancelInput,
+    ExecuteNexusOperationStartInput,
     Headers,
     Interceptor,
+    NexusOperationInboundInterceptor,
     QueryWorkflowInput,
     SignalWorkflowInput,
     StartUpdateWithStartInput,
@@ -32,12 +36,23 @@ from hourglass.interceptors import (
 class TracingInterceptor(Interceptor):
     """Traces what a client calls, and what the workers of that client, or the worker that it is given to, do.
 
-    `tracer` is OpenTelemetry's of the process by default, `propagator` W3C's trace context and baggage.
+    `tracer` is OpenTelemetry's of the process by default, `propagator` W3C's trace context and baggage. With `durations` a run,
+    and each signal and update that it handles, has one span from its beginning to its end; for that the tracer's provider must
+    have a `RunIdGenerator`. Without it they have spans of no length, which are there as soon as they begin.
     """
 
-    def __init__(self, tracer: Tracer | None = None, *, propagator: TextMapPropagator | None = None) -> None:
+    def __init__(
+        self,
+        tracer: Tracer | None = None,
+        *,
+        propagator: TextMapPropagator | None = None,
+        durations: bool = False,
+    ) -> None:
         self._tracer = trace.get_tracer("hourglass") if tracer is None else tracer
         self._carrier = Carrier(propagator)
+        self._durations = durations
+        if durations and not is_stable(self._tracer):
+            raise UsageError(NO_IDS)
 
     def intercept_client(self, next: ClientOutboundInterceptor) -> ClientOutboundInterceptor:
         """Trace a `Client`."""
@@ -53,7 +68,13 @@ class TracingInterceptor(Interceptor):
 
     def intercept_workflow(self, next: WorkflowInboundInterceptor) -> WorkflowInboundInterceptor:
         """Trace a run."""
-        return TracedWorkflow(next, self._tracer, self._carrier)
+        return TracedWorkflow(next, self._tracer, self._carrier, self._durations)
+
+    def intercept_nexus_operation(
+        self, next: NexusOperationInboundInterceptor
+    ) -> NexusOperationInboundInterceptor:
+        """Trace operations of Nexus."""
+        return _TracedOperations(next, self._tracer, self._carrier)
 
 
 class _Calls:
@@ -151,6 +172,44 @@ class _TracedClient(ClientOutboundInterceptor):
 
 
 # --- faces: end ---
+
+
+class _TracedOperations(NexusOperationInboundInterceptor):
+    """A span for each call of an operation, current while its function runs."""
+
+    def __init__(self, next: NexusOperationInboundInterceptor, tracer: Tracer, carrier: Carrier) -> None:
+        super().__init__(next)
+        self._tracer = tracer
+        self._carrier = carrier
+
+    def execute_nexus_operation_start(self, input: ExecuteNexusOperationStartInput) -> Any:
+        with self._span("RunStartNexusOperationHandler", input):
+            return super().execute_nexus_operation_start(input)
+
+    async def execute_async_nexus_operation_start(self, input: ExecuteNexusOperationStartInput) -> Any:
+        with self._span("RunStartNexusOperationHandler", input):
+            return await super().execute_async_nexus_operation_start(input)
+
+    def execute_nexus_operation_cancel(self, input: ExecuteNexusOperationCancelInput) -> None:
+        with self._span("RunCancelNexusOperationHandler", input):
+            super().execute_nexus_operation_cancel(input)
+
+    async def execute_async_nexus_operation_cancel(self, input: ExecuteNexusOperationCancelInput) -> None:
+        with self._span("RunCancelNexusOperationHandler", input):
+            await super().execute_async_nexus_operation_cancel(input)
+
+    @contextmanager
+    def _span(
+        self, what: str, input: ExecuteNexusOperationStartInput | ExecuteNexusOperationCancelInput
+    ) -> Iterator[None]:
+        token = context.attach(self._carrier.extract(input.headers))
+        operation = input.operation
+        name = f"{what}:{operation.service}/{operation.name}"
+        try:
+            with self._tracer.start_as_current_span(name, kind=SpanKind.SERVER):
+                yield
+        finally:
+            context.detach(token)
 
 
 class _TracedActivities(ActivityInboundInterceptor):

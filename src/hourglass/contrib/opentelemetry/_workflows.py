@@ -2,7 +2,8 @@
 
 A run has no span that is open while it waits, for it may wait for months and on another machine: it emits spans that
 are complete, at the time of its task, and none while it catches up with its history. Queries are no part of the
-history, and always have one.
+history, and always have one. With `durations`, a span is emitted when what it is of ends, with the time at which that began:
+both are times of tasks, and known again wherever the run is executed.
 
 A span is emitted once, but what the run does later must go on from it, also on another worker, after a crash, years
 later. So its id is not drawn: it follows from the run's id and from what the span is, and is the same however often,
@@ -54,6 +55,7 @@ from hourglass._engine.interception import (
     StartActivityInput,
     StartChildWorkflowInput,
     StartLocalActivityInput,
+    StartNexusOperationInput,
     WorkflowInboundInterceptor,
     WorkflowOutboundInterceptor,
 )
@@ -143,6 +145,14 @@ class Carrier:
         if texts:
             headers[HEADER] = default_converter.encode(texts)
 
+    def inject(self, texts: dict[str, str], context: Context) -> None:
+        """Have the context travel with headers that are texts."""
+        self._propagator.inject(texts, context)  # pyright: ignore[reportArgumentType] - its own default does not fit
+
+    def extract(self, texts: Mapping[str, str]) -> Context:
+        """The context that came with headers that are texts."""
+        return self._propagator.extract(texts, Context())
+
     def get(self, headers: Headers) -> Context | None:
         """The context that came with these headers; None if none came, or it cannot be read."""
         payload = headers.get(HEADER)
@@ -170,6 +180,11 @@ class RunTrace:
         self._tracer = tracer
         self._emitted = 0
 
+    @property
+    def is_stable(self) -> bool:
+        """Whether ids of spans follow from the run."""
+        return is_stable(self._tracer)
+
     def begin(self, headers: Headers) -> None:
         """The run begins, in the trace of the caller that started it."""
         self.context = self.carrier.get(headers) or self.context
@@ -194,6 +209,45 @@ class RunTrace:
             return self._as_before(ids)
         return self._emit(live, name, ids, kind, attributes, linked, error)
 
+    def open(
+        self,
+        name: str,
+        *,
+        key: str = "",
+        kind: SpanKind = SpanKind.INTERNAL,
+        attributes: Attributes | None = None,
+        linked: Context | None = None,
+    ) -> OpenSpan:
+        """Begin a span that has a duration. Its id is known from here on; it is emitted when it ends."""
+        live = require_run("tracing")
+        if not key:
+            self._emitted += 1
+            key = f"{name} {self._emitted}"
+        ids = ids_of(live.state.run_id, key)
+        parent = self._parent()
+        return OpenSpan(
+            self, name, ids, kind, attributes, linked, live.facts.timestamp_ns, parent, self._as_before(ids)
+        )
+
+    def close(self, span: OpenSpan, error: BaseException | None) -> None:
+        """End a span: it is emitted, unless the run catches up, or is thrown away."""
+        live = require_run("tracing")
+        if not (live.facts.is_replaying or live.quiet or live.dead):
+            self._emit(
+                live,
+                span.name,
+                span.ids,
+                span.kind,
+                span.attributes,
+                span.linked,
+                error,
+                span.began,
+                span.parent,
+            )
+
+    def _parent(self) -> Context:
+        return _inside.get() or self.context
+
     def answer(self, name: str, linked: Context | None) -> None:
         """Emit the span of a query, which is in no history."""
         self._emit(require_run("tracing"), name, None, SpanKind.SERVER, None, linked, None)
@@ -207,28 +261,32 @@ class RunTrace:
         attributes: Attributes | None,
         linked: Context | None,
         error: BaseException | None,
+        began: int | None = None,
+        parent: Context | None = None,
     ) -> Context:
         now = live.facts.timestamp_ns
+        parent = self._parent() if parent is None else parent
         links = [Link(trace.get_current_span(linked).get_span_context())] if linked is not None else []
         with unsafe(), wanting(ids):
             span: Span = self._tracer.start_span(
                 name,
-                context=self.context,
+                context=parent,
                 kind=kind,
                 attributes={**_who(live), **(attributes or {})},
                 links=links,
-                start_time=now,
+                start_time=now if began is None else began,
             )
             if error is not None:
                 span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
             span.end(now)
-        return trace.set_span_in_context(span, self.context)
+        return trace.set_span_in_context(span, parent)
 
     def _as_before(self, ids: tuple[int, int]) -> Context:
         """The context of a span that was emitted when this happened for the first time, as far as it can be known."""
+        inside = self._parent()
         if not is_stable(self._tracer):
-            return self.context
-        parent = trace.get_current_span(self.context).get_span_context()
+            return inside
+        parent = trace.get_current_span(inside).get_span_context()
         context = SpanContext(
             trace_id=parent.trace_id if parent.is_valid else ids[0],
             span_id=ids[1],
@@ -236,26 +294,83 @@ class RunTrace:
             trace_flags=parent.trace_flags if parent.is_valid else TraceFlags(TraceFlags.SAMPLED),
             trace_state=parent.trace_state,
         )
-        return trace.set_span_in_context(NonRecordingSpan(context), self.context)
+        return trace.set_span_in_context(NonRecordingSpan(context), inside)
+
+
+_inside: ContextVar[Context | None] = ContextVar("hourglass_span", default=None)
+"""The span of the author's that a fiber is in: what it asks for is traced below it."""
+
+
+class OpenSpan:
+    """A span that has begun: all that is needed to emit it when it ends."""
+
+    def __init__(
+        self,
+        run: RunTrace,
+        name: str,
+        ids: tuple[int, int],
+        kind: SpanKind,
+        attributes: Attributes | None,
+        linked: Context | None,
+        began: int,
+        parent: Context,
+        context: Context,
+    ) -> None:
+        self.run = run
+        self.name = name
+        self.ids = ids
+        self.kind = kind
+        self.attributes = attributes
+        self.linked = linked
+        self.began = began
+        self.parent = parent
+        self.context = context
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """Within the block what is asked for is traced below it; it ends with the block."""
+        token = _inside.set(self.context)
+        error: BaseException | None = None
+        try:
+            yield
+        except BaseException as raised:
+            error = None if isinstance(raised, ContinueAsNewError) else raised
+            raise
+        finally:
+            _inside.reset(token)
+            if not require_run("tracing").dead:
+                self.run.close(self, error)
 
 
 class TracedWorkflow(WorkflowInboundInterceptor):
     """What comes to a run, traced."""
 
-    def __init__(self, next: WorkflowInboundInterceptor, tracer: Tracer, carrier: Carrier) -> None:
+    def __init__(
+        self, next: WorkflowInboundInterceptor, tracer: Tracer, carrier: Carrier, durations: bool = False
+    ) -> None:
         super().__init__(next)
         self.trace = RunTrace(tracer, carrier)
+        self._durations = durations
+        self._whole: OpenSpan | None = None
 
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
         """See what goes out, too. The trace begins here: a signal's handler may run before the body."""
         started = require_run("tracing").started
         assert started is not None
-        self.trace.begin(dict(started.headers))
-        super().init(_TracedCalls(outbound, self.trace))
+        run = self.trace
+        run.begin(dict(started.headers))
+        if self._durations:
+            name = f"RunWorkflow:{started.workflow_type}"
+            self._whole = run.open(name, key="RunWorkflow", kind=SpanKind.SERVER)
+            run.context = self._whole.context
+        super().init(_TracedCalls(outbound, run))
 
     def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
-        """A span for the beginning, one for the end."""
+        """A span for the beginning, one for the end; or one of both."""
         run = self.trace
+        if self._whole is not None:
+            with self._whole.around():
+                return super().execute_workflow(input)
         run.context = run.add(f"RunWorkflow:{input.type}", key="RunWorkflow", kind=SpanKind.SERVER)
         error: BaseException | None = None
         try:
@@ -269,9 +384,13 @@ class TracedWorkflow(WorkflowInboundInterceptor):
 
     def handle_signal(self, input: HandleSignalInput) -> None:
         """A span in the run's trace, linked to the sender's."""
-        sender = self.trace.carrier.get(input.headers)
-        self.trace.add(f"HandleSignal:{input.signal}", kind=SpanKind.SERVER, linked=sender)
-        super().handle_signal(input)
+        sender, name = self.trace.carrier.get(input.headers), f"HandleSignal:{input.signal}"
+        if self._durations:
+            with self.trace.open(name, kind=SpanKind.SERVER, linked=sender).around():
+                super().handle_signal(input)
+        else:
+            self.trace.add(name, kind=SpanKind.SERVER, linked=sender)
+            super().handle_signal(input)
 
     def handle_query(self, input: HandleQueryInput) -> Any:
         """A span in the run's trace, linked to the caller's."""
@@ -285,17 +404,24 @@ class TracedWorkflow(WorkflowInboundInterceptor):
 
     def handle_update_handler(self, input: HandleUpdateInput) -> Any:
         """A span, linked to the caller's."""
+        if self._durations:
+            with self.trace.open(
+                f"HandleUpdate:{input.update}", **self._facts("HandleUpdate", input)
+            ).around():
+                return super().handle_update_handler(input)
         self._update("HandleUpdate", input)
         return super().handle_update_handler(input)
 
     def _update(self, what: str, input: HandleUpdateInput) -> None:
-        self.trace.add(
-            f"{what}:{input.update}",
-            key=f"{what} {input.id}",
-            kind=SpanKind.SERVER,
-            attributes={"temporalUpdateID": input.id},
-            linked=self.trace.carrier.get(input.headers),
-        )
+        self.trace.add(f"{what}:{input.update}", **self._facts(what, input))
+
+    def _facts(self, what: str, input: HandleUpdateInput) -> dict[str, Any]:
+        return {
+            "key": f"{what} {input.id}",
+            "kind": SpanKind.SERVER,
+            "attributes": {"temporalUpdateID": input.id},
+            "linked": self.trace.carrier.get(input.headers),
+        }
 
 
 class _TracedCalls(WorkflowOutboundInterceptor):
@@ -325,6 +451,14 @@ class _TracedCalls(WorkflowOutboundInterceptor):
         self._begin(f"SignalExternalWorkflow:{input.signal}", input.headers)
         super().signal_external_workflow(input)
 
+    def start_nexus_operation(self, input: StartNexusOperationInput) -> Any:
+        """A span; the trace travels in texts, as Nexus has it."""
+        context = self._trace.add(
+            f"StartNexusOperation:{input.service}/{input.operation}", kind=SpanKind.CLIENT
+        )
+        self._trace.carrier.inject(input.nexus_headers, context)
+        return super().start_nexus_operation(input)
+
     def continue_as_new(self, input: ContinueAsNewInput) -> NoReturn:
         self._trace.carrier.put(input.headers, self._trace.context)
         super().continue_as_new(input)
@@ -337,15 +471,36 @@ def completed_span(
     name: str, *, attributes: Attributes | None = None, error: BaseException | None = None
 ) -> None:
     """Add a span of your own to this run's trace: complete, at the time of the task, and not again when the run is replayed."""
-    live = require_run("completed_span")
+    _trace_of("completed_span").add(name, attributes=attributes, error=error)
+
+
+@contextmanager
+def workflow_span(name: str, *, attributes: Attributes | None = None) -> Iterator[None]:
+    """A span of your own around a part of a workflow, with a real duration however long the run waits there; what the run asks
+    for within it is traced below it. It is emitted when it ends, by the worker that the run is on then, and not again when
+    the run is replayed. The tracer's provider must have a `RunIdGenerator`.
+    """
+    run = _trace_of("workflow_span")
+    if not run.is_stable:
+        raise UsageError(NO_IDS)
+    with run.open(name, attributes=attributes).around():
+        yield
+
+
+NO_IDS = "spans of workflows with durations need ids that follow from the run: TracerProvider(id_generator=RunIdGenerator())"
+
+
+def _trace_of(what: str) -> RunTrace:
+    live = require_run(what)
     if live.latched:
-        raise UsageError(f"completed_span is not allowed in {live.read_only or 'a run that is dropped'}")
+        raise UsageError(f"{what} is not allowed in {live.read_only or 'a run that is dropped'}")
     inbound: Any = live.inbound
     while inbound is not None and not isinstance(inbound, TracedWorkflow):
         inbound = getattr(inbound, "next", None)
     if inbound is None:
-        raise UsageError("completed_span needs a worker with a TracingInterceptor")
-    inbound.trace.add(name, attributes=attributes, error=error)
+        raise UsageError(f"{what} needs a worker with a TracingInterceptor")
+    found: RunTrace = inbound.trace
+    return found
 
 
 def _who(live: LiveRun) -> dict[str, AttributeValue]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, Generic, TypeVar, cast
 
 from pydantic import ConfigDict, PydanticUserError, RootModel, TypeAdapter, ValidationError, with_config
@@ -128,10 +127,14 @@ class _ToolCall(_Request):
     original_name: str | None = None
 
 
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
+_adapters: dict[type[Any], TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
     """How a kind of request is written and read. One for all agents: to make them takes a third of a second."""
-    return TypeAdapter(kind)
+    if kind not in _adapters:
+        _adapters[kind] = TypeAdapter(kind)
+    return _adapters[kind]
 
 
 class _Transport(ParameterTransport[P, dict[str, Any]], Generic[P]):
