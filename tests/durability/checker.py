@@ -438,9 +438,21 @@ def _signals(case: Case, name: str) -> list[tuple[str, int]]:
     for history in case.histories[name]:
         for event in history.events:
             if _kind(event) == "WORKFLOW_EXECUTION_SIGNALED" and _attributes(event)["signalName"] == "tell":
-                sender, number = (
-                    json.loads(base64.b64decode(each["data"]))
-                    for each in _attributes(event)["input"]["payloads"]
-                )
-                found.append((sender, number))
+                found.append(sender_and_number(event))
     return found
+
+
+def sender_and_number(event: dict[str, Any]) -> tuple[str, int]:
+    """Of a numbered signal: which client sent it, and as which of its own."""
+    payloads = _attributes(event)["input"]["payloads"]
+    sender, number = (json.loads(base64.b64decode(each["data"])) for each in payloads)
+    return sender, number
+
+
+def recorded_tokens(case: Case) -> Iterator[str]:
+    """What attempts gave that are recorded."""
+    for runs in case.histories.values():
+        for history in runs:
+            for event in history.events:
+                if _kind(event) == "ACTIVITY_TASK_COMPLETED":
+                    yield _value(_attributes(event)["result"])

@@ -80,14 +80,20 @@ class Edited:
 
 
 def _edit(
-    case: Case, kind: str, edit: Callable[[list[dict[str, Any]], int], None], *, name: str = ""
+    case: Case,
+    kind: str,
+    edit: Callable[[list[dict[str, Any]], int], None],
+    *,
+    name: str = "",
+    which: Callable[[dict[str, Any]], bool] = lambda _: True,
 ) -> Case:
-    """Change the first event of a kind, in a run of a workflow whose name begins so."""
+    """Change the first event of a kind that is one of those, in a run of a workflow whose name begins so."""
     for workflow_id, runs in case.histories.items():
         for place, history in enumerate(runs):
             events = copy.deepcopy(list(history.events))
             for number, event in enumerate(events):
-                if workflow_id.startswith(name) and event["eventType"] == f"EVENT_TYPE_{kind}":
+                is_it = workflow_id.startswith(name) and event["eventType"] == f"EVENT_TYPE_{kind}"
+                if is_it and which(event):
                     edit(events, number)
                     runs[place] = cast("History", Edited(workflow_id, history.run_id, events))
                     return case
@@ -107,7 +113,19 @@ def a_run_is_begun_twice(case: Case) -> Case:
 
 
 def a_signal_is_lost(case: Case) -> Case:
-    return _edit(case, "WORKFLOW_EXECUTION_SIGNALED", lambda events, place: events.pop(place), name="ledger")
+    """One that was acknowledged: its client may have been killed before it was told of the first."""
+    told = next(each for each in case.of("signal") if each.workflow_id.startswith("ledger"))
+
+    def is_it(event: dict[str, Any]) -> bool:
+        return checker.sender_and_number(event) == (told.sender, told.number)
+
+    return _edit(
+        case,
+        "WORKFLOW_EXECUTION_SIGNALED",
+        lambda events, place: events.pop(place),
+        name=told.workflow_id,
+        which=is_it,
+    )
 
 
 def a_signal_comes_twice(case: Case) -> Case:
@@ -174,7 +192,7 @@ def an_attempt_is_executed_twice(case: Case) -> Case:
 
 
 def an_attempt_follows_the_recorded_one(case: Case) -> Case:
-    run_id, activity_id, attempt = next(iter(case.written.done.values()))
+    run_id, activity_id, attempt = case.written.done[next(checker.recorded_tokens(case))]
     case.written.begun[run_id, activity_id, attempt + 1] += 1
     return case
 
