@@ -20,8 +20,11 @@ class Order:
     def run(self, order: str) -> str:
         """Say how it went."""
         receipt = charge(order)
-        packed = workflow.wait_condition(lambda: self.packed, timeout=86_400)
-        return f"{receipt}, {'packed' if packed else 'not packed in time'}"
+        try:
+            workflow.wait_condition(lambda: self.packed, timeout=86_400)
+        except TimeoutError:
+            return f"{receipt}, not packed in time"
+        return f"{receipt}, packed"
 
     @workflow.signal
     def pack(self) -> None:

@@ -78,6 +78,7 @@ from hourglass.client import AsyncClient, Client
 from hourglass.client._interception import Interceptor, activity_chain, nexus_chain, workflow_interceptors
 from hourglass.client._interception import checked as checked_interceptors
 from hourglass.client._plugins import Plugin, WorkerConfig, all_plugins, configured
+from hourglass.client._session import Link
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry, default_registry
 from hourglass.nexus import Service
@@ -204,12 +205,56 @@ class Worker(WorkerFacts):
 
     @property
     def client(self) -> Client | AsyncClient:
-        """The client that it works for. A worker has one for life: for another one make another worker."""
+        """The client that it works for. It can be set, to one of the same engine and namespace, such as one with a new
+        certificate: what comes next is asked for and answered over that one, and what is in flight goes on. So do the other
+        workers of the client of before, which share its connection. How values travel stays as it was.
+        """
         return self._client
+
+    @client.setter
+    def client(self, client: Client | AsyncClient) -> None:
+        if not isinstance(client, (Client, AsyncClient)):
+            raise UsageError(f"a worker needs a Client or an AsyncClient, not {type(client).__name__}")
+        link = client._session.link
+        if link is not self._link:
+            self._check_same_engine(link)
+            if self._life.state == "running":
+                self._portal.call(self._move(client))
+            self._link, self._key = link, (link, self._plan.config.version)
+        self._client = self._config["client"] = client
+
+    def _check_same_engine(self, link: Link) -> None:
+        old = self._link
+        if link.namespace != old.namespace:
+            raise UsageError(
+                f"this worker serves the namespace {old.namespace!r}, and that client is of {link.namespace!r}: make "
+                "another worker"
+            )
+        kind = old.where.kind
+        if kind == "memory" or link.where.kind != kind or (kind != "temporal" and link.target != old.target):
+            raise UsageError(
+                f"this worker serves the engine of {old.target}, and that client is of another one, {link.target}: make another "
+                "worker"
+            )
+        app = self._application
+        if app is not None and link.target != old.target and app.queues - set(self._services):
+            raise UsageError(
+                f"other workers of this worker's client serve {old.target}, and would move to {link.target} with it: give each "
+                "worker a client of its own"
+            )
+
+    async def _move(self, client: Client | AsyncClient) -> None:
+        """Work for another client, on the control loop."""
+        link, app = client._session.link, self._app
+        connection = await link.opened()
+        if app.raw is not connection:  # it is, where another worker of the same client was first
+            await app.replace_client(connection, link.another, _blocking(client))
+            _forget(app)
+            _applications.setdefault((link, self._plan.config.version), app)
 
     def __setattr__(self, name: str, value: object) -> None:
         # Else Python would make a new attribute, and nothing else would happen.
-        if name in _OPTIONS and type(self) is Worker:
+        if name in _OPTIONS and name != "client" and type(self) is Worker:
             raise AttributeError(
                 f"{name} of a worker is said when it is made, and stays: shut this one down and make another one, "
                 f"Worker(…, {name}=…)"
@@ -318,10 +363,6 @@ class Worker(WorkerFacts):
 
     # --- life --------------------------------------------------------------------------------------------------------
 
-    def _blocking_client(self) -> Client:
-        """What `activity.client()` gives: activities in threads need a client that blocks, over the same link."""
-        return self._client if isinstance(self._client, Client) else Client(self._client._session)
-
     @property
     def _portal(self) -> Portal:
         return self._link.portal
@@ -336,7 +377,7 @@ class Worker(WorkerFacts):
                 self._link.another,
                 converter=self._plan.converter,
                 codec=self._plan.codec,
-                client=self._blocking_client(),
+                client=_blocking(self._client),
             )
         self._application = app
         self._forget_metrics = self._plan.metrics.add_source(lambda: worker_metrics(app))
@@ -366,8 +407,8 @@ class Worker(WorkerFacts):
             forget()
         if app is not None:
             await asyncio.gather(*[app.stop_worker(each.queue) for each in services])
-            if app.idle and _applications.get(self._key) is app:
-                del _applications[self._key]  # it holds the link, which would never be freed
+            if app.idle:
+                _forget(app)  # it holds the link, which would never be freed
         return services
 
     async def _end_in_time(self) -> list[QueueServices] | None:
@@ -376,9 +417,7 @@ class Worker(WorkerFacts):
             async with asyncio.timeout(self._plan.config.graceful_shutdown + _EXIT_MARGIN):
                 return await self._end()
         except TimeoutError:
-            if _applications.get(self._key) is self._application:
-                # It goes on in the background; what is served next has another.
-                del _applications[self._key]
+            _forget(self._application)  # it goes on in the background; what is served next has another
             return None
 
     def _not_started(self) -> None:
@@ -508,18 +547,15 @@ def _nexus(said: WorkerConfig, interceptors: Sequence[Interceptor]) -> NexusServ
             raise UsageError(f"nexus_services are objects of nexus.Service, not {type(each).__name__}")
         if services.setdefault(each.name, each) is not each:
             raise UsageError(f"two Nexus services are called {each.name!r}")
-    client, slots = (
-        said["client"],
-        whole_number(said["max_concurrent_nexus_tasks"], "max_concurrent_nexus_tasks", 1, 2**31 - 1),
-    )
-    blocking = client if isinstance(client, Client) else Client(client._session)
+    client = said["client"]
+    slots = whole_number(said["max_concurrent_nexus_tasks"], "max_concurrent_nexus_tasks", 1, 2**31 - 1)
     return NexusServices(
         services=services,
         executor=checked_executor(said["nexus_task_executor"], "nexus_task_executor")
         or DaemonExecutor("hourglass-nexus", slots),
         converter=client.converter,
         codec=client.codec,
-        client=lambda: blocking,
+        client=lambda: _blocking(client),
         inbound=nexus_chain(interceptors),
         registry=default_registry if said["metrics"] is None else said["metrics"],
         polls=poller_behavior(said["nexus_task_poller_behavior"], 1, "nexus_task_poller_behavior"),
@@ -549,6 +585,17 @@ def _slots(said: WorkerConfig) -> dict[str, Any]:
     suppliers = (tuner.workflow_supplier, tuner.activity_supplier, tuner.local_activity_supplier)
     counts: dict[str, Any] = dict(zip(_COUNTS, map(most_slots, suppliers), strict=True))
     return {**counts, "tuner": None if tuner.is_fixed else tuner}
+
+
+def _blocking(client: Client | AsyncClient) -> Client:
+    """What `activity.client()` gives: activities in threads need a client that blocks, over the same link."""
+    return client if isinstance(client, Client) else Client(client._session)
+
+
+def _forget(app: Application | None) -> None:
+    """What is served next has another Application."""
+    for key in [key for key, each in _applications.items() if each is app]:
+        del _applications[key]
 
 
 _OPTIONS = frozenset(inspect.signature(Worker.__init__).parameters) - {"self"}

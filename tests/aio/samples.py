@@ -594,9 +594,54 @@ async def timer(client: Client) -> Any:
     return [left, await handle.result()]
 
 
+# --- activities that are classes, and without a workflow ----------------------------------------------------------------
+
+
+@activity.defn(name="scale")
+class Scale:
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    async def __call__(self, number: int) -> int:
+        return self.factor * number
+
+
+@workflow.defn
+class Scales:
+    @workflow.run
+    async def run(self, number: int) -> list[int]:
+        return [
+            await workflow.execute_activity_class(Scale, number, start_to_close_timeout=SHORT),
+            await workflow.execute_local_activity_class(Scale, number + 1, start_to_close_timeout=SHORT),
+        ]
+
+
+async def alone(client: Client) -> list[Any]:
+    """Calls with limits of their own, events as they are written, an activity that no workflow asked for."""
+    handle = await client.start_workflow(
+        Scales.run, 3, id="scales", task_queue=QUEUE, rpc_timeout=SHORT, rpc_metadata={"trace": "a"}
+    )
+    events = [each async for each in handle.fetch_history_events(wait_new_event=True, page_size=2)]
+    started = await client.start_activity_class(
+        Scale, 5, id="alone", task_queue=QUEUE, start_to_close_timeout=SHORT, rpc_timeout=SHORT
+    )
+    result = await started.result()
+    seen = await started.describe(rpc_timeout=SHORT)
+    again = client.get_activity_handle("alone", run_id=started.run_id)
+    return [
+        await handle.result(),
+        len(events) == len((await handle.fetch_history(rpc_timeout=SHORT)).events),
+        result,
+        await again.result(),
+        [seen.activity_type, seen.status.name, seen.attempt],
+        await client.execute_activity("scale", 6, id="named", task_queue=QUEUE, start_to_close_timeout=SHORT),
+    ]
+
+
 SCENARIOS: dict[str, Callable[[Client], Awaitable[Any]]] = {
     each.__name__: each
     for each in (
+        alone,
         greet,
         parallel,
         retry,
@@ -617,6 +662,7 @@ SCENARIOS: dict[str, Callable[[Client], Awaitable[Any]]] = {
 }
 
 WORKFLOWS: list[Any] = [
+    Scales,
     GreetingWorkflow,
     ParallelWorkflow,
     RetryWorkflow,
@@ -636,6 +682,7 @@ WORKFLOWS: list[Any] = [
     UpdatableTimerWorkflow,
 ]
 ACTIVITIES: list[Any] = [
+    Scale(3),
     compose,
     compose_async,
     fail_at_first,

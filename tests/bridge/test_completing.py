@@ -19,7 +19,7 @@ from hourglass._contract.handle import (
 from hourglass._contract.service import CompleteActivity
 from hourglass._engine.commands import TaskFailed
 from hourglass.converter import CanceledFailure, Failure, Payload
-from hourglass.errors import ConnectionFailedError, WorkflowNotFoundError
+from hourglass.errors import ConnectionFailedError, StorageError, WorkflowNotFoundError
 
 from .scripted import (
     Q,
@@ -314,6 +314,29 @@ def test_sending_again_goes_on_until_a_connection_works() -> None:
         generation = await taken_attempt(world)
         await world.holder.complete_activity(Q, generation, ActivityOk(b"a-1"))
         assert len(connection.requests) == 2
+        world.handle.open_attempts.clear()
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_sending_again_outlasts_the_patience_of_its_caller() -> None:
+    """A file whose disk is full for minutes, a server that is down: the end of the attempt arrives when it can."""
+
+    async def body() -> None:
+        world = await World.started()
+        world.handle.result_errors.append(RuntimeError("not now"))
+        connection = world.engine.connections[0]
+        connection.answers.extend([StorageError("no room", status="RESOURCE_EXHAUSTED")] * 20)
+        generation = await taken_attempt(world)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await world.holder.complete_activity(Q, generation, ActivityOk(b"a-1"))
+        assert loop.time() - began <= 30.0, "its caller waits no longer than that"
+        while connection.answers:
+            await asyncio.sleep(10.0)
+        await asyncio.sleep(10.0)
+        assert len(connection.requests) == 21
         world.handle.open_attempts.clear()
         await world.holder.stop()
 

@@ -126,8 +126,9 @@ def test_runs_move_where_their_history_can(
     begin(db, module, (module.shop_order, "move-1", ["o-1"]), (module.shop_dice, "move-dice", []))
     begin(db, module, (module.shop_parent, "move-parent", []))
     options = (str(db), "--to", quick_server.target, "--code", str(code))
-    status, told = move(capsys, *options)
+    status, told = move(capsys, *options, "--dry-run")
     assert status == 0
+    assert move(capsys, *options) == (0, told)
     assert {each["id"]: each["verdict"] for each in told} == {
         "move-1": "moves",
         "move-dice": "moves",  # that its code rolls dice shows when it is tried
@@ -201,6 +202,9 @@ def test_what_is_asked_wrongly_is_told(
     begin(db, module, (module.shop_order, "taken", ["o-3"]))
     assert main(["move", str(db), "--to", "local:other.db", "--code", str(code)]) == 2
     assert "--to is a Temporal server" in capsys.readouterr().err
+    both = ["move", str(db), "--to", quick_server.target, "--code", str(code), "--yes", "--dry-run"]
+    assert main(both) == 2
+    assert "either --yes" in capsys.readouterr().err
     with Client.connect(quick_server.target) as there:
         other = there.start_workflow("shop_order", "x", id="taken", task_queue="nowhere")
         status, told = move(capsys, str(db), "--to", quick_server.target, "--code", str(code), "--yes")

@@ -418,7 +418,10 @@ def test_a_saga_that_was_undone(either: Stage) -> None:
         assert "failed, because activity refused failed" in page
         assert "since then it ran refund, release" in page
         commands = [each["command"] for each in found["do"]]
-        assert any(each.startswith("hourglass start undoes … --id undoes-1") for each in commands)
+        assert (
+            f"hourglass start undoes … --id undoes-1 --task-queue why-saga --target {either.target}"
+            in commands
+        )
         assert [each for each in commands if " reset " in each] == [
             f"hourglass reset undoes-1 --before reserve --target {either.target}"
         ]

@@ -14,7 +14,8 @@ import pytest
 from temporalio.api.sdk.v1 import EnhancedStackTrace
 
 from hourglass import ApplicationError, RetryPolicy, activity, workflow
-from hourglass.errors import QueryFailedError
+from hourglass.client import IdReusePolicy, WorkflowHandle
+from hourglass.errors import QueryFailedError, UsageError, WorkflowAlreadyStartedError, WorkflowNotFoundError
 from hourglass.workflow import ActivityCancellationType, RawPayload
 
 from .acts import Scaling, Turning
@@ -381,3 +382,89 @@ def activities_that_are_classes(world: World) -> None:
     """A class with `__call__` is an activity, of its own name or the class's; its worker has the object."""
     assert world.run(calls_classes) == [6, 9, 12, "cba", "zyx"]
     assert world.client.execute_activity(Scaling, 5, task_queue=world.queue, id=f"{world.queue}-5") == 15
+
+
+# --- signals that start -----------------------------------------------------------------------------------------------
+
+
+@workflow.defn
+class Basket:
+    """Is begun by its first signal, and ends with its second."""
+
+    def __init__(self) -> None:
+        self.items: list[str] = []
+
+    @workflow.run
+    def run(self, owner: str) -> list[str]:
+        """Until two things are in it."""
+        workflow.wait_condition(lambda: len(self.items) > 1)
+        return [owner, *self.items]
+
+    @workflow.signal
+    def put(self, item: str) -> None:
+        """One more."""
+        self.items.append(item)
+
+
+@workflow.defn
+def fills(id: str) -> list[Any]:
+    """Puts two things into a basket that need not be there; then one into another that must not have been there."""
+    first = workflow.with_start(Basket.run, "ann", id=id, memo={"of": "ann"}).signal(Basket.put, "lamp")
+    second = workflow.with_start("Basket", "bob", id=id).signal("put", "desk")
+    workflow.Channel("go", str).receive()
+    never = workflow.with_start(Basket.run, "cid", id=id, id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE)
+    try:
+        never.signal(Basket.put, "chair")
+    except WorkflowAlreadyStartedError:
+        return [first.id, first.run_id == second.run_id]
+    return []
+
+
+@scenario("loose")
+def a_signal_with_a_start(world: World) -> None:
+    """From within a workflow another one is signalled, and begun first where it does not run: once, in one step."""
+    basket = f"{world.queue}-basket"
+    handle = world.start(fills, basket)
+    found = world.client.get_workflow_handle(basket, workflow=Basket.run)
+    world.until_true(lambda: _is_there(found), "a basket")
+    assert found.result(timeout=60) == ["ann", "lamp", "desk"]
+    assert found.describe().memo == {"of": "ann"}
+    handle.signal("go", "on")
+    assert handle.result(timeout=60) == [basket, True]
+
+
+def _is_there(handle: WorkflowHandle[Any]) -> bool:
+    try:
+        handle.describe()
+    except WorkflowNotFoundError:
+        return False
+    return True
+
+
+# --- how urgent an open run is ------------------------------------------------------------------------------------------
+
+
+@workflow.defn
+def waits_for_go() -> str:
+    """Until it is told to go."""
+    return workflow.Channel("go", str).receive()
+
+
+@scenario("loose")
+def the_priority_of_an_open_run(world: World) -> None:
+    """It is changed from outside, one part and then another: what is not named stays."""
+    handle = world.start(waits_for_go, priority_key=4)
+    world.until(handle, "WORKFLOW_TASK_COMPLETED")
+    handle.update_options(priority_key=2)
+    handle.update_options(fairness_key="ann", rpc_timeout=30)
+    handle.signal("go", "on")
+    assert handle.result(timeout=60) == "on"
+    told = [each.get("workflowExecutionOptionsUpdatedEventAttributes") for each in handle.history().events]
+    assert [each["priority"] for each in told if each] == [
+        {"priorityKey": 2},
+        {"priorityKey": 2, "fairnessKey": "ann"},
+    ]
+    with pytest.raises(UsageError, match="at least one"):
+        handle.update_options()
+    with pytest.raises(UsageError, match="not task_queue"):
+        handle.update_options(task_queue="q")  # type: ignore[call-arg]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hourglass import RetryPolicy, activity
+from hourglass import RetryPolicy, activity, workflow
 from hourglass.client import ActivityExecutionHandle, ActivityExecutionStatus, IdConflictPolicy, IdReusePolicy
 from hourglass.errors import (
     ActivityAlreadyStartedError,
@@ -246,3 +246,31 @@ def one_that_is_completed_from_outside(world: World) -> None:
     assert outside.heartbeat("half") is False
     outside.complete("from outside")
     assert handle.result(timeout=LIMIT) == "from outside"
+
+
+# --- the same of a workflow's own -----------------------------------------------------------------------------------------
+
+
+@workflow.defn
+def asks_elsewhere(queue: str) -> str:
+    """Asks for an activity on a queue that no worker serves."""
+    return greets.options(task_queue=queue, activity_id="greets", heartbeat_timeout=7)("x")
+
+
+@scenario("loose")
+def pausing_one_of_a_workflow(world: World) -> None:
+    """An activity of a workflow is paused, changed, put back and let go on, by the ids of both."""
+    handle = world.start(asks_elsewhere, f"{world.queue}-later")
+    world.until(handle, "ACTIVITY_TASK_SCHEDULED")
+    asked = world.client.get_activity_handle(workflow_id=handle.id, activity_id="greets")
+    asked.pause("a while")
+    until(lambda: handle.describe().pending_activities[0].state == "PAUSED")
+    changed = asked.update_options(task_queue=world.queue, start_to_close_timeout=5)
+    assert (changed.task_queue, changed.start_to_close_timeout) == (world.queue, 5)
+    assert asked.restore_original_options().task_queue == f"{world.queue}-later"
+    asked.update_options(task_queue=world.queue)
+    assert handle.describe().pending_activities[0].state == "PAUSED"
+    asked.unpause()
+    assert handle.result(timeout=LIMIT) == "hello x"
+    with pytest.raises(UsageError, match="not by its token"):
+        world.client.get_activity_handle(token=b"t").pause()

@@ -11,9 +11,10 @@ import pytest
 
 from hourglass import workflow
 from hourglass.client import Client, IdConflictPolicy, IdReusePolicy, WorkflowStatus
-from hourglass.errors import WorkflowAlreadyStartedError, WorkflowNotFoundError
+from hourglass.errors import UsageError, WorkflowAlreadyStartedError, WorkflowNotFoundError
 from hourglass.replay import Replayer
 from hourglass.testing import DevServer
+from hourglass.worker import Worker
 
 from . import acts
 from .world import World, kinds
@@ -101,6 +102,39 @@ def test_eviction(world: World, cached: int) -> None:
     world.start_worker(max_cached_workflows=cached)
     handles = [world.start(steps, number) for number in range(30)]
     assert [handle.result(timeout=60) for handle in handles] == [number * 8 for number in range(30)]
+    replay_all(world)
+
+
+def test_a_client_is_replaced(world: World) -> None:
+    """A worker that works is given another client of the same engine: what runs goes on, what comes next goes over the new one,
+    the old one may be closed; where the new one is of another engine, all stays as it was.
+    """
+    worker = world.start_worker()
+    with Client.connect("local:") as elsewhere, pytest.raises(UsageError, match="another"):
+        worker.client = elsewhere
+    if world.engine == "memory":
+        return
+    with (
+        Client.connect(world.client.target) as old,
+        Client.connect(world.client.target, identity="new") as new,
+    ):
+        world.stop_worker()
+        moved = Worker(old, world.queue, modules=[sys.modules[__name__], acts], activities=[acts.SHOP])
+        beside = Worker(old, f"{world.queue}-beside", workflows=[single], activities=[acts.double])
+        with moved, beside:
+            running = world.start(pauses)
+            assert acts.gate("between").wait(60)
+            moved.client = new
+            assert moved.client is new
+            assert moved.config()["client"] is new
+            assert world.start(steps, 1).result(timeout=60) == 8
+            pollers = new.describe_task_queue(world.queue).workflow_pollers
+            assert "new" in {each.identity for each in pollers}
+            beside.client = new
+            old.close()
+            assert new.execute_workflow(single, 2, task_queue=f"{world.queue}-beside") == 4
+            acts.gate("go").set()
+            assert running.result(timeout=60) == ["before", "between", "after"]
     replay_all(world)
 
 

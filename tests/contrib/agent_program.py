@@ -2,8 +2,9 @@
 
     python agent_program.py FILE LOG MARKS
 
-When both agents are in the middle of the same thing, a model call or a tool call, for the first time, the process dies. LOG has a
-line for each beginning and each end. It prints the answers when both have answered.
+When both agents are in the middle of the same thing, a model call or a tool call, for the first time, the process dies, and
+another takes its place. LOG has a line for each beginning and each end. It prints the answers when both have answered, and
+how many processes have died.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ def by_openai() -> str:
     return str(runner.run_sync("charge me").final_output)
 
 
-if __name__ == "__main__":
+def serve() -> None:
+    """Both workflows, to their ends."""
     with (
         Client.connect(f"local:{sys.argv[1]}") as client,
         Worker(client, workflows=[by_pydantic, by_openai], activities=[durability, runner]),
@@ -111,5 +113,10 @@ if __name__ == "__main__":
             client.start_workflow(each, id=each.__name__, request_id=each.__name__)
             for each in (by_pydantic, by_openai)
         ]
-        for handle in handles:
-            print(handle.result())
+        print(*[handle.result() for handle in handles], sep="\n")
+
+
+if __name__ == "__main__":
+    from lives import lives  # beside this program
+
+    lives(serve)

@@ -2,7 +2,8 @@
 
     python -m ledger FILE DATABASE MARKS
 
-For each place it dies once: the file MARKS/<place> says that it has. It prints the results when all have been paid.
+For each place a process of it dies once: the file MARKS/<place> says that it has. It prints the results when all have been paid,
+and how many processes have died.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ def die_at(place: str, invoice: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+engine: Engine
+
+
 def database() -> Engine:
     return engine
 
@@ -56,7 +60,7 @@ def pay(session: Session, invoice: str) -> int:
 
 
 @activity.defn(
-    start_to_close_timeout=3,
+    start_to_close_timeout=1,  # so long a death holds up what it interrupted; an attempt that is only slow may be overtaken
     heartbeat_timeout=None,
     retry_policy=RetryPolicy(initial_interval=0.01, maximum_interval=0.1),
 )
@@ -72,7 +76,9 @@ def settlement(invoice: str) -> int:
     return settle(invoice)
 
 
-if __name__ == "__main__":
+def serve() -> None:
+    """One settlement for each place, to their ends."""
+    global engine
     engine = create_engine(sys.argv[2])
     create_tables(engine)
     payments.metadata.create_all(engine)
@@ -84,5 +90,10 @@ if __name__ == "__main__":
             client.start_workflow(settlement, place, id=place, request_id=place.replace(" ", "-"))
             for place in PLACES
         ]
-        for handle in handles:
-            print(handle.id, handle.result(), sep=": ")
+        print(*[f"{handle.id}: {handle.result()}" for handle in handles], sep="\n")
+
+
+if __name__ == "__main__":
+    from lives import lives  # beside this program
+
+    lives(serve)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import threading
@@ -31,12 +30,9 @@ def test_a_process_killed_in_the_middle_of_a_model_call_and_of_a_tool_call(tmp_p
     marks.mkdir()
     program = Path(__file__).with_name("agent_program.py")
     command = [sys.executable, str(program), str(tmp_path / "agents.db"), str(tmp_path / "log"), str(marks)]
-    deaths = 0
-    while (ended := subprocess.run(command, capture_output=True, text=True, timeout=240)).returncode:
-        assert ended.returncode == -signal.SIGKILL, ended.stderr
-        deaths += 1
-    assert deaths == 2
-    assert ended.stdout.splitlines() == ["charged 5", "charged 5"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == ["charged 5", "charged 5", "2"]
     expected = {"model begins": 3, "model ends": 2, "tool begins": 2, "tool ends": 1}
     counted = Counter((tmp_path / "log").read_text().splitlines())
     assert counted == {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from hourglass import Client, Worker, activity, workflow
 from hourglass._runtime.status import described
 from hourglass.metrics import Registry, prometheus_text
+from hourglass.testing import Environment
 
 from .test_commands import unknown
 
@@ -86,6 +89,33 @@ def test_the_unit_is_one(tmp_path: Path) -> None:
     )
     assert found.stdout + found.stderr == ""
     assert found.returncode == 0
+
+
+def test_the_application_does_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An order that is packed, and one that is not."""
+    monkeypatch.syspath_prepend(str(DEPLOY))
+    app = importlib.import_module("app")
+    monkeypatch.delitem(sys.modules, "app")
+    with Environment() as env:
+        packed = env.start_workflow(app.Order, "o-1")
+        packed.signal(app.Order.pack)
+        assert packed.result() == "receipt of o-1, packed"
+        assert env.execute_workflow(app.Order, "o-2") == "receipt of o-2, not packed in time"
+
+
+def test_what_compose_asks_for_is_given_once() -> None:
+    """Compose reads its file anew for each command: what it insists on must be in a file beside it, not in one command's
+    environment. The page's lines and those of the file say the same.
+    """
+    compose = (DEPLOY / "compose.yaml").read_text()
+    page = (DEPLOY.parent / "docs" / "operations.md").read_text()
+    for name in re.findall(r"\$\{(\w+):\?", compose):
+        for text in (compose, page):
+            assert f"echo {name}=$(" in text
+            assert not re.search(rf"^.*{name}=\S.*docker compose", text, re.MULTILINE)
+    told = [line.removeprefix("#").strip() for line in compose.splitlines() if "docker compose " in line]
+    assert told
+    assert all(line in page for line in told)
 
 
 def test_times_to_stop_are_longer_than_to_drain() -> None:

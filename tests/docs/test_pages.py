@@ -5,7 +5,8 @@ A page is one program: its blocks share a module and run in order. A comment abo
     <!-- on a server -->         the block runs with TEMPORAL_ADDRESS naming a real dev server
     <!-- not run: reason -->     the block is only compiled
     <!-- prints -->              above a `text` block: exactly what the Python block before it prints
-    <!-- file: name -->          the block is a file that the reader is told to write; test_tutorial works with it
+    <!-- file: name -->          the block is a file that the reader is told to write: later blocks may import it, and its tests
+                                 are called; test_tutorial works with it
 """
 
 from __future__ import annotations
@@ -112,6 +113,11 @@ def test_page_runs(
         if block.note == "on a server":
             monkeypatch.setenv("TEMPORAL_ADDRESS", request.getfixturevalue("server"))
         exec(code, page_module.__dict__)  # type: ignore[arg-type]
+        if block.note.startswith("file: "):  # what follows may import it, and pytest would call its tests
+            name = block.note.removeprefix("file: ").removesuffix(".py")
+            monkeypatch.setitem(sys.modules, name, page_module)
+            for test in re.findall(r"^def (test_\w+)", block.text, re.MULTILINE):
+                vars(page_module)[test]()
         printed = capsys.readouterr().out
 
 

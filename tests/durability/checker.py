@@ -138,32 +138,31 @@ def signals(case: Case) -> Iterator[str]:
 
 
 def updates(case: Case) -> Iterator[str]:
-    """Each was accepted and completed once, with the answer that was given, whoever asked and how often."""
-    accepted: Counter[tuple[str, str]] = Counter()
-    answers: dict[tuple[str, str], Any] = {}
+    """Each was accepted and completed once, with the answer that was given, whoever asked and how often. A server knows an
+    update by its id within one run: one that is asked again after the next run has begun is another one there.
+    """
+    accepted: Counter[tuple[str, str, str]] = Counter()
+    completed: Counter[tuple[str, str, str]] = Counter()
+    answers: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for name, runs in case.histories.items():
         for history in runs:
-            ids: dict[str, str] = {}
+            within = "" if case.is_embedded else history.run_id
             for event in history.events:
                 if (kind := _kind(event)) == "WORKFLOW_EXECUTION_UPDATE_ACCEPTED":
                     request = event["workflowExecutionUpdateAcceptedEventAttributes"]["acceptedRequest"]
-                    ids[event["eventId"]] = request["meta"]["updateId"]
-                    accepted[name, request["meta"]["updateId"]] += 1
+                    accepted[name, request["meta"]["updateId"], within] += 1
                 elif kind == "WORKFLOW_EXECUTION_UPDATE_COMPLETED":
                     done = event["workflowExecutionUpdateCompletedEventAttributes"]
-                    key = (name, done["meta"]["updateId"])
-                    if key in answers:
-                        yield f"update {key} was answered twice"
-                    answers[key] = _value(done["outcome"].get("success", {}))
-    for key, count in accepted.items():
-        if count > 1:
-            yield f"update {key} was accepted {count} times"
+                    completed[name, done["meta"]["updateId"], within] += 1
+                    answers[name, done["meta"]["updateId"]].append(_value(done["outcome"].get("success", {})))
+    for what, counted in (("accepted", accepted), ("answered", completed)):
+        for key, count in counted.items():
+            if count > 1:
+                yield f"update {key[:2]} was {what} {count} times"
     for line in case.of("update"):
-        key = (line.workflow_id, f"{line.sender}-{line.number}")
-        if key not in answers:
-            yield f"update {key} was answered by {line.value}, and the history does not say so"
-        elif answers[key] != line.value:
-            yield f"update {key} was answered by {line.value}, and by {answers[key]} in the history"
+        told = answers.get((line.workflow_id, f"{line.sender}-{line.number}"), [])
+        if line.value not in told:
+            yield f"update {line.number} of {line.sender} was answered by {line.value}, and by {told} in the history"
 
 
 def results(case: Case) -> Iterator[str]:

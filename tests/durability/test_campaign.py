@@ -7,16 +7,18 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from tests.effort import cases
 
-from hourglass import History
+from hourglass import Client, History
 
-from . import checker, shim
+from . import checker, shim, trips
 from .campaign import FileCampaign
 from .checker import Case
+from .clients import QUEUE, Journal, end_all
 
 pytestmark = pytest.mark.skipif(not shim.is_here(), reason="needs Linux and a C compiler")
 
@@ -35,6 +37,16 @@ def test_every_promise_is_kept_whatever_fails(campaign: FileCampaign) -> None:
     assert not found.violations, "\n".join([f"seed {found.seed}", *found.violations[:20], found.log[-4000:]])
     assert set(found.faults) == set(FileCampaign.kinds)
     assert min(found.checked[each] for each in ("start", "signal", "update", "result", "attempt")) > 0
+
+
+def test_a_campaign_says_what_is_stuck(tmp_path: Path) -> None:
+    """A run that does not end is told within the limit, with what it waits for, instead of being waited for."""
+    with Client.connect(f"local:{tmp_path / 'stuck.db'}") as client:
+        client.start_workflow(trips.nap, 1, 0.0, id="nap-1", task_queue=QUEUE)
+        (said,) = end_all(client, Journal(tmp_path / "journal", "last"), limit=0.1)
+    assert "nap-1 has not ended" in said
+    assert "WORKFLOW_TASK_SCHEDULED" in said
+    assert "no worker" in said
 
 
 Damage = Callable[[Case], Case]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,6 +67,46 @@ def test_attempts_come_by_priority() -> None:
         with Worker(client, "a", activities=[seen], max_concurrent_activities=1):
             assert handle.result(timeout=20) == len(keys)
     assert SEEN == ["1", "0", "3", "4", "5"]
+
+
+def test_a_run_that_waits_becomes_more_urgent(tmp_path: Path) -> None:
+    """What waits of a run, its task or attempts of its activities, takes its new place at once; a file that is opened anew, and
+    the run's children and attempts, know of it.
+    """
+    SEEN.clear()
+    target = f"local:{tmp_path / 'runs.db'}"
+    with Client.connect(target) as client, Worker(client, "w", workflows=[asks_for]):
+        handles = {
+            name: client.start_workflow(counted, name, id=name, task_queue="q", priority_key=4)
+            for name in ("a", "b", "c")
+        }
+        handles["c"].update_options(priority_key=1)
+        one, other = (
+            client.start_workflow(asks_for, "later", [0], id=name, task_queue="w")
+            for name in ("one", "other")
+        )
+        for each in (one, other):
+            while not each.describe().pending_activities:
+                pass
+        other.update_options(priority_key=1)
+    with Client.connect(target) as client, Worker(client, "w", workflows=[asks_for]):
+        client.get_workflow_handle("b").update_options(priority_key=2)
+        with Worker(client, "q", workflows=[counted], max_concurrent_workflow_tasks=1):
+            for name in handles:
+                client.get_workflow_handle(name).result(timeout=60)
+        assert SEEN == ["c", "b", "a"]
+        with Worker(client, "later", activities=[who], max_concurrent_activities=1):
+            for name in ("one", "other"):
+                assert client.get_workflow_handle(name).result(timeout=60) == 1
+    assert SEEN[3:] == ["other 1", "one 0"]
+
+
+@activity.defn(name="seen")
+def who(name: str) -> str:
+    """Note whose attempt comes when, and how urgent it is."""
+    info = activity.info()
+    SEEN.append(f"{info.workflow_id} {info.priority_key}")
+    return name
 
 
 def test_a_line_is_in_order() -> None:

@@ -8,6 +8,7 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import cases
 from tests.specs import made
 
 from hourglass._contract.handle import ActivityCancel, ActivityOk, ActivityTask, AttemptFailed
@@ -171,7 +172,7 @@ class Life:
         await self.work()
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=cases(100, 1000), deadline=None)
 @given(seed=st.integers(0, 10**6), cache=st.sampled_from([0, 1, 1000]))
 def test_replay_equals_live(seed: int, cache: int) -> None:
     """Events, their order, times and lengths are the same when replayed; the program is never found nondeterministic."""

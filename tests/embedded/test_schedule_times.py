@@ -13,6 +13,7 @@ import temporalio.client
 import temporalio.service
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import cases
 
 from hourglass._contract.schedules import (
     CalendarSpec,
@@ -196,7 +197,7 @@ def _shows(calendar: CalendarSpec, time: datetime) -> bool:
     )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=cases(60, 600), deadline=None)
 @given(calendar=CALENDARS, skip=st.one_of(st.none(), CALENDARS), zone=st.sampled_from(ZONES), day=DAYS)
 def test_times_are_those_at_which_the_clock_matches(
     calendar: CalendarSpec, skip: CalendarSpec | None, zone: str, day: str

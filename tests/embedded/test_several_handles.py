@@ -27,9 +27,9 @@ from .memory_world import World, run_async, settle, text
 class Receiver:
     """A worker of a process of its own: polls are out, and what comes is kept here."""
 
-    def __init__(self, world: World, **config: Any) -> None:
+    def __init__(self, world: World, *, process_id: int = 4711, **config: Any) -> None:
         options = HandleConfig(task_queue="q", identity=config.pop("identity", "other"), **config)
-        self.handle = EngineHandle(world.engine, options, process_id=4711, process_key=id(self))
+        self.handle = EngineHandle(world.engine, options, process_id=process_id, process_key=id(self))
         self.activations: list[Activation] = []
         self.activities: list[Any] = []
         self._polls = [asyncio.create_task(self._tasks()), asyncio.create_task(self._attempts())]
@@ -329,6 +329,40 @@ def test_a_worker_beside_a_busy_engine_gets_less() -> None:
     run_async(body)
 
 
+def test_light_work_stays_beside_the_engine() -> None:
+    """Where nothing weighs there, what comes is the engine's own worker's, and another process gets what it has no room for."""
+
+    async def body() -> None:
+        world = await World.new("another")
+        other, here = Receiver(world), Receiver(world, process_id=0, max_concurrent_workflow_tasks=6)
+        world.engine.queues.handicap = 0.0
+        await settle()
+        for number in range(8):
+            await world.start(f"w{number}")
+            await settle()
+        assert (len(here.activations), len(other.activations)) == (6, 2)
+
+    run_async(body)
+
+
+def test_an_idle_worker_beside_the_engine_comes_first() -> None:
+    """Nothing has to be sent to it: of runs that come one at a time it gets all, whichever worker came first."""
+
+    async def body() -> None:
+        world = await World.new("another")
+        other, here = Receiver(world), Receiver(world, process_id=0)
+        await settle()
+        for number in range(3):
+            run_id = (await world.start(f"w{number}")).run_id
+            await settle()
+            here.complete(run_id, c.CompleteRun(None))
+            await settle()
+            here.complete(run_id)  # the eviction
+        assert not other.activations
+
+    run_async(body)
+
+
 def use(share: float, control: float) -> ProcessorUse:
     found = ProcessorUse()
     found.share, found.control = share, control
@@ -351,7 +385,7 @@ def test_what_the_engine_process_keeps_follows_what_keeps_it_busy() -> None:
     assert after_looks(computing, idle) > 10
     assert after_looks(use(1.0, 0.15), use(1.0, 0.1)) == 1.0
     light = after_looks(use(1.0, 0.6), use(0.4, 0.3))
-    assert light == after_looks(use(1.0, 0.6), idle, idle) < 0.5
+    assert light == after_looks(use(1.0, 0.6), idle, idle) == 0.0
     assert next_handicap(light, computing, [idle]) >= 1.0
     assert light == after_looks(use(0.4, 0.3), idle), "also where others take the processors"
     at_leisure = use(0.1, 0.08)

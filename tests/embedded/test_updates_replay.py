@@ -8,6 +8,7 @@ from zlib import crc32
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import cases
 
 from hourglass._contract.service import StillOpen, UpdateStage, UpdateState, UpdateWorkflow
 from hourglass._engine import commands as c
@@ -110,7 +111,7 @@ def without_refused(activation: e.Activation) -> Batch:
     return tuple(told), activation.timestamp_ns, activation.history_length
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=cases(60, 600), deadline=None)
 @given(seed=st.integers(0, 10**6), cache=st.sampled_from([0, 1, 1000]))
 def test_replay_equals_live_with_updates(seed: int, cache: int) -> None:
     """Events, order, times and lengths are the same; each accepted update is there once, no refused one ever is."""

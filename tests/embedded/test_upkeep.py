@@ -6,9 +6,11 @@ import asyncio
 import time
 from typing import Any
 
+import msgspec
 import pytest
 from tests.specs import made
 
+from hourglass._contract import limits
 from hourglass._contract import service as s
 from hourglass._contract.handle import ActivityDeferred, ActivityTask, AttemptFailed, HandleConfig
 from hourglass._embedded import RealClock
@@ -19,6 +21,7 @@ from hourglass._embedded.store.store import AT_ONCE, Stored
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.specs import ActivitySpec, RetryRule
+from hourglass.converter import Payload
 from hourglass.errors import StorageError, WorkflowNotFoundError
 
 from .memory_world import World, app_failure, run_async, settle, text
@@ -465,6 +468,38 @@ def test_a_local_activity_that_is_tried_again_does_not_wait_for_a_clock_that_was
         again = await handle.poll_activity()
         assert isinstance(again, ActivityTask)
         assert again.attempt == 2
+        await place.connection.close()
+
+    run_async(body)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_debounced_calls_do_not_wait_for_a_clock_that_was_ahead(restarted: bool) -> None:
+    """Calls that came while the wall clock was hours ahead are run when they have been calm for as long as was asked."""
+
+    async def body() -> None:
+        store = MemoryStore()
+        place = await Place.new(Watch(), store)
+        place.set(3 * 3600.0)
+        call = limits.DebounceCall("ticket", "W", 5.0, None, "w", "q")
+        arguments = (Payload(msgspec.json.encode(call)),)
+        asked = made(
+            s.StartWorkflow,
+            workflow_id=f"{limits.BURSTS}k",
+            workflow_type="W",
+            task_queue="q",
+            request_id="",
+            signal_name="call",
+            signal_arguments=arguments,
+        )
+        assert place.engine.keepers.debounce(asked) is not None
+        if restarted:  # by a process that has never seen the wrong clock
+            place.watch.ahead = 0.0
+            place = await Place.new(place.watch, store)
+        else:
+            place.set(0.0)
+        (kept,) = place.engine.keepers.view()
+        assert kept.due_ns < place.engine.clock.now_ns() + 6 * 10**9
         await place.connection.close()
 
     run_async(body)

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import cases
 from tests.specs import made
 
 from hourglass._embedded.rules.run import Run
@@ -166,7 +167,7 @@ def database() -> Iterator[sqlite3.Connection]:
     connection.close()
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=cases(100, 1000))
 @given(condition=CONDITIONS)
 def test_sql_means_what_python_means(condition: f.Condition, database: sqlite3.Connection) -> None:
     """Every condition finds exactly the runs for which a plain reading of it holds."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from tests.aio.porting import ported_module
 from tests.effort import cases
@@ -25,10 +25,10 @@ from . import interpreted_coroutines
 from .generated import RandomEngine, coroutine_programs, steps
 from .interpreted_coroutines import Interpreted
 from .official import Official, brief_of_ours
-from .test_order_differential import FOUND
+from .test_order_differential import FLAGS, FOUND
 
 relaxed = settings(
-    max_examples=cases(50, 1000),
+    max_examples=cases(100, 1000),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
@@ -76,18 +76,17 @@ def compare(
         ours.drop()
 
 
-@pytest.mark.parametrize(
-    "flags", [(), (1,), (2,), (1, 2)], ids=["no flags", "flag 1", "flag 2", "flags 1 and 2"]
-)
-def test_histories_of_temporalio_replay_in_the_same_order(flags: tuple[int, ...]) -> None:
-    """A random program of coroutines issues the same commands as temporalio's, when what temporalio recorded is replayed."""
-
-    @relaxed
-    @given(coroutine_programs(), steps)
-    def check(program: dict[str, Any], script: list[tuple[list[int], int]]) -> None:
+@relaxed
+@given(coroutine_programs(), steps)
+def test_histories_of_temporalio_replay_in_the_same_order(
+    program: dict[str, Any], script: list[tuple[list[int], int]]
+) -> None:
+    """A random program of coroutines issues the same commands as temporalio's, when what temporalio recorded is replayed, with
+    each combination of its flags.
+    """
+    for flags in FLAGS:
+        note(f"with temporalio's flags {flags}")
         compare(program, script, replaying=True, flags=flags)
-
-    check()
 
 
 @relaxed

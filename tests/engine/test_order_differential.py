@@ -7,10 +7,12 @@ follow a rule of ours that is not temporalio's.
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, note, settings
+from tests.effort import cases
 
 from hourglass._engine.commands import TERMINAL, Succeeded
 from hourglass._engine.context import RunSettings
@@ -24,8 +26,14 @@ from .interpreted_plain import InterpretedPlain, departures
 from .official import Official, brief_of_ours
 
 relaxed = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=cases(200, 2000),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+
+
+FLAGS: tuple[tuple[int, ...], ...] = ((), (1,), (2,), (1, 2))
+"""Of temporalio's flags each combination."""
 
 
 def compare(
@@ -77,19 +85,17 @@ def _compare(
         ours.drop()
 
 
-@pytest.mark.parametrize("turns", [OLDER, NEWER])
-@pytest.mark.parametrize(
-    "flags", [(), (1,), (2,), (1, 2)], ids=["no flags", "flag 1", "flag 2", "flags 1 and 2"]
-)
-def test_foreign_histories_replay_in_the_same_order(flags: tuple[int, ...], turns: str) -> None:
-    """A random program issues the same commands as temporalio's, when replaying what another SDK recorded."""
-
-    @relaxed
-    @given(programs(), steps)
-    def check(program: dict[str, Any], script: list[tuple[list[int], int]]) -> None:
+@relaxed
+@given(programs(), steps)
+def test_foreign_histories_replay_in_the_same_order(
+    program: dict[str, Any], script: list[tuple[list[int], int]]
+) -> None:
+    """A random program issues the same commands as temporalio's, when replaying what another SDK recorded: with each combination
+    of temporalio's flags, and whichever asyncio it had. (To make a program takes longer than to run it.)
+    """
+    for flags, turns in product(FLAGS, (OLDER, NEWER)):
+        note(f"with temporalio's flags {flags}, and asyncio {turns}")
         compare(program, script, replaying=True, flags=flags, turns=turns)
-
-    check()
 
 
 @relaxed
@@ -194,7 +200,7 @@ FOUND_LIVE: dict[str, tuple[list[Any], list[tuple[list[int], int]]]] = {
 
 
 @pytest.mark.parametrize("turns", [OLDER, NEWER])
-@pytest.mark.parametrize("flags", [(), (1,), (2,), (1, 2)], ids=str)
+@pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("name", FOUND)
 def test_what_was_found_stays_mended(name: str, flags: tuple[int, ...], turns: str) -> None:
     """Small programs that once went another way than temporalio's."""

@@ -248,7 +248,7 @@ def test_async_with_and_the_async_client():
     assert asyncio.run(main()) == 16
 
 
-@pytest.mark.parametrize("name", ["client", "task_queue", "max_concurrent_activities", "status_address"])
+@pytest.mark.parametrize("name", ["task_queue", "max_concurrent_activities", "status_address"])
 def test_what_was_said_when_it_was_made_cannot_be_set(client, name):
     """Setting it would do nothing: it is refused, with advice, before and while it runs."""
     working = worker(client)

@@ -10,7 +10,13 @@ from typing import Any, assert_type
 from hourglass import activity as plain_activity
 from hourglass import workflow as plain
 from hourglass.aio import activity, workflow
-from hourglass.aio.client import Client, WithStartWorkflowOperation, WorkflowHandle, WorkflowUpdateStage
+from hourglass.aio.client import (
+    ActivityHandle,
+    Client,
+    WithStartWorkflowOperation,
+    WorkflowHandle,
+    WorkflowUpdateStage,
+)
 from hourglass.aio.common import Priority, RetryPolicy
 from hourglass.aio.exceptions import ActivityError, is_cancelled_exception
 from hourglass.aio.worker import Worker
@@ -38,6 +44,12 @@ class Billing:
         return order
 
 
+@activity.defn
+class Scale:
+    async def __call__(self, number: int) -> int:
+        return number
+
+
 @workflow.defn(name="cart", failure_exception_types=[ValueError])
 class Cart:
     @workflow.init
@@ -54,6 +66,7 @@ class Cart:
         assert_type(await workflow.execute_activity(charge, "o"), float)
         assert_type(await workflow.execute_local_activity(add, 1, 2), int)
         assert_type(await workflow.execute_activity_method(Billing.bill, "o", 3), str)
+        assert_type(await workflow.execute_activity_class(Scale, 3), int)
         assert_type(await workflow.execute_activity("by name", 1, result_type=int), Any)
         handle = workflow.start_activity(fetch, "x")
         assert_type(handle, workflow.ActivityHandle[bytes])
@@ -116,6 +129,10 @@ async def use_client(client: Client) -> None:
     update = await handle.start_update(Cart.take, "lamp", wait_for_stage=WorkflowUpdateStage.ACCEPTED)
     assert_type(await update.result(), bool)
     assert_type(client.get_workflow_handle_for(Cart.run, "c"), WorkflowHandle[int])
+    await handle.signal(Cart.put, "lamp", request_id="r", rpc_timeout=3, rpc_metadata={"trace": "a"})
+    assert_type(await client.execute_activity(fetch, "u", id="a", task_queue="q"), bytes)
+    assert_type(await client.start_activity(add, args=[1, 2], id="a", task_queue="q"), ActivityHandle[Any])
+    assert_type(await client.execute_activity_class(Scale, 1, id="a", task_queue="q"), int)
     WithStartWorkflowOperation(Cart.run, "ann", id="c", task_queue="q")
     async with Worker(client, task_queue="q", workflows=[Cart], activities=[fetch, add, Billing().bill]):
         pass

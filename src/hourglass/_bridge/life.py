@@ -75,6 +75,8 @@ class HandleLimits:
     """How long the caller waits for a completion to be taken; the call itself is left alone."""
     resend: float = 5.0
     """When an activity's end that the handle has not taken is sent again through the connection."""
+    resending: float = 3600.0
+    """How long it is tried: an engine may know of no other sign that the attempt has ended."""
     adoption: float = 5.0
     """How long a healthy handle waits for its worker to come back. Half the usual time limit of a workflow task: what
     it holds by then is still failed, and given to another worker, before the engine gives up on it. 0: not at all.

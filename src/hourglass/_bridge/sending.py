@@ -375,8 +375,7 @@ class _Report:
         logger.warning("the end of an attempt could not be sent: %s", type(error).__name__)
         if _means_broken(error):
             self.tables.handle_broke(self.record, error)
-        if self.patience is not None:
-            self._watch_for(self.tables.limits.completion, _Report._unanswered)
+        self._watch_for(self.tables.limits.completion, _Report._unanswered)
         self._resend()
 
     def _late(self) -> None:
@@ -413,9 +412,11 @@ class _Report:
 
 
 async def _send_again(tables: HandleTables, record: HandleRecord, request: CompleteActivity) -> None:
-    """Send the end of an attempt through whichever connection works, for as long as its caller waits."""
+    """Send the end of an attempt through whichever connection works, also when its caller waits no more: an attempt without a
+    timeout, whose process lives, would be waited for as long as that does.
+    """
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + tables.limits.completion
+    deadline = loop.time() + tables.limits.resending
     setbacks = 0
     while True:
         try:

@@ -79,11 +79,12 @@ def codec_server(
         raise UsageError("which codec? Name it with --codec app.secrets:codec, or set HOURGLASS_CODEC")
     secret = checked_token(host, token or os.environ.get(TOKEN) or None)
     origins = checked_origins(origin or UI_ORIGINS)
+    wait_for_sigterm = connecting.sigterm()
     with served(
         chosen, host=host, port=port, origins=origins, token=secret, names=tuple(name or ())
     ) as address:
         console.show(f"the codec server is at {address}, for {', '.join(origins)}")
-        threading.Event().wait()
+        wait_for_sigterm()
 
 
 def checked_token(host: str, token: str | None) -> str | None:

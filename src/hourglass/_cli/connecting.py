@@ -14,7 +14,9 @@ import logging
 import os
 import re
 import shlex
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -228,6 +230,25 @@ def answer(value: Any, as_json: bool) -> None:
         write_json(value)
     else:
         console.show(value)
+
+
+def sigterm() -> Callable[[], None]:
+    """Hear SIGTERM from now on; gives what waits for it. Without a handler process 1 of a container would not hear it at all.
+    Ctrl-C raises as ever.
+    """
+    # By a pipe that the C handler itself writes to: an event may have its lock held by the very thread that is interrupted, an
+    # exception is lost if the signal comes while garbage is collected, and a wait that is just about to begin is not interrupted.
+    heard, told = os.pipe()
+    os.set_blocking(told, False)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        signal.set_wakeup_fd(told)
+
+    def wait() -> None:
+        while os.read(heard, 1) != bytes([signal.SIGTERM]):
+            pass
+
+    return wait
 
 
 def one_or_many(workflow_id: str | None, query: str | None) -> None:

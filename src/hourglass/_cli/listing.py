@@ -238,4 +238,6 @@ def _facts(run: WorkflowDescription) -> list[tuple[str, object]]:
         if activity.last_failure is not None:
             told += f", last failure: {activity.last_failure}"
         facts.append(("waits for", told))
+    for update in run.pending_updates:
+        facts.append(("asked for", f"update {update.name} ({update.id}), which no worker has accepted yet"))
     return [(name, value) for name, value in facts if value is not None]

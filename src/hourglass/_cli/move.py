@@ -68,6 +68,7 @@ def move(
         str, typer.Option(metavar="FILTER", help="Only those that a filter finds, as in `hourglass list`.")
     ] = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Move them. Without it, it is only told.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell, as without --yes.")] = False,
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
@@ -85,6 +86,8 @@ def move(
     from hourglass._runtime.targets import resolve
     from hourglass.replay import Replayer
 
+    if yes and dry_run:
+        raise UsageError("either --yes, which moves them, or --dry-run, which only tells")
     path = str(file).removeprefix("local:")
     if not Path(path).exists():
         raise UsageError(f"there is no file {path}")

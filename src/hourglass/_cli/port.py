@@ -20,17 +20,26 @@ from hourglass._cli import console
 from hourglass.errors import UsageError
 
 THERE, HERE = "temporalio", "hourglass.aio"
-MODULES = ("activity", "client", "common", "envconfig", "exceptions", "testing", "worker", "workflow")
+MODULES = (
+    "activity",
+    "client",
+    "common",
+    "envconfig",
+    "exceptions",
+    "service",
+    "testing",
+    "worker",
+    "workflow",
+)
 
 REASONS = {
     "api": "Temporal's own messages are not part of Hourglass; handles and histories are plain data",
     "bridge": "Core is reached by Hourglass alone",
     "contrib": "look under hourglass.contrib; pydantic models need no converter here",
     "converter": "a Converter and a Codec are plain and synchronous: see docs/converter.md",
-    "nexusrpc": "operations of Nexus are plain functions: see docs/howto/nexus.md",
-    "plugin": "look under hourglass.plugins",
-    "runtime": "there is one runtime, and metrics are read from a worker's status_address",
-    "service": "errors of the service are hourglass.errors.ServiceError and its kinds",
+    "nexus": "services and operations of Nexus are plain functions: see docs/howto/nexus.md",
+    "plugin": "a plugin is an object of hourglass.plugins.Plugin: see docs/howto/plugins.md",
+    "runtime": "there is one runtime: hourglass.metrics.set_telemetry sets it up",
 }
 
 

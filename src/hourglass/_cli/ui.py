@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 import webbrowser
 from typing import Annotated, TypeAlias
 
@@ -89,6 +88,7 @@ def ui(
     check_token(host, secret)
     modules = load(sources).modules if sources else ()
     chosen = connecting.codec_named(codec)
+    wait_for_sigterm = connecting.sigterm()
     with connecting.connected(target, namespace, codec) as client:
         site = Site(
             client,
@@ -101,4 +101,4 @@ def ui(
             console.show(f"the page is at {address}")
             if open_ and console.room() is not None:
                 webbrowser.open(address)
-            threading.Event().wait()
+            wait_for_sigterm()

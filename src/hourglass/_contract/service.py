@@ -222,12 +222,16 @@ class UnpauseWorkflow(Request[Nothing], frozen=True, kw_only=True):
 
 
 class UpdateWorkflowOptions(Request[Nothing], frozen=True, kw_only=True):
-    """Change which version a run belongs to: what is said holds in place of what was said before; None takes that back."""
+    """Change what was said of a run: those of `fields` hold from now on, in place of what was said before. No override takes back
+    what was said of its version; of the spec only its priority can be changed.
+    """
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     workflow_id: str
     run_id: str = ""
+    fields: tuple[str, ...] = ("versioning_override",)
     versioning_override: VersioningOverride | None = None
+    spec: StartSpec = StartSpec()
     identity: str = ""
 
 
@@ -300,6 +304,13 @@ class PendingChild(msgspec.Struct, frozen=True, kw_only=True):
     parent_close_policy: ParentClosePolicy = ParentClosePolicy.UNSPECIFIED
 
 
+class PendingUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    """An update that no worker has accepted yet: it stands in no history. Only the embedded engine tells."""
+
+    update_id: str
+    name: str
+
+
 class WorkflowSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one run. Times are nanoseconds since the epoch, 0 where unset."""
 
@@ -340,6 +351,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     """What is wrong with the engine at present, if it answers nevertheless; "" if nothing is."""
     time_skipping: TimeSkippingState | None = None
     """Where its time was ever skipped."""
+    pending_updates: tuple[PendingUpdate, ...] = ()
 
 
 class DescribeWorkflow(Request[Description], frozen=True, kw_only=True):

@@ -102,6 +102,19 @@ class SignalExternalWorkflowInput(InterceptedCall):
 
 
 @dataclass(kw_only=True)
+class SignalWithStartWorkflowInput(InterceptedCall):
+    """Another workflow is to be signalled, and started first unless it runs. `args` are the workflow's, `signal_args` the
+    signal's; `options` are those of `workflow.with_start`, but for the id.
+    """
+
+    workflow: str
+    workflow_id: str
+    signal: str
+    signal_args: list[Any] = field(default_factory=list, repr=False)
+    options: dict[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(kw_only=True)
 class ContinueAsNewInput(InterceptedCall):
     """The run is to end and begin anew. `options` are what `workflow.continue_as_new` was given by name."""
 
@@ -165,6 +178,10 @@ class WorkflowOutboundInterceptor:
         """Call an operation of a Nexus service and wait until it has started; its handle."""
         return self.next.start_nexus_operation(input)
 
+    def signal_with_start_workflow(self, input: SignalWithStartWorkflowInput) -> Any:
+        """Signal another workflow, which is started first unless it runs, and wait until that is done; its handle."""
+        return self.next.signal_with_start_workflow(input)
+
     def continue_as_new(self, input: ContinueAsNewInput) -> NoReturn:
         """End this run and begin the next; never returns."""
         self.next.continue_as_new(input)
@@ -223,6 +240,7 @@ class _LastOutbound(WorkflowOutboundInterceptor):
         return input._proceed(input)
 
     start_activity = start_local_activity = start_child_workflow = start_nexus_operation = _go_on
+    signal_with_start_workflow = _go_on
     signal_child_workflow = signal_external_workflow = continue_as_new = sleep = info = _go_on
 
 

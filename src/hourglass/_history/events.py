@@ -670,10 +670,13 @@ class WorkflowExecutionContinuedAsNew(Attributes, frozen=True, kw_only=True):
 
 
 class WorkflowExecutionOptionsUpdated(Attributes, frozen=True, kw_only=True):
-    """An operator changed the run's options."""
+    """An operator changed the run's options: the version that it belongs to, or its priority."""
 
     identity: str = ""
     versioning_override: VersioningOverride | None = None
+    priority_key: int = 0
+    fairness_key: str = ""
+    fairness_weight: float = 0.0
 
 
 class WorkflowExecutionPaused(Attributes, frozen=True, kw_only=True):

@@ -18,13 +18,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from hourglass._forks import ForkStage, at_fork
+from hourglass._forks import ForkStage, at_fork, process_id
 from hourglass._runtime.attempts import end_fork
 from hourglass._runtime.daemon_executor import DaemonExecutor
 from hourglass._runtime.hung import frame_of, is_debugged, take_stack
@@ -142,7 +141,7 @@ class LoopThread:
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
-        home = os.getpid()
+        home = process_id()
         _running[threading.get_ident()] = loop
         while not self._stopping:
             try:

@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any
 
+from hourglass._forks import process_id
 from hourglass._runtime.attempts import end_fork
 
 logger = logging.getLogger("hourglass.worker")
@@ -208,7 +208,7 @@ class ThreadPool:
     # --- in a thread of the pool -------------------------------------------------------------------------------------
 
     def _work(self, hand: _Hand) -> None:
-        home = os.getpid()
+        home = process_id()
         try:
             while (seat := self._take(hand)) is not None:
                 self._run(seat, home)
@@ -251,7 +251,7 @@ class ThreadPool:
         except BaseException:
             end_fork(home, 1)
             logger.exception("a job of %s let an exception out", self._name)
-        if os.getpid() != home:
+        if process_id() != home:
             end_fork(home, 0)
 
     def _ended(self, hand: _Hand) -> None:

@@ -38,7 +38,7 @@ from hourglass._supervision import (
 )
 from hourglass._supervision.reports import log_report
 from hourglass.converter import Codec, Converter
-from hourglass.errors import UsageError
+from hourglass.errors import ServiceTimeoutError, UsageError
 
 # --- a connection that handles do not close -----------------------------------------------------------------
 
@@ -49,34 +49,34 @@ A = TypeVar("A")
 class BorrowedConnection:
     """A client's `Connection`, lent to handles, which come and go over it: closing this one leaves the client's open.
 
-    An engine in memory has but one connection.
+    An engine in memory has but one connection. The lender can be replaced: what is asked next is asked of the new one.
     """
 
     def __init__(self, lender: Connection) -> None:
-        self._lender = lender
+        self.lender = lender
 
     @property
     def target(self) -> str:
         """What it is connected to."""
-        return self._lender.target
+        return self.lender.target
 
     @property
     def namespace(self) -> str:
         """The namespace it works in."""
-        return self._lender.namespace
+        return self.lender.namespace
 
     @property
     def identity(self) -> str:
         """The identity that the engine is told."""
-        return self._lender.identity
+        return self.lender.identity
 
     async def call(self, request: Request[A]) -> A:
         """Ask, and wait for the answer."""
-        return await self._lender.call(request)
+        return await self.lender.call(request)
 
     async def open_handle(self, config: HandleConfig) -> Handle:
         """Open a handle for a task queue."""
-        return await self._lender.open_handle(config)
+        return await self.lender.open_handle(config)
 
     async def close(self) -> None:
         """Nothing: the lender closes it."""
@@ -88,6 +88,8 @@ class BorrowedConnection:
 logger = logging.getLogger("hourglass.worker")
 
 Connect = Callable[[], Any]
+
+_REPLACING = 60.0  # seconds for the handles of a new client
 
 
 class Application:
@@ -106,9 +108,9 @@ class Application:
         sight: SightLimits | None = None,
         reach: ReachLimits | None = None,
     ) -> None:
-        self.raw = connection
         # Borrowed: the end of a handle closes its connection, which must never be the client's own.
-        self.shared: Connection | None = _coded(BorrowedConnection(connection), codec, converter)
+        self._borrowed = BorrowedConnection(connection)
+        self.shared: Connection | None = _coded(self._borrowed, codec, converter)
         self.limits = limits or HandleLimits()
         self.watch = watch or WatchLimits()
         self.sight = sight or SightLimits()
@@ -136,6 +138,11 @@ class Application:
         self._gate = asyncio.Lock()  # planting and felling the tree
         self._reviving: asyncio.Task[None] | None = None
         self._tidying: set[asyncio.Task[None]] = set()
+
+    @property
+    def raw(self) -> Connection:
+        """The client's own connection."""
+        return self._borrowed.lender
 
     # --- what the processes ask --------------------------------------------------------------------------------------
 
@@ -224,10 +231,40 @@ class Application:
                 f"this client already runs a worker on task queue {queue!r}: give that worker all workflows and "
                 f"activities, or use another queue, or connect a second client"
             )
-        services = QueueServices(plan, self.raw.namespace, self.raw, self.last_holder, self._client)
+        services = QueueServices(
+            plan,
+            self.raw.namespace,
+            self._borrowed,
+            self.last_holder,
+            None if self._client is None else lambda: self._client,
+        )
         self._services[queue] = services
         self._wanted.add(queue)
         return services
+
+    @property
+    def queues(self) -> frozenset[str]:
+        """The queues that it serves, or is about to."""
+        return frozenset(self._services)
+
+    async def replace_client(self, connection: Connection, connect: Connect, client: Any) -> None:
+        """Work over the connection of another client, of the same engine: each queue gets a new handle at once, and what is in
+        flight on the old one goes on. Where a new handle cannot be had it raises, and goes on with the client of before.
+        """
+        before = self._borrowed.lender, self._connect, self._client
+        self._borrowed.lender, self._connect, self._client = connection, connect, client
+        try:
+            async with asyncio.timeout(_REPLACING):
+                for services in self.configured():
+                    await self.holder.recycle(services.queue, "the worker was given another client")
+        except BaseException as error:
+            self._borrowed.lender, self._connect, self._client = before
+            if isinstance(error, TimeoutError):
+                raise ServiceTimeoutError(
+                    f"no handle by the new client within {_REPLACING:g} s: the worker goes on with the old one",
+                    status="DEADLINE_EXCEEDED",
+                ) from None
+            raise
 
     async def serve(self, services: QueueServices) -> None:
         """Start to serve. Waits out what may pass; raises what the engine refused for good, and leaves nothing then."""

@@ -45,6 +45,7 @@ from hourglass._engine.definition import WorkflowDefinition
 from hourglass._engine.evaluator import Run
 from hourglass._engine.events import Activation, QueryReceived, RunEvicted, RunStarted
 from hourglass._engine.verify import verify_run
+from hourglass._forks import process_id
 from hourglass._runtime import work_log
 from hourglass._runtime.cache import CacheLimits, Entry, Key, LiveRuns, LostJournals, StateCache
 from hourglass._runtime.hung import LaneStopped
@@ -178,7 +179,7 @@ class Evaluations:
         on_demand: bool = False,
     ) -> None:
         self._counts = Counts()
-        self._home = os.getpid()
+        self._home = process_id()
         self.quarantine = quarantine if quarantine is not None else Quarantine()
         self.unwound = 0
         self.steps = 0  # moves while a large run is executed again, or unwound
@@ -424,7 +425,7 @@ class Evaluations:
         try:
             completion = entry.run.activate(activation)
         finally:
-            if os.getpid() != self._home:
+            if process_id() != self._home:
                 _end_fork(
                     self._home
                 )  # before any lock is taken that another thread may have held when it forked
@@ -564,7 +565,7 @@ def _end_fork(home: int) -> None:
     """End this process if workflow code has forked it, and the code is left: it would sleep for ever, with all that the
     worker has open.
     """
-    if os.getpid() == home:
+    if process_id() == home:
         return
     try:
         os.write(

@@ -25,7 +25,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from functools import partial
@@ -263,7 +263,7 @@ class ActivityExecutor:
         beat_interval: float = BEAT_INTERVAL,
         limits: ExecutorLimits = ExecutorLimits(),
         own: Executor | None = None,
-        client: Any = None,
+        client: Callable[[], Any] | None = None,
         inbound: ActivityChain | None = None,
         registry: Registry = default_registry,
         resources: Resources = Resources(),
@@ -278,7 +278,7 @@ class ActivityExecutor:
         self._around = AttemptSurroundings(
             equipment=Equipment(
                 converter=converter,
-                client=None if client is None else lambda: client,
+                client=client,
                 payload_limit=limits.payload_limit,
                 payload_warn=limits.payload_warn,
                 inbound=inbound,

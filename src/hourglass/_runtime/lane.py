@@ -16,6 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 import threading
@@ -359,6 +360,8 @@ _DELAYED_AFTER = 0.04
 _SECONDS_PER_STEP = 20e-6  # what executing a run again takes for each event and command, about
 _SHORT_TURN = 0.0005  # seconds; usual are 0.005
 _TURN_WHILE_COMPUTING = 0.001
+_PYTHONS_OWN = (700, 2000)  # up to Python 3.13, and from 3.14 on
+_BETWEEN_COLLECTIONS = 10_000  # new objects; a whole program has a hundred thousand
 _SPAN = 0.1  # seconds over which it is measured whether authors' code computes
 _MOST_POINTS = 200_000  # fibers of a run that begin or end; that still more do is no progress
 
@@ -477,6 +480,27 @@ class Hurry:
                 Hurry._usual = sys.getswitchinterval()
             (self._hurrying.add if wanted else self._hurrying.discard)(self)
             sys.setswitchinterval(min((self._usual, *(each._turn for each in self._hurrying))))
+
+
+class RareCollections:
+    """While there are lanes, Python's collector looks for cycles less often. By default it looks whenever there are 700 objects
+    more than the last time; fifty workflows at work have several thousand, all of them in use, and it would go through them
+    every few steps, in vain. The setting is the whole process's: one that the program has chosen stays, and Python's own is put
+    back when the last lanes have stopped. Belongs to the control loop.
+    """
+
+    _wanted: ClassVar[set[RareCollections]] = set()
+    _usual: ClassVar[tuple[int, int, int] | None] = None
+
+    def set(self, *, wanted: bool) -> None:
+        """Look less often, or do no longer; the lanes of another worker in this process may still want that."""
+        (self._wanted.add if wanted else self._wanted.discard)(self)
+        now = gc.get_threshold()
+        if self._wanted and now[0] in _PYTHONS_OWN:
+            RareCollections._usual = now
+            gc.set_threshold(_BETWEEN_COLLECTIONS, *now[1:])
+        elif not self._wanted and now[0] == _BETWEEN_COLLECTIONS and self._usual is not None:
+            gc.set_threshold(*self._usual)
 
 
 class ComputingWatch:

@@ -37,6 +37,7 @@ from hourglass._runtime.lane import (
     Lane,
     LaneGuard,
     LaneJob,
+    RareCollections,
     Reply,
     Work,
     is_worth_moving,
@@ -115,6 +116,7 @@ class LaneSet:
         self._delays = Delays(clock)
         self._hurry = Hurry()
         self._computing = ComputingWatch()
+        self._collections = RareCollections()
         self._is_calm = True  # whether the last look left nothing to put back
         self._max_spares = max_spare_lanes
         self._spares = 0  # made so far
@@ -141,6 +143,7 @@ class LaneSet:
     def start(self) -> None:
         """Start every lane. On the control loop."""
         self._loop = asyncio.get_running_loop()
+        self._collections.set(wanted=True)
         for lane in self._lanes():
             lane.start()
 
@@ -184,6 +187,7 @@ class LaneSet:
         """Let every lane finish and end; waits for nothing."""
         self._stopping = True
         self._hurry.set(wanted=False)
+        self._collections.set(wanted=False)
         self._computing.close()
         for place in self._staying():
             place.lane.stop()

@@ -39,7 +39,12 @@ class QueueServices:
     """The parts that a queue's tasks use; `holder` gives the holder that was last in charge, or raises."""
 
     def __init__(
-        self, plan: Plan, namespace: str, service: Service, holder: Callable[[], BridgeHolder], client: Any
+        self,
+        plan: Plan,
+        namespace: str,
+        service: Service,
+        holder: Callable[[], BridgeHolder],
+        client: Callable[[], Any] | None,
     ) -> None:
         self.plan = plan
         self.queue = plan.config.task_queue

@@ -272,11 +272,14 @@ _OUTCOMES: dict[type[ActivityResult], str] = {
 }
 
 
-class _Labels(NamedTuple):
-    """The series of one activity type: of its times, and of how its attempts ended."""
+class _Series(NamedTuple):
+    """The series of one activity type: of its times, and of how its attempts ended; and what is to be recorded in them."""
 
     plain: Labels
     outcomes: dict[type[ActivityResult], Labels]
+    waits: list[float]
+    seconds: list[float]
+    ends: dict[type[ActivityResult], list[float]]
 
 
 _BATCH = 256
@@ -292,7 +295,7 @@ class ActivityMetrics:
     def __init__(self, registry: Registry, namespace: str, task_queue: str) -> None:
         self._registry = registry
         self._common = {"namespace": namespace, "task_queue": task_queue}
-        self._known: dict[str, _Labels] = {}
+        self._known: dict[str, _Series] = {}
         self._executions = registry.metric(
             "hourglass_activity_executions", "counter", "Attempts of activities that have ended, by outcome."
         )
@@ -310,25 +313,38 @@ class ActivityMetrics:
         """An attempt begins."""
         since, until = task.current_attempt_scheduled_time_ns or task.scheduled_time_ns, task.started_time_ns
         if since and until and not task.is_local:
-            labels = self._known.get(task.activity_type) or self._labels(task.activity_type)
-            self._waits.pending.append((labels.plain, (until - since) / 1e9 if until > since else 0.0))
+            series = self._known.get(task.activity_type) or self._series(task.activity_type)
+            waited = (until - since) / 1e9 if until > since else 0.0
             if self._registry.sinks:
-                self._waits.fold()
+                self._waits.record(waited, series.plain)
+            else:
+                series.waits.append(waited)
 
     def ended(self, task: ActivityTask, result: ActivityResult, seconds: float) -> None:
         """An attempt has ended, after so long."""
-        labels = self._known.get(task.activity_type) or self._labels(task.activity_type)
-        pending = self._executions.pending
-        pending.append((labels.outcomes[type(result)], 1))
-        self._seconds.pending.append((labels.plain, seconds))
-        if len(pending) >= _BATCH or self._registry.sinks:
+        series = self._known.get(task.activity_type) or self._series(task.activity_type)
+        if self._registry.sinks:
+            self._executions.record(1, series.outcomes[type(result)])
+            self._seconds.record(seconds, series.plain)
+            return
+        series.ends[type(result)].append(1)
+        series.seconds.append(seconds)
+        if len(series.seconds) >= _BATCH:
             for metric in (self._waits, self._executions, self._seconds):
                 metric.fold()
 
-    def _labels(self, activity_type: str) -> _Labels:
+    def _series(self, activity_type: str) -> _Series:
         plain = {**self._common, "activity_type": activity_type}
+        labels = labels_of(plain)
         outcomes = {kind: labels_of({**plain, "outcome": name}) for kind, name in _OUTCOMES.items()}
-        found = _Labels(labels_of(plain), outcomes)
-        if len(self._known) < 2000:  # names come from the wire: what is remembered is bounded
-            self._known[activity_type] = found
+        if len(self._known) >= self._registry.max_series:
+            # Names come from the wire, and the metrics take no more of them either.
+            return _Series(labels, outcomes, [], [], {kind: [] for kind in _OUTCOMES})
+        found = self._known[activity_type] = _Series(
+            labels,
+            outcomes,
+            self._waits.pending(labels),
+            self._seconds.pending(labels),
+            {kind: self._executions.pending(each) for kind, each in outcomes.items()},
+        )
         return found

@@ -25,8 +25,12 @@ def start_worker(
     queue: str, options: str, why: str = "Start a worker with the workflow's code:"
 ) -> tuple[Action, ...]:
     """No worker polls the task queue: one must be started."""
-    named = "" if queue == "default" else f" --task-queue {shlex.quote(queue)}"
-    return (Action(why, _command(f"worker FILE{named}", options)),)
+    return (Action(why, _command(f"worker FILE{_on(queue)}", options)),)
+
+
+def _on(queue: str) -> str:
+    """The option that names a task queue, where that is needed."""
+    return "" if queue in ("", "default") else f" --task-queue {shlex.quote(queue)}"
 
 
 def serve_version(queue: str, needed: str, there: list[str], options: str) -> tuple[Action, ...]:
@@ -246,7 +250,7 @@ def after_undoing(facts: Facts, first: str, since: Sequence[Span]) -> tuple[Acti
     """
     name, options = _id(facts.story), facts.options
     ran = ", ".join(dict.fromkeys(each.name for each in since))
-    start = f"start {shlex.quote(facts.story.workflow_type)} … --id {name}"
+    start = f"start {shlex.quote(facts.story.workflow_type)} … --id {name}{_on(facts.story.task_queue)}"
     again = Action(
         f"Or let it do the same again, from before {first}, the first step that may be undone:",
         _command(f"reset {name} --before {shlex.quote(first)}", options),

@@ -445,15 +445,19 @@ def pause(request: sv.PauseWorkflow | sv.UnpauseWorkflow, scope: CallScope) -> R
 
 
 def update_options(request: sv.UpdateWorkflowOptions, scope: CallScope) -> Rpc:
-    """Change which version a run belongs to."""
+    """Change what was said of a run."""
     message: Any = ws.UpdateWorkflowExecutionOptionsRequest(
         namespace=scope.namespace, identity=request.identity or scope.identity
     )
     put_execution(message.workflow_execution, request.workflow_id, request.run_id)
-    message.update_mask.paths.append("versioning_override")
-    message.workflow_execution_options.SetInParent()
+    options, spec = message.workflow_execution_options, request.spec
+    options.SetInParent()
+    for name in request.fields:
+        message.update_mask.paths.append(name if name == "versioning_override" else f"priority.{name}")
+        if name != "versioning_override":
+            setattr(options.priority, name, getattr(spec, name))
     if request.versioning_override is not None:
-        put_override(message.workflow_execution_options.versioning_override, request.versioning_override)
+        put_override(options.versioning_override, request.versioning_override)
     return Rpc("update_workflow_execution_options", message, _nothing)
 
 

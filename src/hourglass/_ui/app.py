@@ -93,7 +93,8 @@ def mark_of(site: Site, operations: BulkOperations, request: Request) -> str:
     if "run" in params:
         found = client.get_workflow_handle(params.get("id", ""), run_id=params["run"]).describe()
         pending = [(each.id, each.attempt, each.state) for each in found.pending_activities]
-        return f"{found.history_length} {found.status} {found.task_attempt} {pending}"
+        updates = [each.id for each in found.pending_updates]
+        return f"{found.history_length} {found.status} {found.task_attempt} {pending} {updates}"
     if "operation" in params:
         operation = operations.find(int(params["operation"]))
         return "" if operation is None else f"{operation.done} {operation.failed} {operation.ended}"

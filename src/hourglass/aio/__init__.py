@@ -17,6 +17,7 @@ FILE` shows the difference. What is not here is refused by name where it is impo
     worker       `Worker`, awaited
     workflow     `@workflow.defn`, and what is awaited inside a workflow
     _activities  what `workflow` has for activities and steps
+    _handles     what `client` has of handles
     _children    the same for children and other workflows
     _values      how arguments and options are given there
 """

@@ -48,6 +48,10 @@ class ActivityConfig(TypedDict, total=False):
     priority: Priority
 
 
+LocalActivityConfig = ActivityConfig
+"""The same of one that runs on this very worker."""
+
+
 class _ExecuteActivity(Protocol):
     @overload
     async def __call__(
@@ -171,16 +175,16 @@ class _StartClass(Protocol):
 
     @overload
     def __call__(
-        self, activity: type[_Awaits[*Ts, R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: type[Awaits[*Ts, R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
     ) -> ActivityHandle[R]: ...
     @overload
     def __call__(
-        self, activity: type[_Calls[*Ts, R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: type[Calls[*Ts, R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
     ) -> ActivityHandle[R]: ...
     @overload
     def __call__(
         self,
-        activity: type[Callable[..., Any]],
+        activity: type,
         /,
         *,
         args: Sequence[Any],
@@ -191,16 +195,16 @@ class _StartClass(Protocol):
 class _ExecuteClass(Protocol):
     @overload
     async def __call__(
-        self, activity: type[_Awaits[*Ts, R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: type[Awaits[*Ts, R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
     ) -> R: ...
     @overload
     async def __call__(
-        self, activity: type[_Calls[*Ts, R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: type[Calls[*Ts, R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
     ) -> R: ...
     @overload
     async def __call__(
         self,
-        activity: type[Callable[..., Any]],
+        activity: type,
         /,
         *,
         args: Sequence[Any],
@@ -208,11 +212,15 @@ class _ExecuteClass(Protocol):
     ) -> Any: ...
 
 
-class _Calls(Protocol[*Ts, R_co]):
+class Calls(Protocol[*Ts, R_co]):
+    """A class whose objects are called."""
+
     def __call__(self, *given: *Ts) -> R_co: ...
 
 
-class _Awaits(Protocol[*Ts, R_co]):
+class Awaits(Protocol[*Ts, R_co]):
+    """A class whose objects are called and awaited."""
+
     async def __call__(self, *given: *Ts) -> R_co: ...
 
 

@@ -10,14 +10,18 @@ import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Generic, TypedDict, TypeVar, TypeVarTuple, Unpack, cast, overload
 
+import msgspec
+
 from hourglass._engine import awaited
 from hourglass._engine.context import LiveRun
 from hourglass._engine.fibers import Bridge, bridged_wait, require_fiber
 from hourglass._engine.interception import (
     SignalChildWorkflowInput,
     SignalExternalWorkflowInput,
+    SignalWithStartWorkflowInput,
     StartChildWorkflowInput,
 )
+from hourglass._engine.operations import drop_step, keep_step
 from hourglass._engine.options import (
     Duration,
     RetryPolicy,
@@ -28,10 +32,21 @@ from hourglass._engine.specs import (
     IdReusePolicy,
     ParentClosePolicy,
 )
+from hourglass._engine.versions import VersioningOverride
 from hourglass.aio._values import given_options, given_values
 from hourglass.aio.common import Priority
 from hourglass.converter import SearchAttributes
-from hourglass.workflow._children import check_external, check_options, child_command, signal_command
+from hourglass.errors import ActivityError
+from hourglass.workflow._children import (
+    WithStartOptions,
+    check_external,
+    check_options,
+    child_command,
+    refusal,
+    sending,
+    signal_command,
+    with_start_call,
+)
 from hourglass.workflow._references import given_message, given_workflow
 
 R = TypeVar("R")
@@ -56,6 +71,14 @@ class ChildWorkflowConfig(TypedDict, total=False):
     search_attributes: SearchAttributes | None
     static_summary: str | None
     static_details: str | None
+    priority: Priority
+    versioning_override: VersioningOverride | None
+
+
+class WithStartConfig(WithStartOptions, total=False):
+    """How a workflow is started by a signal. A duration is a `timedelta` or seconds."""
+
+    id_conflict_policy: Any
     priority: Priority
 
 
@@ -152,6 +175,9 @@ async def execute_child_workflow(workflow: Any, /, *given: Any, **options: Any) 
 class ExternalWorkflowHandle(Generic[T]):
     """A workflow that is not a child of this one. Made by `get_external_workflow_handle`."""
 
+    id: str
+    run_id: str | None
+
     def __init__(self, id: str, run_id: str | None) -> None:
         self.id = id
         self.run_id = run_id
@@ -200,6 +226,42 @@ def get_external_workflow_handle_for(
 ) -> ExternalWorkflowHandle[Any]:
     """The same; `workflow` is for readers alone."""
     return get_external_workflow_handle(workflow_id, run_id=run_id)
+
+
+async def signal_with_start_workflow(
+    workflow: Any,
+    /,
+    *given: Any,
+    signal: Any,
+    signal_args: Any = None,
+    args: Sequence[Any] = (),
+    **options: Unpack[WithStartConfig],
+) -> ExternalWorkflowHandle[Any]:
+    """Signal another workflow, and start it first unless it runs; a handle to it. `signal_args` is the one argument of the
+    signal, or a list of all. `id_conflict_policy` says nothing: one that runs is signalled.
+    """
+    live = require_fiber("signalling with a start").run
+    target, message = given_workflow(workflow), given_message("signal", signal)
+    told = (
+        () if signal_args is None else tuple(signal_args) if isinstance(signal_args, list) else (signal_args,)
+    )
+    said = given_options(options)
+    said.pop("id_conflict_policy", None)
+
+    async def send(call: SignalWithStartWorkflowInput) -> ExternalWorkflowHandle[Any]:
+        definition = sending(live, target, message, call)
+        kept = keep_step(live, definition, definition.settings)
+        settings = msgspec.structs.replace(definition.settings, activity_id=kept)
+        try:
+            run_id = await awaited.start_activity(definition.name, (), settings, str, local=True)
+        except ActivityError as error:
+            drop_step(live, kept)
+            raise refusal(call, error) from None
+        drop_step(live, kept)
+        return ExternalWorkflowHandle(call.workflow_id, run_id)
+
+    call = with_start_call(target, given_values(given, args), said, signal, told, bridging(send))
+    return await outward(live, send, call, "signal_with_start_workflow")
 
 
 def bridging(send: Callable[[Any], Coroutine[Any, Any, T]]) -> Callable[[Any], T]:

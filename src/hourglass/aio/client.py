@@ -6,8 +6,9 @@ A face of `hourglass.AsyncClient`, which does the work: arguments may come toget
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Generic, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._contract.service import IdConflictPolicy, QueryRejectCondition
 from hourglass._contract.service import UpdateStage as WorkflowUpdateStage
@@ -24,20 +25,36 @@ from hourglass._contract.transport import (
 from hourglass._engine.options import Duration, RetryPolicy
 from hourglass._engine.specs import IdReusePolicy
 from hourglass._engine.versions import VersioningOverride
+from hourglass.aio._activities import Awaits, Calls
+from hourglass.aio._handles import (
+    ActivityHandle,
+    ActivityOptionsKey,
+    ActivityOptionsKeys,
+    ActivityOptionsUpdate,
+    AsyncActivityCancelledError,
+    AsyncActivityHandle,
+    WorkflowHandle,
+)
 from hourglass.aio._values import given_options, given_values
 from hourglass.aio.common import Priority
 from hourglass.client import (
-    AsyncActivityHandle,
+    ActivityExecution,
+    ActivityExecutionDescription,
+    ActivityExecutionOptions,
+    ActivityExecutionStatus,
     AsyncClient,
     AsyncRawService,
     AsyncScheduleHandle,
     AsyncUpdateHandle,
-    AsyncWorkflowHandle,
+    RpcOptions,
     Schedule,
+    ScheduleActionExecutionStartWorkflow,
+    ScheduleActionResult,
     ScheduleActionStartWorkflow,
     ScheduleBackfill,
     ScheduleCalendarSpec,
     ScheduleDescription,
+    ScheduleInfo,
     ScheduleIntervalSpec,
     ScheduleListDescription,
     ScheduleOverlapPolicy,
@@ -47,31 +64,114 @@ from hourglass.client import (
     ScheduleState,
     WorkflowExecution,
     WorkflowExecutionCount,
+    WorkflowExecutionCountAggregationGroup,
 )
+from hourglass.client import HistoryEventFilter as WorkflowHistoryEventFilterType
 from hourglass.client import WorkflowDescription as WorkflowExecutionDescription
-from hourglass.converter import Codec, Converter, SearchAttributes, default_converter
+from hourglass.client import WorkflowExecutionCount as ActivityExecutionCount
+from hourglass.client import WorkflowExecutionCountAggregationGroup as ActivityExecutionCountAggregationGroup
+from hourglass.converter import Codec, Converter, HeaderCodecBehavior, SearchAttributes, default_converter
+from hourglass.errors import ActivityFailedError as ActivityFailureError
 from hourglass.errors import QueryFailedError as WorkflowQueryFailedError
 from hourglass.errors import QueryRejectedError as WorkflowQueryRejectedError
 from hourglass.errors import ScheduleAlreadyExistsError as ScheduleAlreadyRunningError
 from hourglass.errors import ServiceError as RPCError
+from hourglass.errors import ServiceTimeoutError as RPCTimeoutOrCancelledError
+from hourglass.errors import ServiceTimeoutError as WorkflowUpdateRPCTimeoutOrCancelledError
 from hourglass.errors import UpdateFailedError as WorkflowUpdateFailedError
 from hourglass.errors import UsageError, WorkflowContinuedAsNewError
 from hourglass.errors import WorkflowFailedError as WorkflowFailureError
-from hourglass.interceptors import Interceptor
+from hourglass.interceptors import AsyncClientOutboundInterceptor as OutboundInterceptor
+from hourglass.interceptors import (
+    BackfillScheduleInput,
+    CancelActivityInput,
+    CancelWorkflowInput,
+    CompleteAsyncActivityInput,
+    CountActivitiesInput,
+    CountWorkflowsInput,
+    CreateScheduleInput,
+    DeleteScheduleInput,
+    DescribeActivityInput,
+    DescribeScheduleInput,
+    DescribeWorkflowInput,
+    FailAsyncActivityInput,
+    FetchWorkflowHistoryEventsInput,
+    HeartbeatAsyncActivityInput,
+    ListActivitiesInput,
+    ListSchedulesInput,
+    ListWorkflowsInput,
+    PauseActivityInput,
+    PauseScheduleInput,
+    QueryWorkflowInput,
+    ReportCancellationAsyncActivityInput,
+    SignalWorkflowInput,
+    StartWorkflowInput,
+    StartWorkflowUpdateInput,
+    TerminateActivityInput,
+    TerminateWorkflowInput,
+    TriggerScheduleInput,
+    UnpauseActivityInput,
+    UnpauseScheduleInput,
+    UpdateActivityOptionsInput,
+    UpdateScheduleInput,
+)
+from hourglass.interceptors import Interceptor as _Interceptor
+from hourglass.interceptors import StartActivityExecutionInput as StartActivityInput
+from hourglass.interceptors import StartUpdateWithStartInput as StartWorkflowUpdateWithStartInput
+from hourglass.plugins import Plugin
 from hourglass.replay import History as WorkflowHistory
 
 __all__ = [
+    "ActivityExecution",
+    "ActivityExecutionCount",
+    "ActivityExecutionCountAggregationGroup",
+    "ActivityExecutionDescription",
+    "ActivityExecutionOptions",
+    "ActivityExecutionStatus",
+    "ActivityFailureError",
+    "ActivityHandle",
+    "ActivityOptionsKey",
+    "ActivityOptionsKeys",
+    "ActivityOptionsUpdate",
+    "AsyncActivityCancelledError",
     "AsyncActivityHandle",
+    "BackfillScheduleInput",
+    "CancelActivityInput",
+    "CancelWorkflowInput",
     "Client",
+    "CompleteAsyncActivityInput",
+    "CountActivitiesInput",
+    "CountWorkflowsInput",
+    "CreateScheduleInput",
+    "DeleteScheduleInput",
+    "DescribeActivityInput",
+    "DescribeScheduleInput",
+    "DescribeWorkflowInput",
+    "FailAsyncActivityInput",
+    "FetchWorkflowHistoryEventsInput",
+    "HeartbeatAsyncActivityInput",
     "Interceptor",
+    "ListActivitiesInput",
+    "ListSchedulesInput",
+    "ListWorkflowsInput",
+    "OutboundInterceptor",
+    "PauseActivityInput",
+    "PauseScheduleInput",
+    "Plugin",
+    "QueryWorkflowInput",
     "RPCError",
+    "RPCTimeoutOrCancelledError",
+    "ReportCancellationAsyncActivityInput",
     "Schedule",
+    "ScheduleActionExecutionStartWorkflow",
+    "ScheduleActionResult",
     "ScheduleActionStartWorkflow",
     "ScheduleAlreadyRunningError",
     "ScheduleBackfill",
     "ScheduleCalendarSpec",
     "ScheduleDescription",
     "ScheduleHandle",
+    "ScheduleInfo",
     "ScheduleIntervalSpec",
     "ScheduleListDescription",
     "ScheduleOverlapPolicy",
@@ -79,20 +179,35 @@ __all__ = [
     "ScheduleRange",
     "ScheduleSpec",
     "ScheduleState",
+    "SignalWorkflowInput",
+    "StartActivityInput",
+    "StartWorkflowInput",
+    "StartWorkflowUpdateInput",
+    "StartWorkflowUpdateWithStartInput",
     "TLSConfig",
+    "TerminateActivityInput",
+    "TerminateWorkflowInput",
+    "TriggerScheduleInput",
+    "UnpauseActivityInput",
+    "UnpauseScheduleInput",
+    "UpdateActivityOptionsInput",
+    "UpdateScheduleInput",
     "WithStartWorkflowOperation",
     "WorkflowContinuedAsNewError",
     "WorkflowExecution",
     "WorkflowExecutionCount",
+    "WorkflowExecutionCountAggregationGroup",
     "WorkflowExecutionDescription",
     "WorkflowExecutionStatus",
     "WorkflowFailureError",
     "WorkflowHandle",
     "WorkflowHistory",
+    "WorkflowHistoryEventFilterType",
     "WorkflowQueryFailedError",
     "WorkflowQueryRejectedError",
     "WorkflowUpdateFailedError",
     "WorkflowUpdateHandle",
+    "WorkflowUpdateRPCTimeoutOrCancelledError",
     "WorkflowUpdateStage",
 ]
 
@@ -104,7 +219,7 @@ ScheduleHandle = AsyncScheduleHandle
 WorkflowUpdateHandle = AsyncUpdateHandle
 
 
-class StartConfig(TypedDict, total=False):
+class StartConfig(RpcOptions, total=False):
     """How a workflow is started. All are optional."""
 
     id: str
@@ -125,170 +240,26 @@ class StartConfig(TypedDict, total=False):
     start_signal_args: Sequence[Any]
     priority: Priority
     request_id: str | None
+    request_eager_start: bool
     versioning_override: VersioningOverride | None
-    rpc_timeout: Duration | None
 
 
-class WorkflowHandle(Generic[R]):
-    """A workflow, from outside."""
+class StartActivityConfig(RpcOptions, total=False):
+    """How an activity is started by itself. All are optional."""
 
-    def __init__(self, handle: AsyncWorkflowHandle[R]) -> None:
-        self._handle = handle
-
-    @property
-    def wrapped(self) -> AsyncWorkflowHandle[R]:
-        """The same as a handle of `hourglass.client`."""
-        return self._handle
-
-    @property
-    def id(self) -> str:
-        """The workflow's id."""
-        return self._handle.id
-
-    @property
-    def run_id(self) -> str | None:
-        """The run that was named; None where only the workflow was."""
-        return self._handle.run_id
-
-    @property
-    def first_execution_run_id(self) -> str | None:
-        """The first run of the chain, where this handle knows it because it started it."""
-        return self._handle.first_execution_run_id
-
-    @property
-    def result_run_id(self) -> str | None:
-        """The run whose result is waited for first."""
-        return self._handle.run_id
-
-    async def result(self, *, follow_runs: bool = True) -> R:
-        """Wait for the result. Raises `WorkflowFailureError` if it did not complete."""
-        return await self._handle.result(follow_runs=follow_runs)
-
-    @overload
-    async def signal(self, signal: str, /, *given: Any, args: Sequence[Any] = ()) -> None: ...
-    @overload
-    async def signal(self, signal: Callable[[*Ts], Any], /, *given: *Ts) -> None: ...
-    @overload
-    async def signal(self, signal: Callable[..., Any], /, *, args: Sequence[Any]) -> None: ...
-    async def signal(self, signal: Any, /, *given: Any, args: Sequence[Any] = ()) -> None:  # type: ignore[misc]
-        """Send a signal, given as its name or a decorated method."""
-        await self._handle.signal(signal, *given_values(given, args))
-
-    @overload
-    async def query(
-        self,
-        query: str,
-        /,
-        *given: Any,
-        args: Sequence[Any] = (),
-        result_type: Any = None,
-        reject_condition: QueryRejectCondition | None = None,
-    ) -> Any: ...
-    @overload
-    async def query(
-        self,
-        query: Callable[[*Ts], T],
-        /,
-        *given: *Ts,
-        reject_condition: QueryRejectCondition | None = None,
-    ) -> T: ...
-    async def query(  # type: ignore[misc]
-        self,
-        query: Any,
-        /,
-        *given: Any,
-        args: Sequence[Any] = (),
-        result_type: Any = None,
-        reject_condition: QueryRejectCondition | None = None,
-    ) -> Any:
-        """Ask a question, given as its name or a decorated method."""
-        return await self._handle.query(
-            query,
-            *given_values(given, args),
-            result_type=result_type,
-            reject_condition=reject_condition,
-        )
-
-    @overload
-    async def execute_update(
-        self,
-        update: str,
-        /,
-        *given: Any,
-        args: Sequence[Any] = (),
-        id: str | None = None,
-        result_type: Any = None,
-    ) -> Any: ...
-    @overload
-    async def execute_update(
-        self, update: Callable[[*Ts], T], /, *given: *Ts, id: str | None = None
-    ) -> T: ...
-    @overload
-    async def execute_update(
-        self, update: Callable[..., T], /, *, args: Sequence[Any], id: str | None = None
-    ) -> T: ...
-    async def execute_update(  # type: ignore[misc]
-        self, update: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
-    ) -> Any:
-        """Ask for an update and wait for its result. Raises `WorkflowUpdateFailedError`."""
-        return await self._handle.execute_update(update, *given_values(given, args), **given_options(options))
-
-    @overload
-    async def start_update(
-        self,
-        update: str,
-        /,
-        *given: Any,
-        wait_for_stage: WorkflowUpdateStage,
-        args: Sequence[Any] = (),
-        id: str | None = None,
-        result_type: Any = None,
-    ) -> AsyncUpdateHandle[Any]: ...
-    @overload
-    async def start_update(
-        self,
-        update: Callable[[*Ts], T],
-        /,
-        *given: *Ts,
-        wait_for_stage: WorkflowUpdateStage,
-        id: str | None = None,
-    ) -> AsyncUpdateHandle[T]: ...
-    async def start_update(  # type: ignore[misc]
-        self,
-        update: Any,
-        /,
-        *given: Any,
-        wait_for_stage: WorkflowUpdateStage,
-        args: Sequence[Any] = (),
-        **options: Any,
-    ) -> Any:
-        """Ask for an update and wait until it has come to a stage."""
-        return await self._handle.start_update(
-            update, *given_values(given, args), wait_for_stage=wait_for_stage, **given_options(options)
-        )
-
-    def get_update_handle(self, id: str, *, result_type: Any = None) -> AsyncUpdateHandle[Any]:
-        """A handle to an update that was asked for before."""
-        return self._handle.get_update_handle(id, result_type=result_type)
-
-    async def cancel(self) -> None:
-        """Ask the workflow to cancel. It may take its time, or refuse."""
-        await self._handle.cancel()
-
-    async def terminate(self, *details: Any, reason: str | None = None) -> None:
-        """End the workflow now. Its code is not asked and cannot clean up."""
-        await self._handle.terminate(reason or "", *details)
-
-    async def describe(self) -> WorkflowExecutionDescription:
-        """Look at the workflow: its status, times, memo and what it waits for."""
-        return await self._handle.describe()
-
-    async def fetch_history(self) -> WorkflowHistory:
-        """Its history."""
-        return await self._handle.history()
-
-    def __repr__(self) -> str:
-        return f"<workflow handle {self.id}>"
+    id: str
+    task_queue: str
+    schedule_to_close_timeout: Duration | None
+    schedule_to_start_timeout: Duration | None
+    start_to_close_timeout: Duration | None
+    heartbeat_timeout: Duration | None
+    id_reuse_policy: IdReusePolicy
+    id_conflict_policy: IdConflictPolicy
+    retry_policy: RetryPolicy | None
+    search_attributes: SearchAttributes | None
+    summary: str | None
+    priority: Priority
+    start_delay: Duration | None
 
 
 class WithStartWorkflowOperation(Generic[R]):
@@ -319,6 +290,29 @@ class WithStartWorkflowOperation(Generic[R]):
         return self.handle
 
 
+class Interceptor(_Interceptor):
+    """Stands between callers and what they call: override `intercept_client`, which is given what is awaited."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if (own := vars(cls).get("intercept_client")) is not None:
+
+            @functools.wraps(own)
+            def intercept(self: Any, next: Any) -> Any:
+                # Clients that block, over the same connection, have a chain of their own.
+                return own(self, next) if isinstance(next, OutboundInterceptor) else next
+
+            cls.intercept_client = intercept  # type: ignore[method-assign]
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # type: ignore[override]
+        """Put an interceptor before the next one."""
+        return next
+
+    def intercept_async_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
+        """The same."""
+        return self.intercept_client(next)
+
+
 class Client:
     """A client of an engine: of a Temporal server, or of the one in this process."""
 
@@ -334,7 +328,7 @@ class Client:
         api_key: str | None = None,
         data_converter: Converter = default_converter,
         codec: Codec | None = None,
-        interceptors: Sequence[Interceptor] = (),
+        interceptors: Sequence[_Interceptor] = (),
         default_workflow_query_reject_condition: QueryRejectCondition | None = None,
         tls: TLSConfig | bool | None = None,
         retry_config: RetryConfig | None = None,
@@ -347,8 +341,10 @@ class Client:
         grpc_compression: GrpcCompression = GrpcCompression.NONE,
         payload_limits: PayloadLimitsConfig = PayloadLimitsConfig(),
         connect_timeout: Duration | None = None,
+        header_codec_behavior: HeaderCodecBehavior = HeaderCodecBehavior.NO_CODEC,
+        plugins: Sequence[Plugin] = (),
     ) -> Client:
-        """Connect to `host:port`, `local:`, `sqlite:///…` or `profile:NAME`; by default to what the environment names."""
+        """Connect to `host:port`, `local:`, `local:PATH` or `profile:NAME`; by default to what the environment names."""
         return cls(
             await AsyncClient.connect(
                 target_host,
@@ -370,6 +366,8 @@ class Client:
                 grpc_compression=grpc_compression,
                 payload_limits=payload_limits,
                 timeout=10.0 if connect_timeout is None else connect_timeout,
+                header_codec_behavior=header_codec_behavior,
+                plugins=plugins,
             )
         )
 
@@ -415,6 +413,11 @@ class Client:
     def identity(self) -> str:
         """How it is called in histories."""
         return self.wrapped.identity
+
+    @property
+    def data_converter(self) -> Converter:
+        """How values travel."""
+        return self.wrapped.converter
 
     async def close(self) -> None:
         """Close the connection. Workflows go on without it."""
@@ -507,29 +510,228 @@ class Client:
         return handle
 
     def get_workflow_handle(
-        self, workflow_id: str, *, run_id: str | None = None, result_type: Any = None
+        self,
+        workflow_id: str,
+        *,
+        run_id: str | None = None,
+        first_execution_run_id: str | None = None,
+        result_type: Any = None,
     ) -> WorkflowHandle[Any]:
         """A handle to an existing workflow; does not ask whether it exists."""
         return WorkflowHandle(
-            self.wrapped.get_workflow_handle(workflow_id, run_id=run_id, result_type=result_type)
+            self.wrapped.get_workflow_handle(
+                workflow_id,
+                run_id=run_id,
+                first_execution_run_id=first_execution_run_id,
+                result_type=result_type,
+            )
         )
 
     def get_workflow_handle_for(
-        self, workflow: Callable[..., R], workflow_id: str, *, run_id: str | None = None
+        self,
+        workflow: Callable[..., R],
+        workflow_id: str,
+        *,
+        run_id: str | None = None,
+        first_execution_run_id: str | None = None,
     ) -> WorkflowHandle[R]:
         """The same, of the type that a workflow has."""
-        found = self.wrapped.get_workflow_handle(workflow_id, run_id=run_id, workflow=workflow)
+        found = self.wrapped.get_workflow_handle(
+            workflow_id, run_id=run_id, first_execution_run_id=first_execution_run_id, workflow=workflow
+        )
         return WorkflowHandle(found)
 
     def list_workflows(
-        self, query: str | None = None, *, limit: int | None = None
+        self,
+        query: str | None = None,
+        *,
+        limit: int | None = None,
+        page_size: int = 1000,
+        **rpc: Unpack[RpcOptions],
     ) -> AsyncIterator[WorkflowExecution]:
         """The runs that match a filter, fetched page by page."""
-        return self.wrapped.list_workflows(query or "", limit=limit)
+        return self.wrapped.list_workflows(query or "", limit=limit, page_size=page_size, **rpc)
 
-    async def count_workflows(self, query: str | None = None) -> WorkflowExecutionCount:
+    async def count_workflows(
+        self, query: str | None = None, **rpc: Unpack[RpcOptions]
+    ) -> WorkflowExecutionCount:
         """How many runs match a filter."""
-        return await self.wrapped.count_workflows(query or "")
+        return await self.wrapped.count_workflows(query or "", **rpc)
+
+    @overload
+    async def start_activity(
+        self,
+        activity: str,
+        /,
+        *given: Any,
+        args: Sequence[Any] = (),
+        result_type: Any = None,
+        **options: Unpack[StartActivityConfig],
+    ) -> ActivityHandle[Any]: ...
+    @overload
+    async def start_activity(
+        self, activity: Callable[[*Ts], Awaitable[R]], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+    ) -> ActivityHandle[R]: ...
+    @overload
+    async def start_activity(
+        self, activity: Callable[[*Ts], R], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+    ) -> ActivityHandle[R]: ...
+    @overload
+    async def start_activity(
+        self, activity: Callable[..., Any], /, *, args: Sequence[Any], **options: Unpack[StartActivityConfig]
+    ) -> ActivityHandle[Any]: ...
+    async def start_activity(  # type: ignore[misc]
+        self, activity: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
+    ) -> Any:
+        """Start an activity by itself, given as its function or its name, and get a handle to it."""
+        said = given_options(options)
+        if "summary" in said:
+            said["static_summary"] = said.pop("summary")
+        return ActivityHandle(await self.wrapped.start_activity(activity, *given_values(given, args), **said))
+
+    @overload
+    async def start_activity_method(
+        self,
+        activity: Callable[[Any, *Ts], Awaitable[R]],
+        /,
+        *given: *Ts,
+        **options: Unpack[StartActivityConfig],
+    ) -> ActivityHandle[R]: ...
+    @overload
+    async def start_activity_method(
+        self, activity: Callable[[Any, *Ts], R], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+    ) -> ActivityHandle[R]: ...
+    @overload
+    async def start_activity_method(
+        self, activity: Callable[..., Any], /, *, args: Sequence[Any], **options: Unpack[StartActivityConfig]
+    ) -> ActivityHandle[Any]: ...
+    async def start_activity_method(  # type: ignore[misc]
+        self, activity: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
+    ) -> Any:
+        """The same of a method: `Billing.charge`."""
+        return await self.start_activity(activity, *given, args=args, **options)
+
+    @overload
+    async def start_activity_class(
+        self, activity: type[Awaits[*Ts, R]], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+    ) -> ActivityHandle[R]: ...
+    @overload
+    async def start_activity_class(
+        self, activity: type[Calls[*Ts, R]], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+    ) -> ActivityHandle[R]: ...
+    @overload
+    async def start_activity_class(
+        self,
+        activity: type,
+        /,
+        *,
+        args: Sequence[Any],
+        **options: Unpack[StartActivityConfig],
+    ) -> ActivityHandle[Any]: ...
+    async def start_activity_class(  # type: ignore[misc]
+        self, activity: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
+    ) -> Any:
+        """The same of a class with `__call__`."""
+        return await self.start_activity(activity, *given, args=args, **options)
+
+    @overload
+    async def execute_activity(
+        self,
+        activity: str,
+        /,
+        *given: Any,
+        args: Sequence[Any] = (),
+        result_type: Any = None,
+        **options: Unpack[StartActivityConfig],
+    ) -> Any: ...
+    @overload
+    async def execute_activity(
+        self, activity: Callable[[*Ts], Awaitable[R]], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+    ) -> R: ...
+    @overload
+    async def execute_activity(
+        self, activity: Callable[[*Ts], R], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+    ) -> R: ...
+    @overload
+    async def execute_activity(
+        self, activity: Callable[..., Any], /, *, args: Sequence[Any], **options: Unpack[StartActivityConfig]
+    ) -> Any: ...
+    async def execute_activity(  # type: ignore[misc]
+        self, activity: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
+    ) -> Any:
+        """Start an activity by itself and wait for its result."""
+        handle = await self.start_activity(activity, *given, args=args, **options)
+        return await handle.result()
+
+    @overload
+    async def execute_activity_method(
+        self,
+        activity: Callable[[Any, *Ts], Awaitable[R]],
+        /,
+        *given: *Ts,
+        **options: Unpack[StartActivityConfig],
+    ) -> R: ...
+    @overload
+    async def execute_activity_method(
+        self, activity: Callable[[Any, *Ts], R], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+    ) -> R: ...
+    @overload
+    async def execute_activity_method(
+        self, activity: Callable[..., Any], /, *, args: Sequence[Any], **options: Unpack[StartActivityConfig]
+    ) -> Any: ...
+    async def execute_activity_method(  # type: ignore[misc]
+        self, activity: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
+    ) -> Any:
+        """The same of a method: `Billing.charge`."""
+        return await self.execute_activity(activity, *given, args=args, **options)
+
+    @overload
+    async def execute_activity_class(
+        self, activity: type[Awaits[*Ts, R]], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+    ) -> R: ...
+    @overload
+    async def execute_activity_class(
+        self, activity: type[Calls[*Ts, R]], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+    ) -> R: ...
+    @overload
+    async def execute_activity_class(
+        self,
+        activity: type,
+        /,
+        *,
+        args: Sequence[Any],
+        **options: Unpack[StartActivityConfig],
+    ) -> Any: ...
+    async def execute_activity_class(  # type: ignore[misc]
+        self, activity: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
+    ) -> Any:
+        """The same of a class with `__call__`."""
+        return await self.execute_activity(activity, *given, args=args, **options)
+
+    def get_activity_handle(
+        self, activity_id: str, *, run_id: str | None = None, result_type: Any = None
+    ) -> ActivityHandle[Any]:
+        """A handle to an activity that a client started; does not ask whether it exists."""
+        return ActivityHandle(
+            self.wrapped.get_activity_execution_handle(activity_id, run_id=run_id, result_type=result_type)
+        )
+
+    def list_activities(
+        self,
+        query: str | None = None,
+        *,
+        limit: int | None = None,
+        page_size: int = 1000,
+        **rpc: Unpack[RpcOptions],
+    ) -> AsyncIterator[ActivityExecution]:
+        """The activities, of those that clients started, that match a filter, fetched page by page."""
+        return self.wrapped.list_activities(query or "", limit=limit, page_size=page_size, **rpc)
+
+    async def count_activities(
+        self, query: str | None = None, **rpc: Unpack[RpcOptions]
+    ) -> WorkflowExecutionCount:
+        """How many activities that clients started match a filter."""
+        return await self.wrapped.count_activities(query or "", **rpc)
 
     def get_async_activity_handle(
         self,
@@ -540,9 +742,10 @@ class Client:
         task_token: bytes | None = None,
     ) -> AsyncActivityHandle:
         """A handle to an activity that is completed from outside, by its token or by ids."""
-        return self.wrapped.get_activity_handle(
+        found = self.wrapped.get_activity_handle(
             token=task_token, workflow_id=workflow_id, run_id=run_id, activity_id=activity_id
         )
+        return AsyncActivityHandle(found._session, found._reference)
 
     async def create_schedule(
         self,
@@ -553,6 +756,7 @@ class Client:
         backfill: Sequence[ScheduleBackfill] = (),
         memo: Mapping[str, Any] | None = None,
         search_attributes: SearchAttributes | None = None,
+        **rpc: Unpack[RpcOptions],
     ) -> AsyncScheduleHandle:
         """Create a schedule, which starts a workflow again and again, and get a handle to it."""
         return await self.wrapped.create_schedule(
@@ -562,12 +766,15 @@ class Client:
             backfill=backfill,
             memo=memo,
             search_attributes=search_attributes,
+            **rpc,
         )
 
     def get_schedule_handle(self, id: str) -> AsyncScheduleHandle:
         """A handle to an existing schedule; does not ask whether it exists."""
         return self.wrapped.get_schedule_handle(id)
 
-    async def list_schedules(self, query: str | None = None) -> AsyncIterator[ScheduleListDescription]:
+    async def list_schedules(
+        self, query: str | None = None, *, page_size: int = 1000, **rpc: Unpack[RpcOptions]
+    ) -> AsyncIterator[ScheduleListDescription]:
         """The schedules that match a filter."""
-        return self.wrapped.list_schedules(query or "")
+        return self.wrapped.list_schedules(query or "", page_size=page_size, **rpc)

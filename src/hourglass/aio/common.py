@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
+from hourglass._contract.service import IdConflictPolicy as ActivityIDConflictPolicy
 from hourglass._contract.service import IdConflictPolicy as WorkflowIDConflictPolicy
 from hourglass._contract.service import QueryRejectCondition
 from hourglass._engine.options import RetryPolicy
+from hourglass._engine.specs import IdReusePolicy as ActivityIDReusePolicy
 from hourglass._engine.specs import IdReusePolicy as WorkflowIDReusePolicy
 from hourglass._engine.versions import (
     AutoUpgradeVersioningOverride,
@@ -18,15 +20,18 @@ from hourglass._engine.versions import (
     VersioningOverride,
     WorkerDeploymentVersion,
 )
+from hourglass.converter import HeaderCodecBehavior, SearchAttributeKey
 from hourglass.converter import RawPayload as RawValue
-from hourglass.converter import SearchAttributeKey
 from hourglass.converter._search_attributes import SearchAttributeUpdate
 from hourglass.metrics import MetricMeter
 
 T = TypeVar("T")
 
 __all__ = [
+    "ActivityIDConflictPolicy",
+    "ActivityIDReusePolicy",
     "AutoUpgradeVersioningOverride",
+    "HeaderCodecBehavior",
     "MetricMeter",
     "OneTimeVersioningOverride",
     "PinnedVersioningOverride",

@@ -6,12 +6,15 @@ import asyncio
 
 from hourglass._engine.fibers import is_cancellation
 from hourglass.errors import (
+    ActivityAlreadyStartedError,
     ActivityError,
     ApplicationError,
     ApplicationErrorCategory,
     CancelledError,
     ChildWorkflowError,
     FailureError,
+    InvalidVersioningOverrideError,
+    NexusOperationError,
     RetryState,
     ServerError,
     TerminatedError,
@@ -22,12 +25,15 @@ from hourglass.errors import HourglassError as TemporalError
 from hourglass.errors import TimedOutError as TimeoutError
 
 __all__ = [
+    "ActivityAlreadyStartedError",
     "ActivityError",
     "ApplicationError",
     "ApplicationErrorCategory",
     "CancelledError",
     "ChildWorkflowError",
     "FailureError",
+    "InvalidVersioningOverrideError",
+    "NexusOperationError",
     "RetryState",
     "ServerError",
     "TemporalError",

@@ -93,7 +93,18 @@ class Worker:
             graceful_shutdown_timeout=graceful_shutdown_timeout,
             **said,
         )
+        self._client = client
         self._over = asyncio.Event()
+
+    @property
+    def client(self) -> Client:
+        """The client that it works for. It can be set, to another one of the same server and namespace."""
+        return self._client
+
+    @client.setter
+    def client(self, value: Client) -> None:
+        self.wrapped.client = value.wrapped
+        self._client = value
 
     @property
     def task_queue(self) -> str:

@@ -54,6 +54,7 @@ from hourglass._engine.versions import (
 )
 from hourglass.aio._activities import (
     ActivityConfig,
+    LocalActivityConfig,
     execute_activity,
     execute_activity_class,
     execute_activity_method,
@@ -78,6 +79,7 @@ from hourglass.aio._children import (
     get_external_workflow_handle,
     get_external_workflow_handle_for,
     outward,
+    signal_with_start_workflow,
     start_child_workflow,
 )
 from hourglass.aio._values import given_values
@@ -172,6 +174,7 @@ __all__ = [
     "ExternalWorkflowHandle",
     "HandlerUnfinishedPolicy",
     "Info",
+    "LocalActivityConfig",
     "NondeterminismError",
     "ParentClosePolicy",
     "ParentInfo",
@@ -241,6 +244,7 @@ __all__ = [
     "set_signal_handler",
     "set_update_handler",
     "signal",
+    "signal_with_start_workflow",
     "sleep",
     "spawn",
     "start_activity",

@@ -78,7 +78,7 @@ from hourglass.client._deployments import (
     TaskQueueDescription,
     TaskQueueStats,
 )
-from hourglass.client._options import RpcOptions, StartOptions, UpdateOptions
+from hourglass.client._options import RpcOptions, StartOptions, UpdateOptions, WorkflowOptionsUpdate
 from hourglass.client._schedule_data import (
     Schedule,
     ScheduleActionExecutionStartWorkflow,
@@ -110,6 +110,7 @@ from hourglass.client._values import (
     HistoryEventPage,
     PendingActivityInfo,
     PendingChildInfo,
+    PendingUpdateInfo,
     TimeSkippingInfo,
     WorkflowDescription,
     WorkflowExecution,
@@ -152,6 +153,7 @@ __all__ = [
     "PayloadLimitsConfig",
     "PendingActivityInfo",
     "PendingChildInfo",
+    "PendingUpdateInfo",
     "PinnedVersioningOverride",
     "PollerInfo",
     "QueryRejectCondition",
@@ -195,5 +197,6 @@ __all__ = [
     "WorkflowExecutionCountAggregationGroup",
     "WorkflowExecutionPage",
     "WorkflowHandle",
+    "WorkflowOptionsUpdate",
     "WorkflowStatus",
 ]

@@ -451,7 +451,9 @@ class Client(ClientFacts):
         """Move every open workflow that a filter finds to a version: as `update_options` of a handle does with one."""
         return self._to_each(
             query,
-            lambda run: _operations.update_options(self._session, run, versioning_override),
+            lambda run: _operations.update_options(
+                self._session, run, {"versioning_override": versioning_override}
+            ),
             progress,
         )
 

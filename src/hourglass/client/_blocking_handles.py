@@ -15,7 +15,6 @@ from hourglass._contract.service import (
     UpdateStage,
 )
 from hourglass._engine.options import Duration
-from hourglass._engine.versions import VersioningOverride
 from hourglass.client import _activities, _operations, _reset, _schedules, _standalone, _updates
 from hourglass.client._faces import (
     ActivityExecutionHandleFacts,
@@ -30,7 +29,7 @@ from hourglass.client._interception import (
     TerminateActivityInput,
     UnpauseActivityInput,
 )
-from hourglass.client._options import RpcOptions, UpdateOptions, split_rpc
+from hourglass.client._options import RpcOptions, UpdateOptions, WorkflowOptionsUpdate, split_rpc
 from hourglass.client._schedule_data import ScheduleBackfill, ScheduleDescription
 from hourglass.client._standalone import (
     ActivityExecutionDescription,
@@ -268,15 +267,12 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         """Let a run that was paused go on with what has happened meanwhile."""
         self._session.run(_operations.unpause(self._session, self._reference, reason), rpc)
 
-    def update_options(
-        self, *, versioning_override: VersioningOverride | None, **rpc: Unpack[RpcOptions]
-    ) -> None:
-        """Say which version of worker the run belongs to, in place of what was said before: it stays with one
-        (`PinnedVersioningOverride`), goes to one once, or moves on; None takes back what was said.
+    def update_options(self, **changes: Unpack[WorkflowOptionsUpdate]) -> None:
+        """Change what was said of the run, from its next task on: which version of worker it belongs to
+        (`versioning_override`), how urgent it is (`priority_key`), whose share it is counted to. What is not named stays.
         """
-        self._session.run(
-            _operations.update_options(self._session, self._reference, versioning_override), rpc
-        )
+        said, rpc = split_rpc(changes)
+        self._session.run(_operations.update_options(self._session, self._reference, said), rpc)
 
     def fast_forward(
         self,

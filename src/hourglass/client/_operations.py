@@ -43,8 +43,20 @@ from hourglass._contract.service import (
     WaitForFastForward,
     WorkflowStatus,
 )
-from hourglass._engine.options import INT32, Duration, check_text, choice, optional_seconds, whole_number
-from hourglass._engine.versions import VersioningOverride, check_override
+from hourglass._engine.interception import Headers
+from hourglass._engine.options import (
+    INT32,
+    Duration,
+    check_text,
+    choice,
+    fairness_key,
+    fairness_weight,
+    optional_seconds,
+    priority,
+    whole_number,
+)
+from hourglass._engine.specs import StartSpec
+from hourglass._engine.versions import check_override
 from hourglass.client._interception import (
     CancelWorkflowInput,
     CountWorkflowsInput,
@@ -56,7 +68,13 @@ from hourglass.client._interception import (
     StartWorkflowInput,
     TerminateWorkflowInput,
 )
-from hourglass.client._options import check_time_skipping, rpc_fields, start_request, without_rpc
+from hourglass.client._options import (
+    WorkflowOptionsUpdate,
+    check_time_skipping,
+    rpc_fields,
+    start_request,
+    without_rpc,
+)
 from hourglass.client._session import ClientOperation, ClientSession, asking, nothing, through
 from hourglass.client._values import (
     HistoryEventPage,
@@ -114,11 +132,12 @@ def start(
     arguments: Sequence[Any],
     options: Mapping[str, Any],
     result_type: Any,
+    headers: Headers | None = None,
 ) -> ClientOperation[Reference]:
     """Start a workflow; gives what its handle refers to."""
     given = given_workflow(workflow)
     return_type = given.return_type if result_type is None else result_type
-    if not session.interceptors:
+    if not session.interceptors and not headers:
         session, options = _identified(session, options)
         return _start(
             start_request(given, arguments, options, session.converter, session.identity), return_type
@@ -127,7 +146,9 @@ def start(
     def build(call: StartWorkflowInput) -> ClientOperation[Reference]:
         return _start(requested(session, given, call), return_type)
 
-    return through(session, start_call(given, arguments, options, build))
+    call = start_call(given, arguments, options, build)
+    call.headers.update(headers or {})
+    return through(session, call)
 
 
 def _identified(
@@ -426,15 +447,24 @@ def _changed(session: ClientSession, reference: Reference, reason: str) -> dict[
 
 
 def update_options(
-    session: ClientSession,
-    reference: Reference,
-    versioning_override: VersioningOverride | None,
+    session: ClientSession, reference: Reference, changes: Mapping[str, Any]
 ) -> ClientOperation[None]:
-    """Change which version a run belongs to."""
+    """Change what was said of a run."""
+    known = without_rpc(WorkflowOptionsUpdate.__annotations__)
+    unknown = sorted(set(changes) - set(known))
+    if unknown or not changes:
+        raise UsageError(
+            f"what can be changed of a run is {', '.join(known)}"
+            + (f"; not {', '.join(unknown)}" if unknown else "; name at least one")
+        )
+    said = {name: _CHANGES[name](changes[name], name) for name in changes}
+    override = said.pop("versioning_override", None)
     request = UpdateWorkflowOptions(
         workflow_id=reference.workflow_id,
         run_id=reference.addressed_run,
-        versioning_override=check_override(versioning_override),
+        fields=tuple(changes),
+        versioning_override=override,
+        spec=StartSpec(**said),
         identity=session.identity,
     )
     return asking(request, nothing)
@@ -480,6 +510,14 @@ def fast_forward(
             return told.reached
 
     return ClientOperation(ask, bool)
+
+
+_CHANGES: dict[str, Callable[[Any, str], Any]] = {
+    "versioning_override": lambda value, name: check_override(value),
+    "priority_key": priority,
+    "fairness_key": fairness_key,
+    "fairness_weight": fairness_weight,
+}
 
 
 def delete(reference: Reference) -> ClientOperation[None]:

@@ -133,6 +133,21 @@ class UpdateOptions(RpcOptions, total=False):
     """The update's id: the same id again is the same update; a fresh UUID by default."""
 
 
+class WorkflowOptionsUpdate(RpcOptions, total=False):
+    """What can be changed of a run that is open."""
+
+    versioning_override: VersioningOverride | None
+    """Which version it belongs to, in place of what was said before: it stays with one, goes to one once, or moves on; None takes
+    back what was said.
+    """
+    priority_key: int
+    """Its priority on the queue: lower is sooner, 0 is the default."""
+    fairness_key: str
+    """Whose share of the queue it is counted to."""
+    fairness_weight: float
+    """How large that share is beside the others'."""
+
+
 _KNOWN = StartOptions.__annotations__
 _SIGNAL = frozenset({"start_signal", "start_signal_args"})
 _SPEC = frozenset(StartSpec.__struct_fields__)

@@ -24,6 +24,7 @@ from hourglass._contract.service import (
     UpdateWithStart,
     UpdateWorkflow,
 )
+from hourglass._engine.interception import Headers
 from hourglass._engine.options import Duration, check_text, choice, optional_seconds
 from hourglass.client import _operations
 from hourglass.client._interception import (
@@ -261,6 +262,8 @@ class Planned:
         self.arguments = arguments
         self.options = options
         self.result_type = result_type
+        self.headers: Headers = {}
+        """What travels along with the start, where a workflow's interceptors have put something there."""
         self._reference: Reference | None = None
 
     @property
@@ -290,7 +293,12 @@ def signal(planned: Planned, message: object, arguments: Sequence[Any]) -> Clien
     """Start and signal."""
     options = {**planned.options, "start_signal": message, "start_signal_args": arguments}
     operation = _operations.start(
-        planned._session, planned.workflow, planned.arguments, options, planned.result_type
+        planned._session,
+        planned.workflow,
+        planned.arguments,
+        options,
+        planned.result_type,
+        planned.headers,
     )
     return operation.then(planned.began)
 

@@ -147,6 +147,16 @@ class TimeSkippingInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PendingUpdateInfo:
+    """An update that was asked for, and that no worker has accepted yet. Only the embedded engine tells: a server keeps such an
+    update to itself until then.
+    """
+
+    id: str
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkflowDescription(WorkflowExecution):
     """One run in detail. `task_attempt` above 1 means that its workflow task keeps failing: it is parked.
 
@@ -167,6 +177,7 @@ class WorkflowDescription(WorkflowExecution):
     """The version that it is pinned to, or whose worker handled its last workflow task."""
     time_skipping: TimeSkippingInfo | None = None
     """Where its time was ever skipped: see `WorkflowHandle.fast_forward`."""
+    pending_updates: tuple[PendingUpdateInfo, ...] = ()
 
     @property
     def parked(self) -> bool:
@@ -202,6 +213,9 @@ def description_from(answer: Description, converter: Converter) -> WorkflowDescr
         versioning_behavior=answer.versioning_behavior,
         deployment_version=answer.deployment_version,
         time_skipping=_skipping(answer.time_skipping),
+        pending_updates=tuple(
+            PendingUpdateInfo(id=update.update_id, name=update.name) for update in answer.pending_updates
+        ),
     )
 
 

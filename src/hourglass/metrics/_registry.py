@@ -13,7 +13,6 @@ import logging
 import math
 import threading
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import Protocol
 
@@ -60,10 +59,7 @@ class Metric:
         self.description = description
         self.unit = unit
         self.bounds = bounds
-        self.pending: deque[tuple[Labels, float]] = deque()
-        """What is to be recorded with `fold`: for code that records thousands of times in a second, on one thread, to which
-        an `append` is cheaper than a call. The code that appends folds before there are many; `collect` does at the latest.
-        """
+        self._pending: dict[Labels, list[float]] = {}
         self._registry = registry
         self._lock = threading.Lock()
         self._values: dict[Labels, float] = {}
@@ -79,25 +75,28 @@ class Metric:
         if kept and self._registry.sinks:
             self._registry.tell(self, value, labels)
 
+    def pending(self, labels: Labels) -> list[float]:
+        """Where values of a series wait to be recorded by `fold`: for code that records thousands of times in a second, on one
+        thread. To append a number costs neither a call nor an object that the collector looks at. The code that appends
+        folds before there are many; `collect` does at the latest.
+        """
+        return self._pending.setdefault(labels, [])
+
     def fold(self) -> None:
         """Record what is pending."""
-        told = []
-        pending, bounds, last, found = self.pending, self.bounds, None, None
+        told: list[tuple[list[float], Labels]] = []
         with self._lock:
-            while pending:
-                labels, value = pending.popleft()
-                # Mostly one series after another, of times: as `_add`.
-                if labels is last and found is not None:
-                    found.counts[bisect_left(bounds, value)] += 1
-                    found.total += value
-                elif not self._add(value, labels):
+            for labels, pending in tuple(self._pending.items()):
+                if not pending:
                     continue
-                else:
-                    last, found = labels, self._histograms.get(labels)
-                told.append((value, labels))
+                values = pending[:]
+                del pending[: len(values)]  # what is appended meanwhile stays
+                if self._add_all(values, labels):
+                    told.append((values, labels))
         if self._registry.sinks:
-            for value, labels in told:
-                self._registry.tell(self, value, labels)
+            for values, labels in told:
+                for value in values:
+                    self._registry.tell(self, value, labels)
 
     def collect(self) -> Family:
         """Where it stands."""
@@ -125,6 +124,20 @@ class Metric:
             found = self._histograms[labels] = _Histogram(len(self.bounds) + 1)
         found.counts[bisect_left(self.bounds, value)] += 1
         found.total += value
+        return True
+
+    def _add_all(self, values: list[float], labels: Labels) -> bool:
+        """The same for several of one series."""
+        if self.kind == "counter":
+            return self._add(sum(values), labels)
+        kept = self._add(values[0], labels)
+        found = self._histograms.get(labels)
+        if not kept or found is None:  # a gauge stands where it was set last
+            return self._add(values[-1], labels)
+        bounds, counts = self.bounds, found.counts
+        for value in values[1:]:
+            counts[bisect_left(bounds, value)] += 1
+        found.total += sum(values[1:])
         return True
 
     def _has_room(self, series: Sized) -> bool:

@@ -56,9 +56,12 @@ from hourglass.workflow._children import (
     ChildOptions,
     ChildWorkflowHandle,
     ExternalWorkflowHandle,
+    WithStart,
+    WithStartOptions,
     execute_child_workflow,
     get_external_workflow_handle,
     start_child_workflow,
+    with_start,
 )
 from hourglass.workflow._definitions import (
     AsyncRunMethod,
@@ -192,6 +195,8 @@ __all__ = [
     "Update",
     "UpdateInfo",
     "VersioningBehavior",
+    "WithStart",
+    "WithStartOptions",
     "WorkerDeploymentVersion",
     "Workflow",
     "all_handlers_finished",
@@ -270,4 +275,5 @@ __all__ = [
     "wait",
     "wait_condition",
     "wait_for",
+    "with_start",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypedDict, TypeVar, TypeVarTuple, Unpack, cast, overload
+from typing import Any, Generic, Required, TypedDict, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from hourglass._engine.commands import SignalExternalWorkflow, StartChildWorkflow
 from hourglass._engine.context import LiveRun
@@ -12,6 +12,7 @@ from hourglass._engine.fibers import require_fiber
 from hourglass._engine.interception import (
     SignalChildWorkflowInput,
     SignalExternalWorkflowInput,
+    SignalWithStartWorkflowInput,
     StartChildWorkflowInput,
 )
 from hourglass._engine.operations import (
@@ -19,6 +20,7 @@ from hourglass._engine.operations import (
     cancel_external,
     signal_external,
     start_child,
+    start_step,
 )
 from hourglass._engine.options import (
     Duration,
@@ -40,9 +42,26 @@ from hourglass._engine.specs import (
     Payloads,
     StartSpec,
 )
+from hourglass._engine.state import ACTIVITY
 from hourglass._engine.versions import VersioningOverride, check_override
-from hourglass.converter import Converter, Payload, SearchAttributes, Signature, encode_search_attributes
-from hourglass.errors import UsageError
+from hourglass.activity import ActivityDefinition
+from hourglass.activity import client as activity_client
+from hourglass.activity._definition import step_definition
+from hourglass.converter import (
+    Converter,
+    Payload,
+    RawPayload,
+    SearchAttributes,
+    Signature,
+    encode_search_attributes,
+)
+from hourglass.errors import (
+    ActivityError,
+    ApplicationError,
+    ServiceError,
+    UsageError,
+    WorkflowAlreadyStartedError,
+)
 from hourglass.workflow._facts import default_id
 from hourglass.workflow._references import Channel, Given, given_message, given_workflow
 
@@ -125,6 +144,171 @@ def signal_command(
 
 Encode = Callable[[Converter, Sequence[Any]], Payloads]
 """How arguments become payloads."""
+
+
+# --- signals that start -----------------------------------------------------------------------------------------------
+
+
+class WithStartOptions(TypedDict, total=False):
+    """How a workflow is started by a signal. All but the id are optional; they are those of a client's start."""
+
+    id: Required[str]
+    """The workflow's id."""
+    task_queue: str
+    """The queue whose workers run it; this workflow's own by default."""
+    execution_timeout: Duration | None
+    run_timeout: Duration | None
+    task_timeout: Duration | None
+    start_delay: Duration | None
+    id_reuse_policy: IdReusePolicy
+    retry_policy: RetryPolicy | None
+    cron_schedule: str
+    memo: Mapping[str, Any]
+    search_attributes: SearchAttributes
+    static_summary: str
+    static_details: str
+    priority_key: int
+    fairness_key: str
+    fairness_weight: float
+    versioning_override: VersioningOverride | None
+
+
+class WithStart:
+    """A workflow that is started, unless it runs, by the signal that is sent to it. Made by `workflow.with_start`."""
+
+    def __init__(self, workflow: Given, args: tuple[Any, ...], options: Mapping[str, Any]) -> None:
+        self._workflow = workflow
+        self._args = args
+        self._options = options
+
+    @overload
+    def signal(self, signal: str, /, *args: Any) -> ExternalWorkflowHandle: ...
+    @overload
+    def signal(self, signal: Channel[T], value: T, /) -> ExternalWorkflowHandle: ...
+    @overload
+    def signal(self, signal: Callable[[*Ts], None], /, *args: *Ts) -> ExternalWorkflowHandle: ...
+    def signal(self, signal: Any, /, *args: Any) -> ExternalWorkflowHandle:  # type: ignore[misc]
+        """Start it and send a signal in one step; one that runs already gets the signal alone. Waits until that is done.
+
+        It is done by the worker, as a step: where the worker dies before the step is recorded, the same request is sent again.
+        """
+        run = require_fiber("signalling with a start").run
+
+        def send(call: SignalWithStartWorkflowInput) -> ExternalWorkflowHandle:
+            definition = sending(run, self._workflow, given_message("signal", signal), call)
+            task = start_step(definition, definition.name, (), definition.settings, str)
+            try:
+                return ExternalWorkflowHandle(call.workflow_id, task.result())
+            except ActivityError as error:
+                raise refusal(call, error) from None
+
+        call = with_start_call(self._workflow, self._args, self._options, signal, args, send)
+        found: ExternalWorkflowHandle = (
+            send(call) if run.outbound is None else run.outbound.signal_with_start_workflow(call)
+        )
+        return found
+
+    def __repr__(self) -> str:
+        return f"<workflow {self._workflow.name} {self._options.get('id')} with a start>"
+
+
+@overload
+def with_start(workflow: str, /, *args: Any, **options: Unpack[WithStartOptions]) -> WithStart: ...
+@overload
+def with_start(
+    workflow: Callable[[*Ts], Any], /, *args: *Ts, **options: Unpack[WithStartOptions]
+) -> WithStart: ...
+def with_start(workflow: Any, /, *args: Any, **options: Any) -> WithStart:  # type: ignore[misc]
+    """A workflow that the next call starts, unless it runs already: `with_start(cart, owner, id="c-1").signal(add, item)`.
+
+    Unlike a child it outlives this workflow, and its result is not awaited.
+    """
+    return WithStart(given_workflow(workflow), args, options)
+
+
+def with_start_call(
+    workflow: Given,
+    args: tuple[Any, ...],
+    options: Mapping[str, Any],
+    signal: Any,
+    signal_args: tuple[Any, ...],
+    send: Callable[[SignalWithStartWorkflowInput], Any],
+) -> SignalWithStartWorkflowInput:
+    """A signal with a start as interceptors see it; its options are checked by name."""
+    known = WithStartOptions.__annotations__
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
+            raise UsageError(f"workflow {workflow.name} with a start has no option {name!r}{hint}")
+    workflow_id = options.get("id")
+    if not isinstance(workflow_id, str) or not workflow_id.strip():
+        raise UsageError("with_start needs the id of the workflow that is to run")
+    return SignalWithStartWorkflowInput(
+        workflow=workflow.name,
+        workflow_id=check_text(workflow_id, "id"),
+        signal=given_message("signal", signal).name,
+        args=list(args),
+        signal_args=list(signal_args),
+        options={name: value for name, value in options.items() if name != "id"},
+        _proceed=send,
+    )
+
+
+def sending(
+    run: LiveRun, workflow: Given, signal: Given, call: SignalWithStartWorkflowInput
+) -> ActivityDefinition:
+    """The step that sends a signal with a start, as the interceptors left the call."""
+    converter = run.converter_of_workflow(call.workflow_id)
+    arguments = [RawPayload(each, converter) for each in workflow.encode(converter, call.args)]
+    told = [RawPayload(each, converter) for each in signal.encode(converter, call.signal_args)]
+    options = {"task_queue": run.settings.task_queue, **call.options}
+    # The same in each attempt, so that one that is repeated is known again.
+    request_id = f"{run.state.run_id}-with-start-{run.state.next_seq.get(ACTIVITY, 0)}"
+
+    def send() -> str:
+        planned = activity_client().with_start(
+            call.workflow, *arguments, id=call.workflow_id, request_id=request_id, **options
+        )
+        planned.headers.update(call.headers)
+        try:
+            return planned.signal(call.signal, *told).run_id or ""
+        except (UsageError, ServiceError) as error:
+            if isinstance(error, ServiceError) and error.status not in _FINAL:
+                raise
+            raise ApplicationError(str(error), type=type(error).__name__, non_retryable=True) from None
+
+    return step_definition(
+        send,
+        "hourglass.signal_with_start",
+        {"start_to_close_timeout": 60.0, "summary": f"signal {call.signal} to {call.workflow_id}"},
+    )
+
+
+_FINAL = frozenset(
+    (
+        "ALREADY_EXISTS",
+        "FAILED_PRECONDITION",
+        "INVALID_ARGUMENT",
+        "NOT_FOUND",
+        "PERMISSION_DENIED",
+        "UNAUTHENTICATED",
+        "UNIMPLEMENTED",
+    )
+)
+
+
+def refusal(call: SignalWithStartWorkflowInput, error: ActivityError) -> BaseException:
+    """What a signal with a start raises in its workflow."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError) and cause.type == WorkflowAlreadyStartedError.__name__:
+        return WorkflowAlreadyStartedError(
+            f"workflow {call.workflow_id!r} is not started: {cause.message}", workflow_id=call.workflow_id
+        )
+    return cause or error
+
+
+# --- children ---------------------------------------------------------------------------------------------------------
 
 
 class ChildOptions(TypedDict, total=False):

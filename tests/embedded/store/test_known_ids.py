@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -58,12 +59,19 @@ def test_a_new_id_costs_no_read(open_store: Open, monkeypatch: pytest.MonkeyPatc
     assert store.current("new") == ""
 
 
-def test_run_ids_are_random_uuids() -> None:
-    """Each is a UUID of version 4, and none comes twice."""
+def test_run_ids_are_uuids_that_begin_with_the_time() -> None:
+    """Each is a UUID of version 7, none comes twice, and those of different moments are in order; the rest is random."""
+    since = time.time_ns() // 1_000_000
     made = [ids.new_id() for _ in range(1000)]
+    until = time.time_ns() // 1_000_000
     assert len(set(made)) == 1000
-    assert {(uuid.UUID(each).version, uuid.UUID(each).variant) for each in made} == {(4, uuid.RFC_4122)}
+    assert {(uuid.UUID(each).version, uuid.UUID(each).variant) for each in made} == {(7, uuid.RFC_4122)}
     assert all(str(uuid.UUID(each)) == each for each in made)
+    times = [uuid.UUID(each).int >> 80 for each in made]
+    assert times == sorted(times)
+    assert since <= times[0] <= times[-1] <= until
+    assert len({each[19] for each in made}) == 4, "all variants of the standard's"
+    assert len({each[15:18] + each[20:] for each in made}) == 1000
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -6,7 +6,8 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -233,6 +234,13 @@ except StorageError as error:
 """
 
 
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """The path of a file where other users may look: not below pytest's folder, which each start of pytest closes to them."""
+    with tempfile.TemporaryDirectory(prefix="hourglass-tests-") as folder:
+        yield Path(folder) / "runs.db"
+
+
 def as_nobody(path: Path) -> str:
     """What opening a file says to a user who owns nothing."""
     if os.geteuid() != 0:
@@ -251,26 +259,26 @@ def as_nobody(path: Path) -> str:
     return done.stdout
 
 
-def test_no_permission_to_read(path: Path) -> None:
+def test_no_permission_to_read(public: Path) -> None:
     """A file that the user may not read is named, with what to check."""
-    filled(path).chmod(0o600)
+    filled(public).chmod(0o600)
     assert "cannot be opened: check that this user may read and write both it and its folder" in as_nobody(
-        path
+        public
     )
 
 
-def test_no_permission_to_write(path: Path) -> None:
+def test_no_permission_to_write(public: Path) -> None:
     """A file that the user may only read cannot be owned."""
-    filled(path).chmod(0o644)
-    assert "cannot be written: the file, its folder or its file system is read-only" in as_nobody(path)
+    filled(public).chmod(0o644)
+    assert "cannot be written: the file, its folder or its file system is read-only" in as_nobody(public)
 
 
-def test_no_permission_to_make(path: Path) -> None:
+def test_no_permission_to_make(public: Path) -> None:
     """In a folder that the user may not write no file is made."""
-    said = as_nobody(path)
-    assert str(path) in said
+    said = as_nobody(public)
+    assert str(public) in said
     assert "cannot be opened: check that this user may read and write both it and its folder" in said
-    assert os.listdir(path.parent) == []
+    assert os.listdir(public.parent) == []
 
 
 READ_ONLY = """
@@ -282,6 +290,7 @@ exec "$3" -c "$4" "$1/runs.db"
 """
 OPEN = """
 import sys
+import tempfile
 from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass.errors import StorageError
 for name in (sys.argv[1], sys.argv[1] + '.other'):

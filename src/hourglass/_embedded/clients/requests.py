@@ -52,7 +52,7 @@ from hourglass._embedded.engine.starting import (
 )
 from hourglass._embedded.rules import children, resetting, transitions
 from hourglass._embedded.rules.activities import retry_rule
-from hourglass._embedded.rules.run import OpenActivity, OpenChild, Run, Transition
+from hourglass._embedded.rules.run import OpenActivity, OpenChild, Priority, Run, Transition
 from hourglass._embedded.rules.updates import request_id
 from hourglass._embedded.rules.versioning import behavior, pinned_version
 from hourglass._embedded.store.store import summary
@@ -316,17 +316,28 @@ async def skip_time(engine: Engine, request: s.SkipTime | s.WaitForFastForward) 
 
 
 async def update_options(engine: Engine, request: s.UpdateWorkflowOptions) -> PendingAnswer[s.Nothing]:
-    """Change which version a run belongs to."""
+    """Change what was said of a run: which version it belongs to, how urgent it is."""
     record = find(engine, request.workflow_id, request.run_id)
     check_open(record)
-    override = request.versioning_override
+    override, spec = request.versioning_override, record.run.started.spec
     if override is not None:
-        engine.deployments.check(override, record.run.started.spec.task_queue)
-    engine.runs.change(
-        record, lambda run, now: transitions.change_override(run, override, request.identity, now)
-    )
-    engine.queues.wake_all()  # its task may be another worker's from now on
+        engine.deployments.check(override, spec.task_queue)
+    if "versioning_override" in request.fields:
+        engine.runs.change(
+            record, lambda run, now: transitions.change_override(run, override, request.identity, now)
+        )
+        engine.queues.wake_all()  # its task may be another worker's from now on
+    said = {name: getattr(request.spec, name) for name in request.fields if name in _PRIORITY}
+    if said:
+        priority = Priority(**{name: said.get(name, getattr(spec, name)) for name in _PRIORITY})
+        engine.runs.change(
+            record, lambda run, now: transitions.change_priority(run, priority, request.identity, now)
+        )
+        engine.queues.offer_anew(record.run, engine.clock.now_ns(), record.sticky)
     return done(engine, record)
+
+
+_PRIORITY = Priority.__struct_fields__
 
 
 async def delete(engine: Engine, request: s.DeleteWorkflow) -> PendingAnswer[s.Nothing]:
@@ -347,12 +358,21 @@ async def describe(engine: Engine, request: s.DescribeWorkflow) -> PendingAnswer
     return await answered(
         engine,
         engine.runs.number_of(record),
-        _described(record.run),
+        _described(record.run, _pending_updates(engine, record)),
         lambda: _described(stored(engine, record).run),
     )
 
 
-def _described(run: Run) -> s.Description:
+def _pending_updates(engine: Engine, record: LoadedRun) -> tuple[s.PendingUpdate, ...]:
+    if record.updates is None or not record.run.is_open:
+        return ()
+    waiting = engine.updates.of(record).waiting.values()
+    return tuple(
+        s.PendingUpdate(update_id=each.request.update_id, name=each.request.name) for each in waiting
+    )
+
+
+def _described(run: Run, updates: tuple[s.PendingUpdate, ...] = ()) -> s.Description:
     return s.Description(
         summary=summary(run),
         pending_activities=tuple(_pending(activity) for activity in run.activities.values()),
@@ -364,6 +384,7 @@ def _described(run: Run) -> s.Description:
         next_task_time_ns=0 if run.task is None or run.task.started_event_id else run.task.available_ns,
         versioning_behavior=behavior(run),
         deployment_version=pinned_version(run) or run.version,
+        pending_updates=updates,
     )
 
 

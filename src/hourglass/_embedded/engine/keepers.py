@@ -18,6 +18,7 @@ however many wait. A key that no run uses leaves nothing behind.
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -227,6 +228,7 @@ class Keepers:
     def begin(self) -> None:
         """Act from now on when the time of something has come."""
         self._acts = True
+        self._set_bursts_back()
         self._set_alarm()
 
     def stop(self) -> None:
@@ -496,9 +498,25 @@ class Keepers:
     # --- time -----------------------------------------------------------------------------------------------------
 
     def realign(self) -> None:
-        """Time has jumped: set the alarm anew."""
+        """Time has jumped: set the alarm anew. Calls that came while the clock was ahead came now."""
         self._silence()
+        self._set_bursts_back()
         self._set_alarm()
+
+    def _set_bursts_back(self) -> None:
+        now = self._runs.clock.now_ns()
+        ahead = [each for each in self._bursts.items() if each[1].burst.last * SECOND > now + SECOND]
+        with self._runs.transaction():
+            for id, kept in ahead:
+                by = kept.burst.last - now / SECOND
+                burst = dataclasses.replace(
+                    kept.burst, first=kept.burst.first - by, last=kept.burst.last - by
+                )
+                due_ns = max(now, int(burst.due * SECOND)) if kept.due_ns else 0
+                fired_ns = min(kept.fired_ns, now)
+                self._keep_burst(
+                    id, msgspec.structs.replace(kept, burst=burst, due_ns=due_ns, fired_ns=fired_ns)
+                )
 
     def sweep(self) -> None:
         """Forget turns that are long past, and bursts that were run a while ago."""

@@ -150,6 +150,8 @@ class Wakes:
         del self._at[event_id]
         if self._later:
             self._later.pop(event_id, None)
+        if not self._at:
+            self._heap.clear()  # entries that no longer count would stay until their time
 
 
 _NONE: dict[int, int] = {}

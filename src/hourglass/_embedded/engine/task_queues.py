@@ -361,7 +361,9 @@ class TaskQueues:
         self.on_join: Callable[[], None] = lambda: None
         """Called when a handle begins to serve a queue."""
         self.handicap = 1.0
-        """How much heavier work weighs in the process of the engine than in others, which have all their time for it."""
+        """How much heavier work weighs in the process of the engine than in others, which have all their time for it; 0: it
+        weighs nothing there, and others get what there is no room for.
+        """
 
     def join(self, taker: QueuePoller) -> None:
         """A handle begins to serve its queue."""
@@ -438,9 +440,9 @@ class TaskQueues:
             for other in self._takers[taker.task_queue]
             if other is not taker and other.has_attempt_room
         ]
-        if not others:
+        if not others or not self.handicap:  # what is light is not worth sending to another process
             return room
-        return min(room, int(min(others) * 1.25 - taker.load) + 1)
+        return min(room, int(max(0.0, min(others)) * 1.25 - max(0.0, taker.load)) + 1)
 
     def takers(self, task_queue: str) -> tuple[QueuePoller, ...]:
         """The handles that serve a queue."""
@@ -567,6 +569,12 @@ class TaskQueues:
             weight = spec.fairness_weight or own.fairness_weight
             self._attempts[queue].put(key, level_of(run, activity), sharer, late=late, weight=weight)
             self.wake(queue)
+
+    def offer_anew(self, run: Run, now_ns: int, sticky: QueuePoller | None) -> None:
+        """How urgent a run is has changed: what waits of it takes its new place."""
+        for event_id in run.activities:
+            self._withdraw_attempt((run.run_id, event_id))
+        self.offer(run, frozenset(run.activities), now_ns, sticky)
 
     def _withdraw_attempt(self, key: tuple[str, int]) -> None:
         queue = self._offered.pop(key, None)

@@ -12,6 +12,7 @@ Nothing of this can be part of a cycle, so the collector need not look at it (`g
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TypeAlias
 
 import msgspec
@@ -179,6 +180,20 @@ class Pause(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     missed: bool = False
 
 
+class Priority(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How urgent a run is, and whose share it is counted to."""
+
+    priority_key: int = 0
+    fairness_key: str = ""
+    fairness_weight: float = 0.0
+
+    def of(self, started: h.WorkflowExecutionStarted) -> h.WorkflowExecutionStarted:
+        """A start as if this had been said of it."""
+        return msgspec.structs.replace(
+            started, spec=msgspec.structs.replace(started.spec, **msgspec.structs.asdict(self))
+        )
+
+
 class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Everything about one run but its history.
 
@@ -212,6 +227,8 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     override: VersioningOverride | None = None
     """What a client has said since its start of the version that it belongs to; counts where `override_changed`."""
     override_changed: bool = False
+    priority: Priority | None = None
+    """What a client has said since its start of how urgent it is: `started` says so too, in memory."""
     paused: Pause | None = None
     """While it is paused: such a run is open, and has no task that a worker could take."""
 
@@ -238,6 +255,14 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             return whole
         own = later(self.start_ns, to_ns(started.spec.run_timeout) + to_ns(started.first_task_backoff))
         return min(whole, own) if whole else own
+
+
+@lru_cache(maxsize=4096)
+def only(event_id: int) -> frozenset[int]:
+    """What a step has touched that touched one thing, as most do: one object for all runs, which the collector need not
+    look at again and again.
+    """
+    return frozenset((event_id,))
 
 
 class Transition(msgspec.Struct, frozen=True, gc=False):

@@ -17,7 +17,7 @@ from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.rules import activities
 from hourglass._embedded.rules.draft import Eager
 from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.rules.run import OpenActivity, PendingTask, Run, Transition
+from hourglass._embedded.rules.run import OpenActivity, PendingTask, Run, Transition, only
 from hourglass._engine import commands as c
 from hourglass._history import events as h
 from hourglass._history.encoding import encode, encode_events
@@ -181,7 +181,7 @@ def complete_and_take_task(
         task_count=number,
         activities=pending,
     )
-    return Transition(after, tuple(events), encoded, frozenset((event_id,)))
+    return Transition(after, tuple(events), encoded, only(event_id))
 
 
 def ask_for_activities(
@@ -246,4 +246,5 @@ def ask_for_activities(
     after_it = msgspec.structs.replace(
         run, length=number, latest_ns=time_ns, history_size=size, task=None, activities=pending
     )
-    return Transition(after_it, tuple(events), encoded, frozenset(range(completed + 1, number + 1)))
+    touched = only(number) if count == 1 else frozenset(range(completed + 1, number + 1))
+    return Transition(after_it, tuple(events), encoded, touched)

@@ -29,6 +29,7 @@ from hourglass._embedded.workers.matching import COMMAND_OF, MATTERS, match, own
 from hourglass._embedded.workers.outcomes import BadCommand, Outcomes
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._engine.behaviour import NO_FLAGS
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._history import events
 from hourglass._history import events as h
@@ -255,7 +256,7 @@ class Cursor:
         self._length = 0
         self._outcomes = Outcomes(run_id, namespace)
         self._jobs: list[e.AnyEvent] = []
-        self.flags: frozenset[int] = frozenset()
+        self.flags: frozenset[int] = NO_FLAGS
         """The flags that the history holds so far."""
         self._told_flags: tuple[int, ...] = ()
         self._time_ns = 0

@@ -100,9 +100,11 @@ class EngineHandle:
 
     @property
     def load(self) -> float:
-        """How much its worker has in hand, or will have in a moment; a worker in this process has the engine beside it."""
+        """How much its worker has in hand, or will have in a moment; a worker in this process has the engine beside it. One
+        that has nothing to do, or for which nothing weighs, comes before all others: to it nothing has to be sent.
+        """
         load = self._cache.outstanding + len(self._hand.out)
-        return load if self._is_remote else load * self._queues.handicap
+        return load if self._is_remote else load * self._queues.handicap or -1.0
 
     @property
     def in_hand(self) -> tuple[int, int]:

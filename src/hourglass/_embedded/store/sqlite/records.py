@@ -142,7 +142,10 @@ def decode_run(state: bytes, events: Sequence[h.HistoryEvent], pending: Mapping[
             activities[event_id] = activity
             _check_began(activity.scheduled_event_id, event_id)
     whole: Any = msgspec.structs.asdict(stored)
-    whole |= {"started": events[0].attributes, "final": _final(events), "activities": activities}
+    started: Any = events[0].attributes
+    if stored.priority is not None:
+        started = stored.priority.of(started)
+    whole |= {"started": started, "final": _final(events), "activities": activities}
     return Run(**whole, timers=timers, children=children)
 
 

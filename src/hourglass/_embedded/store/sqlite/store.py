@@ -220,9 +220,10 @@ one that a call waits for, and share its commit: what an activity returned is wr
 for.
 """
 
-KEPT_BACK = 0.01
+KEPT_BACK = 0.05
 """The engine may keep a change back so long that nothing waits for. An activity's end and what the workflow answers to
-it are then one change, where the answer takes no longer; a row less is a fifth of a step's time.
+it are then one change, where the answer takes no longer; a row less is a fifth of a step's time. With hundreds of
+workflows at work, or on a busy machine, an answer takes some hundredths of a second.
 """
 
 IDS_AT_ONCE = 500
@@ -354,12 +355,13 @@ class SqliteStore(FileReads):
             self._know_ids(known, change)
         self._turn.append(change)
         durability.given = number = durability.given + 1
-        loop = asyncio._get_running_loop()
-        if loop is None:  # no loop, no turns: each change for itself
-            self._hand_over()
-        elif self._timer is None and not self._is_wanted:
-            self._loop = loop
-            self._timer = loop.call_later(PATIENCE, self._hand_over)
+        if self._timer is None and not self._is_wanted:
+            loop = asyncio._get_running_loop()
+            if loop is None:  # no loop, no turns: each change for itself
+                self._hand_over()
+            else:
+                self._loop = loop
+                self._timer = loop.call_later(PATIENCE, self._hand_over)
         return number
 
     def on_refusal(self, told: Callable[[Refusal], None]) -> None:

@@ -1,0 +1,360 @@
+"""Handles under temporalio's names: of a workflow, of an activity without one, of an activity that is completed from outside.
+
+Faces of those of `hourglass.AsyncClient`, which do the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar, TypeVarTuple, Unpack, overload
+
+from hourglass._contract.service import HistoryEventFilter, QueryRejectCondition
+from hourglass._contract.service import UpdateStage as WorkflowUpdateStage
+from hourglass._engine.options import Duration, RetryPolicy
+from hourglass.aio._values import given_options, given_values
+from hourglass.aio.common import Priority
+from hourglass.client import (
+    ActivityExecutionDescription,
+    ActivityExecutionOptions,
+    AsyncActivityExecutionHandle,
+    AsyncUpdateHandle,
+    AsyncWorkflowHandle,
+    RpcOptions,
+)
+from hourglass.client import AsyncActivityHandle as _AsyncActivityHandle
+from hourglass.client import WorkflowDescription as WorkflowExecutionDescription
+from hourglass.errors import CancelledError
+from hourglass.replay import History as WorkflowHistory
+
+R = TypeVar("R")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class SignalConfig(RpcOptions, total=False):
+    """How a signal is sent."""
+
+    request_id: str | None
+
+
+class WorkflowHandle(Generic[R]):
+    """A workflow, from outside."""
+
+    def __init__(self, handle: AsyncWorkflowHandle[R]) -> None:
+        self._handle = handle
+
+    @property
+    def wrapped(self) -> AsyncWorkflowHandle[R]:
+        """The same as a handle of `hourglass.client`."""
+        return self._handle
+
+    @property
+    def id(self) -> str:
+        """The workflow's id."""
+        return self._handle.id
+
+    @property
+    def run_id(self) -> str | None:
+        """The run that was named; None where only the workflow was."""
+        return self._handle.run_id
+
+    @property
+    def first_execution_run_id(self) -> str | None:
+        """The first run of the chain, where this handle knows it because it started it."""
+        return self._handle.first_execution_run_id
+
+    @property
+    def result_run_id(self) -> str | None:
+        """The run whose result is waited for first."""
+        return self._handle.run_id
+
+    async def result(self, *, follow_runs: bool = True, **rpc: Unpack[RpcOptions]) -> R:
+        """Wait for the result. Raises `WorkflowFailureError` if it did not complete."""
+        return await self._handle.result(follow_runs=follow_runs, **rpc)
+
+    @overload
+    async def signal(
+        self, signal: str, /, *given: Any, args: Sequence[Any] = (), **options: Unpack[SignalConfig]
+    ) -> None: ...
+    @overload
+    async def signal(
+        self, signal: Callable[[*Ts], Any], /, *given: *Ts, **options: Unpack[SignalConfig]
+    ) -> None: ...
+    @overload
+    async def signal(
+        self, signal: Callable[..., Any], /, *, args: Sequence[Any], **options: Unpack[SignalConfig]
+    ) -> None: ...
+    async def signal(self, signal: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any) -> None:  # type: ignore[misc]
+        """Send a signal, given as its name or a decorated method. The same `request_id` again is the same signal."""
+        await self._handle.signal(signal, *given_values(given, args), **options)
+
+    @overload
+    async def query(
+        self,
+        query: str,
+        /,
+        *given: Any,
+        args: Sequence[Any] = (),
+        result_type: Any = None,
+        reject_condition: QueryRejectCondition | None = None,
+        **rpc: Unpack[RpcOptions],
+    ) -> Any: ...
+    @overload
+    async def query(
+        self,
+        query: Callable[[*Ts], T],
+        /,
+        *given: *Ts,
+        reject_condition: QueryRejectCondition | None = None,
+        **rpc: Unpack[RpcOptions],
+    ) -> T: ...
+    async def query(  # type: ignore[misc]
+        self,
+        query: Any,
+        /,
+        *given: Any,
+        args: Sequence[Any] = (),
+        result_type: Any = None,
+        reject_condition: QueryRejectCondition | None = None,
+        **rpc: Any,
+    ) -> Any:
+        """Ask a question, given as its name or a decorated method."""
+        return await self._handle.query(
+            query,
+            *given_values(given, args),
+            result_type=result_type,
+            reject_condition=reject_condition,
+            **rpc,
+        )
+
+    @overload
+    async def execute_update(
+        self,
+        update: str,
+        /,
+        *given: Any,
+        args: Sequence[Any] = (),
+        id: str | None = None,
+        result_type: Any = None,
+        **rpc: Unpack[RpcOptions],
+    ) -> Any: ...
+    @overload
+    async def execute_update(
+        self, update: Callable[[*Ts], T], /, *given: *Ts, id: str | None = None, **rpc: Unpack[RpcOptions]
+    ) -> T: ...
+    @overload
+    async def execute_update(
+        self,
+        update: Callable[..., T],
+        /,
+        *,
+        args: Sequence[Any],
+        id: str | None = None,
+        **rpc: Unpack[RpcOptions],
+    ) -> T: ...
+    async def execute_update(  # type: ignore[misc]
+        self, update: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
+    ) -> Any:
+        """Ask for an update and wait for its result. Raises `WorkflowUpdateFailedError`."""
+        return await self._handle.execute_update(update, *given_values(given, args), **given_options(options))
+
+    @overload
+    async def start_update(
+        self,
+        update: str,
+        /,
+        *given: Any,
+        wait_for_stage: WorkflowUpdateStage,
+        args: Sequence[Any] = (),
+        id: str | None = None,
+        result_type: Any = None,
+        **rpc: Unpack[RpcOptions],
+    ) -> AsyncUpdateHandle[Any]: ...
+    @overload
+    async def start_update(
+        self,
+        update: Callable[[*Ts], T],
+        /,
+        *given: *Ts,
+        wait_for_stage: WorkflowUpdateStage,
+        id: str | None = None,
+        **rpc: Unpack[RpcOptions],
+    ) -> AsyncUpdateHandle[T]: ...
+    async def start_update(  # type: ignore[misc]
+        self,
+        update: Any,
+        /,
+        *given: Any,
+        wait_for_stage: WorkflowUpdateStage,
+        args: Sequence[Any] = (),
+        **options: Any,
+    ) -> Any:
+        """Ask for an update and wait until it has come to a stage."""
+        return await self._handle.start_update(
+            update, *given_values(given, args), wait_for_stage=wait_for_stage, **given_options(options)
+        )
+
+    def get_update_handle(self, id: str, *, result_type: Any = None) -> AsyncUpdateHandle[Any]:
+        """A handle to an update that was asked for before."""
+        return self._handle.get_update_handle(id, result_type=result_type)
+
+    def get_update_handle_for(self, update: Callable[..., T], id: str) -> AsyncUpdateHandle[T]:
+        """The same, of the type that an update has."""
+        return self._handle.get_update_handle(id, update=update)
+
+    async def cancel(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
+        """Ask the workflow to cancel. It may take its time, or refuse."""
+        await self._handle.cancel(reason or "", **rpc)
+
+    async def terminate(self, *details: Any, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
+        """End the workflow now. Its code is not asked and cannot clean up."""
+        await self._handle.terminate(reason or "", *details, **rpc)
+
+    async def describe(self, **rpc: Unpack[RpcOptions]) -> WorkflowExecutionDescription:
+        """Look at the workflow: its status, times, memo and what it waits for."""
+        return await self._handle.describe(**rpc)
+
+    async def fetch_history(self, **rpc: Unpack[RpcOptions]) -> WorkflowHistory:
+        """Its history."""
+        return await self._handle.history(**rpc)
+
+    def fetch_history_events(
+        self,
+        *,
+        page_size: int | None = None,
+        next_page_token: bytes | None = None,
+        wait_new_event: bool = False,
+        event_filter_type: HistoryEventFilter = HistoryEventFilter.ALL_EVENT,
+        skip_archival: bool = False,
+        **rpc: Unpack[RpcOptions],
+    ) -> AsyncIterator[dict[str, Any]]:
+        """The events of its history, as JSON objects in the spelling of Temporal's tools; with `wait_new_event` each that is
+        written, until the run closes. `skip_archival` says nothing here: what is archived is not asked for.
+        """
+        return self._handle.history_events(
+            wait_new_event=wait_new_event,
+            event_filter=event_filter_type,
+            page_size=page_size or 1000,
+            page_token=next_page_token or b"",
+            **rpc,
+        )
+
+    def __repr__(self) -> str:
+        return f"<workflow handle {self.id}>"
+
+
+# --- activities without a workflow ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ActivityOptionsKey(Generic[T]):
+    """Something that can be changed of an activity: one of `ActivityOptionsKeys`."""
+
+    name: str
+
+    def value_set(self, value: T) -> ActivityOptionsUpdate[T]:
+        """It is this from now on."""
+        return ActivityOptionsUpdate(self, value)
+
+    def value_unset(self) -> ActivityOptionsUpdate[T]:
+        """It is not said any more."""
+        return ActivityOptionsUpdate(self, None)
+
+
+@dataclass(frozen=True)
+class ActivityOptionsUpdate(Generic[T]):
+    """A change of one thing; None takes away what was said."""
+
+    key: ActivityOptionsKey[T]
+    value: T | None
+
+
+class ActivityOptionsKeys:
+    """What `ActivityHandle.update_options` can change."""
+
+    task_queue: ClassVar = ActivityOptionsKey[str]("task_queue")
+    schedule_to_close_timeout: ClassVar = ActivityOptionsKey[Duration]("schedule_to_close_timeout")
+    schedule_to_start_timeout: ClassVar = ActivityOptionsKey[Duration]("schedule_to_start_timeout")
+    start_to_close_timeout: ClassVar = ActivityOptionsKey[Duration]("start_to_close_timeout")
+    heartbeat_timeout: ClassVar = ActivityOptionsKey[Duration]("heartbeat_timeout")
+    retry_policy: ClassVar = ActivityOptionsKey[RetryPolicy]("retry_policy")
+    priority: ClassVar = ActivityOptionsKey[Priority]("priority")
+
+
+class ActivityHandle(Generic[R]):
+    """An activity that belongs to no workflow, from outside."""
+
+    def __init__(self, handle: AsyncActivityExecutionHandle[R]) -> None:
+        self._handle = handle
+
+    @property
+    def id(self) -> str:
+        """The activity's id."""
+        return self._handle.id
+
+    @property
+    def run_id(self) -> str | None:
+        """The run that was started or named; None where only the activity was."""
+        return self._handle.run_id
+
+    async def result(self, **rpc: Unpack[RpcOptions]) -> R:
+        """Wait for the result. Raises `ActivityFailureError` if it did not complete."""
+        return await self._handle.result(**rpc)
+
+    async def describe(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionDescription:
+        """Look at it: its status, attempts, times and options."""
+        return await self._handle.describe(**rpc)
+
+    async def cancel(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
+        """Ask it to cancel: an attempt that runs hears of it with its next heartbeat."""
+        await self._handle.cancel(reason or "", **rpc)
+
+    async def terminate(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
+        """End it now. An attempt that runs is not asked, and its result counts no more."""
+        await self._handle.terminate(reason or "", **rpc)
+
+    async def pause(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
+        """Let it rest: no new attempt begins until `unpause`."""
+        await self._handle.pause(reason or "", **rpc)
+
+    async def unpause(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
+        """Let one that was paused go on."""
+        await self._handle.unpause(reason or "", **rpc)
+
+    async def update_options(
+        self, updates: Sequence[ActivityOptionsUpdate[Any]], **rpc: Unpack[RpcOptions]
+    ) -> ActivityExecutionOptions:
+        """Change what was said of it, from its next attempt on; gives what holds now."""
+        changes: dict[str, Any] = {each.key.name: each.value for each in updates}
+        if "priority" in changes:
+            changes |= given_options({"priority": changes.pop("priority") or Priority.default})
+        return await self._handle.update_options(**changes, **rpc)
+
+    async def restore_original_options(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionOptions:
+        """Let hold again what was said of it at first."""
+        return await self._handle.restore_original_options(**rpc)
+
+    def __repr__(self) -> str:
+        return f"<activity handle {self.id}>"
+
+
+# --- activities that are completed from outside -----------------------------------------------------------------------
+
+
+class AsyncActivityCancelledError(CancelledError):
+    """A heartbeat from outside was answered: the activity is asked to stop."""
+
+
+class AsyncActivityHandle(_AsyncActivityHandle):
+    """An activity that is completed from outside."""
+
+    async def heartbeat(self, *details: Any, **rpc: Unpack[RpcOptions]) -> bool:
+        """The activity lives. Raises `AsyncActivityCancelledError` where it is asked to stop."""
+        if await super().heartbeat(*details, **rpc):
+            raise AsyncActivityCancelledError("the activity is asked to stop")
+        return False
+
+    async def report_cancellation(self, *details: Any, **rpc: Unpack[RpcOptions]) -> None:
+        """The activity ended because its cancellation was requested."""
+        await self.cancel(*details, **rpc)
