@@ -152,7 +152,7 @@ NOT_IN_SCHEDULES = {"cron_schedule": "a schedule has times of its own; a server 
 NOT_IN_CHILD_EVENTS = {"cancellation_type": CARRIED_OUT_BY_THE_WORKER}
 CLIENTS_OWN = {
     "id", "start_delay", "id_reuse_policy", "id_conflict_policy", "start_signal", "start_signal_args",
-    "request_id", "request_eager_start", "versioning_override", "rpc_metadata",
+    "request_id", "request_eager_start", "versioning_override", "rpc_metadata", "callbacks", "time_skipping",
     "rpc_timeout",
 }  # fmt: skip
 
@@ -419,8 +419,6 @@ WITHOUT_EVENTS: dict[type[c.Command], str] = {
     c.CancelChildWorkflow: "_embedded/workers/child_outcomes.py",  # a request to cancel, or none, by its policy
     c.CancelSignalExternal: "_embedded/workers/outcomes.py",  # a signal leaves with its task: there is nothing to take back
     c.AnswerQuery: "_embedded/workers/cache.py",  # leaves no trace
-    c.ScheduleNexusOperation: "_embedded/workers/outcomes.py",  # refused by name, as are its cancellations
-    c.CancelNexusOperation: "_embedded/workers/outcomes.py",
 }
 """Commands that the embedded engine writes no event for, and the file that carries each out."""
 

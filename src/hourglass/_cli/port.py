@@ -37,7 +37,7 @@ REASONS = {
     "bridge": "Core is reached by Hourglass alone",
     "contrib": "look under hourglass.contrib; pydantic models need no converter here",
     "converter": "a Converter and a Codec are plain and synchronous: see docs/converter.md",
-    "nexusrpc": "services and operations of Nexus are plain functions: see docs/howto/nexus.md",
+    "nexus": "services and operations of Nexus are plain functions: see docs/howto/nexus.md",
     "plugin": "a plugin is an object of hourglass.plugins.Plugin: see docs/howto/plugins.md",
     "runtime": "there is one runtime: hourglass.metrics.set_telemetry sets it up",
 }

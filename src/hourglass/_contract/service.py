@@ -349,9 +349,9 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     deployment_version: WorkerDeploymentVersion | None = None
     notice: str = ""
     """What is wrong with the engine at present, if it answers nevertheless; "" if nothing is."""
-    pending_updates: tuple[PendingUpdate, ...] = ()
     time_skipping: TimeSkippingState | None = None
     """Where its time was ever skipped."""
+    pending_updates: tuple[PendingUpdate, ...] = ()
 
 
 class DescribeWorkflow(Request[Description], frozen=True, kw_only=True):

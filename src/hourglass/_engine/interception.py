@@ -174,13 +174,13 @@ class WorkflowOutboundInterceptor:
         """Signal another workflow and wait until the signal is delivered."""
         return self.next.signal_external_workflow(input)
 
-    def signal_with_start_workflow(self, input: SignalWithStartWorkflowInput) -> Any:
-        """Signal another workflow, which is started first unless it runs, and wait until that is done; its handle."""
-        return self.next.signal_with_start_workflow(input)
-
     def start_nexus_operation(self, input: StartNexusOperationInput) -> Any:
         """Call an operation of a Nexus service and wait until it has started; its handle."""
         return self.next.start_nexus_operation(input)
+
+    def signal_with_start_workflow(self, input: SignalWithStartWorkflowInput) -> Any:
+        """Signal another workflow, which is started first unless it runs, and wait until that is done; its handle."""
+        return self.next.signal_with_start_workflow(input)
 
     def continue_as_new(self, input: ContinueAsNewInput) -> NoReturn:
         """End this run and begin the next; never returns."""

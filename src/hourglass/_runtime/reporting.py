@@ -47,6 +47,7 @@ from hourglass.converter import (
     Codec,
     Converter,
     Payload,
+    WorkflowSerializationContext,
     default_converter,
     in_context,
     seal,
@@ -349,7 +350,10 @@ class ProgressSender:
 
     async def _call(self, request: PublishProgress) -> ProgressTaken:
         if self._codec is not None:
-            request = await asyncio.to_thread(seal, request, self._codec, self._converter)
+            # Those who follow it read it as the workflow's.
+            namespace: str = getattr(self._service, "namespace", "")
+            codec = in_context(self._codec, WorkflowSerializationContext(namespace, request.workflow_id))
+            request = await asyncio.to_thread(seal, request, codec, self._converter)
         return await self._service.call(request)
 
     def _explain(self, found: _Publishing, error: Exception, pause: float) -> None:

@@ -470,14 +470,6 @@ def update_options(
     return asking(request, nothing)
 
 
-_CHANGES: dict[str, Callable[[Any, str], Any]] = {
-    "versioning_override": lambda value, name: check_override(value),
-    "priority_key": priority,
-    "fairness_key": fairness_key,
-    "fairness_weight": fairness_weight,
-}
-
-
 def fast_forward(
     session: ClientSession,
     reference: Reference,
@@ -518,6 +510,14 @@ def fast_forward(
             return told.reached
 
     return ClientOperation(ask, bool)
+
+
+_CHANGES: dict[str, Callable[[Any, str], Any]] = {
+    "versioning_override": lambda value, name: check_override(value),
+    "priority_key": priority,
+    "fairness_key": fairness_key,
+    "fairness_weight": fairness_weight,
+}
 
 
 def delete(reference: Reference) -> ClientOperation[None]:

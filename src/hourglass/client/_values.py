@@ -175,9 +175,9 @@ class WorkflowDescription(WorkflowExecution):
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     deployment_version: WorkerDeploymentVersion | None = None
     """The version that it is pinned to, or whose worker handled its last workflow task."""
-    pending_updates: tuple[PendingUpdateInfo, ...] = ()
     time_skipping: TimeSkippingInfo | None = None
     """Where its time was ever skipped: see `WorkflowHandle.fast_forward`."""
+    pending_updates: tuple[PendingUpdateInfo, ...] = ()
 
     @property
     def parked(self) -> bool:
@@ -212,10 +212,10 @@ def description_from(answer: Description, converter: Converter) -> WorkflowDescr
         next_task_time=time_from(answer.next_task_time_ns),
         versioning_behavior=answer.versioning_behavior,
         deployment_version=answer.deployment_version,
+        time_skipping=_skipping(answer.time_skipping),
         pending_updates=tuple(
             PendingUpdateInfo(id=update.update_id, name=update.name) for update in answer.pending_updates
         ),
-        time_skipping=_skipping(answer.time_skipping),
     )
 
 

@@ -142,6 +142,10 @@ def signal_command(
     )
 
 
+Encode = Callable[[Converter, Sequence[Any]], Payloads]
+"""How arguments become payloads."""
+
+
 # --- signals that start -----------------------------------------------------------------------------------------------
 
 
@@ -255,7 +259,7 @@ def sending(
     run: LiveRun, workflow: Given, signal: Given, call: SignalWithStartWorkflowInput
 ) -> ActivityDefinition:
     """The step that sends a signal with a start, as the interceptors left the call."""
-    converter = run.converter
+    converter = run.converter_of_workflow(call.workflow_id)
     arguments = [RawPayload(each, converter) for each in workflow.encode(converter, call.args)]
     told = [RawPayload(each, converter) for each in signal.encode(converter, call.signal_args)]
     options = {"task_queue": run.settings.task_queue, **call.options}
@@ -305,10 +309,6 @@ def refusal(call: SignalWithStartWorkflowInput, error: ActivityError) -> BaseExc
 
 
 # --- children ---------------------------------------------------------------------------------------------------------
-
-
-Encode = Callable[[Converter, Sequence[Any]], Payloads]
-"""How arguments become payloads."""
 
 
 class ChildOptions(TypedDict, total=False):
