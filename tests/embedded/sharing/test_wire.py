@@ -100,8 +100,11 @@ def test_every_request_has_its_place() -> None:
     asked_by_ids = {
         s.CompleteActivity,
         s.CreateNamespace,
+        s.CreateNexusEndpoint,
+        s.DeleteNexusEndpoint,
         DeleteSchedule,
         s.SetCurrentVersion,
+        s.SetRampingVersion,
         s.TerminateWorkflow,
     }
     changes = {each for each in wire.REQUESTS if each.effect is s.Effect.CHANGE}
