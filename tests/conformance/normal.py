@@ -72,9 +72,10 @@ def plain(value: Any) -> Any:
 
 
 def exact_events(history: History) -> list[tuple[str, Any]]:
-    """Every event in order: its kind, and what it says."""
+    """Every event in order: its kind, and what it says, with the groups that it belongs to."""
     bodies: list[dict[str, Any]] = [
         next((each for key, each in event.items() if key.endswith("EventAttributes")), {})
+        | {"eventGroupMarkers": event.get("eventGroupMarkers", [])}
         for event in history.events
     ]
     return [(kind, _judged(kind, plain(body))) for kind, body in zip(kinds(history), bodies, strict=True)]

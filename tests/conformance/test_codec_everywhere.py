@@ -116,7 +116,8 @@ class Vault:
         found = [beats(secret), acts.note.local(f"{secret} local"), *self._failures(secret)]
         for fail in (False, True):
             found.append(self._child(secret, fail))
-        workflow.sleep(0.01, summary=f"{secret} pause")
+        with workflow.create_event_group("pause", label=f"{secret} label").scope():
+            workflow.sleep(0.01, summary=f"{secret} pause")
         found.append(waits_outside.options(summary=f"{secret} summary")(secret))
         workflow.wait_condition(lambda: len(self.words) == 3)
         assert all(SECRET in each for each in [*found, *self.words]), found

@@ -96,10 +96,14 @@ class Official:
 
     def activate(self, activation: Activation) -> list[Brief]:
         """The commands of one activation, in brief; a failed task is one command of that name."""
-        completion = self._instance.activate(_activation(activation))
+        completion = self.complete(activation)
         if completion.HasField("failed"):
             return [("task failed", completion.failed.failure.message)]
         return [_brief(command) for command in completion.successful.commands]
+
+    def complete(self, activation: Activation) -> Any:
+        """The completion of one activation, as it is."""
+        return self._instance.activate(_activation(activation))
 
     def evict(self) -> None:
         """End its tasks. Where temporalio has set back the count of requests, a time limit takes the end for its own, and the

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from temporalio.api.history.v1 import HistoryEvent as ProtoEvent
 
+from hourglass._engine.commands import EventGroupMarker
 from hourglass._engine.specs import RetryRule
 from hourglass._engine.versions import (
     AutoUpgradeVersioningOverride,
@@ -128,6 +129,15 @@ def named(kind: type[Any]) -> str:
     return kind.__name__
 
 
+groups = st.lists(
+    st.one_of(
+        st.builds(EventGroupMarker, id=st.just("g") | texts.filter(bool), label=st.none() | payloads),
+        st.builds(EventGroupMarker, inbound_event_id=st.integers(1, 2**63 - 1)),
+        st.builds(EventGroupMarker, inbound_update_id=texts.filter(bool)),
+    ),
+    max_size=2,
+).map(tuple)
+
 # Shrinking an event with forty fields takes minutes, and says little more.
 events = settings(
     max_examples=15,
@@ -142,7 +152,7 @@ events = settings(
 @given(data=st.data(), time_ns=st.integers(1, 4 * 10**18))
 def test_json_holds_all_that_an_event_says(kind: type[h.Attributes], data: Any, time_ns: int) -> None:
     """Typed to JSON and back; and protobuf reads the same JSON, writes it alike, and is read back to the same."""
-    event = h.HistoryEvent(7, time_ns, data.draw(made(kind).filter(readable)))
+    event = h.HistoryEvent(7, time_ns, data.draw(made(kind).filter(readable)), data.draw(groups))
     text = codec.event_json(event)
     document = msgspec.json.decode(text)
     assert codec.read_event(document) == event
@@ -171,7 +181,7 @@ def alike(value: Any) -> Any:
 @given(data=st.data())
 def test_stored_bytes_hold_all_that_an_event_says(kind: type[h.Attributes], data: Any) -> None:
     """Typed to MessagePack and back."""
-    event = h.HistoryEvent(7, 1, data.draw(made(kind)))
+    event = h.HistoryEvent(7, 1, data.draw(made(kind)), data.draw(groups))
     assert decode_events(bytes(array(1, encode_events([event])))) == [event]
 
 

@@ -86,6 +86,8 @@ def wrong_activities() -> None:
     charge.options(start_to_clos_timeout=3)  # E
     charge.options(start_to_close_timeout="3s")  # E
     charge.options(retry_policy=3)  # E
+    charge.options(event_groups=["g"])  # E
+    workflow.create_event_group(3)  # E
     fetch(3)  # E
     number: int = fetch("https://example.com")  # E
     Payments.refund(3)  # E

@@ -68,6 +68,9 @@ class Cart:
         assert_type(await workflow.execute_activity_method(Billing.bill, "o", 3), str)
         assert_type(await workflow.execute_activity_class(Scale, 3), int)
         assert_type(await workflow.execute_activity("by name", 1, result_type=int), Any)
+        with workflow.create_event_group("g").scope():
+            group = workflow.create_event_group("h", label="a group")
+            assert_type(await workflow.execute_activity(add, 1, 2, event_groups=[group]), int)
         handle = workflow.start_activity(fetch, "x")
         assert_type(handle, workflow.ActivityHandle[bytes])
         assert_type(await asyncio.wait_for(handle, 3), bytes)

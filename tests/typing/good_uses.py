@@ -110,6 +110,10 @@ def use_activities() -> None:
     assert_type(charge.start_local("o-1", 3), workflow.Task[str])
     assert_type(charge.options(start_to_close_timeout=3, summary="later")("o-1"), str)
     assert_type(charge.options(retry_policy=RetryPolicy()).start("o-1"), workflow.Task[str])
+    group = workflow.create_event_group("g", label="a group")
+    assert_type(group, workflow.EventGroup)
+    with group.scope():
+        assert_type(charge.options(event_groups=[group])("o-1"), str)
     assert_type(Payments.refund("o-1", 5), bool)
     assert_type(Payments("db").refund("o-1"), bool)
     assert_type(Payments.refund.start("o-1"), workflow.Task[bool])

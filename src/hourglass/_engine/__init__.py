@@ -15,6 +15,7 @@ run's seed. Two files know asyncio, as a library of tasks and not of I/O, and ar
     context           a run while it executes: its scheduler, its fibers, the facts of the current activation
     definition        what a decorated function or class is, checked where it is defined
     options           what authors may say of activities, children and timers, checked where it is said
+    event_groups      which of the things that a run asks for belong together
     operations        what fibers wait for: timers, activities, children, other workflows
     event_loop        asyncio's tasks on the run's scheduler, for `async def` code
     awaited           what coroutines wait for: `operations` in the turns of temporalio's own tasks

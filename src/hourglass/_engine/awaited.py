@@ -65,7 +65,7 @@ class ActivityHandle(asyncio.Task[R], Generic[R]):
 
     def _schedule(self) -> None:
         seq = self._command.seq
-        self._run.issue(self._command, self._run.loop.fiber, (ACTIVITY, seq), self)
+        self._command = self._run.issue(self._command, self._run.loop.fiber, (ACTIVITY, seq), self)
 
     async def _follow(self) -> R:
         self._started = True
@@ -121,7 +121,7 @@ class ActivityHandle(asyncio.Task[R], Generic[R]):
             self._requested_seq = command.seq
             is_local = isinstance(command, ScheduleLocalActivity)
             kind = RequestCancelLocalActivity if is_local else RequestCancelActivity
-            self._run.issue(kind(command.seq), self._run.loop.fiber)
+            self._run.issue(kind(command.seq, event_groups=command.event_groups), self._run.loop.fiber)
 
 
 class ChildHandle(asyncio.Task[R], Generic[R]):
@@ -130,14 +130,13 @@ class ChildHandle(asyncio.Task[R], Generic[R]):
     def __init__(self, run: LiveRun, command: StartChildWorkflow, return_type: Any) -> None:
         super().__init__(self._follow(), loop=run.loop, name=f"child {command.workflow_type}")
         self._run = run
-        self._command = command
         self._return_type = return_type
         self._answer: asyncio.Future[Any] = run.loop.create_future()
         self.start = Awaited(run.loop)
         self.first_run_id = ""
         run.state.child_count += 1
         run.loop.know(self)
-        run.issue(command, run.loop.fiber, (CHILD, command.seq), self)
+        self._command = run.issue(command, run.loop.fiber, (CHILD, command.seq), self)
 
     @property
     def id(self) -> str:
@@ -168,7 +167,9 @@ class ChildHandle(asyncio.Task[R], Generic[R]):
             self._answer.set_result((outcome, answer))
 
     def _request_cancel(self, reason: str) -> None:
-        self._run.issue(CancelChildWorkflow(self._command.seq, reason), self._run.loop.fiber)
+        asked = self._command
+        command = CancelChildWorkflow(asked.seq, reason, event_groups=asked.event_groups)
+        self._run.issue(command, self._run.loop.fiber)
 
 
 class _AwaitedAnswer:
@@ -183,7 +184,7 @@ class _AwaitedAnswer:
 async def _answered(
     run: LiveRun,
     future: asyncio.Future[Any],
-    on_cancel: Callable[[str], None],
+    on_cancel: Callable[[str], object],
     *,
     activity: bool = False,
     reraise: bool = False,
@@ -227,7 +228,14 @@ def start_activity(
     note = run.converter.encode(settings.summary) if settings.summary else None
     kind = ScheduleLocalActivity if local else ScheduleActivity
     command = kind(
-        seq, settings.activity_id or str(seq), activity_type, settings.spec, arguments, headers or {}, note
+        seq,
+        settings.activity_id or str(seq),
+        activity_type,
+        settings.spec,
+        arguments,
+        headers or {},
+        note,
+        event_groups=settings.event_groups,
     )
     return ActivityHandle(run, command, return_type)
 

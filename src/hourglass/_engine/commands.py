@@ -16,8 +16,21 @@ from hourglass._engine.versions import ContinueAsNewVersioningBehavior, Versioni
 from hourglass.converter import Failure, Payload
 
 
-class Command(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """One thing a run asks for."""
+class EventGroupMarker(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """To which group of events something belongs: one of the author's, by its id, or (in histories of temporalio, which groups
+    what a handler asks for) that of an event or an update.
+    """
+
+    id: str = ""
+    label: Payload | None = None
+    inbound_event_id: int = 0
+    inbound_update_id: str = ""
+
+
+class Command(msgspec.Struct, frozen=True, gc=False, tag=True, kw_only=True, omit_defaults=True):
+    """One thing a run asks for. `event_groups` only tell a reader of the history what belongs together."""
+
+    event_groups: tuple[EventGroupMarker, ...] = ()
 
 
 class StartTimer(Command, frozen=True):

@@ -15,7 +15,7 @@ from functools import lru_cache
 from inspect import unwrap
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import msgspec
 
@@ -28,6 +28,7 @@ from hourglass._engine.commands import (
     StartChildWorkflow,
 )
 from hourglass._engine.definition import WorkflowDefinition
+from hourglass._engine.event_groups import in_groups
 from hourglass._engine.events import Activation, RunStarted
 from hourglass._engine.fibers import (
     Dropped,
@@ -88,6 +89,8 @@ def merge(notes: dict[str, Payload], changes: dict[str, Payload]) -> None:
         else:
             notes[name] = payload
 
+
+C = TypeVar("C", bound=Command)
 
 _STUBBORN = 1000
 _FEW = 64
@@ -154,6 +157,7 @@ class LiveRun:
         "failed_tasks",
         "fibers_made",
         "flags",
+        "grouped",
         "handlers",
         "has_drawn",
         "inbound",
@@ -221,6 +225,7 @@ class LiveRun:
         self.begun_ns = 0  # the time of its first task
         # What the fiber that ends the run does, and waits for, first.
         self.closing: Callable[[], None] | None = None
+        self.grouped = False  # whether its code has made an event group
         self.quiet = False  # executing again what was executed before: nothing is logged
 
     # --- whose values they are: for a converter that wants to know ----------------------------------------------------
@@ -342,18 +347,21 @@ class LiveRun:
 
     def issue(
         self,
-        command: Command,
+        command: C,
         fiber: FiberTask[Any],
         key: Numbered | None = None,
         operation: Any = None,
         at: Site | None = None,
-    ) -> None:
+    ) -> C:
         """Ask for something in the name of a fiber; a numbered command is entered so that its answer finds its way back.
 
-        `at` says where that was, if it is not where the code runs now.
+        `at` says where that was, if it is not where the code runs now. Returns the command as it was entered: with the event
+        groups of the block that asks for it.
         """
         if self.latched:
             self.refuse(fiber, "a command")
+        if self.grouped:
+            command = in_groups(command)
         fiber.requests += 1
         command_id = fiber.path, fiber.requests
         if key is not None:
@@ -362,6 +370,7 @@ class LiveRun:
         self.accumulator.add(command_id, command)
         if self.sites is not None:
             self.sites.append(call_site() if at is None else at)
+        return command
 
     def resolve(self, key: Numbered, result: Payload | Failure | None) -> Any:
         """A numbered command was answered: the operation that waits for it, None if none is pending."""

@@ -25,7 +25,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple, cast
 from weakref import ReferenceType, ref
 
-from hourglass._engine.commands import CancelTimer, StartTimer
+from hourglass._engine.commands import CancelTimer, EventGroupMarker, StartTimer
 from hourglass._engine.fibers import LoopFiber, Task, read_only_error, was_cancelled
 from hourglass._engine.scheduler import PENDING, RESOLVED, Future
 from hourglass._engine.state import TIMER, PathStep
@@ -54,8 +54,9 @@ _set_task: Callable[[Any, Any], Any] = (
 class TimerHandle(asyncio.TimerHandle):
     """What `call_later` gives: a timer of the run's."""
 
-    __slots__ = ("seq",)
+    __slots__ = ("groups", "seq")
 
+    groups: tuple[EventGroupMarker, ...]
     seq: int
 
     def fired(self) -> None:
@@ -135,7 +136,8 @@ class EventLoop(asyncio.AbstractEventLoop):
         handle.seq = seq
         summary = timer_summary.get()
         note = run.converter.encode(summary) if summary else None
-        run.issue(StartTimer(seq, int(delay * 1e9), note), self.fiber, (TIMER, seq), handle)
+        command = StartTimer(seq, int(delay * 1e9), note)
+        handle.groups = run.issue(command, self.fiber, (TIMER, seq), handle).event_groups
         return handle
 
     def call_at(
@@ -149,7 +151,7 @@ class EventLoop(asyncio.AbstractEventLoop):
         run, key = self.run, (TIMER, handle.seq)
         if not run.dead and run.pending.pop(key, None) is not None:
             run.accumulator.resolved(key, None)
-            run.issue(CancelTimer(handle.seq), self.fiber)
+            run.issue(CancelTimer(handle.seq, event_groups=handle.groups), self.fiber)
 
     def time(self) -> float:
         """The workflow's time in seconds: that of the current workflow task."""

@@ -55,7 +55,7 @@ _NEW, _WAITING, _WAKING = range(3)
 class Timer:
     """A timer that calls back two turns before its fiber goes on."""
 
-    __slots__ = ("callback", "fiber", "run", "seq")
+    __slots__ = ("callback", "fiber", "groups", "run", "seq")
 
     callback: Callable[[Any], object] | None
 
@@ -68,7 +68,8 @@ class Timer:
         self.callback = callback
         self.seq = run.accumulator.number(TIMER)
         note = run.converter.encode(summary) if summary else None
-        run.issue(StartTimer(self.seq, round(duration * 1e9), note), fiber, (TIMER, self.seq), self)
+        command = StartTimer(self.seq, round(duration * 1e9), note)
+        self.groups = run.issue(command, fiber, (TIMER, self.seq), self).event_groups
 
     def fired(self) -> None:
         """The time has come."""
@@ -84,7 +85,7 @@ class Timer:
         self.callback = None
         if not run.dead and run.pending.pop((TIMER, self.seq), None) is not None:
             run.accumulator.resolved((TIMER, self.seq), None)
-            run.issue(CancelTimer(self.seq), self.fiber)
+            run.issue(CancelTimer(self.seq, event_groups=self.groups), self.fiber)
 
 
 class Operation(Task[R]):
@@ -229,10 +230,9 @@ class ActivityOperation(Operation[Any]):
         return_type: Any,
     ) -> None:
         super().__init__(fiber, return_type)
-        self.command = command
         self.pause: Future | None = None
         self.seq = command.seq
-        self.run.issue(command, fiber, (ACTIVITY, self.seq), self)
+        self.command = self.run.issue(command, fiber, (ACTIVITY, self.seq), self)
 
     def build_error(self) -> BaseException:
         """The failure as a new exception: an `ActivityError`, also where Core hands a local activity's failure over bare."""
@@ -242,9 +242,10 @@ class ActivityOperation(Operation[Any]):
         return self.run.behaviour.cancel_beats_activity_result
 
     def _cancel_command(self) -> Command:
+        groups = self.command.event_groups
         if isinstance(self.command, ScheduleActivity):
-            return RequestCancelActivity(self.seq)
-        return RequestCancelLocalActivity(self.seq)
+            return RequestCancelActivity(self.seq, event_groups=groups)
+        return RequestCancelLocalActivity(self.seq, event_groups=groups)
 
     def cancel(self, source: object = None) -> bool:
         """Ask the activity to stop; during a local activity's long pause there is only the pause to end."""
@@ -335,15 +336,14 @@ class ChildOperation(Operation[R]):
 
     def __init__(self, fiber: FiberTask[Any], command: StartChildWorkflow, return_type: Any) -> None:
         super().__init__(fiber, return_type)
-        self.command = command
         self.seq = command.seq
         self.first_run_id = ""
         self.start = Future(self.scheduler)
         self.run.state.child_count += 1
-        self.run.issue(command, fiber, (CHILD, self.seq), self)
+        self.command = self.run.issue(command, fiber, (CHILD, self.seq), self)
 
     def _cancel_command(self) -> Command:
-        return CancelChildWorkflow(self.seq)
+        return CancelChildWorkflow(self.seq, event_groups=self.command.event_groups)
 
     def _cancelled_before_it_began(self) -> None:
         """Nothing to take back: the fiber that starts a child waits for its start first."""
@@ -367,14 +367,13 @@ class NexusOperation(Operation[R]):
 
     def __init__(self, fiber: FiberTask[Any], command: ScheduleNexusOperation, return_type: Any) -> None:
         super().__init__(fiber, return_type)
-        self.command = command
         self.seq = command.seq
         self.token = ""
         self.start = Future(self.scheduler)
-        self.run.issue(command, fiber, (NEXUS, self.seq), self)
+        self.command = self.run.issue(command, fiber, (NEXUS, self.seq), self)
 
     def _cancel_command(self) -> Command:
-        return CancelNexusOperation(self.seq)
+        return CancelNexusOperation(self.seq, event_groups=self.command.event_groups)
 
     def _cancelled_before_it_began(self) -> None:
         """Nothing to take back: the fiber that starts an operation waits for its start first."""
@@ -427,7 +426,14 @@ def start_activity(
     note = run.converter.encode(settings.summary) if settings.summary else None
     kind = ScheduleLocalActivity if local else ScheduleActivity
     command = kind(
-        seq, settings.activity_id or str(seq), activity_type, settings.spec, arguments, headers or {}, note
+        seq,
+        settings.activity_id or str(seq),
+        activity_type,
+        settings.spec,
+        arguments,
+        headers or {},
+        note,
+        event_groups=settings.event_groups,
     )
     operation = ActivityOperation(fiber, command, return_type)
     if fiber.scope is not None:
@@ -452,7 +458,14 @@ def start_step(
     seq = run.accumulator.number(ACTIVITY)
     note = run.converter.encode(settings.summary) if settings.summary else None
     command = ScheduleLocalActivity(
-        seq, activity_id, activity_type, settings.spec, arguments, headers or {}, note
+        seq,
+        activity_id,
+        activity_type,
+        settings.spec,
+        arguments,
+        headers or {},
+        note,
+        event_groups=settings.event_groups,
     )
     operation = StepOperation(fiber, command, return_type)
     if fiber.scope is not None:
@@ -539,7 +552,7 @@ def cancel_external(workflow_id: str, run_id: str, reason: str) -> None:
 
 
 def _wait_through_cancellation(
-    fiber: FiberTask[Any], future: Future, on_cancel: Callable[[], None], *, reraise: bool
+    fiber: FiberTask[Any], future: Future, on_cancel: Callable[[], object], *, reraise: bool
 ) -> None:
     """Wait in two turns; being cancelled asks the other side to stop, and the wait goes on for its answer."""
     while True:

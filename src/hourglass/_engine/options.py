@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
+from hourglass._engine.commands import EventGroupMarker
 from hourglass._engine.specs import ActivitySpec, RetryRule
 from hourglass.errors import UsageError
 
@@ -209,6 +210,7 @@ class CallSettings(msgspec.Struct, frozen=True, kw_only=True):
     spec: ActivitySpec = ActivitySpec()
     activity_id: str = ""
     summary: str = ""
+    event_groups: tuple[EventGroupMarker, ...] = ()
 
 
 class ActivitySettings(ActivitySpec, frozen=True, kw_only=True):
@@ -216,15 +218,20 @@ class ActivitySettings(ActivitySpec, frozen=True, kw_only=True):
 
     activity_id: str = ""
     summary: str = ""
+    event_groups: tuple[EventGroupMarker, ...] = ()
 
     @staticmethod
     def of(call: CallSettings) -> ActivitySettings:
         """A call's settings, for interceptors."""
         spec = msgspec.structs.asdict(call.spec)
-        return ActivitySettings(**spec, activity_id=call.activity_id, summary=call.summary)
+        return ActivitySettings(
+            **spec, activity_id=call.activity_id, summary=call.summary, event_groups=call.event_groups
+        )
 
     def call(self) -> CallSettings:
         """What the interceptors left; None, too, means unset."""
         said = {name: getattr(self, name) for name in ActivitySpec.__struct_fields__}
         spec = ActivitySpec(**{name: value for name, value in said.items() if value is not None})
-        return CallSettings(spec=spec, activity_id=self.activity_id, summary=self.summary)
+        return CallSettings(
+            spec=spec, activity_id=self.activity_id, summary=self.summary, event_groups=self.event_groups
+        )

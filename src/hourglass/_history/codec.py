@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
+from hourglass._engine.commands import EventGroupMarker
 from hourglass._engine.specs import SPECS, ActivitySpec, ChildWorkflowSpec, IdReusePolicy, ParentClosePolicy
 from hourglass._engine.versions import (
     AutoUpgradeVersioningOverride,
@@ -847,9 +848,43 @@ def event_document(event: h.HistoryEvent) -> Json:
     metadata = made.write_metadata(attributes)
     if metadata:
         document["userMetadata"] = metadata
+    if event.event_groups:
+        document["eventGroupMarkers"] = [_group_document(each) for each in event.event_groups]
     if kind in _IGNORED:
         document["workerMayIgnore"] = True
     return document
+
+
+def _group_document(group: EventGroupMarker) -> Json:
+    if group.inbound_event_id:
+        return {"inboundEvent": {"inboundEventId": str(group.inbound_event_id)}}
+    if group.inbound_update_id:
+        return {"inboundUpdate": {"inboundUpdateId": group.inbound_update_id}}
+    label = {} if group.label is None else {"label": _PAYLOAD.write(group.label)}
+    return {"label": {"id": group.id, **label}}
+
+
+def _read_group(document: Any) -> EventGroupMarker | None:
+    """A group; None where it says nothing that we know."""
+    match document:
+        case {"label": {"id": str(name), **rest}} if name:
+            label = rest.get("label")
+            return EventGroupMarker(id=name, label=None if label is None else read_payload(label))
+        case {"inboundEvent": {"inboundEventId": number_of}}:
+            return EventGroupMarker(inbound_event_id=number(number_of))
+        case {"inboundUpdate": {"inboundUpdateId": str(name)}}:
+            return EventGroupMarker(inbound_update_id=name)
+        case {"inbound_event": {"inbound_event_id": number_of}}:
+            return EventGroupMarker(inbound_event_id=number(number_of))
+        case {"inbound_update": {"inbound_update_id": str(name)}}:
+            return EventGroupMarker(inbound_update_id=name)
+        case _:
+            return None
+
+
+def _read_groups(said: Any) -> tuple[EventGroupMarker, ...]:
+    groups = map(_read_group, said if isinstance(said, list) else ())
+    return tuple([group for group in groups if group is not None])
 
 
 def event_json(event: h.HistoryEvent) -> bytes:
@@ -888,7 +923,8 @@ def read_event(document: Any, at: int = 0) -> h.HistoryEvent:
             attributes = _read_marker(attributes, metadata)
         elif isinstance(attributes, h.WorkflowExecutionUpdateAccepted):
             attributes = _with_own_id(attributes)
-    return h.HistoryEvent(number_of, time_ns, attributes)
+    groups = document.get("eventGroupMarkers", document.get("event_group_markers"))
+    return h.HistoryEvent(number_of, time_ns, attributes, _read_groups(groups) if groups else ())
 
 
 def _spelled(name: Any) -> str:

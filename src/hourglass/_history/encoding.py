@@ -18,6 +18,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from hourglass._engine.commands import EventGroupMarker
 from hourglass._engine.specs import SPECS, RetryRule
 from hourglass._history import events as h
 
@@ -134,7 +135,16 @@ STORED_KINDS: Any = reduce(or_, [_flat[kind].stored if kind in _flat else kind f
 
 
 _stored_event: Any = msgspec.defstruct(
-    "StoredEvent", [("id", int), ("time_ns", int), ("attributes", STORED_KINDS)], frozen=True, gc=False
+    "StoredEvent",
+    [
+        ("id", int),
+        ("time_ns", int),
+        ("attributes", STORED_KINDS),
+        ("event_groups", tuple[EventGroupMarker, ...], ()),
+    ],
+    frozen=True,
+    gc=False,
+    omit_defaults=True,
 )
 _decoder: Any = msgspec.msgpack.Decoder(GenericAlias(list, (_stored_event,)))
 
@@ -150,7 +160,8 @@ def encode_events(events: Sequence[h.HistoryEvent]) -> bytes:
 
 def _stored(event: h.HistoryEvent) -> Any:
     flat = _flat[type(event.attributes)]
-    return _stored_event(event.id, event.time_ns, flat.stored(*flat.values(event.attributes)))
+    attributes = flat.stored(*flat.values(event.attributes))
+    return _stored_event(event.id, event.time_ns, attributes, event.event_groups)
 
 
 def decode_events(data: bytes) -> list[h.HistoryEvent]:
@@ -159,5 +170,5 @@ def decode_events(data: bytes) -> list[h.HistoryEvent]:
     for stored in _decoder.decode(data):
         flat = _by_stored.get(type(stored.attributes))
         attributes = stored.attributes if flat is None else flat.event_of(stored.attributes)
-        events.append(h.HistoryEvent(stored.id, stored.time_ns, attributes))
+        events.append(h.HistoryEvent(stored.id, stored.time_ns, attributes, stored.event_groups))
     return events

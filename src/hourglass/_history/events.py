@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from hourglass._engine.commands import Command, TaskFailureCause
+from hourglass._engine.commands import Command, EventGroupMarker, TaskFailureCause
 from hourglass._engine.specs import ActivitySpec, ChildWorkflowSpec, Payloads, StartSpec
 from hourglass._engine.versions import (
     ContinueAsNewVersioningBehavior,
@@ -850,9 +850,10 @@ TIMEOUT_NAMES = {
 }
 
 
-class HistoryEvent(msgspec.Struct, frozen=True, gc=False):
-    """One event at its place in a history."""
+class HistoryEvent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One event at its place in a history, and the groups that the command which led to it was of."""
 
     id: int
     time_ns: int
     attributes: Attributes
+    event_groups: tuple[EventGroupMarker, ...] = ()

@@ -175,7 +175,7 @@ def _asked(
         elif kind not in ASKED:
             between += _heard(event)
         elif kind is h.WorkflowExecutionContinuedAsNew:
-            asked.append(h.HistoryEvent(event.id, event.time_ns, meant(event.attributes)))
+            asked.append(msgspec.structs.replace(event, attributes=meant(event.attributes)))
         elif not is_patch_index(event.attributes):
             asked.append(event)
         position += 1

@@ -321,7 +321,10 @@ def completion_to_proto(completion: Completion, own: Own) -> bytes:
         success.SetInParent()
         add = success.commands.add
         for command in completion.commands:
-            _COMMANDS[type(command)](add(), command, own)
+            out = add()
+            _COMMANDS[type(command)](out, command, own)
+            if command.event_groups:
+                _put_groups(out.event_group_markers, command.event_groups)
         if completion.used_flags:
             success.used_internal_flags.extend(completion.used_flags)
         # What a worker without a version says of versions a server refuses, again and again.
@@ -332,6 +335,14 @@ def completion_to_proto(completion: Completion, own: Own) -> bytes:
         message.failed.force_cause = int(completion.cause)
     data: bytes = message.SerializeToString()
     return data
+
+
+def _put_groups(markers: Any, groups: tuple[cmd.EventGroupMarker, ...]) -> None:
+    for group in groups:
+        label = markers.add().label
+        label.id = group.id
+        if group.label is not None:
+            put_payload(label.label, group.label)
 
 
 def _start_timer(out: Any, command: cmd.StartTimer, own: Own) -> None:

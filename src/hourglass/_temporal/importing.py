@@ -273,6 +273,10 @@ class _Import:
                 getattr(asked, each.name).CopyFrom(value)
         if event.HasField("user_metadata"):
             command.user_metadata.CopyFrom(event.user_metadata)
+        # Those of the author's: others name events, by the numbers that they have in the other history.
+        command.event_group_markers.extend(
+            each for each in event.event_group_markers if each.HasField("label")
+        )
         if event.event_type == SCHEDULED and event.event_id in self._ended:
             # No worker may do it again: it waits where none polls, for the end that it has had.
             asked.task_queue.name, asked.use_workflow_build_id = self._private, False

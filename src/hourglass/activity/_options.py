@@ -11,11 +11,12 @@ another SDK.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
 import msgspec
 
+from hourglass._engine.event_groups import EventGroup, check_groups
 from hourglass._engine.options import (
     CallSettings,
     Duration,
@@ -45,6 +46,7 @@ class ActivityOptions(TypedDict, total=False):
     cancellation_type: ActivityCancellationType
     activity_id: str
     summary: str
+    event_groups: Sequence[EventGroup] | None
     local_retry_threshold: Duration | None
     disable_eager_execution: bool
     priority_key: int
@@ -114,7 +116,7 @@ def _instance(kind: type) -> Callable[[Any, str], Any]:
     return check
 
 
-_OF_CALL = frozenset({"activity_id", "summary"})
+_OF_CALL = frozenset({"activity_id", "event_groups", "summary"})
 """What is said of one call; the rest are fields of the activity's spec, by the same names."""
 
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
@@ -127,6 +129,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "cancellation_type": _instance(ActivityCancellationType),
     "activity_id": check_text,
     "summary": check_text,
+    "event_groups": check_groups,
     "local_retry_threshold": _duration,
     "disable_eager_execution": _instance(bool),
     "priority_key": priority,

@@ -10,6 +10,7 @@ import msgspec
 from hourglass._engine import awaited
 from hourglass._engine.awaited import ActivityHandle
 from hourglass._engine.context import LiveRun
+from hourglass._engine.event_groups import EventGroup
 from hourglass._engine.fibers import require_fiber
 from hourglass._engine.operations import drop_step, keep_step, start_intercepted
 from hourglass._engine.options import (
@@ -45,6 +46,7 @@ class ActivityConfig(TypedDict, total=False):
     cancellation_type: ActivityCancellationType
     activity_id: str | None
     summary: str | None
+    event_groups: Sequence[EventGroup] | None
     priority: Priority
 
 

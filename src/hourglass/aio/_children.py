@@ -14,6 +14,7 @@ import msgspec
 
 from hourglass._engine import awaited
 from hourglass._engine.context import LiveRun
+from hourglass._engine.event_groups import EventGroup
 from hourglass._engine.fibers import Bridge, bridged_wait, require_fiber
 from hourglass._engine.interception import (
     SignalChildWorkflowInput,
@@ -71,6 +72,7 @@ class ChildWorkflowConfig(TypedDict, total=False):
     search_attributes: SearchAttributes | None
     static_summary: str | None
     static_details: str | None
+    event_groups: Sequence[EventGroup] | None
     priority: Priority
     versioning_override: VersioningOverride | None
 

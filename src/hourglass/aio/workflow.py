@@ -92,6 +92,7 @@ from hourglass.workflow import (
     AsyncSignal,
     AsyncUpdate,
     AsyncWorkflow,
+    EventGroup,
     ParentInfo,
     Query,
     RootInfo,
@@ -102,6 +103,7 @@ from hourglass.workflow import (
     Workflow,
     all_handlers_finished,
     cancellation_reason,
+    create_event_group,
     current_update_info,
     deprecate_patch,
     dynamic_config,
@@ -171,6 +173,7 @@ __all__ = [
     "ContinueAsNewError",
     "ContinueAsNewVersioningBehavior",
     "DynamicWorkflowConfig",
+    "EventGroup",
     "ExternalWorkflowHandle",
     "HandlerUnfinishedPolicy",
     "Info",
@@ -194,6 +197,7 @@ __all__ = [
     "as_completed",
     "cancellation_reason",
     "continue_as_new",
+    "create_event_group",
     "current_update_info",
     "defn",
     "deprecate_patch",
@@ -335,6 +339,7 @@ def continue_as_new(
     search_attributes: SearchAttributes | None = None,
     initial_versioning_behavior: ContinueAsNewVersioningBehavior = ContinueAsNewVersioningBehavior.UNSPECIFIED,
     backoff_start_interval: Duration | None = None,
+    event_groups: Sequence[EventGroup] | None = None,
 ) -> NoReturn:
     """End this run and begin a new one with these arguments and an empty history."""
     _continue_as_new(
@@ -348,6 +353,7 @@ def continue_as_new(
         search_attributes=search_attributes,
         initial_versioning_behavior=initial_versioning_behavior,
         backoff_start_interval=backoff_start_interval,
+        event_groups=event_groups,
     )
 
 

@@ -227,6 +227,7 @@ _NOT_HERE = {
     "summary": "say static_summary",
     "cancellation_type": "that is for workflows, which wait",
     "local_retry_threshold": "that is for local activities",
+    "event_groups": "that is for workflows, whose histories they are in",
     "disable_eager_execution": "that is for workflows, whose workers may take it at once",
 }
 

@@ -27,6 +27,7 @@ world is an activity.
 from __future__ import annotations
 
 from hourglass._engine.definition import DynamicWorkflowConfig, HandlerUnfinishedPolicy
+from hourglass._engine.event_groups import EventGroup, create_event_group
 from hourglass._engine.fibers import Task
 from hourglass._engine.messages import (
     ContinueAsNewError,
@@ -169,6 +170,7 @@ __all__ = [
     "ContinueAsNewVersioningBehavior",
     "DynamicWorkflowConfig",
     "Event",
+    "EventGroup",
     "ExternalWorkflowHandle",
     "HandlerUnfinishedPolicy",
     "Info",
@@ -203,6 +205,7 @@ __all__ = [
     "as_completed",
     "cancellation_reason",
     "continue_as_new",
+    "create_event_group",
     "create_nexus_client",
     "current_update_info",
     "defn",

@@ -6,11 +6,12 @@ The usual way to call an activity is to call the activity itself; here are calls
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NoReturn, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._engine.commands import ContinueAsNew
 from hourglass._engine.context import LiveRun
+from hourglass._engine.event_groups import EventGroup, check_groups, in_groups
 from hourglass._engine.fibers import Task, require_fiber
 from hourglass._engine.interception import (
     ContinueAsNewInput,
@@ -145,6 +146,8 @@ class StepOptions(TypedDict, total=False):
     """Its id in the history; a number of its own by default."""
     summary: str
     """One line about it."""
+    event_groups: Sequence[EventGroup] | None
+    """The groups that it belongs to."""
 
 
 @overload
@@ -261,6 +264,8 @@ class ContinueOptions(TypedDict, total=False):
     initial_versioning_behavior: ContinueAsNewVersioningBehavior
     backoff_start_interval: Duration | None
     """How long the next run waits before it begins: it is there at once, and takes signals meanwhile."""
+    event_groups: Sequence[EventGroup] | None
+    """The groups that the end of this run belongs to."""
 
 
 @overload
@@ -282,6 +287,7 @@ def continue_as_new(  # type: ignore[misc]
     search_attributes: SearchAttributes | None = None,
     initial_versioning_behavior: ContinueAsNewVersioningBehavior = _AS_BEFORE,
     backoff_start_interval: Duration | None = None,
+    event_groups: Sequence[EventGroup] | None = None,
 ) -> NoReturn:
     """End this run and begin a new one with these arguments and an empty history.
 
@@ -309,6 +315,7 @@ def continue_as_new(  # type: ignore[misc]
             "search_attributes": search_attributes,
             "initial_versioning_behavior": initial_versioning_behavior,
             "backoff_start_interval": backoff_start_interval,
+            "event_groups": event_groups,
         },
         _proceed=functools.partial(_continue, live.converter, given),
     )
@@ -323,20 +330,20 @@ def continue_as_new(  # type: ignore[misc]
 def _continue(converter: Converter, given: Given, call: ContinueAsNewInput) -> NoReturn:
     options = call.options
     memo = named_values(options["memo"] or {}, "memo")
-    raise ContinueAsNewError(
-        ContinueAsNew(
-            workflow_type=call.workflow,
-            arguments=given.encode(converter, call.args),
-            headers=call.headers,
-            spec=StartSpec(
-                task_queue=check_text(options["task_queue"], "task_queue"),
-                run_timeout=optional_seconds(options["run_timeout"], "run_timeout") or 0.0,
-                task_timeout=optional_seconds(options["task_timeout"], "task_timeout") or 0.0,
-                retry_policy=retry_rule(options["retry_policy"]),
-                memo={key: converter.encode(value) for key, value in memo.items()},
-                search_attributes=encode_search_attributes(options["search_attributes"] or {}),
-            ),
-            versioning=ContinueAsNewVersioningBehavior(options["initial_versioning_behavior"]),
-            backoff=optional_seconds(options["backoff_start_interval"], "backoff_start_interval") or 0.0,
-        )
+    command = ContinueAsNew(
+        workflow_type=call.workflow,
+        arguments=given.encode(converter, call.args),
+        headers=call.headers,
+        spec=StartSpec(
+            task_queue=check_text(options["task_queue"], "task_queue"),
+            run_timeout=optional_seconds(options["run_timeout"], "run_timeout") or 0.0,
+            task_timeout=optional_seconds(options["task_timeout"], "task_timeout") or 0.0,
+            retry_policy=retry_rule(options["retry_policy"]),
+            memo={key: converter.encode(value) for key, value in memo.items()},
+            search_attributes=encode_search_attributes(options["search_attributes"] or {}),
+        ),
+        versioning=ContinueAsNewVersioningBehavior(options["initial_versioning_behavior"]),
+        backoff=optional_seconds(options["backoff_start_interval"], "backoff_start_interval") or 0.0,
+        event_groups=check_groups(options["event_groups"]),
     )
+    raise ContinueAsNewError(in_groups(command))  # here: the error leaves the block before the command is out

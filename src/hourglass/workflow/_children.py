@@ -8,6 +8,7 @@ from typing import Any, Generic, Required, TypedDict, TypeVar, TypeVarTuple, Unp
 
 from hourglass._engine.commands import SignalExternalWorkflow, StartChildWorkflow
 from hourglass._engine.context import LiveRun
+from hourglass._engine.event_groups import EventGroup, check_groups
 from hourglass._engine.fibers import require_fiber
 from hourglass._engine.interception import (
     SignalChildWorkflowInput,
@@ -350,6 +351,8 @@ class ChildOptions(TypedDict, total=False):
     """Whatever its code says: stay with a version, or move to the current one."""
     fairness_weight: float
     """How large that share is beside the others': 1 is the usual one."""
+    event_groups: Sequence[EventGroup] | None
+    """The groups that its start belongs to."""
 
 
 _KNOWN = tuple(ChildOptions.__annotations__)
@@ -525,6 +528,7 @@ def child_command(
         headers=headers or {},
         spec=spec,
         child=ChildWorkflowSpec(**said),
+        event_groups=check_groups(options.get("event_groups")),
     )
 
 

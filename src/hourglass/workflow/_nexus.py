@@ -5,12 +5,13 @@ On a Temporal server only: the embedded engine refuses the command by name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
 
 from hourglass._engine.commands import ScheduleNexusOperation
 from hourglass._engine.context import LiveRun
+from hourglass._engine.event_groups import EventGroup, check_groups
 from hourglass._engine.fibers import require_fiber
 from hourglass._engine.interception import StartNexusOperationInput
 from hourglass._engine.operations import NexusOperation, start_nexus
@@ -74,6 +75,8 @@ class NexusOptions(TypedDict, total=False):
     """Texts that its service sees; no secrets."""
     summary: str
     """One line about it, for Temporal's UI."""
+    event_groups: Sequence[EventGroup] | None
+    """The groups that it belongs to."""
 
 
 class NexusClient:
@@ -163,6 +166,7 @@ def _command(run: LiveRun, call: StartNexusOperationInput) -> ScheduleNexusOpera
         headers=call.nexus_headers,
         cancellation_type=int(choice(NexusOperationCancellationType, cancels, "cancellation_type")),
         summary=run.converter.encode(check_text(said["summary"], "summary")) if said.get("summary") else None,
+        event_groups=check_groups(said.get("event_groups")),
         **{name: optional_seconds(said.get(name), name) for name in limits},
     )
 

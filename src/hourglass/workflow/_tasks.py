@@ -9,6 +9,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from hourglass._engine import operations
 from hourglass._engine.context import call_site, current_run
+from hourglass._engine.event_groups import carried
 from hourglass._engine.fibers import FiberTask, LoopFiber, Task, error_of, require_fiber, was_cancelled
 from hourglass._engine.fibers import wait_for as wait_until
 from hourglass._engine.operations import Timer, sleep_intercepted
@@ -49,6 +50,8 @@ def spawn(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Task[Any]:
         raise UsageError(f"workflow.spawn takes a function, not {type(fn).__name__}")
     label = getattr(fn, "__name__", type(fn).__name__)
     call: Callable[[], Any] = lambda: _awaited(fn(*args, **kwargs))  # noqa: E731
+    if fiber.run.grouped:
+        call = carried(call)
     task: FiberTask[Any] = FiberTask(fiber.run, fiber.next_child_path(), label, call)
     task.scope = fiber.scope
     if fiber.scope is not None:

@@ -38,6 +38,7 @@ from hourglass._embedded.rules.run import (
     TellParent,
     Transition,
 )
+from hourglass._engine.commands import EventGroupMarker
 from hourglass._engine.specs import ActivitySpec, StartSpec
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._history import events as h
@@ -207,6 +208,10 @@ class Draft:
         if time_ns > self.time_ns:
             self.time_ns = time_ns
         return number
+
+    def group(self, first: int, groups: tuple[EventGroupMarker, ...]) -> None:
+        """What was written from this place on, and not measured yet, belongs to these groups."""
+        self.written[first:] = [replace(event, event_groups=groups) for event in self.written[first:]]
 
     @property
     def history_size(self) -> int:

@@ -224,7 +224,7 @@ def ask_for_activities(
         if eager.types is not None and scheduled.activity_type not in eager.types:
             return None  # another worker may know it
         number += 1
-        events.append(h.HistoryEvent(number, time_ns, scheduled))
+        events.append(h.HistoryEvent(number, time_ns, scheduled, command.event_groups))
         pending[number] = OpenActivity(
             scheduled_event_id=number,
             scheduled=scheduled,

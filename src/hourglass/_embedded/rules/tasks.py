@@ -179,7 +179,10 @@ def complete_task(
     follower = None
     for sent in answer.commands:
         check(draft, sent.command, limits)
+        written = len(draft.written)
         follower = _apply(draft, sent, completed, new_run_id) or follower
+        if sent.command.event_groups:
+            draft.group(written, sent.command.event_groups)
         if len(draft.written) > _MANY:
             limits.check_step(draft.history_size - run.history_size)
     # A command's values can only be too large if its events are: they are measured in any case, which spares nearly

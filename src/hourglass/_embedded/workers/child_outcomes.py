@@ -140,6 +140,7 @@ class ChildOutcomes:
                     namespace=child.command.namespace,
                     run_id=child.run_id,
                     reason=command.reason,
+                    event_groups=command.event_groups,
                 )
             )
         if kind not in _AT_ONCE:

@@ -279,7 +279,7 @@ class LocalActivities:
             failure=result.failure,
             summary=command.summary,
         )
-        self._issued.append(RecordLocalActivity(marker))
+        self._issued.append(RecordLocalActivity(marker, event_groups=command.event_groups))
         return [_event(command, result)]
 
 

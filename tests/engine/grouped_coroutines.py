@@ -1,0 +1,42 @@
+"""A workflow of temporalio's whose events belong to groups; the same source, ported, is ours."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.exceptions import FailureError
+
+LONG = timedelta(minutes=1)
+
+
+@workflow.defn
+class Grouped:
+    """Asks for one thing of each kind: in nested blocks, in tasks, by an option, and outside."""
+
+    @workflow.run
+    async def run(self) -> None:
+        order = workflow.create_event_group("order", label="Order 7")
+        billing = workflow.create_event_group("billing")
+        again = workflow.create_event_group("order", label="of the same id")
+        workflow.upsert_memo({"outside": True})
+        with order.scope():
+            inherited = asyncio.create_task(self.charge([billing]))
+            slow = workflow.start_activity("slow", start_to_close_timeout=LONG)
+            with billing.scope(), suppress(asyncio.TimeoutError):
+                workflow.patched("grouped")
+                await asyncio.wait_for(inherited, LONG.total_seconds())
+            slow.cancel()
+            child = await workflow.start_child_workflow("child", id="c", event_groups=[again])
+        with suppress(FailureError):
+            await workflow.start_local_activity("near", start_to_close_timeout=LONG, event_groups=[again])
+        child.cancel()
+        with billing.scope():
+            await workflow.get_external_workflow_handle("other").signal("ping")
+            await workflow.get_external_workflow_handle("other").cancel()
+            workflow.continue_as_new(event_groups=[order, billing])
+
+    async def charge(self, groups: list[workflow.EventGroup]) -> None:
+        await workflow.execute_activity("charge", start_to_close_timeout=LONG, event_groups=groups)
