@@ -38,7 +38,8 @@ def refuse() -> None:
 
 @workflow.defn
 def shop_order(order: str) -> str:
-    receipt = charge(order)
+    with workflow.create_event_group("payment", label="Pay").scope():
+        receipt = charge(order)
     try:
         refuse()
     except ActivityError:
@@ -121,7 +122,9 @@ def finish(server: DevServer, shop: Any, id: str) -> str:
 def test_runs_move_where_their_history_can(
     shop: tuple[Path, Path, Any], quick_server: DevServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """First it is only told, and nothing changes; then they move, and what was charged is not charged again."""
+    """First it is only told, and nothing changes; then they move, and what was charged is not charged again. Their events are
+    of the groups that they were of.
+    """
     db, code, module = shop
     begin(db, module, (module.shop_order, "move-1", ["o-1"]), (module.shop_dice, "move-dice", []))
     begin(db, module, (module.shop_parent, "move-parent", []))
@@ -148,6 +151,9 @@ def test_runs_move_where_their_history_can(
         assert here.get_workflow_handle("move-1").describe().status.name == "TERMINATED"
         assert here.get_workflow_handle("move-dice").describe().status.name == "RUNNING"
         assert there.count_workflows("WorkflowId = 'move-dice' AND ExecutionStatus = 'Running'") == 0
+        events = there.get_workflow_handle("move-1").history().events
+        grouped = [each["eventGroupMarkers"] for each in events if "eventGroupMarkers" in each]
+        assert [group["label"]["id"] for groups in grouped for group in groups] == ["payment"]
     assert finish(quick_server, module, "move-1") == "charged o-1, signalled, charged o-1 again"
     assert (db.parent / "charges").read_text().splitlines().count("o-1") == 1
 
