@@ -7,9 +7,11 @@ from contextlib import suppress
 from datetime import timedelta
 
 from temporalio import workflow
+from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import FailureError
 
 LONG = timedelta(minutes=1)
+REGION = [SearchAttributeKey.for_keyword("Region").value_set("eu")]
 
 
 @workflow.defn
@@ -22,6 +24,13 @@ class Grouped:
         billing = workflow.create_event_group("billing")
         again = workflow.create_event_group("order", label="of the same id")
         workflow.upsert_memo({"outside": True})
+        workflow.upsert_memo({"of one": True}, event_groups=[billing])
+        await workflow.sleep(1, event_groups=[billing])
+        with order.scope():
+            workflow.upsert_search_attributes(REGION, event_groups=[billing])
+            workflow.deprecate_patch("old", event_groups=[again])
+            with suppress(asyncio.TimeoutError):
+                await workflow.wait_condition(lambda: False, timeout=1, event_groups=[billing])
         with order.scope():
             inherited = asyncio.create_task(self.charge([billing]))
             slow = workflow.start_activity("slow", start_to_close_timeout=LONG)

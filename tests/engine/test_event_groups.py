@@ -35,6 +35,8 @@ def test_coroutines_group_as_under_temporalio() -> None:
     ours, theirs = Driver(OURS), Official(grouped_coroutines.Grouped, 7, counting=False)
     activations: list[tuple[e.AnyEvent, ...]] = [
         (ours.started,),
+        (e.TimerFired(1),),
+        (e.TimerFired(2),),
         (e.ActivityCompleted(2, None),),
         (e.ChildStarted(1, "r"),),
         (e.ActivityCompleted(3, None, is_local=True),),
@@ -54,7 +56,7 @@ def test_coroutines_group_as_under_temporalio() -> None:
         theirs.evict()
     assert ours.terminal is not None
     assert seen[-1] == "continue_as_new_workflow_execution"
-    assert len(seen) == 12
+    assert len(seen) == 17
 
 
 @workflow.defn
@@ -73,7 +75,11 @@ def in_fibers() -> None:
     inherits.result()
     slow.cancel()
     workflow.start_activity("direct", event_groups=[billing, order, billing])
-    workflow.sleep(1)
+    workflow.upsert_memo({"a": 1}, event_groups=[billing])
+    workflow.upsert_search_attributes({"Region": "eu"}, event_groups=[billing])
+    workflow.patched("new", event_groups=[billing])
+    workflow.sleep(1, event_groups=[billing])
+    workflow.wait_condition(lambda: False, 1, event_groups=[order])
 
 
 def grouped(commands: tuple[c.Command, ...]) -> list[tuple[str, list[str]]]:
@@ -94,9 +100,13 @@ def test_fibers_that_are_begun_in_a_block_are_in_it() -> None:
         ("outside", []),
         ("inner", ["order", "billing"]),
         ("direct", ["billing", "order"]),
-        ("StartTimer", []),
+        ("UpsertMemo", ["billing"]),
+        ("UpsertSearchAttributes", ["billing"]),
+        ("SetPatchMarker", ["billing"]),
+        ("StartTimer", ["billing"]),
         ("RequestCancelActivity", ["order"]),
     ]
+    assert grouped(d.send(e.TimerFired(1))) == [("StartTimer", ["order"])]
 
 
 @workflow.defn

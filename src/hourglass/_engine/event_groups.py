@@ -69,13 +69,8 @@ class EventGroup:
         the block are in it to their end; handlers of signals and updates are not.
         """
         require_fiber("the scope of an event group")
-        token = _active.set(merged(_active.get(), (self._marker,)))
-        try:
+        with block_of((self._marker,)):
             yield
-        finally:
-            # A coroutine that is closed and not resumed leaves the block in another context, which knows nothing of it.
-            with suppress(ValueError):
-                _active.reset(token)
 
     def __repr__(self) -> str:
         return f"<event group {self.id}>"
@@ -111,6 +106,18 @@ def check_groups(value: object, what: str = "event_groups") -> Markers:
             )
         markers.append(each._marker)
     return merged((), tuple(markers))
+
+
+@contextmanager
+def block_of(groups: Markers) -> Iterator[None]:
+    """A block in which all belongs to these groups, too."""
+    token = _active.set(merged(_active.get(), groups))
+    try:
+        yield
+    finally:
+        # A coroutine that is closed and not resumed leaves the block in another context, which knows nothing of it.
+        with suppress(ValueError):
+            _active.reset(token)
 
 
 def merged(outer: Markers, inner: Markers) -> Markers:

@@ -27,6 +27,7 @@ from hourglass._engine import awaited
 from hourglass._engine.awaited import ActivityHandle
 from hourglass._engine.context import require_run
 from hourglass._engine.definition import HandlerUnfinishedPolicy
+from hourglass._engine.event_groups import block_of, check_groups
 from hourglass._engine.fibers import require_fiber
 from hourglass._engine.interception import (
     SleepInput,
@@ -360,8 +361,14 @@ def continue_as_new(
 # --- waiting ----------------------------------------------------------------------------------------------------------
 
 
-async def sleep(duration: Duration, *, summary: str | None = None) -> None:
+async def sleep(
+    duration: Duration, *, summary: str | None = None, event_groups: Sequence[EventGroup] | None = None
+) -> None:
     """Wait, for seconds or for months: a durable timer, as `asyncio.sleep` is one. `summary` is shown with it."""
+    if event_groups is not None:
+        with block_of(check_groups(event_groups)):
+            await sleep(duration, summary=summary)
+        return
     length = seconds(duration, "the duration of a sleep")
     run = require_fiber("sleeping").run
 
@@ -373,12 +380,20 @@ async def sleep(duration: Duration, *, summary: str | None = None) -> None:
 
 
 async def wait_condition(
-    fn: Callable[[], object], *, timeout: Duration | None = None, timeout_summary: str | None = None
+    fn: Callable[[], object],
+    *,
+    timeout: Duration | None = None,
+    timeout_summary: str | None = None,
+    event_groups: Sequence[EventGroup] | None = None,
 ) -> None:
     """Wait until a function returns something true; after `timeout` raise `TimeoutError`.
 
     The function is called again and again while the workflow runs: it must only look, quickly, and change nothing.
     """
+    if event_groups is not None:
+        with block_of(check_groups(event_groups)):
+            await wait_condition(fn, timeout=timeout, timeout_summary=timeout_summary)
+        return
     if not callable(fn):
         raise UsageError(
             f"workflow.wait_condition takes a function, such as `lambda: ready`, not {type(fn).__name__}"

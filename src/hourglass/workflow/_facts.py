@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random as _random
 import uuid as _uuid
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -17,6 +17,7 @@ from typing import Any, TypeVar, overload
 
 from hourglass._engine.commands import SetPatchMarker, UpsertMemo, UpsertSearchAttributes
 from hourglass._engine.context import LiveRun, current_run, merge, require_run
+from hourglass._engine.event_groups import EventGroup, check_groups
 from hourglass._engine.events import Activation
 from hourglass._engine.fibers import current_fiber, require_fiber
 from hourglass._engine.interception import InfoInput
@@ -67,14 +68,14 @@ def memo_value(key: str, default: Any = _MISSING, *, type: Any = Any) -> Any:
     return default
 
 
-def upsert_memo(changes: Mapping[str, Any]) -> None:
+def upsert_memo(changes: Mapping[str, Any], *, event_groups: Sequence[EventGroup] | None = None) -> None:
     """Change entries of the memo; None removes one."""
     fiber = require_fiber("workflow.upsert_memo")
     live = fiber.run
     if not changes:
         raise UsageError("upsert_memo was given no changes")
     encoded = {name: live.converter.encode(value) for name, value in named_values(changes, "a memo").items()}
-    live.issue(UpsertMemo(encoded), fiber)
+    live.issue(UpsertMemo(encoded, event_groups=check_groups(event_groups)), fiber)
     merge(live.notes.memo, encoded)
 
 
@@ -84,7 +85,9 @@ def search_attributes() -> dict[str, Any]:
     return {name: decode_search_attribute(payload) for name, payload in live.notes.search_attributes.items()}
 
 
-def upsert_search_attributes(changes: SearchAttributes) -> None:
+def upsert_search_attributes(
+    changes: SearchAttributes, *, event_groups: Sequence[EventGroup] | None = None
+) -> None:
     """Change search attributes: `upsert_search_attributes([REGION.value_set("eu"), DUE.value_unset()])`, or by name.
 
     They are never encrypted, and the service must know their names and types.
@@ -93,7 +96,8 @@ def upsert_search_attributes(changes: SearchAttributes) -> None:
     encoded = encode_search_attributes(changes)
     if not encoded:
         raise UsageError("upsert_search_attributes was given no changes")
-    fiber.run.issue(UpsertSearchAttributes(encoded), fiber)
+    command = UpsertSearchAttributes(encoded, event_groups=check_groups(event_groups))
+    fiber.run.issue(command, fiber)
     merge(fiber.run.notes.search_attributes, encoded)
 
 
@@ -516,17 +520,17 @@ def unsafe() -> Iterator[None]:
         live.unsafe -= 1
 
 
-def patched(patch_id: str) -> bool:
+def patched(patch_id: str, *, event_groups: Sequence[EventGroup] | None = None) -> bool:
     """Whether to take the new way: True in new runs, False in a run whose history already went the old way."""
-    return _patch(patch_id, deprecated=False)
+    return _patch(patch_id, event_groups, deprecated=False)
 
 
-def deprecate_patch(patch_id: str) -> None:
+def deprecate_patch(patch_id: str, *, event_groups: Sequence[EventGroup] | None = None) -> None:
     """Say that the old way of a patch is gone from the code: only after all runs that took it have closed."""
-    _patch(patch_id, deprecated=True)
+    _patch(patch_id, event_groups, deprecated=True)
 
 
-def _patch(patch_id: str, *, deprecated: bool) -> bool:
+def _patch(patch_id: str, groups: Sequence[EventGroup] | None, *, deprecated: bool) -> bool:
     fiber = require_fiber("workflow.patched")
     live = fiber.run
     if live.patch_memo is None:
@@ -540,7 +544,7 @@ def _patch(patch_id: str, *, deprecated: bool) -> bool:
         taken = _decided(live, patch_id, decide)
     live.patch_memo[patch_id] = taken
     if taken:
-        live.issue(SetPatchMarker(patch_id, deprecated), fiber)
+        live.issue(SetPatchMarker(patch_id, deprecated, event_groups=check_groups(groups)), fiber)
     return taken
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from hourglass._engine import operations
 from hourglass._engine.context import call_site, current_run
-from hourglass._engine.event_groups import carried
+from hourglass._engine.event_groups import EventGroup, block_of, carried, check_groups
 from hourglass._engine.fibers import FiberTask, LoopFiber, Task, error_of, require_fiber, was_cancelled
 from hourglass._engine.fibers import wait_for as wait_until
 from hourglass._engine.operations import Timer, sleep_intercepted
@@ -29,8 +29,14 @@ T4 = TypeVar("T4")
 ReturnWhen = Literal["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION"]
 
 
-def sleep(duration: Duration, /, *, summary: str = "") -> None:
+def sleep(
+    duration: Duration, /, *, summary: str = "", event_groups: Sequence[EventGroup] | None = None
+) -> None:
     """Wait, for seconds or for months. `sleep(0)` only gives way to the other tasks of this workflow."""
+    if event_groups is not None:
+        with block_of(check_groups(event_groups)):
+            sleep(duration, summary=summary)
+        return
     length = seconds(duration, "the duration of a sleep")
     run = current_run()
     if run is not None and run.outbound is not None:
@@ -241,12 +247,21 @@ def as_completed(tasks: Iterable[Task[T]]) -> Iterator[Task[T]]:
 
 
 def wait_condition(
-    holds: Callable[[], object], /, timeout: Duration | None = None, *, timeout_summary: str = ""
+    holds: Callable[[], object],
+    /,
+    timeout: Duration | None = None,
+    *,
+    timeout_summary: str = "",
+    event_groups: Sequence[EventGroup] | None = None,
 ) -> None:
     """Wait until a function returns something true; after `timeout` raise `TimeoutError`.
 
     The function is called again and again while the workflow runs: it must only look, quickly, and change nothing.
     """
+    if event_groups is not None:
+        with block_of(check_groups(event_groups)):
+            wait_condition(holds, timeout, timeout_summary=timeout_summary)
+        return
     fiber = require_fiber("workflow.wait_condition")
     if not callable(holds):
         raise UsageError(
