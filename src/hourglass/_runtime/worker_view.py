@@ -114,8 +114,8 @@ class StopSignals:
 
     def _stop(self, number: int, _: object) -> None:
         logger.info("%s: shutting down", signal.Signals(number).name)
+        self._over.set()  # first: whoever is interrupted by the next one knows that it is the second
         self._restore()
-        self._over.set()
 
     def _restore(self) -> None:
         for number, handler in self._before.items():
