@@ -280,6 +280,10 @@ class Worker(WorkerFacts):
                         on_started()
                 while not self._life.over.wait(1.0):  # bounded, so that signals are handled on every platform
                     pass
+            except KeyboardInterrupt:
+                if self._life.over.is_set():  # the second one, and the end has not even begun
+                    self._end_without_waiting()
+                raise
             finally:
                 self.shutdown()
 
@@ -310,6 +314,12 @@ class Worker(WorkerFacts):
                 ended = all(joined) and services is not None
             finally:  # interrupted, it goes on in the background
                 self._stopped(ended)
+
+    def _end_without_waiting(self) -> None:
+        with self._ending:
+            if self._stopping():
+                self._portal.submit(self._end_in_time())
+                self._stopped(False)
 
     def start_worker(self, task_queue: str) -> None:
         """Serve another task queue too, with the same workflows, activities and options."""

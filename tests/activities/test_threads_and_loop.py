@@ -585,7 +585,7 @@ def test_heartbeats_that_do_not_get_through_end_nothing(caplog):
 @pytest.mark.parametrize("name", ["asks", "asks_async"])
 def test_the_workers_client_is_at_hand(name):
     """In threads and on the loop; where there is none the message says what to do."""
-    assert value(run(name, client="the client")) == "the client"
+    assert value(run(name, client=lambda: "the client")) == "the client"
     assert "connect one of your own" in failure(run(name))[2]
 
 

@@ -200,6 +200,9 @@ def test_on_a_file_every_processor_has_a_process(folder: Path, tmp_path: Path) -
             owner = next(each.process_id for each in found if each.is_owner)
             os.kill(owner, signal.SIGKILL)
             assert client.execute_workflow("checkout", "2", id="two") == "charged 2"
+        command.wait_running(
+            processors + 1
+        )  # the killed one has been replaced: its death is none while ending
         command.signal(signal.SIGTERM)
         assert command.wait_end() == 0, command.text
 

@@ -654,6 +654,7 @@ def test_both_faces_have_the_same_names_and_parameters() -> None:
         "list_schedules",
         "list_workflows",
         "with_rpc_metadata",
+        "with_context",
         "config",
         "history_events",
         "get_activity_execution_handle",

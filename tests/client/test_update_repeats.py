@@ -34,16 +34,16 @@ class Slow:
         self.asked: list[Any] = []
 
     def session(self) -> ClientSession:
-        return cast(
-            ClientSession,
-            SimpleNamespace(
-                call=self.call,
-                converter=Converter(),
-                identity="me",
-                interceptors=(),
-                within=lambda _: nullcontext(),
-            ),
+        found = SimpleNamespace(
+            call=self.call,
+            converter=Converter(),
+            identity="me",
+            interceptors=(),
+            contextual=False,
+            within=lambda _: nullcontext(),
         )
+        found.of_workflow = lambda _: found
+        return cast(ClientSession, found)
 
     async def call(self, request: Any) -> Any:
         self.asked.append(request)

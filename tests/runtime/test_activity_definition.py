@@ -234,7 +234,7 @@ def test_bad_options_are_named(options, message):
 
 def test_what_cannot_be_an_activity():
     """Classes, generators, lambdas without a name, double decoration, wrong order, processes, reserved names."""
-    with pytest.raises(DefinitionError, match="function or a method"):
+    with pytest.raises(DefinitionError, match="needs a method __call__"):
         activity.defn(int)
     with pytest.raises(DefinitionError, match="generator"):
 

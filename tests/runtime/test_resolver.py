@@ -152,7 +152,7 @@ def test_a_method_without_an_instance_is_refused():
     [
         ({"workflows": [len]}, "not decorated with @workflow.defn"),
         ({"activities": [len]}, "neither decorated"),
-        ({"activities": [Payments]}, "neither decorated"),
+        ({"activities": [Payments]}, "is a class: give an object of it"),
         ({"activities": [object()]}, "an object of type builtins.object"),
         ({"activities": charge}, "must be a list"),
         ({"modules": "app"}, "must be a list, not str"),

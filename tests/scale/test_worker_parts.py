@@ -142,26 +142,45 @@ class Watched:
 
     def __init__(self, evaluations: Evaluations) -> None:
         self.busy = Chore(lambda _: None)
+        self.busy.since = 0.0
         self.evaluations = evaluations
+        self.computed = 0.0
+
+    def processor_time(self) -> float:
+        return self.computed
 
 
-def looks(moving: bool) -> bool:
-    """Whether a lane is said to hang that is at one thing for a long time, and moves meanwhile or not."""
+def looks(moving: bool, share: float = 0.0, until: float = 1000.0) -> float | None:
+    """After how many seconds a lane is said to hang that is at one thing for long, and moves meanwhile or not; it gets such
+    a share of a processor, until it waits for something.
+    """
     clock, evaluations = Clock(), lane()
     guard = LaneGuard(2.0, clock)
     watched: Any = Watched(evaluations)
-    for _ in range(40):
+    for _ in range(80):
         clock.now += guard.interval
         evaluations.steps += moving
+        watched.computed += share * guard.interval if clock.now <= until else 0.0
         if guard.look([watched]):
-            return True
-    return False
+            return clock.now
+    return None
 
 
 def test_a_lane_that_moves_does_not_hang() -> None:
     """Executing a long journal again may take longer than the timeout; standing still may not."""
-    assert not looks(moving=True)
-    assert looks(moving=False)
+    assert looks(moving=True) is None
+    assert looks(moving=False) == 2.5
+
+
+def test_a_lane_that_is_starved_does_not_hang_yet() -> None:
+    """Code that computes has its seconds of a processor, however few of those of the clock it gets: up to ten times as long. Code
+    that waits has none of it, nor has code that waits after it has computed.
+    """
+    assert looks(moving=False, share=1.0) == 2.5
+    assert looks(moving=False, share=0.1) == 10.5
+    assert looks(moving=False, share=0.04) == 20.5
+    assert looks(moving=False, share=0.01) == 2.5
+    assert looks(moving=False, share=0.1, until=5.0) == 5.5
 
 
 def test_progress_moves_with_every_fiber_and_every_activation_executed_again() -> None:

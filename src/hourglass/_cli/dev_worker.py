@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 
 from hourglass._cli import console
 from hourglass._runtime.code_origin import is_ours
+from hourglass._runtime.stop_event import StopEvent
 from hourglass.errors import HourglassError, UsageError, WorkflowNotFoundError
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ class Reloader:
         self._command = command
         self._watched = watched
         self._target = target
-        self._over = threading.Event()
+        self._over = StopEvent()
         self._child: _WorkerProcess | None = None
 
     def run(self) -> int:
@@ -328,7 +329,7 @@ class Life:
     def __init__(self, pipe: int, target: str, page: int | None) -> None:
         self.target = target
         self.page = page
-        self.over = threading.Event()
+        self.over = StopEvent()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, too, and tells us
         signal.signal(signal.SIGTERM, lambda *_: self.over.set())
         threading.Thread(target=self._listen, args=(pipe,), name="hourglass-dev", daemon=True).start()

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from hourglass import activity, workflow
 from hourglass._cli.console import clean, json_text
 
 _COLOURS = {"WARNING": "33", "ERROR": "31", "CRITICAL": "31;1", "DEBUG": "2"}
@@ -58,6 +57,10 @@ def fields_of(record: logging.LogRecord) -> dict[str, object]:
 
 def _speaker() -> dict[str, object]:
     """The attempt, or the run, whose code speaks now through a logger that does not know of it: the author's, a library's."""
+    if "hourglass.worker" not in sys.modules:
+        return {}  # no code of an author's runs here, and help need not load what runs it
+    from hourglass import activity, workflow
+
     if activity.in_activity():
         attempt = activity.info()
         return {

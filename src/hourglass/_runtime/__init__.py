@@ -17,6 +17,7 @@ The tree:
     work_log          what the log says of runs and attempts that fail, time out or are dropped; what metrics count of attempts
     worker_view       what a worker tells of itself, its states, Ctrl-C and SIGTERM
     status            the same over HTTP, `/live`, `/ready` and `/status`, and as metrics
+    stop_event        an event that a signal handler may set
 
 Workflow code:
     resolver          from a type name on the wire to a decorated object

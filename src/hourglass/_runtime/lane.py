@@ -241,6 +241,12 @@ class Lane:
             if may_interrupt(frame_of(thread_id), attempt):
                 raise_briefly(thread_id, moment(attempt))
 
+    def processor_time(self) -> float | None:
+        """How many seconds the thread has computed; None where that is not known."""
+        with self._mutex:  # as in `interrupt`: the thread cannot end meanwhile
+            thread_id = self._thread.ident
+            return None if thread_id is None or self.ended else cpu_time(thread_id)
+
     def _put(self, work: Work) -> None:
         self._work.append(work)
         self._ring()  # at once, also for what was submitted: the loop may end before its turn does
@@ -353,6 +359,8 @@ class Lane:
 
 
 _LOOKS = 4  # per timeout
+_COMPUTES = 0.02  # of the time between two looks: a thread that sleeps in turns takes less
+_STARVED = 10  # timeouts
 _UNGUARDED_INTERVAL = 1.0
 LOOK = 0.02
 """How often `Delays` looks, in seconds."""
@@ -371,6 +379,10 @@ class _Watched:
     work: Work | None = None
     steps: int = 0
     seconds: float = 0.0
+    computed: float = 0.0
+    """How many of these the thread was computing, or may have been before the first look."""
+    used: float | None = None
+    """The processor time of the thread at the last look."""
 
 
 class LaneGuard:
@@ -380,7 +392,9 @@ class LaneGuard:
     A lane that executes a long journal again, or begins, ends or unwinds thousands of fibers, gets its time anew with
     each activation and each fiber: only one that takes too long by itself is a hang. And only time counts in which
     the control loop was awake to see it. If the whole process stood still (a C call that held the interpreter, a
-    paused machine), the lane is not to blame, and gets its time again.
+    paused machine), the lane is not to blame, and gets its time again. Nor does one hang that computes and gets too little of
+    the processor for it: on a machine with too much to do it is waited for, up to ten times as long, until it has computed
+    for half of the timeout.
     """
 
     def __init__(self, timeout: float | None, clock: Callable[[], float]) -> None:
@@ -415,13 +429,20 @@ class LaneGuard:
             watched.work = None
             return False
         steps = progress_of(lane.evaluations)
+        used, before = lane.processor_time(), watched.used
+        watched.used, recent = used, 0.0 if used is None or before is None else used - before
         if work is not watched.work:
             watched.work, watched.seconds, watched.steps = work, min(now - work.since, passed), steps
+            watched.computed = watched.seconds
         elif steps != watched.steps:
-            watched.seconds, watched.steps = 0.0, steps
+            watched.seconds, watched.computed, watched.steps = 0.0, 0.0, steps
         else:
             watched.seconds += passed
+            watched.computed += recent
         if watched.seconds < self.timeout:
+            return False
+        is_starved = recent > _COMPUTES * passed and watched.computed < self.timeout / 2
+        if is_starved and watched.seconds < _STARVED * self.timeout:
             return False
         if _is_debugged(lane):
             watched.seconds = 0.0  # a developer who steps through the code may take any time

@@ -23,6 +23,7 @@ from hourglass._runtime.plan import Plan
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.services import QueueServices
 from hourglass._runtime.status import StatusServer, status_report, worker_processes
+from hourglass._runtime.stop_event import StopEvent
 from hourglass._supervision import Tree
 from hourglass.errors import UsageError
 
@@ -42,7 +43,7 @@ class WorkerLife:
 
     def __init__(self) -> None:
         self.state: State = "new"
-        self.over = threading.Event()
+        self.over = StopEvent()
         self._lock = threading.Lock()
 
     def begin(self) -> None:
@@ -113,8 +114,8 @@ class StopSignals:
 
     def _stop(self, number: int, _: object) -> None:
         logger.info("%s: shutting down", signal.Signals(number).name)
+        self._over.set()  # first: whoever is interrupted by the next one knows that it is the second
         self._restore()
-        self._over.set()
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

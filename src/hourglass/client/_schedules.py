@@ -444,8 +444,9 @@ def create(
 
 def _converter_of(session: ClientSession, schedule: Any, schedule_id: str) -> Converter:
     """The converter for what a schedule starts: its values are those of the workflow's id, before the time is added."""
-    options = getattr(getattr(schedule, "action", None), "options", None) or {}
-    return session.of_workflow(options.get("id", schedule_id)).converter
+    options = getattr(getattr(schedule, "action", None), "options", None)
+    named = options.get("id", schedule_id) if isinstance(options, Mapping) else schedule_id
+    return session.of_workflow(named).converter
 
 
 def _described(session: ClientSession, seen: ScheduleDetails) -> data.ScheduleDescription:
