@@ -143,7 +143,9 @@ def _details(workflow: Any, seed: int) -> instance.WorkflowInstanceDetails:
         start_time=start,
         task_queue="default",
         task_timeout=timedelta(seconds=10),
-        typed_search_attributes=temporalio.common.TypedSearchAttributes.empty,
+        typed_search_attributes=temporalio.common.TypedSearchAttributes(
+            []
+        ),  # it changes the list that it is given
         workflow_id="workflow-1",
         workflow_start_time=start,
         workflow_type=definition.name or "",
