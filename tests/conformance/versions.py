@@ -52,8 +52,9 @@ def body(then: str) -> object:
             return [before, build(), workflow.execute_child_workflow("stays", "at once", id=child_id)]
         case "moving child":
             return [before, build(), workflow.execute_child_workflow("moves", "at once", id=child_id)]
-        case "pinned child":
-            there = PinnedVersioningOverride(WorkerDeploymentVersion(workflow.info().task_queue, "2"))
+        case "pinned child" | "child of no version":
+            its = "2" if then == "pinned child" else "none"
+            there = PinnedVersioningOverride(WorkerDeploymentVersion(workflow.info().task_queue, its))
             return [
                 before,
                 build(),
@@ -463,10 +464,10 @@ def a_child_of_another_version(world: World) -> None:
     """A parent says which version its child belongs to."""
     with deployment(world) as deployed:
         deployed.deploy("1")
-        early = deployed.begun(stays, "pinned child")
-        early.signal(go, "")
+        lost = deployed.begun(stays, "child of no version")
+        lost.signal(go, "")
         with pytest.raises(WorkflowFailedError) as failed:
-            early.result(timeout=LIMIT)
+            lost.result(timeout=LIMIT)
         assert "versioning override" in str(failed.value).lower()
         deployed.deploy("2")
         deployed.make_current("1")
