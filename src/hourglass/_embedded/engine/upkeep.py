@@ -152,9 +152,7 @@ class StoredBacklog:
                 if looked_at > self.MOST:
                     self._count(due.task_queue, False, max(due.wake_ns, AT_ONCE))
                     continue
-                with contextlib.suppress(
-                    StorageError
-                ):  # one that cannot be read does not keep the others from being counted
+                with contextlib.suppress(StorageError):  # the others are counted nevertheless
                     stored = store.load(due.run_id)
                     if stored is not None:
                         self._look(stored.run)

@@ -104,7 +104,7 @@ class EngineHandle:
         that has nothing to do, or for which nothing weighs, comes before all others: to it nothing has to be sent.
         """
         load = self._cache.outstanding + len(self._hand.out)
-        return load if self._is_remote else load * self._queues.handicap or -1.0
+        return load if self._is_remote else (load * self._queues.handicap or -1.0)
 
     @property
     def in_hand(self) -> tuple[int, int]:

@@ -201,10 +201,7 @@ class RunTrace:
     ) -> Context:
         """Emit a span, unless the run catches up, and return the context that goes on from it."""
         live = require_run("tracing")
-        if not key:
-            self._emitted += 1
-            key = f"{name} {self._emitted}"
-        ids = ids_of(live.state.run_id, key)
+        ids = self._ids_for(live, key, name)
         if live.facts.is_replaying or live.quiet or live.dead:
             return self._as_before(ids)
         return self._emit(live, name, ids, kind, attributes, linked, error)
@@ -220,10 +217,7 @@ class RunTrace:
     ) -> OpenSpan:
         """Begin a span that has a duration. Its id is known from here on; it is emitted when it ends."""
         live = require_run("tracing")
-        if not key:
-            self._emitted += 1
-            key = f"{name} {self._emitted}"
-        ids = ids_of(live.state.run_id, key)
+        ids = self._ids_for(live, key, name)
         parent = self._parent()
         return OpenSpan(
             self, name, ids, kind, attributes, linked, live.facts.timestamp_ns, parent, self._as_before(ids)
@@ -280,6 +274,13 @@ class RunTrace:
                 span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
             span.end(now)
         return trace.set_span_in_context(span, parent)
+
+    def _ids_for(self, live: LiveRun, key: str, name: str) -> tuple[int, int]:
+        """The ids of the next span: by its key, or else by its name and how many came before it."""
+        if not key:
+            self._emitted += 1
+            key = f"{name} {self._emitted}"
+        return ids_of(live.state.run_id, key)
 
     def _as_before(self, ids: tuple[int, int]) -> Context:
         """The context of a span that was emitted when this happened for the first time, as far as it can be known."""
