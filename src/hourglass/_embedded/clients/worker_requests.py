@@ -35,7 +35,7 @@ from hourglass.errors import ServiceError
 async def set_current(engine: Engine, request: s.SetCurrentVersion) -> PendingAnswer[s.CurrentVersionSet]:
     """Make a version current."""
     previous = engine.deployments.set_current(request.deployment_name, request.build_id)
-    return PendingAnswer(s.CurrentVersionSet(previous), engine.runs.newest)
+    return PendingAnswer(s.CurrentVersionSet(previous), engine.writes.newest)
 
 
 async def set_ramping(engine: Engine, request: s.SetRampingVersion) -> PendingAnswer[s.RampingVersionSet]:
@@ -43,7 +43,7 @@ async def set_ramping(engine: Engine, request: s.SetRampingVersion) -> PendingAn
     previous, percentage = engine.deployments.set_ramping(
         request.deployment_name, request.build_id, request.percentage
     )
-    return PendingAnswer(s.RampingVersionSet(previous, percentage), engine.runs.newest)
+    return PendingAnswer(s.RampingVersionSet(previous, percentage), engine.writes.newest)
 
 
 async def describe_deployment(
@@ -52,7 +52,7 @@ async def describe_deployment(
     """Look at a deployment."""
     name = request.deployment_name
     found = engine.deployments.find(name)
-    await is_written(engine, engine.runs.newest)  # the store counts what is durable
+    await is_written(engine, engine.writes.newest)  # the store counts what is durable
     versions = [
         s.KnownVersion(
             version=WorkerDeploymentVersion(name, build_id),
@@ -69,7 +69,7 @@ async def describe_deployment(
         ramping_percentage=found.percentage,
         versions=tuple(reversed(versions)),
     )
-    return PendingAnswer(info, engine.runs.newest)
+    return PendingAnswer(info, engine.writes.newest)
 
 
 async def _status(engine: Engine, name: str, build_id: str, build: Build) -> str:
@@ -106,7 +106,7 @@ async def pollers(engine: Engine, request: s.GetPollers) -> PendingAnswer[s.Poll
     if request.stats:
         stats = engine.queue_stats(request.task_queue, activities=request.activities)
     told = s.Pollers(found, engine.queues.served(), route.current, stats, route.ramping)
-    return PendingAnswer(told, engine.runs.newest)
+    return PendingAnswer(told, engine.writes.newest)
 
 
 async def create_namespace(engine: Engine, request: s.CreateNamespace) -> PendingAnswer[s.Nothing]:
@@ -138,7 +138,7 @@ async def add_search_attributes(engine: Engine, request: s.AddSearchAttributes) 
                 f"Search attribute {name} already exists with type {found.value}.", status="INVALID_ARGUMENT"
             )
     known.add({name: AttributeType(kind) for name, kind in request.types.items()})
-    return PendingAnswer(s.Nothing(), engine.runs.newest)
+    return PendingAnswer(s.Nothing(), engine.writes.newest)
 
 
 async def list_search_attributes(
@@ -147,7 +147,7 @@ async def list_search_attributes(
     """The search attributes that are known."""
     found = engine.runs.attributes.known()
     return PendingAnswer(
-        s.SearchAttributeTypes({name: kind.value for name, kind in found.items()}), engine.runs.newest
+        s.SearchAttributeTypes({name: kind.value for name, kind in found.items()}), engine.writes.newest
     )
 
 
@@ -200,7 +200,7 @@ async def heartbeat_activity(
     )
     engine.runs.change(record, lambda run, now: transitions.heartbeat(run, activity, request.details, now))
     return PendingAnswer(
-        s.HeartbeatAnswer(bool(activity.cancel_requested_event_id)), engine.runs.number_of(record)
+        s.HeartbeatAnswer(bool(activity.cancel_requested_event_id)), engine.writes.number_of(record)
     )
 
 
