@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 import msgspec
 
-from hourglass._contract.service import WorkflowStatus
+from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import SECOND, Clock, to_ns
 from hourglass._embedded.engine.run import (
     Alarms,
