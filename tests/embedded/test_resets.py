@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.specs import made
 
 from hourglass._contract.handle import ActivityOk
-from hourglass._contract.service import (
+from hourglass._contract.workflows import (
     DescribeWorkflow,
     PollUpdate,
     ResetWorkflow,

@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from hourglass._contract import service as s
-from hourglass._contract.service import QueryWorkflow, Request
+from hourglass._contract.service import Request
+from hourglass._contract.workflows import QueryWorkflow
 from hourglass._embedded.clock import Bell
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.run import LoadedRun

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hourglass._contract.service import (
+from hourglass._contract.workflows import (
     PollUpdate,
     Started,
     UpdateStage,

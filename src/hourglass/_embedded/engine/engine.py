@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from hourglass._contract.service import QueueStats
+from hourglass._contract.deployments import QueueStats
 from hourglass._embedded.clock import Clock, RealClock
 from hourglass._embedded.engine.deployments import Deployments
 from hourglass._embedded.engine.dispatch import ActivityDispatch, TaskDispatch, UpdateDispatch

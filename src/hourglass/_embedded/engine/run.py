@@ -16,7 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-from hourglass._contract.service import WorkflowStatus
+from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import Bell, Cancel, later, storable, to_ns
 from hourglass._embedded.engine.task_queues import QueuePoller
 from hourglass._embedded.rules import activities

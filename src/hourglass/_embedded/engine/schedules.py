@@ -19,7 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import islice
 
-from hourglass._contract.service import CancelWorkflow, Page, TerminateWorkflow
+from hourglass._contract.workflows import CancelWorkflow, Page, TerminateWorkflow
 from hourglass._embedded.clock import SECOND, Cancel, RealClock, later
 from hourglass._embedded.engine.run import LoadedRun
 from hourglass._embedded.engine.runs import RunTable

@@ -20,7 +20,7 @@ from itertools import islice
 
 import msgspec
 
-from hourglass._contract.service import QueueStats
+from hourglass._contract.deployments import QueueStats
 from hourglass._embedded.clock import Cancel, Clock, RealClock, Vouched, later, to_ns
 from hourglass._embedded.engine.run import LoadedRun
 from hourglass._embedded.engine.runs import RunTable
