@@ -1,4 +1,4 @@
-"""Limits as data: what runs say to whoever keeps a limit and hear from it, and the rules of slots, turns and bursts.
+"""Limits as data: what runs say to the keeper of a limit and hear from it, and the rules of slots, turns and bursts.
 
 On a Temporal server a limit is kept by a small workflow (`hourglass.limits`), on the embedded engine by the engine itself
 (`hourglass._embedded.engine.keepers`). Both speak this protocol, so that histories are the same and a run can move from

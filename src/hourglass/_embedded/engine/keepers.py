@@ -50,7 +50,7 @@ from hourglass._contract.limits import (
     is_keeper,
     joined,
 )
-from hourglass._contract.service import Started, StartWorkflow
+from hourglass._contract.workflows import Started, StartWorkflow
 from hourglass._embedded.clock import SECOND, Bell, Cancel, later
 from hourglass._embedded.engine.run import LoadedRun
 from hourglass._embedded.engine.runs import RunTable
