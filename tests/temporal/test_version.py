@@ -11,19 +11,19 @@ from hourglass._temporal import version
 from hourglass.errors import UsageError
 
 
-@pytest.mark.parametrize("installed", ["1.35", "1.35.0", "1.35.7", "1.35.0rc1"])
+@pytest.mark.parametrize("installed", ["1.32.0", "1.34.1", "1.35", "1.35.0", "1.35.7", "1.35.0rc1"])
 def test_known_releases(installed: str) -> None:
     """The minor releases that we know are taken, whatever their patch."""
     assert version.refusal(installed, anyway=False) is None
 
 
-@pytest.mark.parametrize("installed", ["1.34.9", "1.36.0", "1.350.0", "2.0", "1.3", "unknown"])
+@pytest.mark.parametrize("installed", ["1.31.9", "1.36.0", "1.350.0", "2.0", "1.3", "unknown"])
 def test_other_releases(installed: str) -> None:
     """Any other is refused by name, with what to install; the switch lets it pass."""
     reason = version.refusal(installed, anyway=False)
     assert reason is not None
     assert installed in reason
-    assert 'pip install "temporalio>=1.35,<1.36"' in reason
+    assert 'pip install "temporalio>=1.32,<1.36"' in reason
     assert version.ANYWAY in reason
     assert version.refusal(installed, anyway=True) is None
 

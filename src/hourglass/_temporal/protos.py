@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from functools import lru_cache, reduce
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
@@ -50,6 +51,7 @@ from hourglass._engine.versions import (
     VersioningOverride,
     WorkerDeploymentVersion,
 )
+from hourglass._temporal.version import has, installed
 from hourglass.converter import (
     ActivityFailure,
     ApplicationFailure,
@@ -63,7 +65,7 @@ from hourglass.converter import (
     TerminatedFailure,
     TimeoutFailure,
 )
-from hourglass.errors import RetryState, TimeoutType
+from hourglass.errors import RetryState, TimeoutType, UsageError
 
 # --- payloads, durations, times, retry policies ----------------------------------------------------------------------
 
@@ -461,15 +463,27 @@ class _SpecField(NamedTuple):
 
 
 class SpecIn(Generic[S]):
-    """A spec in one kind of message. `names`: the path of a field that is called otherwise there; None: it is not there."""
+    """A spec in one kind of message. `names`: the path of a field that is called otherwise there; None: it is not there.
+    `since`: of a field that messages of older releases of temporalio do not have, the release that brought it.
+    """
 
-    def __init__(self, spec: type[S], message: Callable[[], Any], names: Mapping[str, str | None]) -> None:
+    def __init__(
+        self,
+        spec: type[S],
+        message: Callable[[], Any],
+        names: Mapping[str, str | None],
+        since: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+    ) -> None:
         self.spec = spec
         hints = get_type_hints(spec)
         self._places: list[_SpecField] = []
+        self._absent: dict[str, tuple[int, int]] = {}
         for field in spec.__struct_fields__:
             path = names.get(field, field)
             if path is None:
+                continue
+            if field in since and not has(since[field]):
+                self._absent[field] = since[field]
                 continue
             *within, name = path.split(".")
             found = reduce(getattr, (*within, name), message())  # raises where there is no such field
@@ -489,7 +503,10 @@ class SpecIn(Generic[S]):
         return frozenset(place.field for place in self._places)
 
     def put(self, message: Any, spec: S) -> None:
-        """Write what is set."""
+        """Write what is set. Raises `UsageError` for what the installed temporalio cannot carry."""
+        for field, (major, minor) in self._absent.items():
+            if getattr(spec, field):
+                raise UsageError(f"{field} needs temporalio {major}.{minor} or newer, not {installed()}")
         for place in self._places:
             value = getattr(spec, place.field)
             if value:
@@ -660,5 +677,8 @@ NOTES = SpecIn(
 """The notes of a child, which stand beside Core's command for it."""
 
 CHILD = SpecIn(
-    ChildWorkflowSpec, StartChildWorkflowExecution, {"id_reuse_policy": "workflow_id_reuse_policy"}
+    ChildWorkflowSpec,
+    StartChildWorkflowExecution,
+    {"id_reuse_policy": "workflow_id_reuse_policy"},
+    since={"versioning_override": (1, 35)},
 )
