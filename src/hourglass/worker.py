@@ -23,8 +23,8 @@ from typing import Any, Literal
 import msgspec
 
 from hourglass._built_in import BUILT_IN
+from hourglass._contract.deployments import WorkerProcess
 from hourglass._contract.handle import HandleConfig, NexusServices
-from hourglass._contract.service import WorkerProcess
 from hourglass._contract.tuning import (
     ActivitySlotInfo,
     CustomSlotSupplier,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.specs import made
 
 from hourglass import Client, RetryPolicy, workflow
-from hourglass._contract.service import CountWorkflows, SignalWorkflow, StartWorkflow
+from hourglass._contract.workflows import CountWorkflows, SignalWorkflow, StartWorkflow
 from hourglass.client import (
     IdReusePolicy,
     Schedule,

@@ -9,7 +9,8 @@ from typing import get_args
 import pytest
 from temporalio.api.enums.v1 import WorkflowTaskFailedCause
 
-from hourglass._contract.service import DescribeNamespace, LastSeen, Request
+from hourglass._contract.deployments import DescribeNamespace, LastSeen
+from hourglass._contract.service import Request
 from hourglass._embedded import RealClock, VirtualClock
 from hourglass._embedded.clients.requests import HANDLERS
 from hourglass._history import codec, times

@@ -26,14 +26,6 @@ _waiting           waiting for a run to close, how it ended, and what a client s
 from __future__ import annotations
 
 from hourglass._contract.activities import ActivityExecutionStatus
-from hourglass._contract.service import (
-    HistoryEventFilter,
-    IdConflictPolicy,
-    QueryRejectCondition,
-    TimeSkippingConfig,
-    UpdateStage,
-    WorkflowStatus,
-)
 from hourglass._contract.transport import (
     DnsLoadBalancingConfig,
     GrpcCompression,
@@ -42,6 +34,14 @@ from hourglass._contract.transport import (
     PayloadLimitsConfig,
     RetryConfig,
     TLSConfig,
+)
+from hourglass._contract.workflows import (
+    HistoryEventFilter,
+    IdConflictPolicy,
+    QueryRejectCondition,
+    TimeSkippingConfig,
+    UpdateStage,
+    WorkflowStatus,
 )
 from hourglass._engine.specs import IdReusePolicy
 from hourglass._engine.versions import (

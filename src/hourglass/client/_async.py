@@ -8,7 +8,6 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
-from hourglass._contract.service import QueryRejectCondition
 from hourglass._contract.transport import (
     DnsLoadBalancingConfig,
     GrpcCompression,
@@ -19,6 +18,7 @@ from hourglass._contract.transport import (
     TLSConfig,
     Transport,
 )
+from hourglass._contract.workflows import QueryRejectCondition
 from hourglass._engine.options import INT64, Duration, choice, seconds, whole_number
 from hourglass._engine.versions import VersioningOverride, WorkerDeploymentVersion
 from hourglass._runtime.portal import Portal

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._contract.schedules import OverlapPolicy
-from hourglass._contract.service import (
+from hourglass._contract.workflows import (
     HistoryEventFilter,
     QueryRejectCondition,
     TimeSkippingConfig,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from hourglass._contract.service import HistoryEventFilter
+from hourglass._contract.workflows import HistoryEventFilter
 from hourglass._engine.interception import InterceptedCall, InterceptWorkflow, WorkflowInboundInterceptor
 from hourglass.activity._context import ActivityChain, ActivityInboundInterceptor, LastActivityInbound
 from hourglass.errors import UsageError

@@ -33,7 +33,7 @@ from hourglass._contract.schedules import (
     canonical,
     is_empty,
 )
-from hourglass._contract.service import StartWorkflow
+from hourglass._contract.workflows import StartWorkflow
 from hourglass._engine.options import (
     INT32,
     INT64,

@@ -31,15 +31,13 @@ import msgspec
 
 from hourglass._bridge.calls import within
 from hourglass._contract.schedules import ScheduleDetails, SchedulePage
-from hourglass._contract.service import (
-    Connection,
+from hourglass._contract.service import Connection, Remote, Request
+from hourglass._contract.workflows import (
     Description,
     Executed,
     Executes,
     Page,
     QueryRejectCondition,
-    Remote,
-    Request,
     StartWorkflow,
 )
 from hourglass._engine.options import INT64, check_text

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from hourglass._contract.ids import new_id
-from hourglass._contract.service import (
+from hourglass._contract.workflows import (
     IdConflictPolicy,
     PollUpdate,
     StartWorkflow,

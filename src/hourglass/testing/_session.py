@@ -17,14 +17,8 @@ from typing import Any, Protocol, TypeVar, cast
 
 from hourglass._contract.activities import StartActivity
 from hourglass._contract.schedules import CreateSchedule, UpdateSchedule
-from hourglass._contract.service import (
-    Connection,
-    DescribeWorkflow,
-    QueryWorkflow,
-    Request,
-    StartWorkflow,
-    WaitForClose,
-)
+from hourglass._contract.service import Connection, Request
+from hourglass._contract.workflows import DescribeWorkflow, QueryWorkflow, StartWorkflow, WaitForClose
 from hourglass._embedded.clock import to_ns
 from hourglass._runtime.portal import Portal
 from hourglass.activity._current import in_activity

@@ -27,7 +27,9 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
+from hourglass._contract import activities as ac
 from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._contract.schedules import DeleteSchedule
 from hourglass._embedded.clock import Bell
 from hourglass._embedded.engine.run import AttemptToken
@@ -132,7 +134,7 @@ class CallRouter:
                 lost = True
         return await self._search(request, lost)
 
-    async def execute(self, request: s.StartWorkflow) -> s.Executed:
+    async def execute(self, request: wf.StartWorkflow) -> wf.Executed:
         """Start a workflow and wait for its end, where the engine is here; else, or where it is closed meanwhile, the
         answer says how the start went, and that its run is open.
         """
@@ -143,7 +145,7 @@ class CallRouter:
             except EngineClosed:
                 lost = True
         started = await self._search(request, lost)
-        return s.Executed(started.run_id, s.StillOpen(started.run_id))
+        return wf.Executed(started.run_id, wf.StillOpen(started.run_id))
 
     async def _search(self, request: s.Request[A], lost: bool) -> A:
         """Go on until there is an answer. `lost` says that the request may be under way already."""
@@ -280,7 +282,7 @@ async def was_carried_out(request: s.Request[Any], call: Call) -> bool:
         match request:
             case DeleteSchedule():
                 return True  # it was there when it was asked for first, or is as good as deleted
-            case s.CompleteActivity(token=token) if token:
+            case ac.CompleteActivity(token=token) if token:
                 return await _has_ended(AttemptToken.decode(token), call)
     except (HourglassError, ValueError):
         pass  # then the refusal stands
@@ -306,12 +308,12 @@ async def _has_ended(token: AttemptToken, call: Call) -> bool:
 
 
 async def _events(run_id: str, call: Call) -> AsyncIterator[h.HistoryEvent]:
-    found: s.Page = await call(s.ListWorkflows(query=f"RunId = '{run_id}'"))
+    found: wf.Page = await call(wf.ListWorkflows(query=f"RunId = '{run_id}'"))
     for summary in found.workflows:
         token = b""
         while True:
-            asked = s.GetHistory(workflow_id=summary.workflow_id, run_id=run_id, next_page_token=token)
-            page: s.HistoryPage = await call(asked)
+            asked = wf.GetHistory(workflow_id=summary.workflow_id, run_id=run_id, next_page_token=token)
+            page: wf.HistoryPage = await call(asked)
             for event in page.events:
                 yield read_event(msgspec.json.decode(event))
             token = page.next_page_token

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.sharing import unix_socket, wire
@@ -58,7 +59,7 @@ class OwnerConnection:
         self._handles: dict[int, RemoteHandle] = {}
         self.held: set[bytes] = set()
         """The attempts that this process had of the owner when the connection ended."""
-        self.processes: tuple[s.WorkerProcess, ...] = ()
+        self.processes: tuple[dp.WorkerProcess, ...] = ()
         """The processes that work on the file, as the owner told last."""
         self._sign_of_life: asyncio.TimerHandle | None = None
         self._used = 0.0

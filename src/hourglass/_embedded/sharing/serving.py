@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.sharing import unix_socket, wire
@@ -51,7 +52,7 @@ class OwnerInfo:
     """Is told which attempts another process, by its id, has of the owner before: these, and no others."""
     lose_attempts: Callable[[Collection[bytes]], object] = lambda _: None
     """Is told that these have ended with their process."""
-    processes: Callable[[], tuple[s.WorkerProcess, ...]] = tuple
+    processes: Callable[[], tuple[dp.WorkerProcess, ...]] = tuple
     """The processes that work on the file."""
     weigh: Callable[[float], object] = lambda _: None
     """Is told how much heavier work weighs in this process, beside the engine, than in those that work for it."""
@@ -68,7 +69,7 @@ class OwnerServer:
         self._identity: tuple[int, int] | None = None
         self._remembered: OrderedDict[str, asyncio.Task[Any]] = OrderedDict()
         self._meter: asyncio.TimerHandle | None = None
-        self._told: tuple[s.WorkerProcess, ...] = ()
+        self._told: tuple[dp.WorkerProcess, ...] = ()
 
     async def start(self) -> None:
         """Begin to listen. Raises `StorageError` where there can be no socket."""

@@ -18,6 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from hourglass import errors
+from hourglass._contract import deployments as dp
 from hourglass._contract import schedules
 from hourglass._contract import service as s
 from hourglass._contract.handle import (
@@ -207,7 +208,7 @@ class PollEnded(msgspec.Struct, frozen=True, tag=True):
 class Processes(msgspec.Struct, frozen=True, tag=True):
     """Which processes work on the file now: told to all of them, about once a second while that changes."""
 
-    processes: tuple[s.WorkerProcess, ...]
+    processes: tuple[dp.WorkerProcess, ...]
 
 
 ToOwner: TypeAlias = (
