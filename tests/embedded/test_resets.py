@@ -259,9 +259,9 @@ def test_one_change_in_the_store() -> None:
 
     async def body() -> None:
         world, run_id = await begun()
-        before = world.engine.runs.newest
+        before = world.engine.writes.newest
         await reset(world, 4)
-        assert world.engine.runs.newest == before + 1
+        assert world.engine.writes.newest == before + 1
         old = world.engine.record(run_id)
         assert old is not None
         assert old.number == latest(world).number == before + 1

@@ -412,7 +412,7 @@ def test_a_failing_task_that_the_clock_puts_off_comes_back_when_nothing_uses_its
         place.passes(12.0)  # its pause of ten seconds is over
         record = place.engine.runs.in_memory(run_id)
         assert record is not None
-        place.engine.runs._elapse(record)
+        place.engine.runs.timers.elapse(record)
         place.set(14.0)
         await place.connection.call(wf.DescribeWorkflow(workflow_id="w"))
         place.passes(0.5)

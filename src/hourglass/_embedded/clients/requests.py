@@ -76,7 +76,7 @@ async def reset(engine: Engine, request: ResetWorkflow) -> PendingAnswer[Started
     base = find(engine, request.workflow_id, request.run_id)
     current = find(engine, request.workflow_id)
     if request.request_id and (made := engine.runs.find_request(current, request.request_id)):
-        return PendingAnswer(Started(made), engine.runs.newest)
+        return PendingAnswer(Started(made), engine.writes.newest)
     later = [each for run in _following(engine, base) for each in run]
     of_base = [event.attributes for event in (*base.events, *(() if current is base else current.events))]
     new_run_id = engine.runs.new_run_id()
@@ -87,7 +87,7 @@ async def reset(engine: Engine, request: ResetWorkflow) -> PendingAnswer[Started
         _give_way(engine, base, current, request, new_run_id)
         record = engine.runs.begin_anew(step, carried_out)
     _tell_of_ended_children(engine, record)
-    return PendingAnswer(Started(new_run_id), engine.runs.number_of(record))
+    return PendingAnswer(Started(new_run_id), engine.writes.number_of(record))
 
 
 async def import_workflow(engine: Engine, request: wf.ImportWorkflow) -> PendingAnswer[Started]:
@@ -96,7 +96,7 @@ async def import_workflow(engine: Engine, request: wf.ImportWorkflow) -> Pending
     if existing is not None:
         made = engine.runs.find_request(existing, request.request_id)
         if made:
-            return PendingAnswer(Started(made), engine.runs.newest)
+            return PendingAnswer(Started(made), engine.writes.newest)
         check_free(existing)
     check_room(engine.runs)
     try:
@@ -111,7 +111,7 @@ async def import_workflow(engine: Engine, request: wf.ImportWorkflow) -> Pending
         return PendingAnswer(Started("", False), 0)
     ids = (request.request_id, *(request_id(step.run, each) for each in accepted_updates(events)))
     record = engine.runs.begin_anew(step, tuple(filter(None, ids)))
-    return PendingAnswer(Started(run_id), engine.runs.number_of(record))
+    return PendingAnswer(Started(run_id), engine.writes.number_of(record))
 
 
 def _carried_out(request: ResetWorkflow, run: Run, before: Iterable[h.Attributes]) -> Iterator[str]:
@@ -181,9 +181,9 @@ _REJECTED = {
 async def start(engine: Engine, request: wf.StartWorkflow) -> PendingAnswer[wf.Started]:
     """Start a workflow; a call that is debounced starts one later."""
     if request.workflow_type == DEBOUNCE and (kept := engine.keepers.debounce(request)) is not None:
-        return PendingAnswer(kept, engine.runs.newest)
+        return PendingAnswer(kept, engine.writes.newest)
     started, record = _start(engine, request)
-    return PendingAnswer(started, engine.runs.number_of(record))
+    return PendingAnswer(started, engine.writes.number_of(record))
 
 
 async def start_and_wait(engine: Engine, request: wf.StartWorkflow) -> PendingAnswer[wf.Executed]:
@@ -197,7 +197,7 @@ async def start_and_wait(engine: Engine, request: wf.StartWorkflow) -> PendingAn
     ):  # it was started before, by this very request, and another followed
         record = find(engine, request.workflow_id, started.run_id)
     await wait(engine, record, record.closed, lambda: not record.run.is_open, None)
-    return PendingAnswer(wf.Executed(started.run_id, _outcome(record)), engine.runs.number_of(record))
+    return PendingAnswer(wf.Executed(started.run_id, _outcome(record)), engine.writes.number_of(record))
 
 
 def _start(engine: Engine, request: wf.StartWorkflow) -> tuple[wf.Started, LoadedRun]:
@@ -232,10 +232,10 @@ async def signal(engine: Engine, request: wf.SignalWorkflow) -> PendingAnswer[s.
 async def query(engine: Engine, request: wf.QueryWorkflow) -> PendingAnswer[wf.QueryAnswer]:
     """Ask a question."""
     if li.is_keeper(request.workflow_id) and (told := _told_by_engine(engine, request)) is not None:
-        return PendingAnswer(wf.QueryAnswer((told,)), engine.runs.newest)
+        return PendingAnswer(wf.QueryAnswer((told,)), engine.writes.newest)
     record = find(engine, request.workflow_id, request.run_id)
     if record.run.status in _REJECTED[request.reject_condition]:
-        return PendingAnswer(wf.QueryAnswer(rejected=record.run.status), engine.runs.number_of(record))
+        return PendingAnswer(wf.QueryAnswer(rejected=record.run.status), engine.writes.number_of(record))
     check_moves(engine, record)
     await _first_task(engine, record)
     if record.run.task is not None and record.run.task.attempt > 2:
@@ -251,7 +251,7 @@ async def query(engine: Engine, request: wf.QueryWorkflow) -> PendingAnswer[wf.Q
             result = await asked.answer
         finally:
             engine.tasks.withdraw(record, asked)
-    return PendingAnswer(wf.QueryAnswer(() if result is None else (result,)), engine.runs.number_of(record))
+    return PendingAnswer(wf.QueryAnswer(() if result is None else (result,)), engine.writes.number_of(record))
 
 
 async def cancel(engine: Engine, request: wf.CancelWorkflow) -> PendingAnswer[s.Nothing]:
@@ -350,7 +350,7 @@ async def delete(engine: Engine, request: wf.DeleteWorkflow) -> PendingAnswer[s.
             workflow_id=request.workflow_id, run_id=record.run.run_id, reason="Delete workflow execution"
         )
         engine.runs.change(record, lambda run, now: transitions.terminate(run, end, now))
-    await engine.durable(engine.runs.number_of(record))
+    await engine.durable(engine.writes.number_of(record))
     return PendingAnswer(s.Nothing(), engine.runs.forget(record))
 
 
@@ -359,7 +359,7 @@ async def describe(engine: Engine, request: wf.DescribeWorkflow) -> PendingAnswe
     record = find(engine, request.workflow_id, request.run_id)
     return await answered(
         engine,
-        engine.runs.number_of(record),
+        engine.writes.number_of(record),
         _described(record.run, _pending_updates(engine, record)),
         lambda: _described(stored(engine, record).run),
     )
@@ -392,7 +392,7 @@ def _described(run: Run, updates: tuple[wf.PendingUpdate, ...] = ()) -> wf.Descr
 
 async def list_workflows(engine: Engine, request: wf.ListWorkflows) -> PendingAnswer[wf.Page]:
     """List runs, newest first."""
-    await is_written(engine, engine.runs.newest)  # the store answers from what is durable
+    await is_written(engine, engine.writes.newest)  # the store answers from what is durable
     size = min(max(1, request.page_size), MOST_LISTED)
     page = await engine.store.page(request.query, request.next_page_token, size)
     return PendingAnswer(page, 0)
@@ -400,7 +400,7 @@ async def list_workflows(engine: Engine, request: wf.ListWorkflows) -> PendingAn
 
 async def count(engine: Engine, request: wf.CountWorkflows) -> PendingAnswer[wf.Count]:
     """Count runs."""
-    await is_written(engine, engine.runs.newest)
+    await is_written(engine, engine.writes.newest)
     return PendingAnswer(await engine.store.count(request.query), 0)
 
 
@@ -408,7 +408,7 @@ async def wait_for_close(engine: Engine, request: wf.WaitForClose) -> PendingAns
     """Wait until a run closes."""
     record = find(engine, request.workflow_id, request.run_id)
     await wait(engine, record, record.closed, lambda: not record.run.is_open, request.rpc_timeout)
-    return PendingAnswer(_outcome(record), engine.runs.number_of(record))
+    return PendingAnswer(_outcome(record), engine.writes.number_of(record))
 
 
 async def get_history(engine: Engine, request: wf.GetHistory) -> PendingAnswer[wf.HistoryPage]:
@@ -425,12 +425,12 @@ async def get_history(engine: Engine, request: wf.GetHistory) -> PendingAnswer[w
             request.rpc_timeout,
         )
         if closing and record.run.is_open:
-            return PendingAnswer(wf.HistoryPage((), b"0"), engine.runs.number_of(record))
+            return PendingAnswer(wf.HistoryPage((), b"0"), engine.writes.number_of(record))
         page = _history_page(record.events, request, goes_on=record.run.is_open)
-        return PendingAnswer(page, engine.runs.number_of(record))
+        return PendingAnswer(page, engine.writes.number_of(record))
     return await answered(
         engine,
-        engine.runs.number_of(record),
+        engine.writes.number_of(record),
         _history_page(record.events, request),
         lambda: _history_page(stored(engine, record).events, request),
     )
@@ -468,7 +468,7 @@ def _told_by_engine(engine: Engine, request: wf.QueryWorkflow) -> Payload | None
 
 async def list_limits(engine: Engine, request: li.ListLimits) -> PendingAnswer[li.KeptLimits]:
     """The limits that the engine keeps."""
-    return PendingAnswer(li.KeptLimits(tuple(engine.keepers.view(request.id))), engine.runs.newest)
+    return PendingAnswer(li.KeptLimits(tuple(engine.keepers.view(request.id))), engine.writes.newest)
 
 
 async def await_burst(engine: Engine, request: li.AwaitBurst) -> PendingAnswer[li.BurstState]:
@@ -483,7 +483,7 @@ async def await_burst(engine: Engine, request: li.AwaitBurst) -> PendingAnswer[l
         await keepers.fired.wait(left)
     record = engine.current(request.workflow_id)
     return PendingAnswer(
-        li.BurstState(run_id="" if record is None else record.run.run_id), engine.runs.newest
+        li.BurstState(run_id="" if record is None else record.run.run_id), engine.writes.newest
     )
 
 
@@ -593,7 +593,7 @@ def _was_carried_out(
 
 
 def _done_before(engine: Engine) -> PendingAnswer[s.Nothing]:
-    return PendingAnswer(s.Nothing(), engine.runs.newest)
+    return PendingAnswer(s.Nothing(), engine.writes.newest)
 
 
 def _has_room(record: LoadedRun, limit: int) -> bool:

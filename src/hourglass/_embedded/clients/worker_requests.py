@@ -37,7 +37,7 @@ from hourglass.errors import ServiceError
 async def set_current(engine: Engine, request: dp.SetCurrentVersion) -> PendingAnswer[dp.CurrentVersionSet]:
     """Make a version current."""
     previous = engine.deployments.set_current(request.deployment_name, request.build_id)
-    return PendingAnswer(dp.CurrentVersionSet(previous), engine.runs.newest)
+    return PendingAnswer(dp.CurrentVersionSet(previous), engine.writes.newest)
 
 
 async def set_ramping(engine: Engine, request: dp.SetRampingVersion) -> PendingAnswer[dp.RampingVersionSet]:
@@ -45,7 +45,7 @@ async def set_ramping(engine: Engine, request: dp.SetRampingVersion) -> PendingA
     previous, percentage = engine.deployments.set_ramping(
         request.deployment_name, request.build_id, request.percentage
     )
-    return PendingAnswer(dp.RampingVersionSet(previous, percentage), engine.runs.newest)
+    return PendingAnswer(dp.RampingVersionSet(previous, percentage), engine.writes.newest)
 
 
 async def describe_deployment(
@@ -54,7 +54,7 @@ async def describe_deployment(
     """Look at a deployment."""
     name = request.deployment_name
     found = engine.deployments.find(name)
-    await is_written(engine, engine.runs.newest)  # the store counts what is durable
+    await is_written(engine, engine.writes.newest)  # the store counts what is durable
     versions = [
         dp.KnownVersion(
             version=WorkerDeploymentVersion(name, build_id),
@@ -71,7 +71,7 @@ async def describe_deployment(
         ramping_percentage=found.percentage,
         versions=tuple(reversed(versions)),
     )
-    return PendingAnswer(info, engine.runs.newest)
+    return PendingAnswer(info, engine.writes.newest)
 
 
 async def _status(engine: Engine, name: str, build_id: str, build: Build) -> str:
@@ -108,7 +108,7 @@ async def pollers(engine: Engine, request: dp.GetPollers) -> PendingAnswer[dp.Po
     if request.stats:
         stats = engine.queue_stats(request.task_queue, activities=request.activities)
     told = dp.Pollers(found, engine.queues.served(), route.current, stats, route.ramping)
-    return PendingAnswer(told, engine.runs.newest)
+    return PendingAnswer(told, engine.writes.newest)
 
 
 async def create_namespace(engine: Engine, request: dp.CreateNamespace) -> PendingAnswer[s.Nothing]:
@@ -140,7 +140,7 @@ async def add_search_attributes(engine: Engine, request: dp.AddSearchAttributes)
                 f"Search attribute {name} already exists with type {found.value}.", status="INVALID_ARGUMENT"
             )
     known.add({name: AttributeType(kind) for name, kind in request.types.items()})
-    return PendingAnswer(s.Nothing(), engine.runs.newest)
+    return PendingAnswer(s.Nothing(), engine.writes.newest)
 
 
 async def list_search_attributes(
@@ -149,7 +149,7 @@ async def list_search_attributes(
     """The search attributes that are known."""
     found = engine.runs.attributes.known()
     return PendingAnswer(
-        dp.SearchAttributeTypes({name: kind.value for name, kind in found.items()}), engine.runs.newest
+        dp.SearchAttributeTypes({name: kind.value for name, kind in found.items()}), engine.writes.newest
     )
 
 
@@ -202,7 +202,7 @@ async def heartbeat_activity(
     )
     engine.runs.change(record, lambda run, now: transitions.heartbeat(run, activity, request.details, now))
     return PendingAnswer(
-        ac.HeartbeatAnswer(bool(activity.cancel_requested_event_id)), engine.runs.number_of(record)
+        ac.HeartbeatAnswer(bool(activity.cancel_requested_event_id)), engine.writes.number_of(record)
     )
 
 
