@@ -23,7 +23,6 @@ from . import faces, source
 SMALL, FILE, CLASS, FUNCTION = 150, 600, 400, 60
 KEPT = {
     "_runtime/subsystem.py": "the tree as one expression: a page of the five-minute path, which its importer would drown",
-    "_contract/service.py": "a table of data: each request and each answer once",
     "_history/codec.py": "a table of data: each field of each event once",
     "_history/events.py": "a table of data: each kind of event once",
     "worker.py": "`Worker.__init__` is its options, each with its place in the plan: a table of data",

@@ -29,7 +29,8 @@ from hourglass._contract.handle import (
     InProcess,
     context_of,
 )
-from hourglass._contract.service import Connection, Request, UpdateWithStart
+from hourglass._contract.service import Connection, Request
+from hourglass._contract.workflows import UpdateWithStart
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.commands import (

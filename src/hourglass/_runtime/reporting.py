@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from enum import Enum
 from itertools import islice
 
+from hourglass._contract.activities import CompleteActivity, HeartbeatActivity
 from hourglass._contract.handle import (
     ActivityDeferred,
     ActivityOk,
@@ -38,7 +39,7 @@ from hourglass._contract.progress import (
     PublishProgress,
     with_tail,
 )
-from hourglass._contract.service import CompleteActivity, HeartbeatActivity, Service
+from hourglass._contract.service import Service
 from hourglass._engine.specs import Payloads
 from hourglass._runtime.attempts import Heartbeat
 from hourglass._runtime.work_log import facts_of

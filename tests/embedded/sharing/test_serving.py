@@ -15,6 +15,7 @@ import pytest
 from tests.specs import made
 
 from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.sharing import remote, serving, unix_socket, wire
 from hourglass._embedded.sharing.open_engine import EngineClosed
@@ -26,9 +27,9 @@ from hourglass.errors import NamespaceNotFoundError, ServiceError, StorageError,
 
 Answer = Callable[[s.Request[Any]], Awaitable[Any]]
 
-DESCRIBE = s.DescribeWorkflow(workflow_id="w")
-SIGNAL = s.SignalWorkflow(workflow_id="w", signal_name="n", request_id="r")
-COUNT = s.CountWorkflows()
+DESCRIBE = wf.DescribeWorkflow(workflow_id="w")
+SIGNAL = wf.SignalWorkflow(workflow_id="w", signal_name="n", request_id="r")
+COUNT = wf.CountWorkflows()
 
 
 def run(body: Callable[[], Awaitable[None]]) -> None:
@@ -61,8 +62,8 @@ async def reach(path: Path, namespace: str = "default") -> OwnerConnection:
     return found
 
 
-async def count(request: s.Request[Any]) -> s.Count:
-    return s.Count(7)
+async def count(request: s.Request[Any]) -> wf.Count:
+    return wf.Count(7)
 
 
 def test_many_requests_are_in_flight_at_once(tmp_path: Path) -> None:
@@ -71,15 +72,15 @@ def test_many_requests_are_in_flight_at_once(tmp_path: Path) -> None:
     async def body() -> None:
         gate = asyncio.Event()
 
-        async def answer(request: Any) -> s.Count:
+        async def answer(request: Any) -> wf.Count:
             if request.query == "slow":
                 await gate.wait()
-            return s.Count(len(request.query))
+            return wf.Count(len(request.query))
 
         async with serve(tmp_path / "a.db", answer):
             link = await reach(tmp_path / "a.db")
-            slow = asyncio.create_task(link.ask(s.CountWorkflows(query="slow"), "k0"))
-            quick = [link.ask(s.CountWorkflows(query="x" * n), f"k{n}") for n in range(1, 200)]
+            slow = asyncio.create_task(link.ask(wf.CountWorkflows(query="slow"), "k0"))
+            quick = [link.ask(wf.CountWorkflows(query="x" * n), f"k{n}") for n in range(1, 200)]
             assert [each.count for each in await asyncio.gather(*quick)] == list(range(1, 200))
             assert not slow.done()
             gate.set()
@@ -95,9 +96,9 @@ def test_an_error_of_the_owner_is_raised_at_the_client(tmp_path: Path) -> None:
 
     async def body() -> None:
         async def answer(request: Any) -> Any:
-            if isinstance(request, s.DescribeWorkflow):
+            if isinstance(request, wf.DescribeWorkflow):
                 raise WorkflowNotFoundError("no such workflow", status="NOT_FOUND")
-            return s.Count(1)
+            return wf.Count(1)
 
         async with serve(tmp_path / "a.db", answer):
             link = await reach(tmp_path / "a.db")
@@ -124,11 +125,11 @@ def test_giving_up_cancels_the_owners_wait(tmp_path: Path) -> None:
 
         async with serve(tmp_path / "a.db", answer):
             link = await reach(tmp_path / "a.db")
-            waiting = asyncio.create_task(link.ask(s.WaitForClose(workflow_id="w"), "k1"))
+            waiting = asyncio.create_task(link.ask(wf.WaitForClose(workflow_id="w"), "k1"))
             await began.acquire()
             waiting.cancel()
             await ended.acquire()
-            waiting = asyncio.create_task(link.ask(s.WaitForClose(workflow_id="w"), "k2"))
+            waiting = asyncio.create_task(link.ask(wf.WaitForClose(workflow_id="w"), "k2"))
             await began.acquire()
             link.close()
             await ended.acquire()
@@ -175,8 +176,8 @@ def test_a_start_to_its_end_that_is_sent_again_happens_once(tmp_path: Path) -> N
     """It is answered by how the run closed; sent again, it begins nothing, and of a run that has closed meanwhile the owner
     remembers the name, not the result, which may be large.
     """
-    start = made(s.StartWorkflow, workflow_id="w", workflow_type="t", task_queue="q", request_id="r")
-    closed = s.Executed("run", s.RunCompleted((Payload(b"1", "json/plain"),)))
+    start = made(wf.StartWorkflow, workflow_id="w", workflow_type="t", task_queue="q", request_id="r")
+    closed = wf.Executed("run", wf.RunCompleted((Payload(b"1", "json/plain"),)))
 
     async def body() -> None:
         calls: list[Any] = []
@@ -184,7 +185,7 @@ def test_a_start_to_its_end_that_is_sent_again_happens_once(tmp_path: Path) -> N
 
         async def answer(request: Any) -> Any:
             if request == COUNT:
-                return s.Count(7)
+                return wf.Count(7)
             calls.append(request)
             await gate.wait()
             return closed
@@ -203,7 +204,7 @@ def test_a_start_to_its_end_that_is_sent_again_happens_once(tmp_path: Path) -> N
             await again.ask(COUNT, "")  # what was said before has been heard
             gate.set()
             assert await second == closed
-            assert await again.execute(start, "key") == s.Executed("run", s.StillOpen("run"))
+            assert await again.execute(start, "key") == wf.Executed("run", wf.StillOpen("run"))
             assert len(calls) == 1
             assert await again.execute(start, "another key") == closed
             again.close()
@@ -333,17 +334,17 @@ def test_what_is_too_large_is_an_error_not_an_end(tmp_path: Path, monkeypatch: p
             monkeypatch.setattr(module, "FRAME_LIMIT", 2000)
 
         async def answer(request: Any) -> Any:
-            if isinstance(request, s.GetHistory):
-                return s.HistoryPage((b"x" * 3000,))
-            return s.Count(7)
+            if isinstance(request, wf.GetHistory):
+                return wf.HistoryPage((b"x" * 3000,))
+            return wf.Count(7)
 
         async with serve(tmp_path / "a.db", answer):
             link = await reach(tmp_path / "a.db")
             with pytest.raises(ServiceError, match=r"the request has .* bytes") as caught:
-                await link.ask(s.CountWorkflows(query="x" * 3000), "k1")
+                await link.ask(wf.CountWorkflows(query="x" * 3000), "k1")
             assert caught.value.status == "INVALID_ARGUMENT"
             with pytest.raises(ServiceError, match=r"the answer has .* bytes"):
-                await link.ask(s.GetHistory(workflow_id="w"), "k2")
+                await link.ask(wf.GetHistory(workflow_id="w"), "k2")
             assert (await link.ask(COUNT, "k3")).count == 7
             link.close()
 

@@ -22,8 +22,9 @@ from hourglass._contract.handle import (
 )
 from hourglass._embedded.clock import SECOND
 from hourglass._embedded.engine.deployments import Deployments
+from hourglass._embedded.engine.lost_attempts import LOST_WITH_PROCESS, say_lost
 from hourglass._embedded.engine.run import AttemptToken, LoadedRun, TakenAttempt, WaitingQuery
-from hourglass._embedded.engine.runs import LOST_WITH_PROCESS, RunTable, say_lost
+from hourglass._embedded.engine.runs import RunTable
 from hourglass._embedded.engine.task_queues import QueuePoller
 from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules import transitions

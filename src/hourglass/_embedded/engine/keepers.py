@@ -50,7 +50,7 @@ from hourglass._contract.limits import (
     is_keeper,
     joined,
 )
-from hourglass._contract.service import Started, StartWorkflow
+from hourglass._contract.workflows import Started, StartWorkflow
 from hourglass._embedded.clock import SECOND, Bell, Cancel, later
 from hourglass._embedded.engine.run import LoadedRun
 from hourglass._embedded.engine.runs import RunTable
@@ -228,7 +228,7 @@ class Keepers:
     def begin(self) -> None:
         """Act from now on when the time of something has come."""
         self._acts = True
-        self._set_bursts_back()
+        self._set_back()
         self._set_alarm()
 
     def stop(self) -> None:
@@ -273,6 +273,9 @@ class Keepers:
         match message:
             case TurnAsk() | Used():
                 book = self._turns.setdefault(id, TurnBook())
+                if book.is_ahead(self._now()):
+                    self._serve_turns(id, book)
+                message = _by_engine_time(message, self._lead(sender))
                 if isinstance(message, Used):
                     book.hand_in(message)
                 else:
@@ -359,6 +362,10 @@ class Keepers:
 
     def _now(self) -> int:
         return self._runs.clock.now_ns() // 1000
+
+    def _lead(self, record: LoadedRun) -> int:
+        """By how much a run's time is ahead, in microseconds: that of its events does not go back with the clock."""
+        return max(0, record.run.latest_ns // 1000 - self._now())
 
     # --- bursts ---------------------------------------------------------------------------------------------------
 
@@ -498,13 +505,19 @@ class Keepers:
     # --- time -----------------------------------------------------------------------------------------------------
 
     def realign(self) -> None:
-        """Time has jumped: set the alarm anew. Calls that came while the clock was ahead came now."""
+        """Time has jumped: set the alarm anew. Calls that came while the clock was ahead came now, and turns go by the time
+        that it is now.
+        """
         self._silence()
-        self._set_bursts_back()
+        self._set_back()
         self._set_alarm()
 
-    def _set_bursts_back(self) -> None:
+    def _set_back(self) -> None:
+        """What was kept while the clock was ahead goes by the time that it is now."""
         now = self._runs.clock.now_ns()
+        with self._runs.transaction():
+            for id, book in [each for each in self._turns.items() if each[1].is_ahead(now // 1000)]:
+                self._serve_turns(id, book)
         ahead = [each for each in self._bursts.items() if each[1].burst.last * SECOND > now + SECOND]
         with self._runs.transaction():
             for id, kept in ahead:
@@ -579,7 +592,8 @@ class Keepers:
         if record is None:
             return False
         if not record.has_signals(self._runs.limits.signals):
-            arguments = tuple(_payload(each) for each in answer.values)
+            values = _by_run_time(answer.values, self._lead(record)) if id in self._turns else answer.values
+            arguments = tuple(_payload(each) for each in values)
             self._runs.change(
                 record, lambda run, now: children.signalled_by_keeper(run, id, answer.signal, arguments, now)
             )
@@ -615,6 +629,26 @@ class Keepers:
 
     def _store(self, name: str, data: bytes) -> None:
         self._runs.keep_schedule(NoteChange(schedule_id=NOTE + plain(name), data=data))
+
+
+def _by_engine_time(message: TurnAsk | Used, lead: int) -> TurnAsk | Used:
+    """What a run says whose time is ahead, as it is by the engine's. Such a run is not lent a key: it would have it too long."""
+    if not lead:
+        return message
+    if isinstance(message, Used):
+        return dataclasses.replace(message, moments=tuple(each - lead for each in message.moments))
+    latest = None if message.latest is None else message.latest - lead
+    used = tuple(each - lead for each in message.used)
+    return dataclasses.replace(message, latest=latest, used=used, loan=0)
+
+
+def _by_run_time(values: tuple[Any, ...], lead: int) -> tuple[Any, ...]:
+    """What a run is told whose time is ahead: moments as they are by its own time."""
+    ticket, told = values
+    if isinstance(told, limits.Answers):
+        numbers = tuple(None if each is None else each + lead for each in told.numbers)
+        return ticket, dataclasses.replace(told, numbers=numbers)
+    return ticket, None if told is None else told + lead
 
 
 def _is_of(name: str, id: str) -> bool:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import islice
 
-from hourglass._contract.service import CancelWorkflow, Page, TerminateWorkflow
+from hourglass._contract.workflows import CancelWorkflow, Page, TerminateWorkflow
 from hourglass._embedded.clock import SECOND, Cancel, RealClock, later
 from hourglass._embedded.engine.run import LoadedRun
 from hourglass._embedded.engine.runs import RunTable
@@ -309,7 +309,7 @@ class Schedules:
 
     def _drop_some(self) -> None:
         """Records can be read again once all is durable. Never while changes are being gathered."""
-        if len(self._records) > KEPT and self._runs.is_durable(self._runs.newest):
+        if len(self._records) > KEPT and self._runs.is_durable(self._runs.writes.newest):
             self._records.clear()
 
     def _forget(self, schedule_id: str) -> None:

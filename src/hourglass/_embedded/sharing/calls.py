@@ -27,7 +27,9 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
+from hourglass._contract import activities as ac
 from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._contract.schedules import DeleteSchedule
 from hourglass._embedded.clock import Bell
 from hourglass._embedded.engine.run import AttemptToken
@@ -135,7 +137,7 @@ class CallRouter:
         found: A = await self._search(request, lost)
         return found
 
-    async def execute(self, request: s.StartWorkflow) -> s.Executed:
+    async def execute(self, request: wf.StartWorkflow) -> wf.Executed:
         """Start a workflow and wait for its end, as one request, where there is an engine to ask; else the answer says how
         the start went, and that its run is open.
         """
@@ -145,8 +147,10 @@ class CallRouter:
                 return await engine.execute(request)
             except EngineClosed:
                 lost = True
-        found: s.Executed | s.Started = await self._search(request, lost, to_end=True)
-        return found if isinstance(found, s.Executed) else s.Executed(found.run_id, s.StillOpen(found.run_id))
+        found: wf.Executed | wf.Started = await self._search(request, lost, to_end=True)
+        return (
+            found if isinstance(found, wf.Executed) else wf.Executed(found.run_id, wf.StillOpen(found.run_id))
+        )
 
     async def _search(self, request: s.Request[Any], lost: bool, *, to_end: bool = False) -> Any:
         """Go on until there is an answer. `lost` says that the request may be under way already."""
@@ -220,7 +224,7 @@ class CallRouter:
         engine = self.engine
         if engine is not None:
             if engine.failed is None:
-                if search.to_end and isinstance(request, s.StartWorkflow):
+                if search.to_end and isinstance(request, wf.StartWorkflow):
                     return await engine.execute(request)
                 return await engine.call(request)
             self._changed.ring()  # the shared file, which keeps the engine open, opens it anew
@@ -229,7 +233,7 @@ class CallRouter:
         if owner is not None:
             self._no_worker.owner_seen()
             self._watch_owner()
-            if search.to_end and isinstance(request, s.StartWorkflow):
+            if search.to_end and isinstance(request, wf.StartWorkflow):
                 return await owner.execute(request, search.key)
             return await owner.ask(request, search.key)
         now = time.monotonic()
@@ -286,7 +290,7 @@ async def was_carried_out(request: s.Request[Any], call: Call) -> bool:
         match request:
             case DeleteSchedule():
                 return True  # it was there when it was asked for first, or is as good as deleted
-            case s.CompleteActivity(token=token) if token:
+            case ac.CompleteActivity(token=token) if token:
                 return await _has_ended(AttemptToken.decode(token), call)
     except (HourglassError, ValueError):
         pass  # then the refusal stands
@@ -312,12 +316,12 @@ async def _has_ended(token: AttemptToken, call: Call) -> bool:
 
 
 async def _events(run_id: str, call: Call) -> AsyncIterator[h.HistoryEvent]:
-    found: s.Page = await call(s.ListWorkflows(query=f"RunId = '{run_id}'"))
+    found: wf.Page = await call(wf.ListWorkflows(query=f"RunId = '{run_id}'"))
     for summary in found.workflows:
         token = b""
         while True:
-            asked = s.GetHistory(workflow_id=summary.workflow_id, run_id=run_id, next_page_token=token)
-            page: s.HistoryPage = await call(asked)
+            asked = wf.GetHistory(workflow_id=summary.workflow_id, run_id=run_id, next_page_token=token)
+            page: wf.HistoryPage = await call(asked)
             for event in page.events:
                 yield read_event(msgspec.json.decode(event))
             token = page.next_page_token

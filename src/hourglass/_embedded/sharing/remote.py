@@ -17,7 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.sharing import unix_socket, wire
 from hourglass._embedded.sharing.remote_handle import RemoteHandle
@@ -58,7 +60,7 @@ class OwnerConnection:
         self._handles: dict[int, RemoteHandle] = {}
         self.held: set[bytes] = set()
         """The attempts that this process had of the owner when the connection ended."""
-        self.processes: tuple[s.WorkerProcess, ...] = ()
+        self.processes: tuple[dp.WorkerProcess, ...] = ()
         """The processes that work on the file, as the owner told last."""
         self._sign_of_life: asyncio.TimerHandle | None = None
         self._used = 0.0
@@ -89,11 +91,11 @@ class OwnerConnection:
         result: A = await self._exchange(number, wire.ask(number, key, request), read)
         return result
 
-    async def execute(self, request: s.StartWorkflow, key: str) -> s.Executed:
+    async def execute(self, request: wf.StartWorkflow, key: str) -> wf.Executed:
         """Have a workflow started, and wait for its end, as one request. Raises as `ask` does."""
         number = next(self._numbers)
         data = wire.ask(number, key, request, to_end=True)
-        result: s.Executed = await self._exchange(number, data, wire.executed_of)
+        result: wf.Executed = await self._exchange(number, data, wire.executed_of)
         return result
 
     async def open_handle(self, config: HandleConfig) -> RemoteHandle:

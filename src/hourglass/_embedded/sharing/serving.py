@@ -19,7 +19,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.sharing import unix_socket, wire
 from hourglass._embedded.sharing.open_engine import EngineClosed
@@ -47,13 +49,13 @@ class OwnerInfo:
     answer: Callable[[s.Request[Any]], Coroutine[Any, Any, Any]]
     open_handle: Callable[[int, int, HandleConfig], EngineHandle]
     """Opens a handle on the engine, for a worker of another process."""
-    execute: Callable[[s.StartWorkflow], Coroutine[Any, Any, s.Executed]]
+    execute: Callable[[wf.StartWorkflow], Coroutine[Any, Any, wf.Executed]]
     """Starts a workflow and waits for its end."""
     claim: Callable[[int, Collection[bytes]], object] = lambda *_: None
     """Is told which attempts another process, by its id, has of the owner before: these, and no others."""
     lose_attempts: Callable[[Collection[bytes]], object] = lambda _: None
     """Is told that these have ended with their process."""
-    processes: Callable[[], tuple[s.WorkerProcess, ...]] = tuple
+    processes: Callable[[], tuple[dp.WorkerProcess, ...]] = tuple
     """The processes that work on the file."""
     weigh: Callable[[float], object] = lambda _: None
     """Is told how much heavier work weighs in this process, beside the engine, than in those that work for it."""
@@ -70,7 +72,7 @@ class OwnerServer:
         self._identity: tuple[int, int] | None = None
         self._remembered: OrderedDict[str, asyncio.Future[Any]] = OrderedDict()
         self._meter: asyncio.TimerHandle | None = None
-        self._told: tuple[s.WorkerProcess, ...] = ()
+        self._told: tuple[dp.WorkerProcess, ...] = ()
 
     async def start(self) -> None:
         """Begin to listen. Raises `StorageError` where there can be no socket."""
@@ -178,7 +180,7 @@ class OwnerServer:
         return task
 
     def _asked(self, request: s.Request[Any], to_end: bool) -> Coroutine[Any, Any, Any]:
-        if to_end and isinstance(request, s.StartWorkflow):
+        if to_end and isinstance(request, wf.StartWorkflow):
             return self.owner.execute(request)
         return self.owner.answer(request)
 
@@ -187,7 +189,7 @@ class OwnerServer:
         if key in self._remembered and not task.cancelled() and task.exception() is None:
             run_id = task.result().run_id
             started = self._remembered[key] = asyncio.get_running_loop().create_future()
-            started.set_result(s.Executed(run_id, s.StillOpen(run_id)))
+            started.set_result(wf.Executed(run_id, wf.StillOpen(run_id)))
 
 
 class _Peer:

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Any
 
+from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
 from hourglass._contract.handle import (
     ActivityItem,
@@ -104,7 +105,7 @@ class SharedFile:
         return "waiting for the file"
 
     @property
-    def processes(self) -> tuple[s.WorkerProcess, ...]:
+    def processes(self) -> tuple[dp.WorkerProcess, ...]:
         """The processes that work on the file, as far as this one, which works on it, knows."""
         if self.calls.engine is not None:
             return self.calls.engine.processes()

@@ -18,8 +18,10 @@ import msgspec
 from msgspec.structs import replace
 
 from hourglass import errors
+from hourglass._contract import deployments as dp
 from hourglass._contract import schedules
 from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import (
     ActivityCancel,
     ActivityDeferred,
@@ -210,7 +212,7 @@ class PollEnded(msgspec.Struct, frozen=True, tag=True):
 class Processes(msgspec.Struct, frozen=True, tag=True):
     """Which processes work on the file now: told to all of them, about once a second while that changes."""
 
-    processes: tuple[s.WorkerProcess, ...]
+    processes: tuple[dp.WorkerProcess, ...]
 
 
 ToOwner: TypeAlias = (
@@ -309,14 +311,14 @@ def request_of(message: RequestMessage) -> s.Request[Any]:
         request: s.Request[Any] = decoder.decode(message.body)
     except _UNREADABLE as error:
         raise Garbage(f"a request that cannot be read ({type(error).__name__})") from None
-    if message.to_end and not isinstance(request, s.StartWorkflow):
+    if message.to_end and not isinstance(request, wf.StartWorkflow):
         raise Garbage("a request that has no end to wait for")
     return request
 
 
 def answer(number: int, value: msgspec.Struct) -> bytes:
     """An answer as a message."""
-    if isinstance(value, s.Executed):
+    if isinstance(value, wf.Executed):
         outcome = value.outcome
         return encode(
             AnswerMessage(number, type(outcome).__name__, msgspec.Raw(encode(outcome)), value.run_id)
@@ -330,12 +332,12 @@ def answer_of(request: s.Request[A], message: AnswerMessage) -> A:
     return value
 
 
-def executed_of(message: AnswerMessage) -> s.Executed:
+def executed_of(message: AnswerMessage) -> wf.Executed:
     """The answer to a start with the wait for its end. Raises `Garbage`."""
     if message.run_id:
-        return s.Executed(message.run_id, _value_of(s.WaitForClose, message))
-    started: s.Started = _value_of(s.StartWorkflow, message)  # of an owner that knows no other answer
-    return s.Executed(started.run_id, s.StillOpen(started.run_id))
+        return wf.Executed(message.run_id, _value_of(wf.WaitForClose, message))
+    started: wf.Started = _value_of(wf.StartWorkflow, message)  # of an owner that knows no other answer
+    return wf.Executed(started.run_id, wf.StillOpen(started.run_id))
 
 
 def _value_of(kind: type[s.Request[Any]], message: AnswerMessage) -> Any:

@@ -407,7 +407,7 @@ class EngineHandle:
         found = self._engine.attempts.find(AttemptToken.decode(token))
         if found is None:
             self._heartbeats.end(token, flush=False)
-            self.cancel_attempt(token, "NOT_FOUND", self._engine.runs.newest)
+            self.cancel_attempt(token, "NOT_FOUND", self._engine.writes.newest)
         else:
             self._heartbeats.beat(token, details, found[1].spec.heartbeat_timeout)
 
