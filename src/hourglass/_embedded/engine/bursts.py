@@ -75,11 +75,13 @@ class Bursts:
         """Take up what is stored of a key; raises `msgspec.MsgspecError` or `ValueError` if that cannot be read."""
         self._bursts[id] = kept = _burst.decode(data)
         self._due.set(id, 0 if kept.fired_ns else kept.due_ns)
+        self._due.set_alarm()
 
     def unload(self, id: str) -> None:
         """What is in memory of a key cannot be stored."""
         self._bursts.pop(id, None)
         self._due.set(id, 0)
+        self._due.set_alarm()
 
     # --- calls ----------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ however many wait. A key that no run uses leaves nothing behind.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -187,6 +188,7 @@ class Keepers:
 
     def begin(self) -> None:
         """Act from now on when the time of something has come."""
+        self._set_back()
         self._due.begin()
         self.bursts.begin()
 
@@ -232,6 +234,9 @@ class Keepers:
         match message:
             case TurnAsk() | Used():
                 book = self._turns.setdefault(id, TurnBook())
+                if book.is_ahead(self._now()):
+                    self._serve_turns(id, book)
+                message = _by_engine_time(message, self._lead(sender))
                 if isinstance(message, Used):
                     book.hand_in(message)
                 else:
@@ -319,6 +324,10 @@ class Keepers:
     def _now(self) -> int:
         return self._runs.clock.now_ns() // 1000
 
+    def _lead(self, record: LoadedRun) -> int:
+        """By how much a run's time is ahead, in microseconds: that of its events does not go back with the clock."""
+        return max(0, record.run.latest_ns // 1000 - self._now())
+
     # --- for clients ----------------------------------------------------------------------------------------------
 
     def forget(self, id: str) -> bool:
@@ -363,8 +372,15 @@ class Keepers:
 
     def realign(self) -> None:
         """Time has jumped."""
+        self._set_back()
         self._due.realign()
         self.bursts.realign()
+
+    def _set_back(self) -> None:
+        """Turns that were kept while the clock was ahead go by the time that it is now."""
+        with self._runs.transaction():
+            for id, book in [each for each in self._turns.items() if each[1].is_ahead(self._now())]:
+                self._serve_turns(id, book)
 
     def sweep(self) -> None:
         """Forget turns that are long past, and bursts that were run a while ago."""
@@ -394,7 +410,8 @@ class Keepers:
         if record is None:
             return False
         if not record.has_signals(self._runs.limits.signals):
-            arguments = tuple(_payload(each) for each in answer.values)
+            values = _by_run_time(answer.values, self._lead(record)) if id in self._turns else answer.values
+            arguments = tuple(_payload(each) for each in values)
             self._runs.change(
                 record, lambda run, now: children.signalled_by_keeper(run, id, answer.signal, arguments, now)
             )
@@ -427,6 +444,26 @@ class Keepers:
                 table[one].discard(other)
                 if not table[one]:
                     del table[one]
+
+
+def _by_engine_time(message: TurnAsk | Used, lead: int) -> TurnAsk | Used:
+    """What a run says whose time is ahead, as it is by the engine's. Such a run is not lent a key: it would have it too long."""
+    if not lead:
+        return message
+    if isinstance(message, Used):
+        return dataclasses.replace(message, moments=tuple(each - lead for each in message.moments))
+    latest = None if message.latest is None else message.latest - lead
+    used = tuple(each - lead for each in message.used)
+    return dataclasses.replace(message, latest=latest, used=used, loan=0)
+
+
+def _by_run_time(values: tuple[Any, ...], lead: int) -> tuple[Any, ...]:
+    """What a run is told whose time is ahead: moments as they are by its own time."""
+    ticket, told = values
+    if isinstance(told, limits.Answers):
+        numbers = tuple(None if each is None else each + lead for each in told.numbers)
+        return ticket, dataclasses.replace(told, numbers=numbers)
+    return ticket, None if told is None else told + lead
 
 
 def _is_of(name: str, id: str) -> bool:
