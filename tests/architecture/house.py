@@ -24,7 +24,6 @@ SMALL, FILE, CLASS, FUNCTION = 150, 600, 400, 60
 KEPT = {
     "_runtime/subsystem.py": "the tree as one expression: a page of the five-minute path, which its importer would drown",
     "_contract/service.py": "a table of data: each request and each answer once",
-    "_history/codec.py": "a table of data: each field of each event once",
     "_history/events.py": "a table of data: each kind of event once",
     "worker.py": "`Worker.__init__` is its options, each with its place in the plan: a table of data",
     "_cli/schedules.py": "`create` is the options of a schedule, each with its help: a table of data",
@@ -42,7 +41,6 @@ KEPT = {
         "activities, have files of their own"
     ),
     "_runtime/lanes.py": "all lanes of a worker; one lane, and how it is seen to hang, is `lane.py`",
-    "workflow/_definitions.py": "the decorators, most of it overloads for type checkers",
 }
 """Files that a measure names and that stay as they are, each with the reason. They are counted with the others."""
 UNREACHED = {
