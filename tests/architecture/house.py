@@ -25,7 +25,7 @@ KEPT = {
     "_runtime/subsystem.py": "the tree as one expression: a page of the five-minute path, which its importer would drown",
     "_contract/service.py": "a table of data: each request and each answer once",
     "_history/events.py": "a table of data: each kind of event once",
-    "worker.py": "`Worker.__init__` is its options, each with its place in the plan: a table of data",
+    "worker/_worker.py": "`Worker.__init__` is its options, each with its type and default: a table of data",
     "_cli/schedules.py": "`create` is the options of a schedule, each with its help: a table of data",
     "_cli/ui.py": "a command, found by the table of commands; `ui` is its options, each with its help",
     "_embedded/rules/steps.py": "the two steps that most runs take most of the time, each in one piece for the sake of speed",
