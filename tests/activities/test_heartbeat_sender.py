@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from hourglass._contract.activities import HeartbeatAnswer
 from hourglass._contract.handle import HandleBroken
-from hourglass._contract.service import HeartbeatAnswer
 from hourglass._runtime.reporting import HeartbeatSender
 from hourglass.errors import ConnectionFailedError, ServiceError
 

@@ -8,6 +8,7 @@ import logging
 import pytest
 from tests.specs import made
 
+from hourglass._contract.activities import CompleteActivity
 from hourglass._contract.handle import (
     ActivityDeferred,
     ActivityOk,
@@ -16,7 +17,7 @@ from hourglass._contract.handle import (
     AttemptFailed,
     HandleBroken,
 )
-from hourglass._contract.service import CompleteActivity, Nothing
+from hourglass._contract.service import Nothing
 from hourglass._runtime.reporting import Delivery, ResultSender
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure, Payload
 from hourglass.errors import ConnectionFailedError, ServiceError

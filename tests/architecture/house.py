@@ -23,7 +23,6 @@ from . import faces, source
 SMALL, FILE, CLASS, FUNCTION = 150, 600, 400, 60
 KEPT = {
     "_runtime/subsystem.py": "the tree as one expression: a page of the five-minute path, which its importer would drown",
-    "_contract/service.py": "a table of data: each request and each answer once",
     "_history/events.py": "a table of data: each kind of event once",
     "worker/_worker.py": "`Worker.__init__` is its options, each with its type and default: a table of data",
     "_cli/schedules.py": "`create` is the options of a schedule, each with its help: a table of data",

@@ -17,7 +17,7 @@ from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 
 from hourglass import activity, workflow
 from hourglass._contract.schedules import EngineSchedule
-from hourglass._contract.service import StartWorkflow
+from hourglass._contract.workflows import StartWorkflow
 from hourglass._embedded.engine.dispatch import activity_task
 from hourglass._embedded.engine.starting import _first_event
 from hourglass._embedded.rules.children import first_event

@@ -17,7 +17,8 @@ from tests.specs import made
 from hourglass._bridge.handles import HandleRecord
 from hourglass._bridge.holder import BridgeHolder, WorkerNotRegistered
 from hourglass._contract.handle import ActivityItem, ActivityOk, ActivityTask, HandleConfig, Shutdown
-from hourglass._contract.service import Connection, Outcome, StartWorkflow, StillOpen, WaitForClose
+from hourglass._contract.service import Connection
+from hourglass._contract.workflows import Outcome, StartWorkflow, StillOpen, WaitForClose
 from hourglass._engine.commands import Command, CompleteRun, ScheduleActivity, Succeeded
 from hourglass._engine.events import Activation, ActivityCompleted, RunStarted
 from hourglass.converter import Payload

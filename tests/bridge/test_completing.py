@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hourglass._bridge.holder import StaleCompletion, WorkerNotRegistered
+from hourglass._contract.activities import CompleteActivity
 from hourglass._contract.handle import (
     ActivityDeferred,
     ActivityOk,
@@ -16,7 +17,6 @@ from hourglass._contract.handle import (
     AttemptFailed,
     HandleBroken,
 )
-from hourglass._contract.service import CompleteActivity
 from hourglass._engine.commands import TaskFailed
 from hourglass.converter import CanceledFailure, Failure, Payload
 from hourglass.errors import ConnectionFailedError, StorageError, WorkflowNotFoundError

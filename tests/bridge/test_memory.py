@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from hourglass._bridge.holder import BridgeHolder, HandleLimits, HandleTables
-from hourglass._contract.service import RunCompleted
+from hourglass._contract.workflows import RunCompleted
 from hourglass._embedded.clients.connection import EngineConnection, connect_memory
 from hourglass._embedded.clock import VirtualClock
 from hourglass._engine.events import Activation

@@ -13,7 +13,7 @@ import uvloop
 
 from effort import cases
 from hourglass._bridge.holder import BridgeHolder, HandleLimits, HandleTables
-from hourglass._contract.service import RunCompleted
+from hourglass._contract.workflows import RunCompleted
 from hourglass._temporal.connection import TemporalConnection, connect
 from hourglass.converter import Payload
 from hourglass.testing import DevServer

@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 
+from hourglass._contract import activities as ac
+from hourglass._contract import deployments as dp
 from hourglass._contract import service as sv
+from hourglass._contract import workflows as wf
 from hourglass._runtime.portal import Portal
 from hourglass.client import AsyncClient, Client
-from hourglass.client._session import ClientSession, Link
+from hourglass.client._link import Link
+from hourglass.client._session import ClientSession
 from hourglass.converter import Codec, Converter, Payload, default_converter
 from hourglass.errors import WorkflowAlreadyStartedError, WorkflowNotFoundError
 
@@ -27,8 +31,8 @@ class FakeConnection:
 
     def __init__(self) -> None:
         self.asked: list[sv.Request[Any]] = []
-        self.runs: dict[str, sv.WorkflowSummary] = {}
-        self.outcomes: dict[str, list[sv.Outcome | Exception]] = {}
+        self.runs: dict[str, wf.WorkflowSummary] = {}
+        self.outcomes: dict[str, list[wf.Outcome | Exception]] = {}
         self.answers: dict[str, tuple[Payload, ...]] = {}
         self.history: tuple[bytes, ...] = ()
         self.task_attempt = 1
@@ -37,11 +41,11 @@ class FakeConnection:
 
     def add(self, workflow_id: str, **fields: Any) -> str:
         run_id = f"run-{next(self._numbers)}"
-        fields = {"status": sv.WorkflowStatus.RUNNING, "workflow_type": "wf", **fields}
-        self.runs[workflow_id] = sv.WorkflowSummary(workflow_id=workflow_id, run_id=run_id, **fields)
+        fields = {"status": wf.WorkflowStatus.RUNNING, "workflow_type": "wf", **fields}
+        self.runs[workflow_id] = wf.WorkflowSummary(workflow_id=workflow_id, run_id=run_id, **fields)
         return run_id
 
-    def find(self, workflow_id: str) -> sv.WorkflowSummary:
+    def find(self, workflow_id: str) -> wf.WorkflowSummary:
         if workflow_id not in self.runs:
             raise WorkflowNotFoundError(f"no workflow {workflow_id!r}", status="NOT_FOUND")
         return self.runs[workflow_id]
@@ -52,43 +56,43 @@ class FakeConnection:
     async def call(self, request: Any) -> Any:
         self.asked.append(request)
         match request:
-            case sv.StartWorkflow():
+            case wf.StartWorkflow():
                 return self._start(request)
-            case sv.WaitForClose():
+            case wf.WaitForClose():
                 return await self._wait(request)
-            case sv.ListWorkflows():
+            case wf.ListWorkflows():
                 return self._list(request)
-            case sv.CountWorkflows():
-                return sv.Count(len(self.runs))
-            case sv.CompleteActivity():
+            case wf.CountWorkflows():
+                return wf.Count(len(self.runs))
+            case ac.CompleteActivity():
                 return sv.Nothing()
-            case sv.GetPollers():
-                return sv.Pollers((sv.Poller(identity="a worker"),))
-            case sv.HeartbeatActivity():
-                return sv.HeartbeatAnswer(cancel_requested=request.activity_id == "stop")
+            case dp.GetPollers():
+                return dp.Pollers((dp.Poller(identity="a worker"),))
+            case ac.HeartbeatActivity():
+                return ac.HeartbeatAnswer(cancel_requested=request.activity_id == "stop")
         summary = self.find(request.workflow_id)
         match request:
-            case sv.QueryWorkflow():
-                return sv.QueryAnswer(self.answers.get(request.query_name, ()))
-            case sv.DescribeWorkflow():
-                return sv.Description(summary=summary, task_attempt=self.task_attempt)
-            case sv.GetHistory():
+            case wf.QueryWorkflow():
+                return wf.QueryAnswer(self.answers.get(request.query_name, ()))
+            case wf.DescribeWorkflow():
+                return wf.Description(summary=summary, task_attempt=self.task_attempt)
+            case wf.GetHistory():
                 position = int(request.next_page_token or b"0")
                 more = str(position + 1).encode() if position + 1 < len(self.history) else b""
-                return sv.HistoryPage(self.history[position : position + 1], more)
+                return wf.HistoryPage(self.history[position : position + 1], more)
         return sv.Nothing()
 
-    def _start(self, request: sv.StartWorkflow) -> sv.Started:
+    def _start(self, request: wf.StartWorkflow) -> wf.Started:
         if request.workflow_id in self.runs:
             existing = self.runs[request.workflow_id].run_id
-            if request.id_conflict_policy == sv.IdConflictPolicy.USE_EXISTING:
-                return sv.Started(existing, started=False)
+            if request.id_conflict_policy == wf.IdConflictPolicy.USE_EXISTING:
+                return wf.Started(existing, started=False)
             raise WorkflowAlreadyStartedError(
                 "already started", workflow_id=request.workflow_id, run_id=existing
             )
-        return sv.Started(self.add(request.workflow_id, workflow_type=request.workflow_type))
+        return wf.Started(self.add(request.workflow_id, workflow_type=request.workflow_type))
 
-    async def _wait(self, request: sv.WaitForClose) -> sv.Outcome:
+    async def _wait(self, request: wf.WaitForClose) -> wf.Outcome:
         run_id = request.run_id or self.find(request.workflow_id).run_id
         scripted = self.outcomes.get(run_id, [])
         if not scripted:
@@ -98,11 +102,11 @@ class FakeConnection:
             raise outcome
         return outcome
 
-    def _list(self, request: sv.ListWorkflows) -> sv.Page:
+    def _list(self, request: wf.ListWorkflows) -> wf.Page:
         start = int(request.next_page_token or b"0")
         stop = start + request.page_size
         more = str(stop).encode() if stop < len(self.runs) else b""
-        return sv.Page(tuple(self.runs.values())[start:stop], more)
+        return wf.Page(tuple(self.runs.values())[start:stop], more)
 
     async def open_handle(self, config: Any) -> Any:
         raise NotImplementedError

@@ -16,7 +16,8 @@ from tests.specs import made
 
 from hourglass import client as public
 from hourglass import workflow
-from hourglass._contract import service as sv
+from hourglass._contract import activities as ac
+from hourglass._contract import workflows as wf
 from hourglass._engine.options import RetryPolicy
 from hourglass._runtime.portal import Portal
 from hourglass.client import (
@@ -85,7 +86,7 @@ def encoded(*values: Any) -> tuple[Payload, ...]:
 def test_a_start_sends_what_was_given(client: Any, do: Do, connection: Any) -> None:
     """Arguments are bound and encoded; queue, policies and ids have their defaults."""
     handle = do(client.start_workflow(checkout, Order("o1", 5), id="order-1"))
-    sent = connection.last(sv.StartWorkflow)
+    sent = connection.last(wf.StartWorkflow)
     assert (sent.workflow_id, sent.workflow_type, sent.spec.task_queue) == ("order-1", "checkout", "default")
     assert sent.arguments == encoded(Order("o1", 5))
     assert sent.identity == "tester"
@@ -99,8 +100,8 @@ def test_a_class_is_started_by_itself_or_its_run_method(
 ) -> None:
     """The class and its run method mean the same workflow."""
     handle = do(client.start_workflow(given, "ann"))
-    assert connection.last(sv.StartWorkflow).workflow_type == "Cart"
-    connection.outcomes["run-1"] = [sv.RunCompleted(encoded(Order("ann")))]
+    assert connection.last(wf.StartWorkflow).workflow_type == "Cart"
+    connection.outcomes["run-1"] = [wf.RunCompleted(encoded(Order("ann")))]
     assert do(handle.result()) == Order("ann")
 
 
@@ -137,8 +138,8 @@ def test_every_option_arrives(client: Any, do: Do, connection: Any) -> None:
             rpc_timeout=7,
         )
     )
-    assert connection.last(sv.StartWorkflow) == made(
-        sv.StartWorkflow,
+    assert connection.last(wf.StartWorkflow) == made(
+        wf.StartWorkflow,
         workflow_id="x",
         workflow_type="wf",
         task_queue="q",
@@ -215,14 +216,14 @@ def test_an_id_that_is_taken(client: Any, do: Do) -> None:
 def test_a_result_has_the_workflows_type(client: Any, do: Do, connection: Any) -> None:
     """The result is decoded as the workflow's return annotation says."""
     handle = do(client.start_workflow(checkout, Order("o")))
-    connection.outcomes["run-1"] = [sv.RunCompleted(encoded(Order("o", 7)))]
+    connection.outcomes["run-1"] = [wf.RunCompleted(encoded(Order("o", 7)))]
     assert do(handle.result()) == Order("o", 7)
 
 
 def test_a_result_of_a_name(client: Any, do: Do, connection: Any) -> None:
     """By name the result is plain JSON, or of the type that is asked for; none at all is None."""
-    connection.outcomes["run-1"] = [sv.RunCompleted(encoded({"id": "o"})), sv.RunCompleted(())]
-    connection.outcomes["run-2"] = [sv.RunCompleted(encoded({"id": "o"}))]
+    connection.outcomes["run-1"] = [wf.RunCompleted(encoded({"id": "o"})), wf.RunCompleted(())]
+    connection.outcomes["run-2"] = [wf.RunCompleted(encoded({"id": "o"}))]
     handle = do(client.start_workflow("wf", id="plain"))
     assert do(handle.result()) == {"id": "o"}
     assert do(handle.result()) is None
@@ -231,7 +232,7 @@ def test_a_result_of_a_name(client: Any, do: Do, connection: Any) -> None:
 
 def test_execute_waits(client: Any, do: Do, connection: Any) -> None:
     """`execute_workflow` starts and waits."""
-    connection.outcomes["run-1"] = [sv.RunCompleted(encoded(Order("o")))]
+    connection.outcomes["run-1"] = [wf.RunCompleted(encoded(Order("o")))]
     assert do(client.execute_workflow(checkout, Order("o"))) == Order("o")
 
 
@@ -250,9 +251,9 @@ def test_execute_is_one_trip(client: Any, do: Do, connection: Any, monkeypatch: 
 
     for door in ("call", "acall"):
         monkeypatch.setattr(Portal, door, counted(door))
-    connection.outcomes["run-1"] = [sv.RunCompleted(encoded({"id": "o"}))]
+    connection.outcomes["run-1"] = [wf.RunCompleted(encoded({"id": "o"}))]
     assert do(client.execute_workflow("wf", result_type=Order)) == Order("o")
-    assert [type(each) for each in connection.asked] == [sv.StartWorkflow, sv.WaitForClose]
+    assert [type(each) for each in connection.asked] == [wf.StartWorkflow, wf.WaitForClose]
     assert len(trips) == 1
 
 
@@ -267,17 +268,17 @@ def test_an_execution_that_cannot_start(client: Any, do: Do) -> None:
     ("outcome", "cause", "says"),
     [
         (
-            sv.RunFailed(Failure("no money", ApplicationFailure(type="Broke"))),
+            wf.RunFailed(Failure("no money", ApplicationFailure(type="Broke"))),
             ApplicationError,
             "'x' failed: Broke: no money",
         ),
-        (sv.RunCanceled(encoded("d")), CancelledError, "'x' was cancelled"),
-        (sv.RunTerminated("enough", encoded("d")), TerminatedError, "'x' was terminated: enough"),
-        (sv.RunTimedOut(), TimedOutError, "'x' timed out"),
+        (wf.RunCanceled(encoded("d")), CancelledError, "'x' was cancelled"),
+        (wf.RunTerminated("enough", encoded("d")), TerminatedError, "'x' was terminated: enough"),
+        (wf.RunTimedOut(), TimedOutError, "'x' timed out"),
     ],
 )
 def test_a_run_that_did_not_complete(
-    client: Any, do: Do, connection: Any, outcome: sv.Outcome, cause: type[Exception], says: str
+    client: Any, do: Do, connection: Any, outcome: wf.Outcome, cause: type[Exception], says: str
 ) -> None:
     """Failed, cancelled, terminated and timed out runs raise WorkflowFailedError with their cause."""
     connection.outcomes[connection.add("x")] = [outcome]
@@ -290,11 +291,11 @@ def test_a_run_that_did_not_complete(
 def test_a_result_follows_successive_runs(client: Any, do: Do, connection: Any) -> None:
     """The wait goes along continued, retried and repeated runs to the last one."""
     connection.outcomes = {
-        connection.add("x"): [sv.RunContinued("b")],
-        "b": [sv.RunFailed(Failure("try again"), new_run_id="c")],
-        "c": [sv.RunTimedOut(new_run_id="d")],
-        "d": [sv.RunCompleted(encoded(1), new_run_id="e")],
-        "e": [sv.RunCompleted(encoded(2))],
+        connection.add("x"): [wf.RunContinued("b")],
+        "b": [wf.RunFailed(Failure("try again"), new_run_id="c")],
+        "c": [wf.RunTimedOut(new_run_id="d")],
+        "d": [wf.RunCompleted(encoded(1), new_run_id="e")],
+        "e": [wf.RunCompleted(encoded(2))],
     }
     assert do(client.get_workflow_handle("x").result()) == 2
 
@@ -303,12 +304,12 @@ def test_a_result_without_following(client: Any, do: Do, connection: Any) -> Non
     """Without following, a run that another follows says where it went on, however it ended, as a server tells it; the
     last one gives its own result.
     """
-    failed = sv.RunFailed(Failure("oh", ApplicationFailure("E")), "d")
+    failed = wf.RunFailed(Failure("oh", ApplicationFailure("E")), "d")
     connection.outcomes[connection.add("x")] = [
-        sv.RunContinued("b"),
-        sv.RunCompleted(encoded(1), "c"),
+        wf.RunContinued("b"),
+        wf.RunCompleted(encoded(1), "c"),
         failed,
-        sv.RunCompleted(encoded(1)),
+        wf.RunCompleted(encoded(1)),
     ]
     handle = client.get_workflow_handle("x")
     for following in ("b", "c", "d"):
@@ -324,7 +325,7 @@ def test_a_result_that_takes_too_long(client: Any, do: Do, connection: Any) -> N
     handle = client.get_workflow_handle("x")
     with pytest.raises(TimeoutError, match=r"'x' has not closed within 0\.01 s; it goes on"):
         do(handle.result(timeout=0.01))
-    connection.outcomes[run_id] = [sv.RunCompleted(encoded(1))]
+    connection.outcomes[run_id] = [wf.RunCompleted(encoded(1))]
     assert do(handle.result(timeout=timedelta(seconds=60))) == 1
 
 
@@ -334,7 +335,7 @@ def test_a_wait_survives_an_outage(
     """While the service cannot be reached a wait goes on, and says so once; other refusals are raised."""
     gone = ConnectionFailedError("gone", status="UNAVAILABLE")
     run_id = connection.add("x")
-    connection.outcomes[run_id] = [gone, gone, sv.StillOpen(run_id), sv.RunCompleted(encoded(1))]
+    connection.outcomes[run_id] = [gone, gone, wf.StillOpen(run_id), wf.RunCompleted(encoded(1))]
     handle = client.get_workflow_handle("x")
     with caplog.at_level(logging.WARNING, "hourglass"):
         assert do(handle.result()) == 1
@@ -349,7 +350,7 @@ def test_waiting_for_a_parked_run_is_not_silent(
 ) -> None:
     """Whoever waits for a run whose task keeps failing is told once, with the reason."""
     run_id = connection.add("x", history_length=2)
-    connection.outcomes[run_id] = [sv.StillOpen(run_id), sv.StillOpen(run_id), sv.RunCompleted(encoded(1))]
+    connection.outcomes[run_id] = [wf.StillOpen(run_id), wf.StillOpen(run_id), wf.RunCompleted(encoded(1))]
     connection.history = (
         b'{"eventType": "EVENT_TYPE_WORKFLOW_EXECUTION_STARTED"}',
         b'{"workflowTaskFailedEventAttributes": {"failure": {"message": "NameError: nmae"}}}',
@@ -367,7 +368,7 @@ def test_waiting_for_a_healthy_run_is_silent(
 ) -> None:
     """A run that merely takes long is not complained of."""
     run_id = connection.add("x")
-    connection.outcomes[run_id] = [sv.StillOpen(run_id), sv.RunCompleted(encoded(1))]
+    connection.outcomes[run_id] = [wf.StillOpen(run_id), wf.RunCompleted(encoded(1))]
     assert do(client.get_workflow_handle("x").result()) == 1
     assert caplog.text == ""
 
@@ -385,7 +386,7 @@ def test_signals_by_name_method_and_channel(client: Any, do: Do, connection: Any
         (decisions, (Order("o"),), "decisions", (Order("o"),)),
     ]:
         do(handle.signal(signal, *arguments))
-        request = connection.last(sv.SignalWorkflow)
+        request = connection.last(wf.SignalWorkflow)
         assert (request.signal_name, request.arguments, request.run_id) == (name, encoded(*sent), "")
         assert request.request_id
 
@@ -427,10 +428,10 @@ def test_cancel_and_terminate(client: Any, do: Do, connection: Any) -> None:
     """Both carry the reason, and the first run id of a chain that this handle started."""
     handle = do(client.start_workflow("wf", id="x"))
     do(handle.cancel("enough"))
-    sent = connection.last(sv.CancelWorkflow)
+    sent = connection.last(wf.CancelWorkflow)
     assert (sent.reason, sent.run_id, sent.first_execution_run_id) == ("enough", "", "run-1")
     do(handle.terminate("now", {"why": 1}))
-    sent = connection.last(sv.TerminateWorkflow)
+    sent = connection.last(wf.TerminateWorkflow)
     assert (sent.reason, sent.details, sent.first_execution_run_id) == ("now", encoded({"why": 1}), "run-1")
 
 
@@ -505,7 +506,7 @@ def test_count(client: Any, do: Do, connection: Any) -> None:
     """A count is a number."""
     connection.add("x")
     assert do(client.count_workflows("A = 1")) == 1
-    assert connection.last(sv.CountWorkflows).query == "A = 1"
+    assert connection.last(wf.CountWorkflows).query == "A = 1"
 
 
 def test_history_events_come_from_all_pages(
@@ -530,17 +531,17 @@ def test_activities_are_completed_from_outside(client: Any, do: Do, connection: 
     """By token or ids an activity is completed, failed, cancelled, and its life reported."""
     by_token = client.get_activity_handle(token=b"secret-token")
     do(by_token.complete(Order("o")))
-    sent = connection.last(sv.CompleteActivity)
+    sent = connection.last(ac.CompleteActivity)
     assert (sent.token, sent.result, sent.failure) == (b"secret-token", encoded(Order("o"))[0], None)
     by_ids = client.get_activity_handle(workflow_id="x", activity_id="stop")
     do(by_ids.fail(ApplicationError("no", type="Broke")))
-    sent = connection.last(sv.CompleteActivity)
+    sent = connection.last(ac.CompleteActivity)
     assert (sent.workflow_id, sent.activity_id, sent.failure.message) == ("x", "stop", "no")
     do(by_ids.cancel("detail"))
-    sent = connection.last(sv.CompleteActivity)
+    sent = connection.last(ac.CompleteActivity)
     assert (sent.cancelled, sent.cancelled_details) == (True, encoded("detail"))
     assert do(by_ids.heartbeat(50)) is True
-    assert connection.last(sv.HeartbeatActivity).details == encoded(50)
+    assert connection.last(ac.HeartbeatActivity).details == encoded(50)
     assert do(by_token.heartbeat()) is False
     assert "secret" not in repr(by_token)
 
@@ -578,14 +579,14 @@ def test_a_codec_sees_every_payload(face: Any, connection: Any) -> None:
     codec = Reverse()
     client, do = face.client(connection, codec=codec), face.do
     handle = do(client.start_workflow(checkout, Order("o"), memo={"a": "b"}, search_attributes={"Who": "me"}))
-    sent = connection.last(sv.StartWorkflow)
+    sent = connection.last(wf.StartWorkflow)
     assert [sent.arguments[0].encoding, sent.spec.memo["a"].encoding] == ["binary/reversed"] * 2
     assert sent.spec.search_attributes["Who"].encoding == "json/plain"
-    connection.outcomes["run-1"] = [sv.RunCompleted(tuple(codec.encode(encoded(Order("o", 2)))))]
+    connection.outcomes["run-1"] = [wf.RunCompleted(tuple(codec.encode(encoded(Order("o", 2)))))]
     codec.threads.clear()
     assert do(handle.result()) == Order("o", 2)
     do(client.get_activity_handle(token=b"t").fail(ValueError("a secret message")))
-    assert "secret" not in repr(connection.last(sv.CompleteActivity).failure)
+    assert "secret" not in repr(connection.last(ac.CompleteActivity).failure)
     assert "hourglass-control" not in codec.threads
     assert threading.main_thread().name not in codec.threads
     do(client.close())
@@ -596,7 +597,7 @@ def test_an_encoded_failure_is_readable_again(face: Any, connection: Any) -> Non
     codec = Reverse()
     client, do = face.client(connection, codec=codec), face.do
     do(client.get_activity_handle(token=b"t").fail(ApplicationError("the reason", 5, type="Broke")))
-    connection.outcomes[connection.add("x")] = [sv.RunFailed(connection.last(sv.CompleteActivity).failure)]
+    connection.outcomes[connection.add("x")] = [wf.RunFailed(connection.last(ac.CompleteActivity).failure)]
     with pytest.raises(WorkflowFailedError) as caught:
         do(client.get_workflow_handle("x").result())
     cause = caught.value.cause
@@ -630,7 +631,7 @@ def test_a_converter_runs_in_the_callers_thread(face: Any, connection: Any) -> N
             return super().decode(payload, type)
 
     client, do = face.client(connection, converter=Noting()), face.do
-    connection.outcomes["run-1"] = [sv.RunCompleted(encoded(1))]
+    connection.outcomes["run-1"] = [wf.RunCompleted(encoded(1))]
     assert do(client.execute_workflow("wf", 1, memo={"a": 1})) == 1
     assert seen == {threading.current_thread().name}
     do(client.close())
@@ -719,7 +720,7 @@ def test_a_blocking_client_serves_many_threads(connection: Any) -> None:
     from conftest import Face
 
     client = Face(Client).client(connection)
-    connection.outcomes = {f"run-{number}": [sv.RunCompleted(encoded(number))] for number in range(1, 33)}
+    connection.outcomes = {f"run-{number}": [wf.RunCompleted(encoded(number))] for number in range(1, 33)}
     results: list[bool] = []
 
     def work() -> None:

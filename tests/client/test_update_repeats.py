@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from tests.specs import made
 
-from hourglass._contract.service import (
+from hourglass._contract.workflows import (
     PollUpdate,
     Started,
     StartWorkflow,

@@ -11,7 +11,9 @@ import pytest
 
 from embedded.memory_world import World, run_async
 from hourglass import Client, Worker, activity, workflow
+from hourglass._contract import activities as ac
 from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._embedded.sharing.open_engine import EngineClosed, OpenEngine
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._engine.commands import Command, ContinueAsNew
@@ -20,8 +22,8 @@ from hourglass.client import _waiting
 from hourglass.errors import ServiceError
 
 
-def tell(request_id: str) -> s.SignalWorkflow:
-    return s.SignalWorkflow(workflow_id="w", signal_name="tell", request_id=request_id)
+def tell(request_id: str) -> wf.SignalWorkflow:
+    return wf.SignalWorkflow(workflow_id="w", signal_name="tell", request_id=request_id)
 
 
 async def continue_as_new(world: World) -> None:
@@ -90,7 +92,7 @@ _really_call = OpenEngine.call
 
 def test_an_activity_that_was_completed_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A completion whose answer was lost is sent again, finds the attempt ended, and is content; a second one is not."""
-    cut = _Cut(s.CompleteActivity)
+    cut = _Cut(ac.CompleteActivity)
     monkeypatch.setattr(OpenEngine, "call", lambda room, request: cut(room, request))
     with (
         Client.connect(f"local:{tmp_path / 'orders.db'}") as client,

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hourglass._contract.service import Count, Page
+from hourglass._contract.workflows import Count, Page
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store.memory import MemoryListing

@@ -7,7 +7,7 @@ from random import Random
 
 from tests.specs import made
 
-from hourglass._contract.service import CancelWorkflow, StillOpen, TerminateWorkflow
+from hourglass._contract.workflows import CancelWorkflow, StillOpen, TerminateWorkflow
 from hourglass._embedded.rules.run import Run
 from hourglass._engine import commands as c
 from hourglass._engine import events as e

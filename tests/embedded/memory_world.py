@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from tests.specs import made
 
 from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityTask, HandleConfig
-from hourglass._contract.service import GetHistory, Request, Started, StartWorkflow, WaitForClose
+from hourglass._contract.service import Request
+from hourglass._contract.workflows import GetHistory, Started, StartWorkflow, WaitForClose
 from hourglass._embedded import EngineConnection, VirtualClock
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.task_queues import DispatchPolicy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from hourglass._contract.service import Count, Page
+from hourglass._contract.workflows import Count, Page
 from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.search_attributes import AttributeType

@@ -15,7 +15,7 @@ from tests.specs import made
 
 from hourglass._contract import schedules
 from hourglass._contract.schedules import EngineScheduleSpec, IntervalSpec
-from hourglass._contract.service import SignalWorkflow, StartWorkflow, TerminateWorkflow, WorkflowStatus
+from hourglass._contract.workflows import SignalWorkflow, StartWorkflow, TerminateWorkflow, WorkflowStatus
 from hourglass._embedded.rules import tasks, transitions
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import Run, Transition

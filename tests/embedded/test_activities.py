@@ -5,14 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.specs import made
 
+from hourglass._contract.activities import CompleteActivity, HeartbeatActivity
 from hourglass._contract.handle import ActivityDeferred, ActivityOk, AttemptCancelled, AttemptFailed
-from hourglass._contract.service import (
-    CompleteActivity,
-    DescribeWorkflow,
-    HeartbeatActivity,
-    RunCompleted,
-    TerminateWorkflow,
-)
+from hourglass._contract.workflows import DescribeWorkflow, RunCompleted, TerminateWorkflow
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.specs import ActivityCancellationType, RetryRule

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.specs import made
 
-from hourglass._contract.service import DescribeWorkflow, ListWorkflows, RunCompleted, TerminateWorkflow
+from hourglass._contract.workflows import DescribeWorkflow, ListWorkflows, RunCompleted, TerminateWorkflow
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import Run
@@ -198,7 +198,7 @@ def test_a_family_in_a_file(tmp_path: Path) -> None:
         assert [(each.initiated.workflow_id, each.started_event_id) for each in pending.values()] == [
             ("c", 6)
         ]
-        await world.engine.durable(world.engine.runs.newest)
+        await world.engine.durable(world.engine.writes.newest)
         await world.close()
         world = await World.new(store=SqliteStore.open(tmp_path / "runs.db"), clock=clock, opened=True)
         record = world.engine.record(parent)

@@ -22,7 +22,7 @@ from temporalio.workflow import ActivityCancellationType
 from tests.specs import made
 
 from hourglass._contract.handle import ActivityOk, AttemptCancelled, AttemptFailed
-from hourglass._contract.service import CancelWorkflow, SignalWorkflow, TerminateWorkflow
+from hourglass._contract.workflows import CancelWorkflow, SignalWorkflow, TerminateWorkflow
 from hourglass._embedded.workers.cursor import seed_of
 from hourglass._engine import commands as c
 from hourglass._engine import events as e

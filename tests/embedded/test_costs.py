@@ -13,7 +13,7 @@ import pytest
 from tests.specs import made
 
 from hourglass._contract import schedules as sc
-from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.clock import RealClock
 from hourglass._embedded.engine import upkeep
@@ -44,11 +44,11 @@ def test_retention_forgets_all_that_is_old(monkeypatch: pytest.MonkeyPatch) -> N
         world = await World.new(opened=True, retention=30.0 * DAY)
         for number in range(95):
             await world.start(f"w{number}")
-            await world.call(s.TerminateWorkflow(workflow_id=f"w{number}"))
+            await world.call(wf.TerminateWorkflow(workflow_id=f"w{number}"))
         world.clock.advance(31 * DAY)
         world.engine._upkeep.tick()
         for _ in range(6000):
-            if not (await world.call(s.ListWorkflows())).workflows:
+            if not (await world.call(wf.ListWorkflows())).workflows:
                 break
             await asyncio.sleep(0.01)
         assert world.engine._upkeep._forgetting is None
@@ -331,7 +331,7 @@ def test_starts_without_an_owner_share_an_opening(tmp_path: Path, monkeypatch: p
         for number in range(20):
             spec = StartSpec(task_queue="q")
             name = f"w{number}"
-            await file.call(s.StartWorkflow(workflow_id=name, workflow_type="t", request_id=name, spec=spec))
+            await file.call(wf.StartWorkflow(workflow_id=name, workflow_type="t", request_id=name, spec=spec))
         assert openings == [True]
         await file.calls.close()
         other = SharedFile(SQLITE, str(tmp_path / "a.db"), "default")

@@ -12,6 +12,7 @@ from tests.effort import cases
 from tests.specs import made
 
 from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import (
     ActivityCancel,
     ActivityDeferred,
@@ -95,10 +96,10 @@ class Life:
         request: s.Request[Any]
         if request_id == "start":
             request = made(
-                s.StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id=request_id
+                wf.StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id=request_id
             )
         else:
-            request = s.SignalWorkflow(workflow_id="w", signal_name=request_id, request_id=request_id)
+            request = wf.SignalWorkflow(workflow_id="w", signal_name=request_id, request_id=request_id)
         self.asked[request_id] = asyncio.ensure_future(self.world.call(request))
 
     def hear(self) -> None:

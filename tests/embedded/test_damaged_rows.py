@@ -13,6 +13,7 @@ from tests.specs import made
 
 from hourglass._contract import schedules as sc
 from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._engine import commands as c
@@ -95,7 +96,7 @@ async def bystander_ends(world: World) -> None:
             break
         await world.complete(activation.run_id, c.StartTimer(1, 10**9))
     await world.complete(started.run_id, DONE)
-    assert isinstance(await world.outcome("bystander"), s.RunCompleted)
+    assert isinstance(await world.outcome("bystander"), wf.RunCompleted)
 
 
 @pytest.mark.parametrize("task_is_open", [False, True])
@@ -112,16 +113,16 @@ def test_a_damaged_run_harms_no_other(
         await world.activation()
         await world.complete(bad.run_id, c.StartTimer(1, 10**9))
         if task_is_open:
-            await world.call(s.SignalWorkflow(workflow_id="bad", signal_name="x", request_id="y"))
+            await world.call(wf.SignalWorkflow(workflow_id="bad", signal_name="x", request_id="y"))
         await world.close()
         damage(path, RUNS[what])
         again = await open_world(path)
         await bystander_ends(again)
         requests: list[s.Request[Any]] = [
-            s.DescribeWorkflow(workflow_id="bad"),
-            s.WaitForClose(workflow_id="bad", rpc_timeout=0.0),
-            s.ListWorkflows(),
-            s.CountWorkflows(),
+            wf.DescribeWorkflow(workflow_id="bad"),
+            wf.WaitForClose(workflow_id="bad", rpc_timeout=0.0),
+            wf.ListWorkflows(),
+            wf.CountWorkflows(),
         ]
         for request in requests:
             answer = await soon(again, request)
@@ -148,7 +149,9 @@ def test_a_damaged_schedule_harms_no_other(
     async def body() -> None:
         world = await open_world(path)
         for name in ("bad", "good"):
-            action = made(s.StartWorkflow, workflow_id=name, workflow_type="W", task_queue="q", request_id="")
+            action = made(
+                wf.StartWorkflow, workflow_id=name, workflow_type="W", task_queue="q", request_id=""
+            )
             schedule = sc.EngineSchedule(
                 action=action, spec=sc.EngineScheduleSpec(intervals=(sc.IntervalSpec(60.0),))
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hourglass._contract.handle import Shutdown
-from hourglass._contract.service import GetHistory
+from hourglass._contract.workflows import GetHistory
 from hourglass._embedded.engine.run import LoadedRun
 from hourglass._engine import commands as c
 from hourglass._engine import events as e

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.specs import made
 
-from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityOk, ActivityTask
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.engine.run import Wakes, activity_wake_ns, run_wake_ns, timer_wake_ns
@@ -112,7 +112,7 @@ def test_a_signal_costs_the_same_after_many() -> None:
         await world.start()
         costs = []
         for number in range(3000):
-            request = s.SignalWorkflow(workflow_id="w", signal_name="s", request_id=f"r{number}")
+            request = wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id=f"r{number}")
             with Calls() as calls:
                 await world.call(request)
             costs.append(calls.count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hourglass._contract.service import QueryWorkflow, SignalWorkflow, TerminateWorkflow
+from hourglass._contract.workflows import QueryWorkflow, SignalWorkflow, TerminateWorkflow
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.commands import Succeeded

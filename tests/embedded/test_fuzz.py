@@ -18,6 +18,7 @@ from tests.specs import made
 
 from hourglass import History, Replayer, activity, workflow
 from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._embedded.sharing import wire
 from hourglass._engine import commands as c
 from hourglass.converter import Payload, default_converter
@@ -66,19 +67,19 @@ def _damage(data: bytes, harms: list[tuple[str, int, int, bytes]]) -> bytes:
 
 _REQUESTS: tuple[s.Request[Any], ...] = (
     made(
-        s.StartWorkflow,
+        wf.StartWorkflow,
         workflow_id="w",
         workflow_type="W",
         task_queue="q",
         request_id="r",
         arguments=(text("x"),),
     ),
-    s.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r", arguments=(text("x"),)),
-    s.DescribeWorkflow(workflow_id="w"),
-    s.ListWorkflows(query="WorkflowId = 'w'"),
-    s.CountWorkflows(query="ExecutionStatus = 'Running'"),
-    s.TerminateWorkflow(workflow_id="w", reason="enough"),
-    s.GetHistory(workflow_id="w"),
+    wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r", arguments=(text("x"),)),
+    wf.DescribeWorkflow(workflow_id="w"),
+    wf.ListWorkflows(query="WorkflowId = 'w'"),
+    wf.CountWorkflows(query="ExecutionStatus = 'Running'"),
+    wf.TerminateWorkflow(workflow_id="w", reason="enough"),
+    wf.GetHistory(workflow_id="w"),
 )
 
 
@@ -112,7 +113,7 @@ def test_a_damaged_message_is_a_request_or_garbage(data: st.DataObject, request:
 @given(data=st.data())
 def test_a_damaged_answer_is_an_answer_or_garbage(data: st.DataObject) -> None:
     """The other direction: what an owner says is read, or is garbage."""
-    frame = data.draw(damaged(wire.answer(1, s.Started(run_id="r"))))
+    frame = data.draw(damaged(wire.answer(1, wf.Started(run_id="r"))))
     try:
         message = wire.decode_to_client(frame)
         if isinstance(message, wire.AnswerMessage):
@@ -192,12 +193,12 @@ def test_any_filter_lists_or_is_refused() -> None:
     @_FUZZ
     @given(query=_FILTERS)
     def ask(query: str) -> None:
-        for request in (s.ListWorkflows(query=query), s.CountWorkflows(query=query)):
+        for request in (wf.ListWorkflows(query=query), wf.CountWorkflows(query=query)):
             try:
                 loop.run_until_complete(world.call(request))
             except ServiceError as refused:
                 statuses.add(refused.status)
-        assert loop.run_until_complete(world.call(s.CountWorkflows())).count == 3
+        assert loop.run_until_complete(world.call(wf.CountWorkflows())).count == 3
 
     try:
         ask()
@@ -355,14 +356,14 @@ def test_a_workflow_with_damaged_payloads_can_be_looked_at(data: bytes, encoding
             "w", request_id="r", arguments=(payload,), memo={"m": payload}, search_attributes={}
         )
         await world.call(
-            s.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r2", arguments=(payload,))
+            wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r2", arguments=(payload,))
         )
         activation = await world.activation()
         await world.complete(activation.run_id, c.CompleteRun(payload))
-        seen = await world.call(s.DescribeWorkflow(workflow_id="w"))
+        seen = await world.call(wf.DescribeWorkflow(workflow_id="w"))
         assert seen.summary.memo["m"] == payload
         assert len(await world.history("w", started.run_id)) > 4
-        assert (await world.call(s.ListWorkflows(query="WorkflowId = 'w'"))).workflows
+        assert (await world.call(wf.ListWorkflows(query="WorkflowId = 'w'"))).workflows
         await world.close()
 
     asyncio.run(body())

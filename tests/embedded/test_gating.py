@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from tests.specs import made
 
 from effort import cases
+from hourglass._contract import activities as ac
 from hourglass._contract import schedules as sc
 from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import (
     ActivityCancel,
     ActivityDeferred,
@@ -25,7 +27,7 @@ from hourglass._contract.handle import (
     HandleConfig,
 )
 from hourglass._contract.ids import new_id
-from hourglass._contract.service import PollUpdate, ResetWorkflow, UpdateWorkflow
+from hourglass._contract.workflows import PollUpdate, ResetWorkflow, UpdateWorkflow
 from hourglass._embedded.clients.answering import PendingAnswer
 from hourglass._embedded.clients.connection import EngineConnection
 from hourglass._embedded.clients.requests import HANDLERS
@@ -81,18 +83,18 @@ def test_an_acknowledgement_waits_for_the_commit() -> None:
         store.commit()
         run_id = (await start).run_id
         calls = [
-            await started(world.call(s.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))),
-            await started(world.call(s.DescribeWorkflow(workflow_id="w"))),
-            await started(world.call(s.ListWorkflows())),
-            await started(world.call(s.CountWorkflows())),
-            await started(world.call(s.GetHistory(workflow_id="w", run_id=run_id))),
+            await started(world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))),
+            await started(world.call(wf.DescribeWorkflow(workflow_id="w"))),
+            await started(world.call(wf.ListWorkflows())),
+            await started(world.call(wf.CountWorkflows())),
+            await started(world.call(wf.GetHistory(workflow_id="w", run_id=run_id))),
         ]
         assert [call.done() for call in calls] == [False] * 5
         store.commit()
         _, description, page, number, history = await asyncio.gather(*calls)
         assert description.summary.history_length == len(history.events) == 3
         assert [each.run_id for each in page.workflows] == [run_id]
-        assert number == s.Count(1)
+        assert number == wf.Count(1)
         await world.close()
 
     run_async(body)
@@ -233,7 +235,7 @@ def test_an_attempt_that_ended_before_it_was_given_out_is_never_given_out() -> N
         await task
         await world.complete(run_id, activity(), c.StartTimer(1, 10**9))
         poll = await started(world.handle.poll_activity())
-        ended = await started(world.call(s.TerminateWorkflow(workflow_id="w")))
+        ended = await started(world.call(wf.TerminateWorkflow(workflow_id="w")))
         store.commit()
         await ended
         await settle()
@@ -259,7 +261,7 @@ def test_a_cancellation_comes_after_its_attempt() -> None:
         await world.complete(run_id, activity(cancellation_type=waits))
         poll = await started(world.handle.poll_activity())
         signalled = await started(
-            world.call(s.SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
+            world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
         )
         await world.activation()
         store.commit()
@@ -325,12 +327,12 @@ def test_a_dead_store_ends_the_engine() -> None:
         start = await started(world.start())
         store.commit()
         await start
-        close = await started(world.call(s.WaitForClose(workflow_id="w")))
-        query = await started(world.call(s.QueryWorkflow(workflow_id="w", query_name="q")))
+        close = await started(world.call(wf.WaitForClose(workflow_id="w")))
+        query = await started(world.call(wf.QueryWorkflow(workflow_id="w", query_name="q")))
         run_id = (await world.activation()).run_id
         await world.complete(run_id, activity())
         polls = [await started(world.handle.poll_activity())]
-        signal = await started(world.call(s.SignalWorkflow(workflow_id="w", signal_name="s", request_id="")))
+        signal = await started(world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="")))
         store.die("no such disk")
         await settle()
         for poll in polls:
@@ -406,9 +408,9 @@ def test_a_store_that_is_nearly_full_takes_no_new_runs() -> None:
         with pytest.raises(StorageError, match="8 MB are left"):
             await world.start("other")
         with pytest.raises(StorageError, match="8 MB are left"):
-            await world.start(id_conflict_policy=s.IdConflictPolicy.TERMINATE_EXISTING)
+            await world.start(id_conflict_policy=wf.IdConflictPolicy.TERMINATE_EXISTING)
         assert (await world.start(request_id="r")).run_id == (await first).run_id
-        signal = await started(world.call(s.SignalWorkflow(workflow_id="w", signal_name="s", request_id="")))
+        signal = await started(world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="")))
         store.commit()
         assert await signal == s.Nothing()
         await world.close()
@@ -419,7 +421,7 @@ def test_a_store_that_is_nearly_full_takes_no_new_runs() -> None:
 async def closed(world: World, store: ScriptedStore) -> asyncio.Task[Any]:
     """A run that was begun durably, and has ended, which is not durable yet."""
     await _begun(world, store)
-    return await started(world.call(s.TerminateWorkflow(workflow_id="w")))
+    return await started(world.call(wf.TerminateWorkflow(workflow_id="w")))
 
 
 async def _begun(world: World, store: ScriptedStore) -> str:
@@ -439,7 +441,7 @@ async def made_schedule(world: World, store: ScriptedStore) -> asyncio.Task[Any]
 
 
 def _schedule(request_id: str) -> sc.CreateSchedule:
-    action = made(s.StartWorkflow, workflow_id="x", workflow_type="W", task_queue="q", request_id="")
+    action = made(wf.StartWorkflow, workflow_id="x", workflow_type="W", task_queue="q", request_id="")
     return sc.CreateSchedule(
         schedule_id="s",
         schedule=sc.EngineSchedule(action=action, spec=sc.EngineScheduleSpec()),
@@ -447,9 +449,9 @@ def _schedule(request_id: str) -> sc.CreateSchedule:
     )
 
 
-def _start(**more: Any) -> s.StartWorkflow:
+def _start(**more: Any) -> wf.StartWorkflow:
     options = {"workflow_id": "w", "workflow_type": "W", "task_queue": "q", "request_id": "r", **more}
-    return made(s.StartWorkflow, **options)
+    return made(wf.StartWorkflow, **options)
 
 
 _update = UpdateWorkflow(workflow_id="w", update_id="u", update_name="do")
@@ -458,21 +460,21 @@ REFUSED = {
     "already started": (not_begun, _start()),
     "already started, with a signal": (
         not_begun,
-        _start(signal_name="s", id_conflict_policy=s.IdConflictPolicy.FAIL),
+        _start(signal_name="s", id_conflict_policy=wf.IdConflictPolicy.FAIL),
     ),
     "may not be used again": (closed, _start(id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE)),
     "a signal to what has closed": (
         closed,
-        s.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"),
+        wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"),
     ),
-    "a termination of what has closed": (closed, s.TerminateWorkflow(workflow_id="w")),
+    "a termination of what has closed": (closed, wf.TerminateWorkflow(workflow_id="w")),
     "an update of what has closed": (closed, _update),
     "an update that is not there": (not_begun, PollUpdate(workflow_id="w", update_id="nobody's")),
     "another first run": (
         not_begun,
-        s.CancelWorkflow(workflow_id="w", request_id="r", first_execution_run_id="x"),
+        wf.CancelWorkflow(workflow_id="w", request_id="r", first_execution_run_id="x"),
     ),
-    "no such activity": (closed, s.CompleteActivity(workflow_id="w", activity_id="a")),
+    "no such activity": (closed, ac.CompleteActivity(workflow_id="w", activity_id="a")),
     "no such point": (not_begun, ResetWorkflow(workflow_id="w", event_id=99, request_id="r")),
     "a schedule that is there": (made_schedule, _schedule("second")),
 }
@@ -516,9 +518,9 @@ def test_there_is_one_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body() -> None:
         world, store = await new_world()
         start = await started(world.start())
-        monkeypatch.setitem(HANDLERS, s.DescribeWorkflow, handler)
+        monkeypatch.setitem(HANDLERS, wf.DescribeWorkflow, handler)
         wanted = list(outcomes)
-        calls = [await started(world.call(s.DescribeWorkflow(workflow_id="w"))) for _ in wanted]
+        calls = [await started(world.call(wf.DescribeWorkflow(workflow_id="w"))) for _ in wanted]
         assert not any(call.done() for call in calls)
         store.commit()
         await start
@@ -538,7 +540,7 @@ def test_a_refusal_does_not_wait_for_others() -> None:
         with pytest.raises(WorkflowAlreadyStartedError):
             await world.start(request_id="again")
         with pytest.raises(WorkflowNotFoundError):
-            await world.call(s.DescribeWorkflow(workflow_id="nobody's"))
+            await world.call(wf.DescribeWorkflow(workflow_id="nobody's"))
         assert not other.done()
         store.commit()
         await other
@@ -573,7 +575,7 @@ def test_a_heartbeat_of_what_has_ended_is_told_when_that_is_durable() -> None:
         attempt = await started(world.activity())
         store.commit()
         item = await attempt
-        end = await started(world.call(s.TerminateWorkflow(workflow_id="w")))
+        end = await started(world.call(wf.TerminateWorkflow(workflow_id="w")))
         world.handle.heartbeat(item.token, ())
         poll = await started(world.handle.poll_activity())
         assert not poll.done()
@@ -603,10 +605,10 @@ def test_nothing_that_was_said_is_undone_by_a_crash(steps: list[tuple[str, int]]
         world, store = await new_world()
         requests = {
             "start": lambda name: _start(workflow_id=name, request_id=new_id()),
-            "signal": lambda name: s.SignalWorkflow(workflow_id=name, signal_name="s", request_id=new_id()),
-            "cancel": lambda name: s.CancelWorkflow(workflow_id=name, request_id=new_id()),
-            "end": lambda name: s.TerminateWorkflow(workflow_id=name, request_id=new_id()),
-            "describe": lambda name: s.DescribeWorkflow(workflow_id=name),
+            "signal": lambda name: wf.SignalWorkflow(workflow_id=name, signal_name="s", request_id=new_id()),
+            "cancel": lambda name: wf.CancelWorkflow(workflow_id=name, request_id=new_id()),
+            "end": lambda name: wf.TerminateWorkflow(workflow_id=name, request_id=new_id()),
+            "describe": lambda name: wf.DescribeWorkflow(workflow_id=name),
         }
         calls: list[tuple[s.Request[Any], asyncio.Task[Any]]] = []
         for what, number in steps:
@@ -637,13 +639,13 @@ async def _check_told(disk: MemoryStore, request: Any, call: asyncio.Task[Any]) 
             assert disk.load(run_id) is not None
         case _, WorkflowNotFoundError() if "already completed" in str(error):
             assert (await disk.count(closed)).count > 0
-        case s.Started(run_id=run_id), None:
+        case wf.Started(run_id=run_id), None:
             assert disk.load(run_id) is not None
-        case s.Description() as description, None:
+        case wf.Description() as description, None:
             found = disk.load(description.summary.run_id)
             assert found is not None
             assert found.run.length >= description.summary.history_length
-        case s.Nothing(), None if not isinstance(request, s.CancelWorkflow):
+        case s.Nothing(), None if not isinstance(request, wf.CancelWorkflow):
             assert disk.find_request(request.workflow_id, request.request_id)
         case _:
             assert error is None or isinstance(error, WorkflowNotFoundError)

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 from tests.specs import made
 
-from hourglass._contract import service as s
+from hourglass._contract import activities as ac
+from hourglass._contract import workflows as wf
 from hourglass._embedded.rules.limits import (
     TOO_LARGE_BLOB,
     TOO_LARGE_HISTORY,
@@ -26,8 +27,8 @@ from hourglass.errors import ServiceError
 from .memory_world import World, app_failure, run_async, settle, text
 
 
-def signal(number: int = 0, size: int = 1) -> s.SignalWorkflow:
-    return s.SignalWorkflow(
+def signal(number: int = 0, size: int = 1) -> wf.SignalWorkflow:
+    return wf.SignalWorkflow(
         workflow_id="w", signal_name="s", request_id=str(number), arguments=(Payload(b"x" * size),)
     )
 
@@ -59,7 +60,7 @@ def test_a_run_with_too_many_events_is_ended() -> None:
         assert refused.value.status == "INVALID_ARGUMENT"
         assert world.kinds()[-2:] == ["WorkflowExecutionSignaled", "WorkflowExecutionTerminated"]
         assert len(world.kinds()) == 22
-        assert await world.outcome() == s.RunTerminated(TOO_MANY_EVENTS)
+        assert await world.outcome() == wf.RunTerminated(TOO_MANY_EVENTS)
         await world.close()
 
     run_async(body)
@@ -79,7 +80,7 @@ def test_a_run_with_too_large_a_history_is_ended_when_it_goes_on() -> None:
         assert record.run.history_size > 6000
         (evicted,) = (await world.activation()).events  # nobody gets its task any more
         assert isinstance(evicted, e.RunEvicted)
-        assert await world.outcome() == s.RunTerminated(TOO_LARGE_HISTORY)
+        assert await world.outcome() == wf.RunTerminated(TOO_LARGE_HISTORY)
         await world.close()
 
     run_async(body)
@@ -163,7 +164,7 @@ def test_a_value_that_is_too_large_is_refused() -> None:
         large = Payload(b"x" * 101)
         for request in (
             made(
-                s.StartWorkflow,
+                wf.StartWorkflow,
                 workflow_id="w",
                 workflow_type="W",
                 task_queue="q",
@@ -171,9 +172,9 @@ def test_a_value_that_is_too_large_is_refused() -> None:
                 memo={"k": large},
             ),
             signal(size=101),
-            s.QueryWorkflow(workflow_id="w", query_name="q", arguments=(large,)),
-            s.CompleteActivity(token=b"x", result=large),
-            s.CompleteActivity(token=b"x", failure=app_failure("y" * 101)),
+            wf.QueryWorkflow(workflow_id="w", query_name="q", arguments=(large,)),
+            ac.CompleteActivity(token=b"x", result=large),
+            ac.CompleteActivity(token=b"x", failure=app_failure("y" * 101)),
         ):
             with pytest.raises(ServiceError, match=TOO_LARGE_BLOB):
                 await world.call(request)
@@ -304,7 +305,7 @@ def test_a_task_that_writes_too_much_at_once_ends_its_run() -> None:
         many = [msgspec.structs.replace(each, arguments=(Payload(b"x" * 1000),)) for each in schedule(20)]
         await world.complete(run_id, *many)
         outcome = await world.outcome()
-        assert isinstance(outcome, s.RunTerminated)
+        assert isinstance(outcome, wf.RunTerminated)
         assert outcome.reason.startswith(TOO_LARGE_TRANSACTION)
         assert world.kinds()[-1] == "WorkflowExecutionTerminated"
         assert "ActivityTaskScheduled" not in world.kinds()
@@ -313,7 +314,7 @@ def test_a_task_that_writes_too_much_at_once_ends_its_run() -> None:
             await world.complete(run_id)
             other = await world.activation()
         await world.complete(other.run_id, c.CompleteRun(text("done")))
-        assert isinstance(await world.outcome("other"), s.RunCompleted)
+        assert isinstance(await world.outcome("other"), wf.RunCompleted)
         await world.close()
 
     run_async(body)

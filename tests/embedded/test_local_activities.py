@@ -20,7 +20,7 @@ from hourglass._contract.handle import (
     AttemptFailed,
     Shutdown,
 )
-from hourglass._contract.service import QueryWorkflow, SignalWorkflow, TerminateWorkflow
+from hourglass._contract.workflows import QueryWorkflow, SignalWorkflow, TerminateWorkflow
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.specs import ActivityCancellationType, RetryRule

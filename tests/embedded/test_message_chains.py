@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.specs import made
 
-from hourglass._contract import service as s
-from hourglass._contract.service import (
+from hourglass._contract import workflows as wf
+from hourglass._contract.workflows import (
     PollUpdate,
     ResetWorkflow,
     UpdateStage,
@@ -34,8 +34,8 @@ from .memory_world import World, app_failure, run_async, settle, text
 DAY = 86_400.0
 
 
-def tell(request_id: str, **more: Any) -> s.SignalWorkflow:
-    return s.SignalWorkflow(workflow_id="w", signal_name="tell", request_id=request_id, **more)
+def tell(request_id: str, **more: Any) -> wf.SignalWorkflow:
+    return wf.SignalWorkflow(workflow_id="w", signal_name="tell", request_id=request_id, **more)
 
 
 def update(update_id: str = "u", **more: Any) -> UpdateWorkflow:
@@ -365,9 +365,9 @@ def test_a_call_for_an_update_that_is_repeated(left: bool, another_owner: bool) 
 # --- update with start --------------------------------------------------------------------------------------
 
 
-def start(request_id: str = "start", **more: Any) -> s.StartWorkflow:
+def start(request_id: str = "start", **more: Any) -> wf.StartWorkflow:
     return made(
-        s.StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id=request_id, **more
+        wf.StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id=request_id, **more
     )
 
 
@@ -378,12 +378,12 @@ def test_an_update_with_start_that_is_repeated(ended: bool) -> None:
     async def body() -> None:
         world = await World.new()
         call = UpdateWithStart(
-            start=start(id_conflict_policy=s.IdConflictPolicy.USE_EXISTING), update=update()
+            start=start(id_conflict_policy=wf.IdConflictPolicy.USE_EXISTING), update=update()
         )
         asked = asyncio.ensure_future(world.call(call))
         run_id = await carry_out(world, "u", "first")
         first = await asked
-        assert (first.start, first.update.result) == (s.Started(run_id), text("first"))
+        assert (first.start, first.update.result) == (wf.Started(run_id), text("first"))
         await go_on(world, 2)
         if ended:
             last = await work(world)
@@ -475,13 +475,13 @@ def test_an_end_that_is_repeated(how: str) -> None:
     async def body() -> None:
         world = await World.new()
         await world.start()
-        message: s.CancelWorkflow | s.TerminateWorkflow
+        message: wf.CancelWorkflow | wf.TerminateWorkflow
         if how == "cancel":
-            message = s.CancelWorkflow(workflow_id="w", request_id="r")
+            message = wf.CancelWorkflow(workflow_id="w", request_id="r")
             await world.call(message)
             await go_on(world)
         else:
-            message = s.TerminateWorkflow(workflow_id="w", request_id="r")
+            message = wf.TerminateWorkflow(workflow_id="w", request_id="r")
             await world.call(message)
             await world.start()
         await world.call(message)
@@ -597,7 +597,7 @@ def test_what_does_not_go_on_is_for_the_run_itself(what: str) -> None:
         await work(world)
         await world.call(tell("s"))
         if what == "cancel request":
-            await world.call(s.CancelWorkflow(workflow_id="w", request_id="c"))
+            await world.call(wf.CancelWorkflow(workflow_id="w", request_id="c"))
         elif what == "timer":
             world.clock.advance(2)
         await world.complete(

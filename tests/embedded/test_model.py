@@ -24,6 +24,7 @@ from tests.effort import cases
 from tests.specs import made
 
 from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityCancel, ActivityOk, ActivityTask, AttemptFailed
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.store.memory import MemoryStore
@@ -74,7 +75,7 @@ class Run:
 
     run_id: str
     name: str
-    status: s.WorkflowStatus = s.WorkflowStatus.RUNNING
+    status: wf.WorkflowStatus = wf.WorkflowStatus.RUNNING
     news: list[News] = field(default_factory=lambda: [("started",)])
     """What it has not been told yet."""
     in_hand: list[News] | None = None
@@ -87,13 +88,13 @@ class Run:
 
     @property
     def is_open(self) -> bool:
-        return self.status is s.WorkflowStatus.RUNNING
+        return self.status is wf.WorkflowStatus.RUNNING
 
     def number(self) -> int:
         self.numbers += 1
         return self.numbers
 
-    def close(self, status: s.WorkflowStatus) -> None:
+    def close(self, status: wf.WorkflowStatus) -> None:
         self.status, self.in_hand = status, None
         self.news, self.timers, self.activities = [], {}, {}
 
@@ -223,7 +224,7 @@ class Engines(RuleBasedStateMachine):
     def signal(self, name: str, times: int) -> None:
         """Heard once, however often the same request comes."""
         run, said = self.current.get(name), f"s{self.requests}"
-        request = s.SignalWorkflow(workflow_id=name, signal_name=said, request_id=self.request_id())
+        request = wf.SignalWorkflow(workflow_id=name, signal_name=said, request_id=self.request_id())
         for place in range(times):
             if self.asked(name, request) and place == 0:
                 assert run is not None
@@ -234,7 +235,7 @@ class Engines(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES))
     def cancel(self, name: str) -> None:
         """Asked once: a second request finds it asked, and one that comes too late has what it wants."""
-        request = s.CancelWorkflow(workflow_id=name, request_id=self.request_id())
+        request = wf.CancelWorkflow(workflow_id=name, request_id=self.request_id())
         if name in self.current and not self.current[name].is_open:
             self.go(self.world.call(request))
         elif self.asked(name, request):
@@ -246,8 +247,8 @@ class Engines(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES))
     def terminate(self, name: str) -> None:
-        if self.asked(name, s.TerminateWorkflow(workflow_id=name, reason="enough")):
-            self.current[name].close(s.WorkflowStatus.TERMINATED)
+        if self.asked(name, wf.TerminateWorkflow(workflow_id=name, reason="enough")):
+            self.current[name].close(wf.WorkflowStatus.TERMINATED)
         self.delivered()
 
     def asked(self, name: str, request: s.Request[Any]) -> bool:
@@ -306,7 +307,7 @@ class Engines(RuleBasedStateMachine):
         else:
             self.answer(run, command)
             statuses = {"complete": "COMPLETED", "fail": "FAILED", "continue": "CONTINUED_AS_NEW"}
-            run.close(s.WorkflowStatus[statuses[how]])
+            run.close(wf.WorkflowStatus[statuses[how]])
             if how == "continue":
                 record = self.world.engine.current(run.name)
                 assert record is not None
@@ -436,12 +437,12 @@ class Engines(RuleBasedStateMachine):
             return
         self.attempts = {key: each for key, each in self.attempts.items() if self.runs[key[0]].is_open}
         for run in self.runs.values():
-            seen = self.go(self.world.call(s.DescribeWorkflow(workflow_id=run.name, run_id=run.run_id)))
+            seen = self.go(self.world.call(wf.DescribeWorkflow(workflow_id=run.name, run_id=run.run_id)))
             assert seen.summary.status is run.status
             assert len(seen.pending_activities) == len(run.activities)
-        for status in (s.WorkflowStatus.RUNNING, s.WorkflowStatus.TERMINATED):
+        for status in (wf.WorkflowStatus.RUNNING, wf.WorkflowStatus.TERMINATED):
             counted = self.go(
-                self.world.call(s.CountWorkflows(query=f"ExecutionStatus = '{status.name.title()}'"))
+                self.world.call(wf.CountWorkflows(query=f"ExecutionStatus = '{status.name.title()}'"))
             )
             assert counted.count == len([run for run in self.runs.values() if run.status is status])
 

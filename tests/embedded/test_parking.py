@@ -13,9 +13,9 @@ import pytest
 from tests.specs import made
 
 from hourglass._contract import schedules as sc
-from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityCancel, ActivityOk
-from hourglass._contract.service import UpdateWorkflow
+from hourglass._contract.workflows import UpdateWorkflow
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.store.sqlite.store import SqliteStore
@@ -64,7 +64,7 @@ def test_the_run_is_parked_and_named_and_the_others_go_on(
     async def body() -> None:
         world, store = await open_world(tmp_path / "a.db")
         bad, good = await world.start("bad"), await world.start("good")
-        waiting = asyncio.ensure_future(world.call(s.WaitForClose(workflow_id="bad")))
+        waiting = asyncio.ensure_future(world.call(wf.WaitForClose(workflow_id="bad")))
         await settle()
         first = {(await world.activation()).run_id, (await world.activation()).run_id}
         assert first == {bad.run_id, good.run_id}
@@ -85,7 +85,7 @@ def test_the_run_is_parked_and_named_and_the_others_go_on(
             else:
                 await world.complete(good.run_id, DONE)
                 ended = True
-        assert isinstance(await world.outcome("good"), s.RunCompleted)
+        assert isinstance(await world.outcome("good"), wf.RunCompleted)
         named = [each.getMessage() for each in caplog.records if "is parked" in each.getMessage()]
         assert len(named) == 1
         assert bad.run_id in named[0]
@@ -108,19 +108,19 @@ def test_a_parked_run_can_be_looked_at_and_ended(tmp_path: Path) -> None:
         await world.complete(started.run_id, c.StartTimer(1, 5_000_000_000))
         assert isinstance((await world.activation()).events[0], e.RunEvicted)
         await world.complete(started.run_id)
-        await world.call(s.SignalWorkflow(workflow_id="bad", signal_name="x", request_id="1"))
-        description = await world.call(s.DescribeWorkflow(workflow_id="bad"))
-        assert description.summary.status is s.WorkflowStatus.RUNNING
+        await world.call(wf.SignalWorkflow(workflow_id="bad", signal_name="x", request_id="1"))
+        description = await world.call(wf.DescribeWorkflow(workflow_id="bad"))
+        assert description.summary.status is wf.WorkflowStatus.RUNNING
         waits = (
-            s.WaitForClose(workflow_id="bad"),
-            s.QueryWorkflow(workflow_id="bad", query_name="q"),
+            wf.WaitForClose(workflow_id="bad"),
+            wf.QueryWorkflow(workflow_id="bad", query_name="q"),
             UpdateWorkflow(workflow_id="bad", update_id="u", update_name="u"),
         )
         for request in waits:
             with pytest.raises(StorageError, match="this run is parked"):
                 await world.call(request)
-        await world.call(s.TerminateWorkflow(workflow_id="bad", reason="enough"))
-        assert await world.outcome("bad") == s.RunTerminated("enough")
+        await world.call(wf.TerminateWorkflow(workflow_id="bad", reason="enough"))
+        assert await world.outcome("bad") == wf.RunTerminated("enough")
         await world.close()
 
     run_async(body)
@@ -146,7 +146,7 @@ def test_a_parked_run_is_tried_again_when_the_file_is_opened_anew(tmp_path: Path
         again.clock.advance(6.0)
         await again.activation()
         await again.complete(started.run_id, DONE)
-        assert isinstance(await again.outcome("bad"), s.RunCompleted)
+        assert isinstance(await again.outcome("bad"), wf.RunCompleted)
         await again.close()
 
     run_async(body)
@@ -163,7 +163,7 @@ def test_attempts_of_a_parked_run_are_stopped(tmp_path: Path) -> None:
         task = await world.activity()
         store.spoils = lambda run: run.cancel_requested  # type: ignore[method-assign]
         with pytest.raises(StorageError, match="cannot be written"):
-            await world.call(s.CancelWorkflow(workflow_id="bad", request_id="1"))
+            await world.call(wf.CancelWorkflow(workflow_id="bad", request_id="1"))
         item = await world.handle.poll_activity()
         assert isinstance(item, ActivityCancel)
         assert item.token == task.token
@@ -185,7 +185,7 @@ def test_what_comes_after_the_parking_is_not_lost_to_older_refusals(tmp_path: Pa
         store.spoils = has_timer  # type: ignore[method-assign]
         await world.complete(started.run_id, c.StartTimer(1, 5_000_000_000))
         later = asyncio.ensure_future(
-            world.call(s.SignalWorkflow(workflow_id="bad", signal_name="stale", request_id="1"))
+            world.call(wf.SignalWorkflow(workflow_id="bad", signal_name="stale", request_id="1"))
         )
         tells: list[Refusal] = []
         real, store._told = store._told, tells.append
@@ -196,7 +196,7 @@ def test_what_comes_after_the_parking_is_not_lost_to_older_refusals(tmp_path: Pa
         store.spoils = lambda _: False  # type: ignore[method-assign]
         real(tells[0])
         fresh = asyncio.ensure_future(
-            world.call(s.SignalWorkflow(workflow_id="bad", signal_name="fresh", request_id="2"))
+            world.call(wf.SignalWorkflow(workflow_id="bad", signal_name="fresh", request_id="2"))
         )
         await asyncio.sleep(0)
         real(tells[1])
@@ -254,7 +254,7 @@ def test_a_family_is_parked_together(tmp_path: Path) -> None:
                     break
             await world.complete(activation.run_id)
         await world.complete(activation.run_id, DONE)
-        assert isinstance(await world.outcome("other"), s.RunCompleted)
+        assert isinstance(await world.outcome("other"), wf.RunCompleted)
         await settle()
         assert world.engine.current("child") is None
         await world.close()
@@ -267,7 +267,7 @@ def test_a_schedule_that_cannot_be_stored_stays_as_it_was(tmp_path: Path) -> Non
 
     async def body() -> None:
         world, _ = await open_world(tmp_path / "a.db")
-        action = made(s.StartWorkflow, workflow_id="x", workflow_type="W", task_queue="q", request_id="")
+        action = made(wf.StartWorkflow, workflow_id="x", workflow_type="W", task_queue="q", request_id="")
         spec = sc.EngineScheduleSpec(intervals=(sc.IntervalSpec(3600.0),))
         good = sc.EngineSchedule(action=action, spec=spec)
         await world.call(sc.CreateSchedule(schedule_id="s", schedule=good, request_id="1"))

@@ -8,8 +8,9 @@ from typing import get_args
 
 import pytest
 from temporalio.api.enums.v1 import WorkflowTaskFailedCause
+from tests.specs import requests
 
-from hourglass._contract.service import DescribeNamespace, LastSeen, Request
+from hourglass._contract.deployments import DescribeNamespace, LastSeen
 from hourglass._embedded import RealClock, VirtualClock
 from hourglass._embedded.clients.requests import HANDLERS
 from hourglass._history import shapes, times
@@ -80,7 +81,7 @@ def test_the_real_clock_sleeps_in_pieces() -> None:
 
 def test_every_request_has_a_handler() -> None:
     """The table of handlers lacks no request but those that are about a server."""
-    assert set(HANDLERS) == {*Request.__subclasses__()} - {DescribeNamespace, LastSeen}
+    assert set(HANDLERS) == requests() - {DescribeNamespace, LastSeen}
 
 
 def test_every_kind_of_failure_is_read() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from tests.specs import made
 
-from hourglass._contract import service as s
+from hourglass._contract import activities as ac
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityDeferred, ActivityOk, ActivityTask, HandleConfig
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.rules.transitions import is_backing_off, needs_recovery, recover
@@ -76,7 +77,7 @@ def test_a_task_that_waits_out_a_back_off_is_wanted_at_once() -> None:
         world = await next_epoch(first)
         assert (await world.activation()).run_id == parked
         await world.complete(parked, c.CompleteRun(text("mended")))
-        assert await world.outcome("parked") == s.RunCompleted((text("mended"),))
+        assert await world.outcome("parked") == wf.RunCompleted((text("mended"),))
         asleep = world.engine.record(sleeping)
         assert asleep is not None
         assert asleep.run.task is None
@@ -101,7 +102,7 @@ def test_a_task_in_flight_times_out_and_is_wanted_at_once() -> None:
         again = await world.activation()
         assert (again.events, again.is_replaying) == ((e.TimerFired(1),), False)
         await world.complete(run_id, c.CompleteRun(text("r")))
-        assert await world.outcome() == s.RunCompleted((text("r"),))
+        assert await world.outcome() == wf.RunCompleted((text("r"),))
         await world.close()
 
     run_async(body)
@@ -114,7 +115,7 @@ def test_what_was_held_is_written_after_the_timeout() -> None:
         first = await World.new()
         run_id = (await first.start()).run_id
         await first.activation()
-        await first.call(s.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
+        await first.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
         world = await next_epoch(first)
         assert kinds(world)[3:] == [
             "WorkflowTaskTimedOut",
@@ -123,9 +124,9 @@ def test_what_was_held_is_written_after_the_timeout() -> None:
         ]
         activation = await world.activation()
         assert [type(event) for event in activation.events] == [e.RunStarted, e.SignalReceived]
-        await world.call(s.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
+        await world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
         await world.complete(run_id, c.CompleteRun(text("r")))
-        assert await world.outcome() == s.RunCompleted((text("r"),))
+        assert await world.outcome() == wf.RunCompleted((text("r"),))
         await world.close()
 
     run_async(body)
@@ -210,7 +211,7 @@ def test_an_attempt_waits_only_for_a_worker_that_has_not_said_what_it_has() -> N
         engine.claim([others.token])
         engine.lose_unclaimed()
         assert engine.attempts.take(world.handle) is None
-        await world.call(s.CompleteActivity(token=others.token, result=text("late")))
+        await world.call(ac.CompleteActivity(token=others.token, result=text("late")))
         await world.close()
 
     run_async(body)
@@ -229,7 +230,7 @@ def test_a_deferred_attempt_outlives_the_process() -> None:
             await first.handle.complete_activity(ActivityDeferred(item.token))
         world = await next_epoch(first)
         assert kinds(world)[-1] == "ActivityTaskScheduled"
-        await world.call(s.CompleteActivity(token=tokens["1"], result=text("late")))
+        await world.call(ac.CompleteActivity(token=tokens["1"], result=text("late")))
         await world.activation()
         await world.complete(run_id, activity(1), activity(2, attempts=1))
         assert (await world.activation()).events == (e.ActivityCompleted(1, text("late")),)
@@ -256,7 +257,7 @@ def test_time_that_passed_meanwhile_counts() -> None:
         later = VirtualClock(first.clock.now_ns() + DAY * 10**9)
         world = await World.new(store=store, clock=later, opened=True)
         assert kinds(world)[-2:] == ["TimerFired", "WorkflowTaskScheduled"]
-        assert isinstance(await world.outcome("late"), s.RunTimedOut)
+        assert isinstance(await world.outcome("late"), wf.RunTimedOut)
         record = world.engine.current("late")
         assert record is not None
         assert "WorkflowTaskTimedOut" not in [type(each.attributes).__name__ for each in record.events]
@@ -271,16 +272,16 @@ def test_requests_count_once_across_epochs() -> None:
     async def body() -> None:
         first = await World.new()
         run_id = (await first.start(request_id="a", signal_name="s")).run_id
-        await first.call(s.SignalWorkflow(workflow_id="w", signal_name="t", request_id="b"))
+        await first.call(wf.SignalWorkflow(workflow_id="w", signal_name="t", request_id="b"))
         world = await next_epoch(first)
         assert (await world.start(request_id="a", signal_name="s")).run_id == run_id
-        await world.call(s.SignalWorkflow(workflow_id="w", signal_name="t", request_id="b"))
+        await world.call(wf.SignalWorkflow(workflow_id="w", signal_name="t", request_id="b"))
         assert kinds(world).count("WorkflowExecutionSignaled") == 2
         with pytest.raises(WorkflowAlreadyStartedError):
             await world.start(request_id="other")
         activation = await world.activation()
         await world.complete(activation.run_id, c.CompleteRun(text("r")))
-        await world.call(s.SignalWorkflow(workflow_id="w", signal_name="t", request_id="b"))
+        await world.call(wf.SignalWorkflow(workflow_id="w", signal_name="t", request_id="b"))
         assert (await world.start(request_id="a", signal_name="s")).run_id == run_id
         await world.close()
 
@@ -331,7 +332,7 @@ def test_event_times_never_go_back() -> None:
         early = VirtualClock(first.clock.now_ns() - DAY * 10**9)
         first.engine.runs.stop()
         world = await World.new(store=first.engine.store, clock=early, opened=True)
-        await world.call(s.SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
+        await world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
         record = world.engine.record(run_id)
         assert record is not None
         times = [event.time_ns for event in record.events]

@@ -12,7 +12,7 @@ from tests.effort import cases
 from tests.specs import made
 
 from hourglass._contract.handle import ActivityCancel, ActivityOk, ActivityTask, AttemptFailed
-from hourglass._contract.service import CancelWorkflow, SignalWorkflow, StillOpen, WaitForClose
+from hourglass._contract.workflows import CancelWorkflow, SignalWorkflow, StillOpen, WaitForClose
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine import commands as c
 from hourglass._engine import events as e

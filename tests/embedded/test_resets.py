@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.specs import made
 
 from hourglass._contract.handle import ActivityOk
-from hourglass._contract.service import (
+from hourglass._contract.workflows import (
     DescribeWorkflow,
     PollUpdate,
     ResetWorkflow,
@@ -259,9 +259,9 @@ def test_one_change_in_the_store() -> None:
 
     async def body() -> None:
         world, run_id = await begun()
-        before = world.engine.runs.newest
+        before = world.engine.writes.newest
         await reset(world, 4)
-        assert world.engine.runs.newest == before + 1
+        assert world.engine.writes.newest == before + 1
         old = world.engine.record(run_id)
         assert old is not None
         assert old.number == latest(world).number == before + 1

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.specs import made
 
-from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleConfig, Shutdown
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
@@ -24,8 +24,8 @@ from .memory_world import World, run_async, settle, text
 DAY = 86_400
 
 
-def signal(name: str = "s", request_id: str = "") -> s.SignalWorkflow:
-    return s.SignalWorkflow(workflow_id="w", signal_name=name, request_id=request_id)
+def signal(name: str = "s", request_id: str = "") -> wf.SignalWorkflow:
+    return wf.SignalWorkflow(workflow_id="w", signal_name=name, request_id=request_id)
 
 
 def test_the_first_activation_begins_with_the_start() -> None:
@@ -66,7 +66,7 @@ def test_thirty_days_pass_in_no_time() -> None:
         assert activation.events == (e.TimerFired(1),)
         assert activation.timestamp_ns - world.seen[0].timestamp_ns == 30 * DAY * 10**9
         await world.complete(run_id, c.CompleteRun(text("done")))
-        assert await world.outcome() == s.RunCompleted((text("done"),))
+        assert await world.outcome() == wf.RunCompleted((text("done"),))
         await world.close()
 
     run_async(body)
@@ -130,7 +130,7 @@ def test_closing_while_something_arrived_is_refused() -> None:
         assert not again.is_replaying
         assert "TimerStarted" not in world.kinds()
         await world.complete(run_id, c.CompleteRun(text("late")))
-        assert await world.outcome() == s.RunCompleted((text("late"),))
+        assert await world.outcome() == wf.RunCompleted((text("late"),))
         await world.close()
 
     run_async(body)
@@ -178,7 +178,7 @@ def test_a_failed_task_is_redone_from_history_with_back_off() -> None:
             assert evicted.reason == "LANG_FAIL"
             await world.complete(run_id)
         assert world.kinds().count("WorkflowTaskFailed") == 1
-        description = await world.call(s.DescribeWorkflow(workflow_id="w"))
+        description = await world.call(wf.DescribeWorkflow(workflow_id="w"))
         assert description.task_attempt == 4
         await world.close()
 
@@ -200,7 +200,7 @@ def test_a_task_that_is_not_answered_in_time_is_offered_again() -> None:
         await world.complete(run_id)
         assert isinstance((await world.activation()).events[0], e.RunStarted)
         await world.complete(run_id, c.CompleteRun(text("now")))
-        assert await world.outcome() == s.RunCompleted((text("now"),))
+        assert await world.outcome() == wf.RunCompleted((text("now"),))
         await world.close()
 
     run_async(body)
@@ -276,7 +276,7 @@ def test_queries_come_alone_and_after_the_rest() -> None:
     async def body() -> None:
         world = await World.new()
         run_id = (await world.start()).run_id
-        asked = asyncio.create_task(world.call(s.QueryWorkflow(workflow_id="w", query_name="state")))
+        asked = asyncio.create_task(world.call(wf.QueryWorkflow(workflow_id="w", query_name="state")))
         await settle()
         assert isinstance((await world.activation()).events[0], e.RunStarted)
         await world.complete(run_id, c.StartTimer(1, 10**9))
@@ -286,7 +286,7 @@ def test_queries_come_alone_and_after_the_rest() -> None:
         assert isinstance(query, e.QueryReceived)
         assert (query.name, activation.is_replaying) == ("state", True)
         await world.complete(run_id, c.AnswerQuery(query.id, text("fine")))
-        assert await asked == s.QueryAnswer((text("fine"),))
+        assert await asked == wf.QueryAnswer((text("fine"),))
         assert world.kinds() == before
         await world.close()
 
@@ -304,7 +304,7 @@ def test_a_closed_run_is_replayed_for_a_query() -> None:
         await world.complete(run_id, *commands)
         await world.activation()
         await world.complete(run_id)
-        asked = asyncio.create_task(world.call(s.QueryWorkflow(workflow_id="w", query_name="state")))
+        asked = asyncio.create_task(world.call(wf.QueryWorkflow(workflow_id="w", query_name="state")))
         await settle()
         replayed = await world.activation()
         assert [type(event) for event in replayed.events] == [e.RunStarted, e.PatchNoticed]
@@ -330,13 +330,13 @@ def test_a_query_without_a_worker_waits_for_its_time_limit() -> None:
         for queue, workflow_id in (("elsewhere", "v"), ("q", "w")):
             await world.start(workflow_id, task_queue=queue)
             with pytest.raises(ServiceTimeoutError, match="does one run on the workflow's task queue"):
-                await world.call(s.QueryWorkflow(workflow_id=workflow_id, query_name="q", rpc_timeout=0.0))
+                await world.call(wf.QueryWorkflow(workflow_id=workflow_id, query_name="q", rpc_timeout=0.0))
         run_id = (await world.activation()).run_id
         await world.complete(run_id, c.StartTimer(1, 10**9))
         record = world.engine.runs.in_memory(run_id)
         assert record is not None
         asked = asyncio.create_task(
-            world.call(s.QueryWorkflow(workflow_id="w", query_name="q", rpc_timeout=0.01))
+            world.call(wf.QueryWorkflow(workflow_id="w", query_name="q", rpc_timeout=0.01))
         )
         with pytest.raises(ServiceTimeoutError):
             await asked
@@ -353,12 +353,12 @@ def test_a_query_waits_for_the_first_task() -> None:
     async def body() -> None:
         world = await World.new()
         await world.start(start_delay=60.0)
-        question = s.QueryWorkflow(workflow_id="w", query_name="state")
+        question = wf.QueryWorkflow(workflow_id="w", query_name="state")
         asked = asyncio.create_task(world.call(question))
         await settle()
         assert world.kinds() == ["WorkflowExecutionStarted"]
         assert not asked.done()
-        await world.call(s.TerminateWorkflow(workflow_id="w"))
+        await world.call(wf.TerminateWorkflow(workflow_id="w"))
         with pytest.raises(ServiceError, match="closed before WorkflowTaskStarted"):
             await asked
         with pytest.raises(ServiceError, match="closed before WorkflowTaskStarted"):

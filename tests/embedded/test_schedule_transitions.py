@@ -26,7 +26,7 @@ from hourglass._contract.schedules import (
     PatchSchedule,
     UpdateSchedule,
 )
-from hourglass._contract.service import StartWorkflow, WorkflowStatus
+from hourglass._contract.workflows import StartWorkflow, WorkflowStatus
 from hourglass._embedded.rules import schedules as rec
 from hourglass._embedded.rules import schedules as tr
 from hourglass._embedded.rules.schedule_times import NANOS

@@ -16,7 +16,7 @@ from tests.specs import made
 
 from hourglass import RetryPolicy, Worker, workflow
 from hourglass._contract import schedules as sc
-from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.sharing.calls import was_carried_out
 from hourglass._embedded.store.memory import MemoryStore
@@ -312,7 +312,7 @@ def test_ids_are_taken_and_missed(env: Environment) -> None:
 # --- over a store -----------------------------------------------------------------------------------------------------
 
 
-ACTION = made(s.StartWorkflow, workflow_id="report", workflow_type="W", task_queue="q", request_id="")
+ACTION = made(wf.StartWorkflow, workflow_id="report", workflow_type="W", task_queue="q", request_id="")
 
 
 def hourly(name: str = "s", **policy: Any) -> sc.CreateSchedule:
@@ -382,7 +382,7 @@ def test_an_end_while_nobody_looks_after_schedules(place: Any) -> None:
         ((workflow_id, _),) = (await look(world)).running
         await world.close()
         alone = await World.new(store=place(), clock=clock)
-        await alone.call(s.TerminateWorkflow(workflow_id=workflow_id))
+        await alone.call(wf.TerminateWorkflow(workflow_id=workflow_id))
         info = await look(alone)
         assert (info.action_count, info.buffer_size, len(info.running)) == (2, 0, 1)
         await alone.close()
@@ -404,7 +404,7 @@ def test_a_crash_between_any_two_commits() -> None:
         world.clock.advance(3600)
         for _ in range(4):
             current = [each for each in world.engine.runs.records() if each.run.is_open]
-            end = s.TerminateWorkflow(workflow_id=current[0].run.started.workflow_id)
+            end = wf.TerminateWorkflow(workflow_id=current[0].run.started.workflow_id)
             await _impatient(world.call(end))
             world.clock.advance(60)
         world.engine.die(store.failure or ServiceError("over"))  # type: ignore[arg-type]
@@ -424,7 +424,7 @@ def test_a_crash_between_any_two_commits() -> None:
         world = await World.new(store=disk, clock=VirtualClock(HOUR * 1000))
         record = disk.schedule("s")
         assert record is not None
-        runs = (await world.call(s.ListWorkflows(query="TemporalScheduledById = 's'"))).workflows
+        runs = (await world.call(wf.ListWorkflows(query="TemporalScheduledById = 's'"))).workflows
         assert len(runs) == record.action_count
         unfinished = {(each.workflow_id, each.run_id) for each in runs if each.close_time_ns == 0}
         assert unfinished == set(record.running)

@@ -11,7 +11,7 @@ import msgspec
 from tests.specs import made
 
 from hourglass._contract.handle import ActivityOk, ActivityTask, HandleConfig
-from hourglass._contract.service import QueryWorkflow, SignalWorkflow
+from hourglass._contract.workflows import QueryWorkflow, SignalWorkflow
 from hourglass._embedded.sharing.worker_peer import ProcessorUse, next_handicap
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine import commands as c

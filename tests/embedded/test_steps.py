@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hourglass._contract.handle import ActivityItem, ActivityOk
-from hourglass._contract.service import RunCompleted, SignalWorkflow, StartWorkflow
+from hourglass._contract.workflows import RunCompleted, SignalWorkflow, StartWorkflow
 from hourglass._embedded.clients.requests import execute
 from hourglass._embedded.engine.runs import RunTable
 from hourglass._embedded.engine.task_queues import DispatchPolicy

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.specs import made
 
-from hourglass._contract.service import (
+from hourglass._contract.workflows import (
     DescribeWorkflow,
     PollUpdate,
     QueryWorkflow,

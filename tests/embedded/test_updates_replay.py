@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import cases
 
-from hourglass._contract.service import StillOpen, UpdateStage, UpdateState, UpdateWorkflow
+from hourglass._contract.workflows import StillOpen, UpdateStage, UpdateState, UpdateWorkflow
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._history import events as u

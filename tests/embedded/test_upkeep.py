@@ -10,8 +10,9 @@ import msgspec
 import pytest
 from tests.specs import made
 
+from hourglass._contract import activities as ac
 from hourglass._contract import limits
-from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityDeferred, ActivityTask, AttemptFailed, HandleConfig
 from hourglass._embedded import RealClock
 from hourglass._embedded.clients.connection import EngineConnection
@@ -75,7 +76,7 @@ def test_a_sleeping_run_costs_no_memory_and_wakes_in_time() -> None:
         await world.complete(run_id)
         tick(world)
         assert in_memory(world) == set()
-        assert await world.outcome() == s.RunCompleted((text("r"),))
+        assert await world.outcome() == wf.RunCompleted((text("r"),))
         await world.close()
 
     run_async(body)
@@ -131,7 +132,7 @@ def test_a_run_that_somebody_deals_with_stays() -> None:
         await world.handle.complete_activity(ActivityDeferred(item.token))
         tick(world)
         assert in_memory(world) == {run_id}  # not durable
-        waiting = asyncio.create_task(world.call(s.WaitForClose(workflow_id="w")))
+        waiting = asyncio.create_task(world.call(wf.WaitForClose(workflow_id="w")))
         await settle()
         store.commit()
         tick(world)
@@ -140,7 +141,7 @@ def test_a_run_that_somebody_deals_with_stays() -> None:
         await settle()
         tick(world)
         assert in_memory(world) == set()
-        signal = world.call(s.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
+        signal = world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
         await with_commits(signal)
         assert in_memory(world) == {run_id}
         await world.close()
@@ -156,15 +157,15 @@ def test_the_latest_run_of_a_workflow_is_found_whatever_is_in_memory() -> None:
         first = await sleeping(world)
         await world.activation()
         await world.complete(first)
-        await world.call(s.TerminateWorkflow(workflow_id="w"))
+        await world.call(wf.TerminateWorkflow(workflow_id="w"))
         second = await sleeping(world)
         await world.activation()
         await world.complete(second)
         tick(world)
         assert in_memory(world) == set()
-        assert isinstance(await world.outcome(run_id=first), s.RunTerminated)
+        assert isinstance(await world.outcome(run_id=first), wf.RunTerminated)
         assert in_memory(world) == {first}
-        assert (await world.call(s.DescribeWorkflow(workflow_id="w"))).summary.run_id == second
+        assert (await world.call(wf.DescribeWorkflow(workflow_id="w"))).summary.run_id == second
         await world.close()
 
     run_async(body)
@@ -182,7 +183,7 @@ def test_looking_at_a_run_writes_nothing() -> None:
         world = await World.new(store=store, clock=first.clock, opened=True)
         assert in_memory(world) == set()
         for _ in range(3):
-            await world.call(s.DescribeWorkflow(workflow_id="w"))
+            await world.call(wf.DescribeWorkflow(workflow_id="w"))
             tick(world)
             assert in_memory(world) == set()
         assert store.appended == []
@@ -198,16 +199,16 @@ def test_closed_runs_are_forgotten_after_the_retention() -> None:
         world = await World.new(opened=True, retention=30.0 * DAY)
         open_id = await sleeping(world, "open", 90 * DAY)
         await world.start("closed")
-        await world.call(s.TerminateWorkflow(workflow_id="closed"))
+        await world.call(wf.TerminateWorkflow(workflow_id="closed"))
         world.clock.advance(30 * DAY)
         tick(world)
-        assert isinstance(await world.outcome("closed"), s.RunTerminated)
+        assert isinstance(await world.outcome("closed"), wf.RunTerminated)
         tick(world)
         world.clock.advance(1)
         tick(world)
         with pytest.raises(WorkflowNotFoundError):
             await world.outcome("closed")
-        assert [each.run_id for each in (await world.call(s.ListWorkflows())).workflows] == [open_id]
+        assert [each.run_id for each in (await world.call(wf.ListWorkflows())).workflows] == [open_id]
         await world.close()
 
     run_async(body)
@@ -238,7 +239,7 @@ def test_a_wake_time_is_always_exact_in_the_store() -> None:
         start = world.clock.now_ns()
         assert store.next_due_ns() == start + 10 * 10**9
         world.clock.advance(8)
-        await world.call(s.HeartbeatActivity(token=item.token))
+        await world.call(ac.HeartbeatActivity(token=item.token))
         world.clock.advance(4)
         assert store.next_due_ns() == start + 18 * 10**9
         world.clock.advance(6)  # lost; tried again in 50 seconds
@@ -269,9 +270,9 @@ def test_a_run_that_cannot_be_read_does_not_hold_up_the_others() -> None:
         world = await World.new(store=store, clock=first.clock, opened=True)
         assert [record.run.started.workflow_id for record in world.engine.runs.records()] == ["good"]
         with pytest.raises(StorageError, match="make no sense"):
-            await world.call(s.DescribeWorkflow(workflow_id="bad"))
+            await world.call(wf.DescribeWorkflow(workflow_id="bad"))
         assert world.engine.failed is None
-        assert (await world.call(s.DescribeWorkflow(workflow_id="good"))).summary.workflow_id == "good"
+        assert (await world.call(wf.DescribeWorkflow(workflow_id="good"))).summary.workflow_id == "good"
         await world.close()
 
     run_async(body)
@@ -303,7 +304,7 @@ def test_a_clock_that_is_set_forward_is_noticed_within_a_tick() -> None:
         await engine.open_existing()
         connection = EngineConnection(engine, owns_engine=True)
         handle = await connection.open_handle(HandleConfig(task_queue="q"))
-        start = made(s.StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id="")
+        start = made(wf.StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id="")
         run_id = (await connection.call(start)).run_id
         await handle.poll_activation()
         await handle.complete_activation(c.Succeeded(run_id, (c.StartTimer(1, 1800 * 10**9),)))
@@ -355,7 +356,7 @@ class Place:
 
     async def start(self, workflow_id: str = "w") -> str:
         start = made(
-            s.StartWorkflow, workflow_id=workflow_id, workflow_type="W", task_queue="q", request_id=""
+            wf.StartWorkflow, workflow_id=workflow_id, workflow_type="W", task_queue="q", request_id=""
         )
         return (await self.connection.call(start)).run_id
 
@@ -411,9 +412,9 @@ def test_a_failing_task_that_the_clock_puts_off_comes_back_when_nothing_uses_its
         place.passes(12.0)  # its pause of ten seconds is over
         record = place.engine.runs.in_memory(run_id)
         assert record is not None
-        place.engine.runs._elapse(record)
+        place.engine.runs.timers.elapse(record)
         place.set(14.0)
-        await place.connection.call(s.DescribeWorkflow(workflow_id="w"))
+        await place.connection.call(wf.DescribeWorkflow(workflow_id="w"))
         place.passes(0.5)
         assert place.engine.runs.in_memory(run_id) is None, "something uses it"
         place.passes(10.0)
@@ -484,7 +485,7 @@ def test_debounced_calls_do_not_wait_for_a_clock_that_was_ahead(restarted: bool)
         call = limits.DebounceCall("ticket", "W", 5.0, None, "w", "q")
         arguments = (Payload(msgspec.json.encode(call)),)
         asked = made(
-            s.StartWorkflow,
+            wf.StartWorkflow,
             workflow_id=f"{limits.BURSTS}k",
             workflow_type="W",
             task_queue="q",
@@ -492,7 +493,7 @@ def test_debounced_calls_do_not_wait_for_a_clock_that_was_ahead(restarted: bool)
             signal_name="call",
             signal_arguments=arguments,
         )
-        assert place.engine.keepers.debounce(asked) is not None
+        assert place.engine.keepers.bursts.debounce(asked) is not None
         if restarted:  # by a process that has never seen the wrong clock
             place.watch.ahead = 0.0
             place = await Place.new(place.watch, store)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from tests.specs import made
 
-from hourglass._contract.service import CountGroup, WorkflowStatus
+from hourglass._contract.workflows import CountGroup, WorkflowStatus
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.store import filters as f
 from hourglass._embedded.store.sqlite import visibility

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hourglass._contract.service import CancelWorkflow, TerminateWorkflow
+from hourglass._contract.workflows import CancelWorkflow, TerminateWorkflow
 from hourglass._embedded.rules.schedule_times import backoff_until_next, check_cron
 from hourglass._engine import commands as c
 from hourglass._engine.events import RunStarted

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hourglass import workflow
+from hourglass import activity, workflow
+from hourglass._embedded.clock import SECOND
 from hourglass.client import WorkflowStatus
 from hourglass.errors import WorkflowFailedError, WorkflowParked
-from hourglass.limits import _keepers, throttle
+from hourglass.limits import _keepers, slot, throttle
 from hourglass.testing import Environment
 
 
@@ -144,3 +147,111 @@ def test_never_more_than_the_limit_in_any_span(
         moments = sorted(handle.result() for handle in handles)
         spans = zip(moments, moments[limit:], strict=False)
         assert all(later - sooner >= per - 2e-6 for sooner, later in spans)
+
+
+# --- clocks that were wrong -----------------------------------------------------------------------
+
+
+HOURS = 3 * 3600
+stamps: list[float] = []
+
+
+@activity.defn
+def stamp() -> None:
+    """The engine's time: that of a run's events does not go back."""
+    stamps.append(activity_time())
+
+
+activity_time = lambda: 0.0  # noqa: E731
+
+
+@workflow.defn
+def stamped(key: str, times: int, pause: float = 0.0) -> None:
+    """So many turns, three in ten seconds."""
+    for _ in range(times):
+        throttle(key, 3, per=10)
+        stamp()
+        workflow.sleep(pause)
+
+
+@workflow.defn
+def no_slot(key: str) -> str:
+    """Hold a slot for a day, or say that there was none in five seconds."""
+    try:
+        with slot(key, timeout=5):
+            workflow.sleep(86_400)
+    except TimeoutError:
+        return "none"
+    return "held"
+
+
+def set_clock(env: Environment, by: float) -> None:
+    """Set the clock of the environment's engine, as if the wall clock had been set."""
+    driver = env._fixture.driver
+    driver.clock._now += int(by * SECOND)
+    driver.horizon_ns += int(by * SECOND)
+
+    async def follow() -> None:
+        driver.engine.runs.realign()
+
+    driver.loop.run_until_complete(follow())
+
+
+@pytest.fixture
+def env(monkeypatch: pytest.MonkeyPatch) -> Iterator[Environment]:
+    """An environment whose time is stamped, from its start on."""
+    with Environment() as env:
+        begin = env.now().timestamp()
+        stamps.clear()
+        monkeypatch.setitem(globals(), "activity_time", lambda: env.now().timestamp() - begin)
+        yield env
+
+
+def test_turns_given_by_a_clock_that_was_ahead_are_not_waited_for(env: Environment) -> None:
+    """The clock is hours ahead for a while: once it is right again those who ask wait as long as the rate wants, and no
+    longer, and so do those that waited already.
+    """
+    set_clock(env, HOURS)
+    ahead = [env.start_workflow(stamped, "k", 1) for _ in range(5)]
+    env.skip(1)
+    assert len(stamps) == 3  # two wait for their turn
+    stamps.clear()
+    set_clock(env, -HOURS)
+    later = [env.start_workflow(stamped, "k", 1) for _ in range(4)]
+    for handle in (*ahead, *later):
+        handle.result()
+    assert len(stamps) == 6
+    assert max(stamps) < 40
+    assert all(there - here >= 10 - 2e-6 for here, there in zip(stamps, stamps[3:], strict=False))
+
+
+@pytest.mark.parametrize("pause", [0.0, 1.0])
+def test_a_run_whose_time_is_ahead_keeps_the_rate(env: Environment, pause: float) -> None:
+    """A run began while the clock was ahead, so that its own time stands still when that is set right: it waits for every turn
+    as long as the rate wants, with the key on loan or not, and beside a run that began later.
+    """
+    set_clock(env, HOURS)
+    first = env.start_workflow(stamped, "k", 20, pause)
+    env.skip(25)  # it has the key on loan by now
+    set_clock(env, -HOURS)
+    second = env.start_workflow(stamped, "k", 5, pause)
+    first.result()
+    second.result()
+    since = [each for each in stamps if each < HOURS]
+    assert len(stamps) == 25
+    assert len(since) >= 15
+    assert max(since) < 25 + 10 * len(since) / 3 + 15
+    assert all(there - here >= 10 - 2e-6 for here, there in zip(since, since[3:], strict=False))
+
+
+def test_a_wait_for_a_slot_ends_in_time_though_the_clock_was_set_back(env: Environment) -> None:
+    """A wait that may take five seconds, begun while the clock was ahead, takes no hours once it is right again."""
+    set_clock(env, HOURS)
+    env.start_workflow(no_slot, "k")
+    env.skip(1)
+    waits = env.start_workflow(no_slot, "k")
+    env.skip(1)
+    set_clock(env, -HOURS)
+    begin = env.now()
+    assert waits.result() == "none"
+    assert (env.now() - begin).total_seconds() < 10

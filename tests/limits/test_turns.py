@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hourglass._contract.limits import Rate, Turns, is_forgettable, next_turn
+from hourglass._contract.limits import (
+    Rate,
+    SlotClaim,
+    TurnAsk,
+    TurnBook,
+    Turns,
+    is_forgettable,
+    next_turn,
+)
 
 GAPS = st.lists(st.integers(0, 300), min_size=1, max_size=60)
 
@@ -71,3 +80,28 @@ def test_turns_are_forgotten_only_when_they_are_long_past() -> None:
     assert is_forgettable(Turns(), 100, 0)
     assert not is_forgettable(turns, 100, 1099)
     assert is_forgettable(turns, 100, 1100)
+
+
+@given(st.lists(st.integers(0, 3_000_000), max_size=12), st.integers(1, 4), st.booleans(), st.booleans())
+def test_turns_go_back_with_a_clock_that_was_wrong(
+    gaps: list[int], limit: int, smooth: bool, stored: bool
+) -> None:
+    """Whatever was given while the clock was ahead: set right, the next turn is as near as it would have been by that clock,
+    also where a process that never saw the wrong clock has read it from the disk.
+    """
+    book, rate, now = TurnBook(), Rate(limit, 10_000_000, smooth), 10**15
+    for number, gap in enumerate([0, *gaps]):
+        now += gap
+        book.open.append(TurnAsk(SlotClaim(f"t{number}", "w", "r"), rate, None))
+        book.serve(now)
+    would_be = _next(TurnBook(book.throttle), rate, now) - now
+    if stored:
+        book = TurnBook(msgspec.json.decode(msgspec.json.encode(book.throttle), type=type(book.throttle)))
+    back = now - 3 * 3600 * 1_000_000
+    assert _next(book, rate, back) - back == would_be
+
+
+def _next(book: TurnBook, rate: Rate, now: int) -> int:
+    book.open.append(TurnAsk(SlotClaim("next", "w", "r"), rate, None))
+    ((_, moment),) = [each.values for each in book.serve(now)]
+    return int(moment)

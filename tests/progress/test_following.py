@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hourglass._contract.service import GetHistory, HistoryPage, QueryAnswer, QueryWorkflow
+from hourglass._contract.workflows import GetHistory, HistoryPage, QueryAnswer, QueryWorkflow
 from hourglass.client import _waiting
 from hourglass.client._operations import Reference
 from hourglass.converter import default_converter

@@ -12,7 +12,7 @@ from tests.specs import made
 
 from hourglass import activity, workflow
 from hourglass._contract.handle import ActivityTask, Handle, HandleConfig, Shutdown
-from hourglass._contract.service import StartWorkflow, StillOpen, WaitForClose
+from hourglass._contract.workflows import StartWorkflow, StillOpen, WaitForClose
 from hourglass._embedded import connect_memory
 from hourglass._engine.commands import ScheduleActivity, Succeeded, TaskFailed
 from hourglass._engine.context import RunSettings

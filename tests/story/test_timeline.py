@@ -19,7 +19,7 @@ from hourglass.errors import HistoryError
 from hourglass.worker import Worker
 
 from . import flows
-from .histories import START, Made, failure, order
+from .histories import START, Made, failure, order, payload
 
 RECORDED = sorted((Path(__file__).parents[1] / "compat" / "histories").glob("*.json"))
 
@@ -309,3 +309,48 @@ def test_a_start_that_is_stamped_at_the_end_is_no_queue() -> None:
     made.add("ACTIVITY_TASK_COMPLETED", scheduledEventId=scheduled)
     (span,) = _of(tell(made.complete().read), Kind.ACTIVITY)
     assert [each.phase for each in span.segments] == [Phase.RUNNING]
+
+
+def _limit_timer(made: Made, summary: str, seconds: float) -> int:
+    asked = {"workflowTaskCompletedEventId": "4", "timerId": "1"}
+    number = made.add("TIMER_STARTED", startToFireTimeout=f"{seconds}s", **asked)
+    made.events[-1]["userMetadata"] = {"summary": payload(summary)}
+    return number
+
+
+@pytest.mark.parametrize(
+    ("summary", "wanted"),
+    [("waits for a slot of 'crane'", "slot of 'crane'"), ("until the turn of 'mail'", "'mail'")],
+)
+def test_a_wait_for_a_turn_is_one_however_often_its_timer_was_set_anew(summary: str, wanted: str) -> None:
+    """While it lasts the run `waits for a turn`, since it first asked, and later it `waited` for it; no timer is drawn."""
+    made = Made().task()
+    first = _limit_timer(made, summary, 60)
+    begun = made.at
+    made.wait(60).add("TIMER_FIRED", startedEventId=str(first))
+    made.task()
+    second = _limit_timer(made, summary, 120)
+    story = tell(made.wait(5).read, now=made.at)
+    check(story)
+    (span,) = _of(story, Kind.TIMER)
+    assert (span.name, span.start, span.end) == (f"waits for a turn: {wanted}", begun, None)
+    assert [each.partition(", for")[0] for each in story.waiting_for] == [f"a turn: {wanted}"]
+    made.add("TIMER_CANCELED", startedEventId=str(second), workflowTaskCompletedEventId="4")
+    ended = tell(made.complete().read)
+    (span,) = _of(ended, Kind.TIMER)
+    assert (span.name, span.start) == (f"waited for a turn: {wanted}", begun)
+
+
+def test_a_signal_after_which_nothing_was_done_ended_no_wait() -> None:
+    """A signal that no code takes does not count under what was waited for: the run waited on. One that it acts on counts."""
+    made = Made().task()
+    timer = made.add(
+        "TIMER_STARTED", timerId="1", startToFireTimeout="100s", workflowTaskCompletedEventId="4"
+    )
+    made.wait(30).signal("ignored").task().wait(70)
+    made.add("TIMER_FIRED", startedEventId=str(timer))
+    made.task().schedule("charge")
+    made.events[-1]["activityTaskScheduledEventAttributes"]["workflowTaskCompletedEventId"] = "4"
+    made.wait(5).signal("pay").task()
+    made.add("WORKFLOW_EXECUTION_COMPLETED", workflowTaskCompletedEventId="4")
+    assert [each.what for each in tell(made.read).waits] == ["timer 1 min 40 s", "signal pay"]

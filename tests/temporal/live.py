@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.specs import made
 
-from hourglass._contract import service as sv
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import (
     ActivityItem,
     ActivityOk,
@@ -43,10 +43,10 @@ def unique(name: str) -> str:
     return f"{name}-{uuid.uuid4().hex[:8]}"
 
 
-def start(queue: str, workflow_id: str, **options: Any) -> sv.StartWorkflow:
+def start(queue: str, workflow_id: str, **options: Any) -> wf.StartWorkflow:
     """A request to start a workflow of the type Sample."""
     request = {"workflow_type": "Sample", "task_queue": queue, "request_id": uuid.uuid4().hex, **options}
-    return made(sv.StartWorkflow, workflow_id=workflow_id, **request)
+    return made(wf.StartWorkflow, workflow_id=workflow_id, **request)
 
 
 async def echo(item: ActivityItem) -> ActivityResult | None:
@@ -181,11 +181,11 @@ async def until(true: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(0.01)
 
 
-async def outcome(connection: TemporalConnection, workflow_id: str, run_id: str = "") -> sv.Outcome:
+async def outcome(connection: TemporalConnection, workflow_id: str, run_id: str = "") -> wf.Outcome:
     """How a workflow ended."""
     while True:
-        answer = await connection.call(sv.WaitForClose(workflow_id=workflow_id, run_id=run_id))
-        if not isinstance(answer, sv.StillOpen):
+        answer = await connection.call(wf.WaitForClose(workflow_id=workflow_id, run_id=run_id))
+        if not isinstance(answer, wf.StillOpen):
             return answer
 
 
@@ -194,7 +194,7 @@ async def history(connection: TemporalConnection, workflow_id: str) -> list[byte
     events: list[bytes] = []
     token = b""
     while True:
-        page = await connection.call(sv.GetHistory(workflow_id=workflow_id, next_page_token=token))
+        page = await connection.call(wf.GetHistory(workflow_id=workflow_id, next_page_token=token))
         events += page.events
         token = page.next_page_token
         if not token:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._contract import service as sv
+from hourglass._contract import workflows as wf
 from hourglass.errors import ConnectionFailedError, UsageError
 from hourglass.testing import _dev_server
 from hourglass.testing._dev_server import CLI, DevServer, dev_server, find_cli, free_port
@@ -41,7 +41,7 @@ def test_a_server_for_a_block(tmp_path: Path) -> None:
 
         async def test() -> None:
             async with live.connected(server.target, namespace="mine") as connection:
-                assert (await connection.call(sv.CountWorkflows())).count == 0
+                assert (await connection.call(wf.CountWorkflows())).count == 0
 
         live.run(test)
         assert "mine" in repr(server)
@@ -68,8 +68,8 @@ def test_restart_on_a_file(tmp_path: Path) -> None:
 
         async def look() -> None:
             async with live.connected(server.target) as connection:
-                described = await connection.call(sv.DescribeWorkflow(workflow_id="kept"))
-                assert described.summary.status is sv.WorkflowStatus.RUNNING
+                described = await connection.call(wf.DescribeWorkflow(workflow_id="kept"))
+                assert described.summary.status is wf.WorkflowStatus.RUNNING
 
         live.run(look)
         with pytest.raises(UsageError, match="runs already"):

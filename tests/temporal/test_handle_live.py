@@ -11,7 +11,8 @@ import pytest
 import uvloop
 from tests.specs import made
 
-from hourglass._contract import service as sv
+from hourglass._contract import activities as ac
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import (
     ActivityCancel,
     ActivityDeferred,
@@ -43,7 +44,7 @@ def test_a_workflow_with_an_activity(server: DevServer, loop: Callable[[], Any])
         queue = live.unique("q")
         async with live.connected(server.target) as connection, live.working(connection, queue) as loops:
             await connection.call(live.start(queue, queue, arguments=(live.value({"a": 1}),)))
-            assert await live.outcome(connection, queue) == sv.RunCompleted((live.value({"a": 1}),))
+            assert await live.outcome(connection, queue) == wf.RunCompleted((live.value({"a": 1}),))
             first = loops.seen[0]
             assert isinstance(first.events[0], ev.RunStarted)
             assert (first.events[0].workflow_id, first.events[0].workflow_type) == (queue, "Sample")
@@ -71,7 +72,7 @@ def test_cancelled_pollers_lose_nothing(server: DevServer) -> None:
             await asyncio.gather(*(connection.call(live.start(queue, each)) for each in ids))
             outcomes = await asyncio.gather(*(live.outcome(connection, each) for each in ids))
             disturber.cancel()
-            assert outcomes == [sv.RunCompleted((live.value("hello"),))] * 20
+            assert outcomes == [wf.RunCompleted((live.value("hello"),))] * 20
 
     live.run(test)
 
@@ -105,7 +106,7 @@ def test_a_malformed_completion_fails_the_task_only(
             live.working(connection, queue, evaluate) as loops,
         ):
             await connection.call(live.start(queue, queue))
-            assert await live.outcome(connection, queue) == sv.RunCompleted((live.value("mended"),))
+            assert await live.outcome(connection, queue) == wf.RunCompleted((live.value("mended"),))
             assert "WORKFLOW_TASK_FAILED" in live.kinds(await live.history(connection, queue))
             assert ev.RunEvicted in {type(event) for event in loops.events(ev.Event)}
 
@@ -136,9 +137,9 @@ def test_an_eviction_on_request(server: DevServer) -> None:
 
             await live.until(evicted)
             await connection.call(
-                sv.SignalWorkflow(workflow_id=queue, signal_name="go", request_id=live.unique("r"))
+                wf.SignalWorkflow(workflow_id=queue, signal_name="go", request_id=live.unique("r"))
             )
-            assert await live.outcome(connection, queue) == sv.RunCompleted((live.value("signalled"),))
+            assert await live.outcome(connection, queue) == wf.RunCompleted((live.value("signalled"),))
             evictions = loops.events(ev.RunEvicted)
             assert isinstance(evictions[0], ev.RunEvicted)
             assert evictions[0].reason == "LANG_REQUESTED"
@@ -184,7 +185,7 @@ def test_an_activity_is_cancelled(server: DevServer) -> None:
                     cancelled[item.token].set()
                     return None
                 done = cancelled[item.token] = asyncio.Event()
-                await connection.call(sv.CancelWorkflow(workflow_id=queue, request_id=live.unique("r")))
+                await connection.call(wf.CancelWorkflow(workflow_id=queue, request_id=live.unique("r")))
                 while not done.is_set():
                     handle.heartbeat(item.token, (live.value("alive"),))
                     await asyncio.sleep(0.05)
@@ -192,7 +193,7 @@ def test_an_activity_is_cancelled(server: DevServer) -> None:
 
             loops = live.Loops(handle, evaluate, execute)
             await connection.call(live.start(queue, queue))
-            assert isinstance(await live.outcome(connection, queue), sv.RunCanceled)
+            assert isinstance(await live.outcome(connection, queue), wf.RunCanceled)
             await loops.stop()
 
     live.run(test)
@@ -241,7 +242,7 @@ def test_an_activity_is_completed_from_outside(server: DevServer, by: str, end: 
             where: dict[str, Any] = (
                 {"token": token} if by == "token" else {"workflow_id": queue, "activity_id": "a"}
             )
-            beat = sv.HeartbeatActivity(details=(live.value(1),), **where)
+            beat = ac.HeartbeatActivity(details=(live.value(1),), **where)
             assert not (await connection.call(beat)).cancel_requested
             ends: dict[str, tuple[dict[str, Any], str]] = {
                 "result": ({"result": live.value(2)}, "ActivityCompleted"),
@@ -253,16 +254,16 @@ def test_an_activity_is_completed_from_outside(server: DevServer, by: str, end: 
             }
             how, expected = ends[end]
             if end == "cancelled":
-                await connection.call(sv.CancelWorkflow(workflow_id=queue, request_id=live.unique("r")))
+                await connection.call(wf.CancelWorkflow(workflow_id=queue, request_id=live.unique("r")))
 
                 async def asked_to_stop() -> bool:
                     return (await connection.call(beat)).cancel_requested
 
                 await live.until(asked_to_stop)
-            await connection.call(sv.CompleteActivity(**how, **where))
-            assert await live.outcome(connection, queue) == sv.RunCompleted((live.value(expected),))
+            await connection.call(ac.CompleteActivity(**how, **where))
+            assert await live.outcome(connection, queue) == wf.RunCompleted((live.value(expected),))
             with pytest.raises(ServiceError, match="does not wait any more") as caught:
-                await connection.call(sv.CompleteActivity(**how, **where))
+                await connection.call(ac.CompleteActivity(**how, **where))
             assert caught.value.status == "NOT_FOUND"
 
     live.run(test)

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from temporalio.client import WorkflowHistory
+from tests.specs import requests
 
 from hourglass._contract import service as sv
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import AttemptFailed
 from hourglass._contract.limits import AwaitBurst, ListLimits
 from hourglass._engine import commands as cmd
@@ -55,8 +57,8 @@ def obedient(activation: ev.Activation) -> tuple[cmd.Command, ...]:
     return tuple(commands)
 
 
-def signal(workflow_id: str, name: str, *arguments: Payload, **options: Any) -> sv.SignalWorkflow:
-    return sv.SignalWorkflow(
+def signal(workflow_id: str, name: str, *arguments: Payload, **options: Any) -> wf.SignalWorkflow:
+    return wf.SignalWorkflow(
         workflow_id=workflow_id,
         signal_name=name,
         request_id=live.unique("r"),
@@ -67,7 +69,7 @@ def signal(workflow_id: str, name: str, *arguments: Payload, **options: Any) -> 
 
 def test_every_request_has_a_plan() -> None:
     """No request of the contract is without an RPC; an import takes many (see `importing`), and a server keeps no limits."""
-    assert {*CALLS, sv.ImportWorkflow, AwaitBurst, ListLimits} == {*sv.Request.__subclasses__()}
+    assert {*CALLS, wf.ImportWorkflow, AwaitBurst, ListLimits} == requests()
 
 
 def test_start_with_everything_and_describe(server: DevServer) -> None:
@@ -94,11 +96,11 @@ def test_start_with_everything_and_describe(server: DevServer) -> None:
                 )
             )
             assert started.started
-            described = await connection.call(sv.DescribeWorkflow(workflow_id=queue))
+            described = await connection.call(wf.DescribeWorkflow(workflow_id=queue))
             summary = described.summary
             assert (summary.workflow_id, summary.run_id) == (queue, started.run_id)
             assert (summary.workflow_type, summary.task_queue) == ("Sample", queue)
-            assert summary.status is sv.WorkflowStatus.RUNNING
+            assert summary.status is wf.WorkflowStatus.RUNNING
             assert summary.memo == {"note": live.value("m")}
             assert summary.search_attributes["Colour"].data == BLUE.data
             assert summary.start_time_ns > 0
@@ -113,7 +115,7 @@ def test_start_with_everything_and_describe(server: DevServer) -> None:
             assert attributes["retryPolicy"]["maximumAttempts"] == 3
             assert attributes["header"]["fields"].keys() == {"h"}
             assert attributes["priority"] == {"priorityKey": 2}
-            await connection.call(sv.TerminateWorkflow(workflow_id=queue))
+            await connection.call(wf.TerminateWorkflow(workflow_id=queue))
 
     live.run(test)
 
@@ -133,7 +135,7 @@ def test_pending_activities(server: DevServer) -> None:
         ):
             await connection.call(live.start(queue, queue))
             while True:
-                described = await connection.call(sv.DescribeWorkflow(workflow_id=queue))
+                described = await connection.call(wf.DescribeWorkflow(workflow_id=queue))
                 pending = described.pending_activities
                 if pending and pending[0].last_failure is not None:
                     break
@@ -142,7 +144,7 @@ def test_pending_activities(server: DevServer) -> None:
             assert pending[0].state == "SCHEDULED"
             assert pending[0].last_failure.message == "not yet"
             assert pending[0].last_worker_identity == connection.identity
-            await connection.call(sv.TerminateWorkflow(workflow_id=queue))
+            await connection.call(wf.TerminateWorkflow(workflow_id=queue))
 
     live.run(test)
 
@@ -154,28 +156,28 @@ def test_ends(server: DevServer) -> None:
         queue = live.unique("q")
         async with live.connected(server.target) as connection, live.working(connection, queue, obedient):
 
-            async def ended(name: str, *end: sv.Request[Any], **options: Any) -> sv.Outcome:
+            async def ended(name: str, *end: sv.Request[Any], **options: Any) -> wf.Outcome:
                 started = await connection.call(live.start(queue, name, **options))
                 for request in end:
                     await connection.call(request)
                 return await live.outcome(connection, name, started.run_id)
 
             a, b, c, d, e, f = (live.unique(letter) for letter in "abcdef")
-            assert await ended(a, signal(a, "return", live.value(9))) == sv.RunCompleted((live.value(9),))
+            assert await ended(a, signal(a, "return", live.value(9))) == wf.RunCompleted((live.value(9),))
             failed = await ended(b, signal(b, "fail"))
-            assert isinstance(failed, sv.RunFailed)
+            assert isinstance(failed, wf.RunFailed)
             assert failed.failure.message == "boom"
             assert failed.failure.info == ApplicationFailure("Boom", True)
-            cancel = sv.CancelWorkflow(workflow_id=c, request_id=live.unique("r"), reason="enough")
-            assert await ended(c, cancel) == sv.RunCanceled()
-            end = sv.TerminateWorkflow(workflow_id=d, reason="enough", details=(live.value(1),))
-            assert await ended(d, end) == sv.RunTerminated("enough", (live.value(1),))
+            cancel = wf.CancelWorkflow(workflow_id=c, request_id=live.unique("r"), reason="enough")
+            assert await ended(c, cancel) == wf.RunCanceled()
+            end = wf.TerminateWorkflow(workflow_id=d, reason="enough", details=(live.value(1),))
+            assert await ended(d, end) == wf.RunTerminated("enough", (live.value(1),))
             continued = await ended(e, signal(e, "again"))
-            assert isinstance(continued, sv.RunContinued)
-            latest = await connection.call(sv.DescribeWorkflow(workflow_id=e))
+            assert isinstance(continued, wf.RunContinued)
+            latest = await connection.call(wf.DescribeWorkflow(workflow_id=e))
             assert latest.summary.run_id == continued.new_run_id
-            assert await ended(f, run_timeout=1.0) == sv.RunTimedOut()
-            await connection.call(sv.TerminateWorkflow(workflow_id=e))
+            assert await ended(f, run_timeout=1.0) == wf.RunTimedOut()
+            await connection.call(wf.TerminateWorkflow(workflow_id=e))
 
     live.run(test)
 
@@ -187,18 +189,18 @@ def test_still_open(server: DevServer) -> None:
         async with live.connected(server.target) as connection:
             queue = live.unique("q")
             started = await connection.call(live.start(queue, queue))
-            request = sv.WaitForClose(workflow_id=queue, run_id=started.run_id, rpc_timeout=0.2)
-            assert await connection.call(request) == sv.StillOpen(started.run_id)
-            waiting = sv.GetHistory(workflow_id=queue, wait_new=True)
+            request = wf.WaitForClose(workflow_id=queue, run_id=started.run_id, rpc_timeout=0.2)
+            assert await connection.call(request) == wf.StillOpen(started.run_id)
+            waiting = wf.GetHistory(workflow_id=queue, wait_new=True)
             page = await connection.call(waiting)
             assert live.kinds(list(page.events))[0] == "WORKFLOW_EXECUTION_STARTED"
-            later = sv.GetHistory(
+            later = wf.GetHistory(
                 workflow_id=queue, wait_new=True, next_page_token=page.next_page_token, rpc_timeout=0.2
             )
             nothing = await connection.call(later)
             assert nothing.events == ()
             assert nothing.next_page_token
-            await connection.call(sv.TerminateWorkflow(workflow_id=queue))
+            await connection.call(wf.TerminateWorkflow(workflow_id=queue))
 
     live.run(test)
 
@@ -215,7 +217,7 @@ def test_signal_with_start(server: DevServer) -> None:
             second = await connection.call(live.start(queue, queue, **both))
             assert (first.started, second.started) == (True, False)
             assert first.run_id == second.run_id
-            assert await live.outcome(connection, queue) == sv.RunCompleted((live.value(3),))
+            assert await live.outcome(connection, queue) == wf.RunCompleted((live.value(3),))
 
     live.run(test)
 
@@ -233,10 +235,10 @@ def test_a_start_that_is_repeated(server: DevServer) -> None:
                 await connection.call(live.start(queue, queue))
             assert (caught.value.workflow_id, caught.value.run_id) == (queue, started.run_id)
             existing = await connection.call(
-                live.start(queue, queue, id_conflict_policy=sv.IdConflictPolicy.USE_EXISTING)
+                live.start(queue, queue, id_conflict_policy=wf.IdConflictPolicy.USE_EXISTING)
             )
-            assert existing == sv.Started(started.run_id, False)
-            await connection.call(sv.TerminateWorkflow(workflow_id=queue))
+            assert existing == wf.Started(started.run_id, False)
+            await connection.call(wf.TerminateWorkflow(workflow_id=queue))
 
     live.run(test)
 
@@ -248,15 +250,15 @@ def test_queries(server: DevServer) -> None:
         queue = live.unique("q")
         async with live.connected(server.target) as connection:
             await connection.call(live.start(queue, queue))
-            ask = sv.QueryWorkflow(workflow_id=queue, query_name="echo", arguments=(live.value(5),))
+            ask = wf.QueryWorkflow(workflow_id=queue, query_name="echo", arguments=(live.value(5),))
             async with live.working(connection, queue, obedient):
-                assert await connection.call(ask) == sv.QueryAnswer((live.value(5),))
+                assert await connection.call(ask) == wf.QueryAnswer((live.value(5),))
                 with pytest.raises(QueryFailedError, match="no such query"):
-                    await connection.call(sv.QueryWorkflow(workflow_id=queue, query_name="other"))
-            lonely = sv.QueryWorkflow(workflow_id=queue, query_name="echo", rpc_timeout=0.5)
+                    await connection.call(wf.QueryWorkflow(workflow_id=queue, query_name="other"))
+            lonely = wf.QueryWorkflow(workflow_id=queue, query_name="echo", rpc_timeout=0.5)
             with pytest.raises(ServiceTimeoutError, match="does one run on the workflow's task queue"):
                 await connection.call(lonely)
-            await connection.call(sv.TerminateWorkflow(workflow_id=queue))
+            await connection.call(wf.TerminateWorkflow(workflow_id=queue))
 
     live.run(test)
 
@@ -273,14 +275,14 @@ def test_list_and_count(server: DevServer) -> None:
             query = f'WorkflowType = "{kind}"'
 
             async def all_visible() -> bool:
-                return (await connection.call(sv.CountWorkflows(query=query))).count == 3
+                return (await connection.call(wf.CountWorkflows(query=query))).count == 3
 
             await live.until(all_visible)
-            found: list[sv.WorkflowSummary] = []
+            found: list[wf.WorkflowSummary] = []
             token = b""
             for _ in range(5):
                 page = await connection.call(
-                    sv.ListWorkflows(query=query, page_size=2, next_page_token=token)
+                    wf.ListWorkflows(query=query, page_size=2, next_page_token=token)
                 )
                 assert len(page.workflows) <= 2
                 found += page.workflows
@@ -290,10 +292,10 @@ def test_list_and_count(server: DevServer) -> None:
             assert {each.workflow_id for each in found} == ids
             assert {each.workflow_type for each in found} == {kind}
             with pytest.raises(ServiceError, match="ListWorkflows was refused") as caught:
-                await connection.call(sv.ListWorkflows(query="WorkflowType ="))
+                await connection.call(wf.ListWorkflows(query="WorkflowType ="))
             assert caught.value.status == "INVALID_ARGUMENT"
             for each in ids:
-                await connection.call(sv.TerminateWorkflow(workflow_id=each))
+                await connection.call(wf.TerminateWorkflow(workflow_id=each))
 
     live.run(test)
 
@@ -301,13 +303,13 @@ def test_list_and_count(server: DevServer) -> None:
 @pytest.mark.parametrize(
     "request_for",
     [
-        lambda name: sv.SignalWorkflow(workflow_id=name, signal_name="s", request_id="r"),
-        lambda name: sv.QueryWorkflow(workflow_id=name, query_name="q"),
-        lambda name: sv.CancelWorkflow(workflow_id=name, request_id="r"),
-        lambda name: sv.TerminateWorkflow(workflow_id=name),
-        lambda name: sv.DescribeWorkflow(workflow_id=name),
-        lambda name: sv.WaitForClose(workflow_id=name),
-        lambda name: sv.GetHistory(workflow_id=name),
+        lambda name: wf.SignalWorkflow(workflow_id=name, signal_name="s", request_id="r"),
+        lambda name: wf.QueryWorkflow(workflow_id=name, query_name="q"),
+        lambda name: wf.CancelWorkflow(workflow_id=name, request_id="r"),
+        lambda name: wf.TerminateWorkflow(workflow_id=name),
+        lambda name: wf.DescribeWorkflow(workflow_id=name),
+        lambda name: wf.WaitForClose(workflow_id=name),
+        lambda name: wf.GetHistory(workflow_id=name),
     ],
 )
 def test_no_such_workflow(server: DevServer, request_for: Any) -> None:
@@ -348,6 +350,6 @@ def test_a_closed_connection(server: DevServer) -> None:
             pass
         await connection.close()
         with pytest.raises(ServiceError, match="closed"):
-            await connection.call(sv.CountWorkflows())
+            await connection.call(wf.CountWorkflows())
 
     live.run(test)

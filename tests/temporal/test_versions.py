@@ -10,8 +10,8 @@ from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from tests.specs import made
 
-from hourglass._contract import service as sd
-from hourglass._contract import service as sv
+from hourglass._contract import deployments as dp
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleConfig
 from hourglass._engine.commands import Succeeded
 from hourglass._engine.versions import (
@@ -71,7 +71,7 @@ def test_overrides() -> None:
 
     def written(override: Any) -> Any:
         request = made(
-            sv.StartWorkflow,
+            wf.StartWorkflow,
             workflow_id="w",
             workflow_type="t",
             task_queue="q",
@@ -104,7 +104,7 @@ def test_what_a_server_says_of_a_deployment() -> None:
         summary.deployment_version.deployment_name = "shop"
         summary.deployment_version.build_id = build_id
         summary.create_time.seconds = 10 + at
-    call = calls_deployments.describe(sd.DescribeDeployment(deployment_name="shop"), SCOPE)
+    call = calls_deployments.describe(dp.DescribeDeployment(deployment_name="shop"), SCOPE)
     found = call.read(answer.SerializeToString())
     assert found.current is None
     assert [(each.version.build_id, each.status) for each in found.versions] == [

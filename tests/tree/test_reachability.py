@@ -16,7 +16,7 @@ import pytest
 
 from chaos.proxy import Proxy
 from hourglass import Client, Worker
-from hourglass._contract.service import DescribeNamespace, Namespace
+from hourglass._contract.deployments import DescribeNamespace, Namespace
 from hourglass._runtime.application import Application
 from hourglass._runtime.status import status_report, worker_metrics
 from hourglass._runtime.watchdog import Reachability, ReachLimits, look_for_engine, watch_reachability

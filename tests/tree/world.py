@@ -19,7 +19,7 @@ from hourglass import RetryPolicy, activity, workflow
 from hourglass._bridge.handles import HandleRecord
 from hourglass._bridge.life import HandleLimits
 from hourglass._contract.handle import HandleConfig
-from hourglass._contract.service import StartWorkflow, StillOpen, WaitForClose
+from hourglass._contract.workflows import StartWorkflow, StillOpen, WaitForClose
 from hourglass._embedded import connect_memory
 from hourglass._runtime.application import Application
 from hourglass._runtime.plan import Plan

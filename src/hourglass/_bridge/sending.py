@@ -24,6 +24,7 @@ from hourglass._bridge.calls import CallDeadlines
 from hourglass._bridge.handles import Drain, HandleRecord, HandleTables, logger, tell
 from hourglass._bridge.life import is_hopeless
 from hourglass._bridge.poll_line import OURS, InFlight
+from hourglass._contract.activities import CompleteActivity
 from hourglass._contract.handle import (
     ActivityDeferred,
     ActivityItem,
@@ -36,7 +37,6 @@ from hourglass._contract.handle import (
     RawCalls,
     Shutdown,
 )
-from hourglass._contract.service import CompleteActivity
 from hourglass._engine.commands import Completion, Succeeded, TaskFailed
 from hourglass._engine.events import is_eviction
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure

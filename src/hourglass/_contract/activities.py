@@ -1,5 +1,6 @@
-"""What a client can ask of activities that belong to no workflow (standalone ones), as requests and answers: the same as
-`service` for workflows. Pausing, and changing options, is also for those of workflows: then `workflow_id` names theirs.
+"""What a client can ask of activities, as requests and answers: of those that belong to no workflow (standalone ones), and of
+those that are completed from outside. Pausing, and changing options, is also for those of workflows: then `workflow_id` names
+theirs.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from typing import ClassVar
 
 import msgspec
 
-from hourglass._contract.service import Count, Effect, IdConflictPolicy, Nothing, Request, Started
+from hourglass._contract.service import Effect, Nothing, Request
+from hourglass._contract.workflows import Count, IdConflictPolicy, Started
 from hourglass._engine.specs import ActivitySpec, IdReusePolicy, Payloads
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass.converter import Failure, Payload
@@ -108,26 +110,40 @@ class DescribeActivity(Request[ActivityDescription], frozen=True, kw_only=True):
     run_id: str = ""
 
 
-class CancelActivity(Request[Nothing], frozen=True, kw_only=True):
+class ActivityChange(Request[Nothing], frozen=True, kw_only=True):
+    """A change of an open activity, with the reason for it: what those below have in common."""
+
+    activity_id: str
+    request_id: str
+    run_id: str = ""
+    reason: str = ""
+    identity: str = ""
+
+
+class CancelActivity(ActivityChange, frozen=True, kw_only=True):
     """Ask a standalone activity to cancel."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
-    activity_id: str
-    request_id: str
-    run_id: str = ""
-    reason: str = ""
-    identity: str = ""
 
 
-class TerminateActivity(Request[Nothing], frozen=True, kw_only=True):
+class TerminateActivity(ActivityChange, frozen=True, kw_only=True):
     """End a standalone activity now."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
-    activity_id: str
-    request_id: str
-    run_id: str = ""
-    reason: str = ""
-    identity: str = ""
+
+
+class PauseActivity(ActivityChange, frozen=True, kw_only=True):
+    """Let an activity rest: no new attempt begins. One that runs may end."""
+
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    workflow_id: str = ""
+
+
+class UnpauseActivity(ActivityChange, frozen=True, kw_only=True):
+    """Let an activity that was paused go on."""
+
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    workflow_id: str = ""
 
 
 class DeleteActivity(Request[Nothing], frozen=True, kw_only=True):
@@ -136,30 +152,6 @@ class DeleteActivity(Request[Nothing], frozen=True, kw_only=True):
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     activity_id: str
     run_id: str = ""
-
-
-class PauseActivity(Request[Nothing], frozen=True, kw_only=True):
-    """Let an activity rest: no new attempt begins. One that runs may end."""
-
-    effect: ClassVar[Effect] = Effect.IDEMPOTENT
-    activity_id: str
-    request_id: str
-    workflow_id: str = ""
-    run_id: str = ""
-    reason: str = ""
-    identity: str = ""
-
-
-class UnpauseActivity(Request[Nothing], frozen=True, kw_only=True):
-    """Let an activity that was paused go on."""
-
-    effect: ClassVar[Effect] = Effect.IDEMPOTENT
-    activity_id: str
-    request_id: str
-    workflow_id: str = ""
-    run_id: str = ""
-    reason: str = ""
-    identity: str = ""
 
 
 class ActivityOptionsNow(msgspec.Struct, frozen=True):
@@ -206,3 +198,57 @@ class CountActivities(Request[Count], frozen=True, kw_only=True):
 
     effect: ClassVar[Effect] = Effect.READ
     query: str = ""
+
+
+# --- activities that are completed from outside -------------------------------------------------------------
+
+
+class CompleteActivity(Request[Nothing], frozen=True, kw_only=True):
+    """End an activity from outside, by its token, or by workflow id, run id and activity id.
+
+    Exactly one of `result`, `failure` and `cancelled_details` counts: a failure if there is one, then cancellation.
+    """
+
+    effect: ClassVar[Effect] = Effect.CHANGE
+    token: bytes = b""
+    workflow_id: str = ""
+    run_id: str = ""
+    activity_id: str = ""
+    result: Payload | None = None
+    failure: Failure | None = None
+    last_heartbeat_details: Payloads = ()
+    """With a failure: what the next attempt finds as the details of the last heartbeat; without, they stay as they are."""
+    cancelled: bool = False
+    cancelled_details: Payloads = ()
+    identity: str = ""
+
+
+class ResetActivity(Request[Nothing], frozen=True, kw_only=True):
+    """Begin the attempts of a pending activity anew: at the first, now. One that a worker has goes on; the attempt after it
+    is the first. `reset_heartbeat` also forgets the details of its last heartbeat.
+    """
+
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    workflow_id: str
+    activity_id: str
+    run_id: str = ""
+    reset_heartbeat: bool = False
+    identity: str = ""
+
+
+class HeartbeatAnswer(msgspec.Struct, frozen=True):
+    """Whether the activity was asked to stop."""
+
+    cancel_requested: bool = False
+
+
+class HeartbeatActivity(Request[HeartbeatAnswer], frozen=True, kw_only=True):
+    """Report that an activity that is completed elsewhere lives."""
+
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    token: bytes = b""
+    workflow_id: str = ""
+    run_id: str = ""
+    activity_id: str = ""
+    details: Payloads = ()
+    identity: str = ""

@@ -1,4 +1,4 @@
-"""Limits as data: what runs say to whoever keeps a limit and hear from it, and the rules of slots, turns and bursts.
+"""Limits as data: what runs say to the keeper of a limit and hear from it, and the rules of slots, turns and bursts.
 
 On a Temporal server a limit is kept by a small workflow (`hourglass.limits`), on the embedded engine by the engine itself
 (`hourglass._embedded.engine.keepers`). Both speak this protocol, so that histories are the same and a run can move from
@@ -8,7 +8,8 @@ Slots (`SlotBook`). No more are held than the limit allows, but for runs that he
 that asks first gets first; a ticket stands in one place at most, however often it is told.
 
 Turns (`TurnBook`). Times are whole microseconds since the epoch. Turns are given in the order of asking and never go back; no
-span of the period holds more turns than the limit; a ticket that asks again gets the turn that it has.
+span of the period holds more turns than the limit; a ticket that asks again gets the turn that it has. Where time itself goes
+back, because the clock was wrong and was set right, what was given by it goes back with it.
 
 Bursts (`Burst`). Calls of one key that will be one run, with what the last of them said.
 """
@@ -251,6 +252,8 @@ class SlotBook:
 
 MICROSECONDS = 1_000_000
 _LATELY = 2 * MICROSECONDS
+_SET_BACK = MICROSECONDS
+"""By so much time must have gone back for the clock to have been wrong."""
 
 
 @dataclass(frozen=True)
@@ -358,6 +361,8 @@ class Throttle:
     open: tuple[TurnAsk, ...] = ()
     period: int = 0
     loan: Loan | None = None
+    seen: int = 0
+    """How late it was when turns were last given out."""
 
 
 class TurnBook:
@@ -369,6 +374,7 @@ class TurnBook:
         self.open = list(throttle.open)
         self.period = throttle.period
         self.loan = throttle.loan
+        self.seen = throttle.seen
         self.held: list[TurnAsk] = []
         """Questions that wait until the loan is over."""
         self._recalled = False
@@ -377,7 +383,7 @@ class TurnBook:
     @property
     def throttle(self) -> Throttle:
         """All of it, as data."""
-        return Throttle(self.turns, (*self.held, *self.open), self.period, self.loan)
+        return Throttle(self.turns, (*self.held, *self.open), self.period, self.loan, self.seen)
 
     def hand_in(self, used: Used) -> None:
         """A run gives the key back that it had on loan."""
@@ -385,13 +391,35 @@ class TurnBook:
             self._end_loan(used.moments)
 
     def serve(self, now: int) -> list[Answer]:
-        """Answer what is open; where another run has the key on loan, want it back."""
+        """Answer what is open; where another run has the key on loan, or time has gone back meanwhile, want it back."""
+        was_ahead = self.is_ahead(now)
+        if was_ahead:
+            self._set_back(now)
+        self.seen = max(self.seen, now)
         questions, self.open = self.open, []
         answers = [self._answer(each, now) for each in questions if self._may_have(each, now)]
-        if self.held and self.loan is not None and not self._recalled:
+        if (self.held or was_ahead) and self.loan is not None and not self._recalled:
             self._recalled = True
             answers.append(Answer(self.loan.place, ANSWERS, (self.loan.place.pool, Answers(others=True))))
         return answers
+
+    def is_ahead(self, now: int) -> bool:
+        """Whether turns were given by a clock that was later than now: it was wrong, and was set right."""
+        return self.seen > now + _SET_BACK
+
+    def _set_back(self, now: int) -> None:
+        """What was given while the clock was ahead is as far from now as it was from then; what was before that stays."""
+        by = self.seen - now
+        given: list[GivenTurn] = []
+        for turn in self.turns.given:
+            at = turn.at if turn.at <= now else turn.at - by
+            given.append(replace(turn, at=max(at, given[-1].at) if given else at))
+        self.turns = Turns(tuple(given))
+        self.open, self.held = ([_sooner(each, by, now) for each in asks] for asks in (self.open, self.held))
+        if self.loan is not None and self.loan.until > now:
+            self.loan = replace(self.loan, until=max(now, self.loan.until - by))
+        self._users = {run: min(at, now) for run, at in self._users.items()}
+        self.seen = now
 
     def drop(self, gone: Collection[SlotClaim], now: int) -> None:
         """The runs of these places have closed. How many turns were used of a loan is not known, but none is after now."""
@@ -460,6 +488,12 @@ class TurnBook:
         self.period = max(self.period, ask.rate.period)
         self.turns, at = next_turn(self.turns, ticket, ask.rate, now, ask.latest)
         return at
+
+
+def _sooner(ask: TurnAsk, by: int, now: int) -> TurnAsk:
+    """A question that was put by a clock that was ahead."""
+    late = ask.latest is not None and ask.latest > now
+    return replace(ask, latest=max(now, ask.latest - by)) if late and ask.latest is not None else ask
 
 
 # --- bursts ---------------------------------------------------------------------------------------

@@ -30,7 +30,8 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from hourglass._contract.service import Effect, Nothing, Request, StartWorkflow
+from hourglass._contract.service import Effect, Nothing, Request
+from hourglass._contract.workflows import StartWorkflow
 from hourglass.converter import Payload
 from hourglass.errors import UsageError
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from hourglass._bridge.handles import HandleRecord
 from hourglass._bridge.life import HandleState
-from hourglass._contract.service import QueueStats, WorkerProcess
+from hourglass._contract.deployments import QueueStats, WorkerProcess
 from hourglass._runtime.application import Application
 from hourglass._runtime.evaluation import Counts
 from hourglass._runtime.services import QueueServices

@@ -20,8 +20,9 @@ from hourglass._bridge.handles import HandleRecord
 from hourglass._bridge.holder import WorkerNotRegistered
 from hourglass._bridge.life import HandleState
 from hourglass._bridge.sending import fail_attempt, fail_run
+from hourglass._contract.deployments import DescribeNamespace, LastSeen
 from hourglass._contract.handle import Shutdown
-from hourglass._contract.service import Connection, DescribeNamespace, LastSeen
+from hourglass._contract.service import Connection
 from hourglass._supervision import Context, SupervisionError
 from hourglass._supervision.spec import Start
 from hourglass.errors import HourglassError, ServiceError

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from hourglass._contract.deployments import WorkerProcess
 from hourglass._contract.handle import HandleConfig
-from hourglass._contract.service import WorkerProcess
 from hourglass._runtime.application import Application
 from hourglass._runtime.plan import Plan
 from hourglass._runtime.portal import Portal

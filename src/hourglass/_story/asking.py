@@ -33,6 +33,7 @@ from hourglass._story.reasons import diagnose
 from hourglass._story.reasons_tasks import queue_of
 from hourglass._story.spans import Fault, Kind, Outcome, Span, Story
 from hourglass._story.text import clean, duration, harmless
+from hourglass._story.timeline import open_turn
 from hourglass._story.watching import Watched, nanoseconds
 from hourglass.client._session import asking
 from hourglass.errors import HourglassError, NondeterminismError, WorkflowNotFoundError
@@ -196,16 +197,14 @@ def _turns(facts: Facts) -> Iterator[tuple[Span, str]]:
     """The turns of `limits.throttle` that the run waits for: their timers and keys."""
     for key in _asked(facts.events, _TURNS):
         for timer in facts.story.spans[1:]:
-            open_ = timer.kind is Kind.TIMER and timer.end is None
-            if open_ and timer.name.endswith(f" turn of {key!r}"):
+            if timer.name == open_turn(key, slot=False):
                 yield timer, key
 
 
 def _wanted(facts: Facts) -> Iterator[Wanted]:
     for key, since in _asked(facts.events, _PREFIX).items():
         for timer in facts.story.spans[1:]:
-            open_ = timer.kind is Kind.TIMER and timer.end is None
-            if open_ and timer.name.endswith(f"waits for a slot of {key!r}"):
+            if timer.name == open_turn(key, slot=True):
                 yield Wanted(key, since, timer)
 
 
@@ -254,7 +253,7 @@ def _stands(facts: Facts, call: str) -> dict[str, bool]:
 def _is_part(finding: Finding, timer: Span, stands: Mapping[str, bool]) -> bool:
     """The timer that reminds the keeper, or the condition that waits for its answer."""
     if finding.cause is Cause.TIMER:
-        return finding.since == timer.start and timer.name.removeprefix("timer") in finding.what
+        return finding.since == timer.start and finding.what == timer.name
     return finding.cause in (Cause.CONDITION, Cause.LOCK) and finding.place in stands
 
 

@@ -19,6 +19,7 @@ from hourglass._story.faults import Stand, Waits, authors_place, place_of, root
 from hourglass._story.reasons_closed import closed
 from hourglass._story.spans import Kind, Phase, Span
 from hourglass._story.text import S, clean, duration
+from hourglass._story.timeline import is_open_turn
 
 # --- open activities --------------------------------------------------------------------------------------------------
 
@@ -236,7 +237,10 @@ def _timer(facts: Facts, span: Span) -> Finding:
     due = span.start + length
     if span.signal:
         return _limited_signal(facts, span, due)
-    what = "waits for a timer" if span.name.startswith("timer ") else f"waits for a {span.name}"
+    if is_open_turn(span):
+        what = span.name
+    else:
+        what = "waits for a timer" if span.name.startswith("timer ") else f"waits for a {span.name}"
     return Finding(
         cause=Cause.TIMER,
         what=what,

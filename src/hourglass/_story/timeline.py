@@ -161,6 +161,23 @@ _ANSWERS = "hourglass.limits."
 _A_TURN = "a turn"
 _TURN = re.compile(r"timer: (?:waits for a (slot) of|waits for a turn of|until the turn of) (.+)\Z")
 _KEPT = "timer: keeps, for a moment, slots of "
+_OPEN_TURN = "waits for a turn: "
+
+
+def open_turn(key: str, *, slot: bool) -> str:
+    """The name of the step in which a run waits for a slot of a key, or for its turn at it."""
+    return f"{_OPEN_TURN}{'slot of ' if slot else ''}{key!r}"
+
+
+def is_open_turn(span: Span) -> bool:
+    """Whether a step is such a wait, whatever its key."""
+    return span.kind is Kind.TIMER and span.name.startswith(_OPEN_TURN)
+
+
+def _turn(name: str) -> str | None:
+    """What a turn is waited for, if a timer of this name is a wait for one: `slot of 'crane'`, `'hourly'`."""
+    found = _TURN.match(name)
+    return None if found is None else f"{'slot of ' if found[1] else ''}{found[2]}"
 
 
 def _is_of_limit(kind: Kind, name: str, note: str) -> bool:
@@ -179,26 +196,26 @@ def _is_of_limit(kind: Kind, name: str, note: str) -> bool:
 
 
 def with_turns(spans: Iterable[Span]) -> Iterator[Span]:
-    """The steps, with waits for a turn in the place of what they are made of; one that lasts keeps its name."""
+    """The steps, with waits for a turn in the place of what they are made of."""
     waited: dict[str, Span] = {}
     for span in spans:
         if _is_of_limit(span.kind, span.name, span.note):
             continue
-        found = _TURN.match(span.name) if span.kind is Kind.TIMER and span.end is not None else None
-        if found is None:
+        wanted = _turn(span.name) if span.kind is Kind.TIMER else None
+        if wanted is None:
             yield span
             continue
-        name = f"waited for a turn: {'slot of ' if found[1] else ''}{found[2]}"
-        before = waited.get(name)
+        name = f"{_OPEN_TURN if span.end is None else 'waited for a turn: '}{wanted}"
+        before = waited.get(wanted)
         outcome = Outcome.DONE if span.outcome is Outcome.CANCELLED else span.outcome
-        turn = replace(span, name=name, outcome=outcome, note="")
+        turn = replace(span, name=name, outcome=outcome, note="", due=None)
         if before is not None and before.end is not None and span.start - before.end < _SOON:
             turn = replace(
                 turn, id=before.id, start=before.start, segments=(*before.segments, *turn.segments)
             )
         elif before is not None:
             yield before
-        waited[name] = turn
+        waited[wanted] = turn
     yield from waited.values()
 
 
@@ -209,13 +226,16 @@ _SOON = 50_000_000
 
 
 def waits(events: Sequence[h.HistoryEvent], told: Told) -> tuple[Wait, ...]:
-    """Every wait that ended."""
+    """Every wait that ended. A signal after which the code asked for nothing ended none: it waited on."""
     return tuple(each for each in _waits(events, told) if each.end > each.start)
 
 
 def _waits(events: Sequence[h.HistoryEvent], told: Told) -> Iterator[Wait]:
     since: int | None = None
     waking: h.HistoryEvent | None = None
+    signal: Wait | None = (
+        None  # what ended with a signal, while it is not known whether the code made anything of it
+    )
     for event in events:
         kind = type(event.attributes)
         if kind is h.WorkflowTaskCompleted:
@@ -224,14 +244,20 @@ def _waits(events: Sequence[h.HistoryEvent], told: Told) -> Iterator[Wait]:
             continue
         elif kind is h.WorkflowTaskScheduled:
             if waking is not None:
-                yield Wait(since, event.time_ns, _what(waking, told))
+                wait = Wait(since if signal is None else signal.start, event.time_ns, _what(waking, told))
+                signal = wait if isinstance(waking.attributes, h.WorkflowExecutionSignaled) else None
+                if signal is None:
+                    yield wait
             since = None
         elif kind in (h.WorkflowExecutionTerminated, h.WorkflowExecutionTimedOut):
             ended = _NOTHING if told.run is None else f"its end ({told.run.outcome})"
-            yield Wait(since, event.time_ns, ended)
-            since = None
+            yield Wait(since if signal is None else signal.start, event.time_ns, ended)
+            since = signal = None
         elif not _was_asked_for(event.attributes):
             waking = event  # the last one before a task is what the task is for
+        elif signal is not None:
+            yield signal
+            signal = None
 
 
 _NOTHING = "a signal or an update"
@@ -294,6 +320,9 @@ def _waited_task(task: TaskDraft, until: int) -> str:
 
 def _step(draft: SpanDraft, until: int) -> str:
     said = named(draft.kind, draft.name)
+    wanted = _turn(draft.name) if draft.kind is Kind.TIMER else None
+    if wanted is not None:
+        return f"a turn: {wanted}, for {duration(until - draft.start)}"
     if draft.signal and draft.due is not None:
         left = draft.due - until
         return (

@@ -17,7 +17,9 @@ from google.protobuf.message import Message
 from temporalio.api.common.v1 import Link
 from temporalio.api.enums.v1 import ResetReapplyExcludeType
 
+from hourglass._contract import activities as ac
 from hourglass._contract import service as sv
+from hourglass._contract import workflows as wf
 from hourglass._contract.progress import (
     CarriedProgress,
     ProgressTaken,
@@ -80,7 +82,7 @@ def put_execution(execution: Any, workflow_id: str, run_id: str) -> None:
 # --- workflows -------------------------------------------------------------------------------------------------------
 
 
-def start(request: sv.StartWorkflow, scope: CallScope) -> Rpc:
+def start(request: wf.StartWorkflow, scope: CallScope) -> Rpc:
     """Start a workflow, or start and signal it in one step."""
     message: Any
     if not request.signal_name:
@@ -96,7 +98,7 @@ def start(request: sv.StartWorkflow, scope: CallScope) -> Rpc:
     return Rpc("signal_with_start_workflow_execution", message, _signalled)
 
 
-def put_start(message: Any, request: sv.StartWorkflow, scope: CallScope) -> None:
+def put_start(message: Any, request: wf.StartWorkflow, scope: CallScope) -> None:
     """Write a start into a message that begins a workflow."""
     message.namespace = scope.namespace
     message.workflow_id = request.workflow_id
@@ -126,26 +128,26 @@ def put_callbacks(message: Any, request: Any) -> None:
         links = [Link.FromString(link) for link in each.links]
         callback.links.extend(links)
         message.links.extend(links)
-    if request.callbacks and request.id_conflict_policy is sv.IdConflictPolicy.USE_EXISTING:
+    if request.callbacks and request.id_conflict_policy is wf.IdConflictPolicy.USE_EXISTING:
         attached = message.on_conflict_options
         attached.attach_request_id = attached.attach_completion_callbacks = attached.attach_links = True
 
 
-def _started(data: bytes) -> sv.Started:
+def _started(data: bytes) -> wf.Started:
     answer = ws.StartWorkflowExecutionResponse.FromString(data)
-    return sv.Started(answer.run_id, answer.started)
+    return wf.Started(answer.run_id, answer.started)
 
 
-def _signalled(data: bytes) -> sv.Started:
+def _signalled(data: bytes) -> wf.Started:
     answer = ws.SignalWithStartWorkflowExecutionResponse.FromString(data)
-    return sv.Started(answer.run_id, answer.started)
+    return wf.Started(answer.run_id, answer.started)
 
 
 def _nothing(data: bytes) -> sv.Nothing:
     return sv.Nothing()
 
 
-def signal(request: sv.SignalWorkflow, scope: CallScope) -> Rpc:
+def signal(request: wf.SignalWorkflow, scope: CallScope) -> Rpc:
     """Send a signal."""
     message: Any = ws.SignalWorkflowExecutionRequest(
         namespace=scope.namespace,
@@ -160,7 +162,7 @@ def signal(request: sv.SignalWorkflow, scope: CallScope) -> Rpc:
     return Rpc("signal_workflow_execution", message, _nothing)
 
 
-def query(request: sv.QueryWorkflow, scope: CallScope) -> Rpc:
+def query(request: wf.QueryWorkflow, scope: CallScope) -> Rpc:
     """Ask a question, which a worker answers."""
     message: Any = ws.QueryWorkflowRequest(namespace=scope.namespace)
     put_execution(message.execution, request.workflow_id, request.run_id)
@@ -172,15 +174,15 @@ def query(request: sv.QueryWorkflow, scope: CallScope) -> Rpc:
     return Rpc("query_workflow", message, _answered, PATIENT)
 
 
-def _answered(data: bytes) -> sv.QueryAnswer:
+def _answered(data: bytes) -> wf.QueryAnswer:
     answer = ws.QueryWorkflowResponse.FromString(data)
-    rejected = sv.WorkflowStatus.UNSPECIFIED
+    rejected = wf.WorkflowStatus.UNSPECIFIED
     if answer.HasField("query_rejected"):
-        rejected = sv.WorkflowStatus(answer.query_rejected.status)
-    return sv.QueryAnswer(payloads_from(answer.query_result.payloads), rejected)
+        rejected = wf.WorkflowStatus(answer.query_rejected.status)
+    return wf.QueryAnswer(payloads_from(answer.query_result.payloads), rejected)
 
 
-def cancel(request: sv.CancelWorkflow, scope: CallScope) -> Rpc:
+def cancel(request: wf.CancelWorkflow, scope: CallScope) -> Rpc:
     """Ask a workflow to cancel."""
     message: Any = ws.RequestCancelWorkflowExecutionRequest(
         namespace=scope.namespace,
@@ -193,7 +195,7 @@ def cancel(request: sv.CancelWorkflow, scope: CallScope) -> Rpc:
     return Rpc("request_cancel_workflow_execution", message, _nothing)
 
 
-def terminate(request: sv.TerminateWorkflow, scope: CallScope) -> Rpc:
+def terminate(request: wf.TerminateWorkflow, scope: CallScope) -> Rpc:
     """End a workflow now."""
     message: Any = ws.TerminateWorkflowExecutionRequest(
         namespace=scope.namespace,
@@ -210,7 +212,7 @@ def terminate(request: sv.TerminateWorkflow, scope: CallScope) -> Rpc:
 # --- updates and resets ----------------------------------------------------------------------------------------------
 
 
-def update(request: sv.UpdateWorkflow, scope: CallScope) -> Rpc:
+def update(request: wf.UpdateWorkflow, scope: CallScope) -> Rpc:
     """Ask for an update; the server holds the call open until it has come so far, or for 20 s."""
     return Rpc(
         "update_workflow_execution",
@@ -221,7 +223,7 @@ def update(request: sv.UpdateWorkflow, scope: CallScope) -> Rpc:
     )
 
 
-def poll_update(request: sv.PollUpdate, scope: CallScope) -> Rpc:
+def poll_update(request: wf.PollUpdate, scope: CallScope) -> Rpc:
     """Wait on for an update."""
     message: Any = ws.PollWorkflowExecutionUpdateRequest(
         namespace=scope.namespace, identity=request.identity or scope.identity
@@ -238,21 +240,21 @@ def poll_update(request: sv.PollUpdate, scope: CallScope) -> Rpc:
     )
 
 
-def update_with_start(request: sv.UpdateWithStart, scope: CallScope) -> Rpc:
+def update_with_start(request: wf.UpdateWithStart, scope: CallScope) -> Rpc:
     """Start, or use what runs, and update, in one step."""
     message: Any = ws.ExecuteMultiOperationRequest(namespace=scope.namespace)
     put_start(message.operations.add().start_workflow, request.start, scope)
     message.operations.add().update_workflow.CopyFrom(_update_message(request.update, scope))
 
-    def read(data: bytes) -> sv.UpdateStarted:
+    def read(data: bytes) -> wf.UpdateStarted:
         first, second = ws.ExecuteMultiOperationResponse.FromString(data).responses
-        started = sv.Started(first.start_workflow.run_id, first.start_workflow.started)
-        return sv.UpdateStarted(started, _state(second.update_workflow, request.update))
+        started = wf.Started(first.start_workflow.run_id, first.start_workflow.started)
+        return wf.UpdateStarted(started, _state(second.update_workflow, request.update))
 
     return Rpc("execute_multi_operation", message, read, LONG_POLL)
 
 
-def reset(request: sv.ResetWorkflow, scope: CallScope) -> Rpc:
+def reset(request: wf.ResetWorkflow, scope: CallScope) -> Rpc:
     """Begin a run anew from one of its workflow tasks."""
     message: Any = ws.ResetWorkflowExecutionRequest(
         namespace=scope.namespace,
@@ -269,12 +271,12 @@ def reset(request: sv.ResetWorkflow, scope: CallScope) -> Rpc:
     return Rpc(
         "reset_workflow_execution",
         message,
-        lambda data: sv.Started(ws.ResetWorkflowExecutionResponse.FromString(data).run_id),
+        lambda data: wf.Started(ws.ResetWorkflowExecutionResponse.FromString(data).run_id),
         ORDINARY,
     )
 
 
-def _update_message(request: sv.UpdateWorkflow, scope: CallScope) -> Any:
+def _update_message(request: wf.UpdateWorkflow, scope: CallScope) -> Any:
     message: Any = ws.UpdateWorkflowExecutionRequest(
         namespace=scope.namespace, first_execution_run_id=request.first_execution_run_id
     )
@@ -290,27 +292,27 @@ def _update_message(request: sv.UpdateWorkflow, scope: CallScope) -> Any:
     return message
 
 
-def _state(answer: Any, request: sv.UpdateWorkflow | sv.PollUpdate) -> sv.UpdateState:
+def _state(answer: Any, request: wf.UpdateWorkflow | wf.PollUpdate) -> wf.UpdateState:
     outcome = answer.outcome
     kind = outcome.WhichOneof("value")
     payloads = payloads_from(outcome.success.payloads) if kind == "success" else ()
-    return sv.UpdateState(
+    return wf.UpdateState(
         update_id=answer.update_ref.update_id or request.update_id,
         workflow_id=request.workflow_id,
         run_id=answer.update_ref.workflow_execution.run_id or request.run_id,
-        stage=sv.UpdateStage.COMPLETED if kind else sv.UpdateStage(answer.stage),
+        stage=wf.UpdateStage.COMPLETED if kind else wf.UpdateStage(answer.stage),
         result=payloads[0] if payloads else None,
         failure=failure_from(outcome.failure) if kind == "failure" else None,
     )
 
 
-def _nothing_yet(request: sv.UpdateWorkflow | sv.PollUpdate) -> sv.UpdateState:
-    return sv.UpdateState(update_id=request.update_id, workflow_id=request.workflow_id, run_id=request.run_id)
+def _nothing_yet(request: wf.UpdateWorkflow | wf.PollUpdate) -> wf.UpdateState:
+    return wf.UpdateState(update_id=request.update_id, workflow_id=request.workflow_id, run_id=request.run_id)
 
 
-def pause(request: sv.PauseWorkflow | sv.UnpauseWorkflow, scope: CallScope) -> Rpc:
+def pause(request: wf.PauseWorkflow | wf.UnpauseWorkflow, scope: CallScope) -> Rpc:
     """Let a run rest, or go on."""
-    pauses = isinstance(request, sv.PauseWorkflow)
+    pauses = isinstance(request, wf.PauseWorkflow)
     message: Any = ws.PauseWorkflowExecutionRequest() if pauses else ws.UnpauseWorkflowExecutionRequest()
     message.namespace = scope.namespace
     message.workflow_id = request.workflow_id
@@ -321,7 +323,7 @@ def pause(request: sv.PauseWorkflow | sv.UnpauseWorkflow, scope: CallScope) -> R
     return Rpc(f"{'' if pauses else 'un'}pause_workflow_execution", message, _nothing)
 
 
-def update_options(request: sv.UpdateWorkflowOptions, scope: CallScope) -> Rpc:
+def update_options(request: wf.UpdateWorkflowOptions, scope: CallScope) -> Rpc:
     """Change what was said of a run."""
     message: Any = ws.UpdateWorkflowExecutionOptionsRequest(
         namespace=scope.namespace, identity=request.identity or scope.identity
@@ -338,14 +340,14 @@ def update_options(request: sv.UpdateWorkflowOptions, scope: CallScope) -> Rpc:
     return Rpc("update_workflow_execution_options", message, _nothing)
 
 
-def put_time_skipping(message: Any, config: sv.TimeSkippingConfig) -> None:
+def put_time_skipping(message: Any, config: wf.TimeSkippingConfig) -> None:
     """Write how a run's time goes."""
     message.enabled = config.enabled
     message.disable_propagation = config.disable_propagation
     message.max_session_skip_count = config.max_session_skip_count
 
 
-def skip_time(request: sv.SkipTime, scope: CallScope) -> Rpc:
+def skip_time(request: wf.SkipTime, scope: CallScope) -> Rpc:
     """Have a run's time skipped."""
     message: Any = ws.UpdateWorkflowExecutionOptionsRequest(
         namespace=scope.namespace, identity=request.identity or scope.identity
@@ -363,25 +365,25 @@ def skip_time(request: sv.SkipTime, scope: CallScope) -> Rpc:
 _REACHED, _FAILED = 2, 3  # FastForwardPollingResult
 
 
-def wait_for_fast_forward(request: sv.WaitForFastForward, scope: CallScope) -> Rpc:
+def wait_for_fast_forward(request: wf.WaitForFastForward, scope: CallScope) -> Rpc:
     """Wait until a run's time has come so far; along its successors."""
     message: Any = ws.PollWorkflowExecutionTimeSkippingRequest(
         namespace=scope.namespace, fast_forward_id=request.fast_forward_id
     )
     put_execution(message.workflow_execution, request.workflow_id, "")
 
-    def read(data: bytes) -> sv.FastForwarded:
+    def read(data: bytes) -> wf.FastForwarded:
         answer = ws.PollWorkflowExecutionTimeSkippingResponse.FromString(data)
         result = answer.fast_forward_polling_result
         over = result in (_REACHED, _FAILED)
-        return sv.FastForwarded(over, result == _REACHED, answer.failed_reason)
+        return wf.FastForwarded(over, result == _REACHED, answer.failed_reason)
 
     return Rpc(
-        "poll_workflow_execution_time_skipping", message, read, LONG_POLL, sv.FastForwarded(over=False)
+        "poll_workflow_execution_time_skipping", message, read, LONG_POLL, wf.FastForwarded(over=False)
     )
 
 
-def delete(request: sv.DeleteWorkflow, scope: CallScope) -> Rpc:
+def delete(request: wf.DeleteWorkflow, scope: CallScope) -> Rpc:
     """Remove a run."""
     message = ws.DeleteWorkflowExecutionRequest(namespace=scope.namespace)
     put_execution(message.workflow_execution, request.workflow_id, request.run_id)
@@ -408,7 +410,7 @@ _ENDS: dict[str, tuple[tuple[str, type[Any]], tuple[str, type[Any]]]] = {
 }
 
 
-def complete(request: sv.CompleteActivity, scope: CallScope) -> Rpc:
+def complete(request: ac.CompleteActivity, scope: CallScope) -> Rpc:
     """End an activity: a failure if there is one, then cancellation, then its result."""
     if request.failure is not None:
         rpc, message = _address("failed", request, scope)
@@ -424,14 +426,14 @@ def complete(request: sv.CompleteActivity, scope: CallScope) -> Rpc:
     return Rpc(rpc, message, lambda data: sv.Nothing())
 
 
-def _address(end: str, request: sv.CompleteActivity, scope: CallScope) -> tuple[str, Any]:
+def _address(end: str, request: ac.CompleteActivity, scope: CallScope) -> tuple[str, Any]:
     rpc, kind = _ENDS[end][0 if request.token else 1]
     message = kind()
     _put_address(message, request, scope)
     return rpc, message
 
 
-def _put_address(message: Any, request: sv.CompleteActivity | sv.HeartbeatActivity, scope: CallScope) -> None:
+def _put_address(message: Any, request: ac.CompleteActivity | ac.HeartbeatActivity, scope: CallScope) -> None:
     message.namespace = scope.namespace
     message.identity = request.identity or scope.identity
     if request.token:
@@ -442,7 +444,7 @@ def _put_address(message: Any, request: sv.CompleteActivity | sv.HeartbeatActivi
     message.activity_id = request.activity_id
 
 
-def reset_activity(request: sv.ResetActivity, scope: CallScope) -> Rpc:
+def reset_activity(request: ac.ResetActivity, scope: CallScope) -> Rpc:
     """Begin the attempts of an activity anew."""
     message = ws.ResetActivityRequest(
         namespace=scope.namespace,
@@ -454,7 +456,7 @@ def reset_activity(request: sv.ResetActivity, scope: CallScope) -> Rpc:
     return Rpc("reset_activity", message, _nothing)
 
 
-def heartbeat(request: sv.HeartbeatActivity, scope: CallScope) -> Rpc:
+def heartbeat(request: ac.HeartbeatActivity, scope: CallScope) -> Rpc:
     """Report that an activity lives."""
     rpc = "record_activity_task_heartbeat"
     message: Any = ws.RecordActivityTaskHeartbeatRequest()
@@ -465,10 +467,10 @@ def heartbeat(request: sv.HeartbeatActivity, scope: CallScope) -> Rpc:
     return Rpc(rpc, message, _beat)
 
 
-def _beat(data: bytes) -> sv.HeartbeatAnswer:
+def _beat(data: bytes) -> ac.HeartbeatAnswer:
     # Both answers have the same fields with the same numbers.
     answer = ws.RecordActivityTaskHeartbeatResponse.FromString(data)
-    return sv.HeartbeatAnswer(answer.cancel_requested)
+    return ac.HeartbeatAnswer(answer.cancel_requested)
 
 
 PUBLISHING_PAUSE = 0.2
@@ -487,23 +489,23 @@ def publish(request: PublishProgress, scope: CallScope) -> Rpc:
 
 
 ACTING: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
-    sv.StartWorkflow: start,
-    sv.SignalWorkflow: signal,
-    sv.QueryWorkflow: query,
-    sv.CancelWorkflow: cancel,
-    sv.TerminateWorkflow: terminate,
-    sv.PauseWorkflow: pause,
-    sv.UnpauseWorkflow: pause,
-    sv.UpdateWorkflowOptions: update_options,
-    sv.SkipTime: skip_time,
-    sv.WaitForFastForward: wait_for_fast_forward,
-    sv.DeleteWorkflow: delete,
-    sv.CompleteActivity: complete,
-    sv.ResetActivity: reset_activity,
-    sv.HeartbeatActivity: heartbeat,
+    wf.StartWorkflow: start,
+    wf.SignalWorkflow: signal,
+    wf.QueryWorkflow: query,
+    wf.CancelWorkflow: cancel,
+    wf.TerminateWorkflow: terminate,
+    wf.PauseWorkflow: pause,
+    wf.UnpauseWorkflow: pause,
+    wf.UpdateWorkflowOptions: update_options,
+    wf.SkipTime: skip_time,
+    wf.WaitForFastForward: wait_for_fast_forward,
+    wf.DeleteWorkflow: delete,
+    ac.CompleteActivity: complete,
+    ac.ResetActivity: reset_activity,
+    ac.HeartbeatActivity: heartbeat,
     PublishProgress: publish,
-    sv.UpdateWorkflow: update,
-    sv.PollUpdate: poll_update,
-    sv.UpdateWithStart: update_with_start,
-    sv.ResetWorkflow: reset,
+    wf.UpdateWorkflow: update,
+    wf.PollUpdate: poll_update,
+    wf.UpdateWithStart: update_with_start,
+    wf.ResetWorkflow: reset,
 }

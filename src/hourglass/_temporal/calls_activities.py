@@ -13,6 +13,7 @@ from temporalio.api.enums.v1 import PendingActivityState
 
 from hourglass._contract import activities as ac
 from hourglass._contract import service as sv
+from hourglass._contract import workflows as wf
 from hourglass._temporal.calls import LONG_POLL, CallScope, Rpc, put_callbacks
 from hourglass._temporal.calls_deployments import version_in
 from hourglass._temporal.calls_views import group_from
@@ -59,9 +60,9 @@ def start(request: ac.StartActivity, scope: CallScope) -> Rpc:
         put_seconds(message.start_delay, request.start_delay)
     put_callbacks(message, request)
 
-    def read(data: bytes) -> sv.Started:
+    def read(data: bytes) -> wf.Started:
         answer = ws.StartActivityExecutionResponse.FromString(data)
-        return sv.Started(answer.run_id, answer.started)
+        return wf.Started(answer.run_id, answer.started)
 
     return Rpc("start_activity_execution", message, read)
 
@@ -253,9 +254,9 @@ def count(request: ac.CountActivities, scope: CallScope) -> Rpc:
     return Rpc("count_activity_executions", message, _counted)
 
 
-def _counted(data: bytes) -> sv.Count:
+def _counted(data: bytes) -> wf.Count:
     answer = ws.CountActivityExecutionsResponse.FromString(data)
-    return sv.Count(answer.count, tuple(group_from(group) for group in answer.groups))
+    return wf.Count(answer.count, tuple(group_from(group) for group in answer.groups))
 
 
 ON_ACTIVITIES: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {

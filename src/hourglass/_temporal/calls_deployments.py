@@ -8,6 +8,7 @@ from typing import Any
 import temporalio.api.workflowservice.v1 as ws
 from temporalio.api.enums.v1 import WorkerDeploymentVersionStatus, WorkerVersioningMode
 
+from hourglass._contract import deployments as dp
 from hourglass._contract import service as sv
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
 from hourglass._temporal.calls import CallScope, Rpc
@@ -20,7 +21,7 @@ _STATUSES: dict[int, str] = {
 _VERSIONED = WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
 
 
-def set_current(request: sv.SetCurrentVersion, scope: CallScope) -> Rpc:
+def set_current(request: dp.SetCurrentVersion, scope: CallScope) -> Rpc:
     """Make a version current."""
     message = ws.SetWorkerDeploymentCurrentVersionRequest(
         namespace=scope.namespace,
@@ -30,14 +31,14 @@ def set_current(request: sv.SetCurrentVersion, scope: CallScope) -> Rpc:
         ignore_missing_task_queues=request.ignore_missing_task_queues,
     )
 
-    def read(data: bytes) -> sv.CurrentVersionSet:
+    def read(data: bytes) -> dp.CurrentVersionSet:
         answer: Any = ws.SetWorkerDeploymentCurrentVersionResponse.FromString(data)
-        return sv.CurrentVersionSet(version_in(answer, "previous_deployment_version"))
+        return dp.CurrentVersionSet(version_in(answer, "previous_deployment_version"))
 
     return Rpc("set_worker_deployment_current_version", message, read)
 
 
-def set_ramping(request: sv.SetRampingVersion, scope: CallScope) -> Rpc:
+def set_ramping(request: dp.SetRampingVersion, scope: CallScope) -> Rpc:
     """Let a version ramp."""
     message = ws.SetWorkerDeploymentRampingVersionRequest(
         namespace=scope.namespace,
@@ -48,15 +49,15 @@ def set_ramping(request: sv.SetRampingVersion, scope: CallScope) -> Rpc:
         ignore_missing_task_queues=request.ignore_missing_task_queues,
     )
 
-    def read(data: bytes) -> sv.RampingVersionSet:
+    def read(data: bytes) -> dp.RampingVersionSet:
         answer: Any = ws.SetWorkerDeploymentRampingVersionResponse.FromString(data)
         previous = version_in(answer, "previous_deployment_version")
-        return sv.RampingVersionSet(previous, answer.previous_percentage)
+        return dp.RampingVersionSet(previous, answer.previous_percentage)
 
     return Rpc("set_worker_deployment_ramping_version", message, read)
 
 
-def describe(request: sv.DescribeDeployment, scope: CallScope) -> Rpc:
+def describe(request: dp.DescribeDeployment, scope: CallScope) -> Rpc:
     """Look at a deployment."""
     message = ws.DescribeWorkerDeploymentRequest(
         namespace=scope.namespace, deployment_name=request.deployment_name
@@ -64,19 +65,19 @@ def describe(request: sv.DescribeDeployment, scope: CallScope) -> Rpc:
     return Rpc("describe_worker_deployment", message, _described)
 
 
-def _described(data: bytes) -> sv.DeploymentInfo:
+def _described(data: bytes) -> dp.DeploymentInfo:
     answer: Any = ws.DescribeWorkerDeploymentResponse.FromString(data)
     info = answer.worker_deployment_info
     routing = info.routing_config
     versions = tuple(
-        sv.KnownVersion(
+        dp.KnownVersion(
             version=version_from(each.deployment_version),
             status=_STATUSES.get(each.status, str(each.status)),
             create_time_ns=nanos_from(each.create_time),
         )
         for each in info.version_summaries
     )
-    return sv.DeploymentInfo(
+    return dp.DeploymentInfo(
         name=info.name,
         current=version_in(routing, "current_deployment_version"),
         changed_ns=nanos_from(routing.current_version_changed_time),
@@ -87,9 +88,9 @@ def _described(data: bytes) -> sv.DeploymentInfo:
 
 
 ON_DEPLOYMENTS: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
-    sv.SetCurrentVersion: set_current,
-    sv.SetRampingVersion: set_ramping,
-    sv.DescribeDeployment: describe,
+    dp.SetCurrentVersion: set_current,
+    dp.SetRampingVersion: set_ramping,
+    dp.DescribeDeployment: describe,
 }
 
 

@@ -10,6 +10,7 @@ from temporalio.api.workflow.v1 import NewWorkflowExecutionInfo
 
 from hourglass._contract import schedules as sc
 from hourglass._contract import service as sv
+from hourglass._contract import workflows as wf
 from hourglass._contract.schedules import FIELDS
 from hourglass._temporal.calls import PATIENT, CallScope, Rpc
 from hourglass._temporal.protos import (
@@ -79,7 +80,7 @@ def _put_calendar(message: Any, calendar: sc.CalendarSpec) -> None:
             ranges.add(start=each.start, end=each.end, step=each.step)
 
 
-def _put_action(message: Any, action: sv.StartWorkflow, foreign: bytes) -> None:
+def _put_action(message: Any, action: wf.StartWorkflow, foreign: bytes) -> None:
     if foreign:
         message.MergeFromString(foreign)
     message.workflow_id = action.workflow_id
@@ -175,8 +176,8 @@ def _calendar_from(message: Any) -> sc.CalendarSpec:
     return sc.CalendarSpec(**ranges, comment=message.comment)
 
 
-def _action_from(message: Any) -> sv.StartWorkflow:
-    return sv.StartWorkflow(
+def _action_from(message: Any) -> wf.StartWorkflow:
+    return wf.StartWorkflow(
         workflow_id=message.workflow_id,
         workflow_type=message.workflow_type.name,
         request_id="",

@@ -21,7 +21,9 @@ from temporalio.api.operatorservice.v1 import (
     ListSearchAttributesResponse,
 )
 
+from hourglass._contract import deployments as dp
 from hourglass._contract import service as sv
+from hourglass._contract import workflows as wf
 from hourglass._contract.progress import ProgressRead, PublishedItem, ReadProgress, carried_by, new_items
 from hourglass._engine.specs import ParentClosePolicy
 from hourglass._temporal.calls import LONG_POLL, ORDINARY, PATIENT, CallScope, Rpc, put_execution
@@ -44,7 +46,7 @@ from hourglass.errors import NamespaceNotFoundError
 RPC = "get_workflow_execution_history"
 
 
-def wait_for_close(request: sv.WaitForClose, scope: CallScope) -> Rpc:
+def wait_for_close(request: wf.WaitForClose, scope: CallScope) -> Rpc:
     """Wait until a run closes: the server holds the call open for 20 s, then says that nothing happened."""
     message: Any = ws.GetWorkflowExecutionHistoryRequest(
         namespace=scope.namespace,
@@ -53,11 +55,11 @@ def wait_for_close(request: sv.WaitForClose, scope: CallScope) -> Rpc:
         skip_archival=True,
     )
     put_execution(message.execution, request.workflow_id, request.run_id)
-    open_still = sv.StillOpen(request.run_id)
+    open_still = wf.StillOpen(request.run_id)
     return Rpc(RPC, message, lambda data: _outcome(data, open_still), LONG_POLL, open_still)
 
 
-def _outcome(data: bytes, open_still: sv.StillOpen) -> sv.Outcome:
+def _outcome(data: bytes, open_still: wf.StillOpen) -> wf.Outcome:
     events = ws.GetWorkflowExecutionHistoryResponse.FromString(data).history.events
     if not events:
         return open_still
@@ -67,31 +69,31 @@ def _outcome(data: bytes, open_still: sv.StillOpen) -> sv.Outcome:
     return open_still if kind is None or read is None else read(getattr(event, kind))
 
 
-def _completed(end: Any) -> sv.Outcome:
-    return sv.RunCompleted(payloads_from(end.result.payloads), end.new_execution_run_id)
+def _completed(end: Any) -> wf.Outcome:
+    return wf.RunCompleted(payloads_from(end.result.payloads), end.new_execution_run_id)
 
 
-def _failed(end: Any) -> sv.Outcome:
-    return sv.RunFailed(failure_from(end.failure), end.new_execution_run_id)
+def _failed(end: Any) -> wf.Outcome:
+    return wf.RunFailed(failure_from(end.failure), end.new_execution_run_id)
 
 
-def _canceled(end: Any) -> sv.Outcome:
-    return sv.RunCanceled(payloads_from(end.details.payloads))
+def _canceled(end: Any) -> wf.Outcome:
+    return wf.RunCanceled(payloads_from(end.details.payloads))
 
 
-def _terminated(end: Any) -> sv.Outcome:
-    return sv.RunTerminated(end.reason, payloads_from(end.details.payloads))
+def _terminated(end: Any) -> wf.Outcome:
+    return wf.RunTerminated(end.reason, payloads_from(end.details.payloads))
 
 
-def _timed_out(end: Any) -> sv.Outcome:
-    return sv.RunTimedOut(end.new_execution_run_id)
+def _timed_out(end: Any) -> wf.Outcome:
+    return wf.RunTimedOut(end.new_execution_run_id)
 
 
-def _continued(end: Any) -> sv.Outcome:
-    return sv.RunContinued(end.new_execution_run_id)
+def _continued(end: Any) -> wf.Outcome:
+    return wf.RunContinued(end.new_execution_run_id)
 
 
-_OUTCOMES: dict[str | None, Callable[[Any], sv.Outcome]] = {
+_OUTCOMES: dict[str | None, Callable[[Any], wf.Outcome]] = {
     "workflow_execution_completed_event_attributes": _completed,
     "workflow_execution_failed_event_attributes": _failed,
     "workflow_execution_canceled_event_attributes": _canceled,
@@ -101,7 +103,7 @@ _OUTCOMES: dict[str | None, Callable[[Any], sv.Outcome]] = {
 }
 
 
-def history(request: sv.GetHistory, scope: CallScope) -> Rpc:
+def history(request: wf.GetHistory, scope: CallScope) -> Rpc:
     """Fetch a page of events, or wait for new ones."""
     if request.newest_first:
         return _newest_first(request, scope)
@@ -114,11 +116,11 @@ def history(request: sv.GetHistory, scope: CallScope) -> Rpc:
     )
     message.history_event_filter_type = int(request.event_filter)
     put_execution(message.execution, request.workflow_id, request.run_id)
-    late = sv.HistoryPage((), request.next_page_token) if request.wait_new else None
+    late = wf.HistoryPage((), request.next_page_token) if request.wait_new else None
     return Rpc(RPC, message, _page, LONG_POLL if request.wait_new else ORDINARY, late)
 
 
-def _newest_first(request: sv.GetHistory, scope: CallScope) -> Rpc:
+def _newest_first(request: wf.GetHistory, scope: CallScope) -> Rpc:
     message: Any = ws.GetWorkflowExecutionHistoryReverseRequest(
         namespace=scope.namespace,
         next_page_token=request.next_page_token,
@@ -128,9 +130,9 @@ def _newest_first(request: sv.GetHistory, scope: CallScope) -> Rpc:
     return Rpc("get_workflow_execution_history_reverse", message, _page)
 
 
-def _page(data: bytes) -> sv.HistoryPage:
+def _page(data: bytes) -> wf.HistoryPage:
     answer = ws.GetWorkflowExecutionHistoryResponse.FromString(data)
-    return sv.HistoryPage(
+    return wf.HistoryPage(
         tuple(event_to_json(event) for event in answer.history.events), answer.next_page_token
     )
 
@@ -138,57 +140,57 @@ def _page(data: bytes) -> sv.HistoryPage:
 # --- server and pollers ----------------------------------------------------------------------------------------------
 
 
-def describe_namespace(request: sv.DescribeNamespace, scope: CallScope) -> Rpc:
+def describe_namespace(request: dp.DescribeNamespace, scope: CallScope) -> Rpc:
     """Whether the server is there, and has our namespace."""
 
-    def read(data: bytes) -> sv.Namespace:
+    def read(data: bytes) -> dp.Namespace:
         info = ws.DescribeNamespaceResponse.FromString(data).namespace_info
         if info.state == enums.NamespaceState.NAMESPACE_STATE_DELETED:  # marked first, gone a little later
             raise NamespaceNotFoundError(
                 f"the namespace {scope.namespace!r} is being deleted on the server", status="NOT_FOUND"
             )
-        return sv.Namespace(info.name)
+        return dp.Namespace(info.name)
 
     message = ws.DescribeNamespaceRequest(namespace=scope.namespace)
     return Rpc("describe_namespace", message, read, retry=False)
 
 
-def last_seen(request: sv.LastSeen, scope: CallScope) -> Rpc:
+def last_seen(request: dp.LastSeen, scope: CallScope) -> Rpc:
     """Look for one identity among a queue's pollers."""
 
-    def read(data: bytes) -> sv.Sighting:
+    def read(data: bytes) -> dp.Sighting:
         answer = ws.DescribeTaskQueueResponse.FromString(data)
         ours = [each for each in answer.pollers if each.identity == request.polled_by]
-        return sv.Sighting(max((each.last_access_time.ToNanoseconds() for each in ours), default=0))
+        return dp.Sighting(max((each.last_access_time.ToNanoseconds() for each in ours), default=0))
 
     return Rpc("describe_task_queue", _describe(request.task_queue, request.activities, scope), read)
 
 
-def pollers(request: sv.GetPollers, scope: CallScope) -> Rpc:
+def pollers(request: dp.GetPollers, scope: CallScope) -> Rpc:
     """All of a queue's pollers."""
 
-    def read(data: bytes) -> sv.Pollers:
+    def read(data: bytes) -> dp.Pollers:
         answer = ws.DescribeTaskQueueResponse.FromString(data)
         found = tuple(
-            sv.Poller(each.identity, each.last_access_time.ToNanoseconds(), poller_version(each))
+            dp.Poller(each.identity, each.last_access_time.ToNanoseconds(), poller_version(each))
             for each in answer.pollers
         )
         current = version_in(answer.versioning_info, "current_deployment_version")
         ramping = version_in(answer.versioning_info, "ramping_deployment_version")
         stats = _stats(answer) if request.stats else None
-        return sv.Pollers(found, current=current, stats=stats, ramping=ramping)
+        return dp.Pollers(found, current=current, stats=stats, ramping=ramping)
 
     message = _describe(request.task_queue, request.activities, scope)
     message.report_stats = request.stats
     return Rpc("describe_task_queue", message, read)
 
 
-def _stats(answer: ws.DescribeTaskQueueResponse) -> sv.QueueStats | None:
+def _stats(answer: ws.DescribeTaskQueueResponse) -> dp.QueueStats | None:
     """What waits on a queue; None of a server that does not say (before 1.28)."""
     if not answer.HasField("stats"):
         return None
     told = answer.stats
-    return sv.QueueStats(
+    return dp.QueueStats(
         backlog=told.approximate_backlog_count,
         age=told.approximate_backlog_age.ToNanoseconds() / 1e9,
         add_rate=told.tasks_add_rate,
@@ -217,18 +219,18 @@ _STATES: dict[int, str] = {
 }
 
 
-def describe(request: sv.DescribeWorkflow, scope: CallScope) -> Rpc:
+def describe(request: wf.DescribeWorkflow, scope: CallScope) -> Rpc:
     """Look at one run."""
     message: Any = ws.DescribeWorkflowExecutionRequest(namespace=scope.namespace)
     put_execution(message.execution, request.workflow_id, request.run_id)
     return Rpc("describe_workflow_execution", message, _described)
 
 
-def _described(data: bytes) -> sv.Description:
+def _described(data: bytes) -> wf.Description:
     answer: Any = ws.DescribeWorkflowExecutionResponse.FromString(data)
     info = answer.workflow_execution_info
     metadata = answer.execution_config.user_metadata
-    return sv.Description(
+    return wf.Description(
         summary=_summary(info),
         pending_activities=tuple(_pending(activity) for activity in answer.pending_activities),
         task_attempt=answer.pending_workflow_task.attempt,
@@ -242,14 +244,14 @@ def _described(data: bytes) -> sv.Description:
     )
 
 
-def _time_skipping(info: Any) -> sv.TimeSkippingState | None:
+def _time_skipping(info: Any) -> wf.TimeSkippingState | None:
     if not info.HasField("time_skipping_info"):
         return None
     told = info.time_skipping_info
     config = told.effective_config
-    return sv.TimeSkippingState(
+    return wf.TimeSkippingState(
         current_time_ns=nanos_from(told.current_time),
-        config=sv.TimeSkippingConfig(
+        config=wf.TimeSkippingConfig(
             enabled=config.enabled,
             disable_propagation=config.disable_propagation,
             max_session_skip_count=config.max_session_skip_count,
@@ -258,8 +260,8 @@ def _time_skipping(info: Any) -> sv.TimeSkippingState | None:
     )
 
 
-def _pending(activity: Any) -> sv.PendingActivity:
-    return sv.PendingActivity(
+def _pending(activity: Any) -> wf.PendingActivity:
+    return wf.PendingActivity(
         activity_id=activity.activity_id,
         activity_type=activity.activity_type.name,
         state=_STATES.get(activity.state, str(activity.state)),
@@ -273,8 +275,8 @@ def _pending(activity: Any) -> sv.PendingActivity:
     )
 
 
-def _child(child: Any) -> sv.PendingChild:
-    return sv.PendingChild(
+def _child(child: Any) -> wf.PendingChild:
+    return wf.PendingChild(
         workflow_id=child.workflow_id,
         run_id=child.run_id,
         workflow_type=child.workflow_type_name,
@@ -282,8 +284,8 @@ def _child(child: Any) -> sv.PendingChild:
     )
 
 
-def _summary(info: Any) -> sv.WorkflowSummary:
-    return sv.WorkflowSummary(
+def _summary(info: Any) -> wf.WorkflowSummary:
+    return wf.WorkflowSummary(
         workflow_id=info.execution.workflow_id,
         run_id=info.execution.run_id,
         workflow_type=info.type.name,
@@ -302,14 +304,14 @@ def _summary(info: Any) -> sv.WorkflowSummary:
     )
 
 
-def _status(number: int) -> sv.WorkflowStatus:
+def _status(number: int) -> wf.WorkflowStatus:
     try:
-        return sv.WorkflowStatus(number)
+        return wf.WorkflowStatus(number)
     except ValueError:
-        return sv.WorkflowStatus.UNSPECIFIED  # of a newer server
+        return wf.WorkflowStatus.UNSPECIFIED  # of a newer server
 
 
-def listing(request: sv.ListWorkflows, scope: CallScope) -> Rpc:
+def listing(request: wf.ListWorkflows, scope: CallScope) -> Rpc:
     """List a page of runs."""
     message = ws.ListWorkflowExecutionsRequest(
         namespace=scope.namespace,
@@ -320,36 +322,36 @@ def listing(request: sv.ListWorkflows, scope: CallScope) -> Rpc:
     return Rpc("list_workflow_executions", message, _listed)
 
 
-def _listed(data: bytes) -> sv.Page:
+def _listed(data: bytes) -> wf.Page:
     answer = ws.ListWorkflowExecutionsResponse.FromString(data)
-    return sv.Page(tuple(_summary(info) for info in answer.executions), answer.next_page_token)
+    return wf.Page(tuple(_summary(info) for info in answer.executions), answer.next_page_token)
 
 
-def count(request: sv.CountWorkflows, scope: CallScope) -> Rpc:
+def count(request: wf.CountWorkflows, scope: CallScope) -> Rpc:
     """Count runs."""
     message = ws.CountWorkflowExecutionsRequest(namespace=scope.namespace, query=request.query)
     return Rpc("count_workflow_executions", message, _counted)
 
 
-def _counted(data: bytes) -> sv.Count:
+def _counted(data: bytes) -> wf.Count:
     answer = ws.CountWorkflowExecutionsResponse.FromString(data)
-    return sv.Count(answer.count, tuple(group_from(group) for group in answer.groups))
+    return wf.Count(answer.count, tuple(group_from(group) for group in answer.groups))
 
 
-def group_from(group: Any) -> sv.CountGroup:
+def group_from(group: Any) -> wf.CountGroup:
     """A group of a count."""
     values = tuple(decode_search_attribute(payload_from(value)) for value in group.group_values)
-    return sv.CountGroup(values, group.count)
+    return wf.CountGroup(values, group.count)
 
 
-def create_namespace(request: sv.CreateNamespace, scope: CallScope) -> Rpc:
+def create_namespace(request: dp.CreateNamespace, scope: CallScope) -> Rpc:
     """Make a namespace."""
     message: Any = ws.RegisterNamespaceRequest(namespace=request.name, description=request.description)
     put_seconds(message.workflow_execution_retention_period, request.retention)
     return Rpc("register_namespace", message, lambda data: sv.Nothing())
 
 
-def create_nexus_endpoint(request: sv.CreateNexusEndpoint, scope: CallScope) -> Rpc:
+def create_nexus_endpoint(request: dp.CreateNexusEndpoint, scope: CallScope) -> Rpc:
     """Make an endpoint of Nexus."""
     message: Any = CreateNexusEndpointRequest()
     spec = message.spec
@@ -362,25 +364,25 @@ def create_nexus_endpoint(request: sv.CreateNexusEndpoint, scope: CallScope) -> 
     return Rpc("create_nexus_endpoint", message, lambda data: sv.Nothing(), service="operator")
 
 
-def find_nexus_endpoint(request: sv.FindNexusEndpoint, scope: CallScope) -> Rpc:
+def find_nexus_endpoint(request: dp.FindNexusEndpoint, scope: CallScope) -> Rpc:
     """Look for an endpoint of Nexus."""
 
-    def read(data: bytes) -> sv.NexusEndpoint:
+    def read(data: bytes) -> dp.NexusEndpoint:
         for found in ListNexusEndpointsResponse.FromString(data).endpoints:
-            return sv.NexusEndpoint(id=found.id, version=found.version)
-        return sv.NexusEndpoint()
+            return dp.NexusEndpoint(id=found.id, version=found.version)
+        return dp.NexusEndpoint()
 
     message = ListNexusEndpointsRequest(name=request.name)
     return Rpc("list_nexus_endpoints", message, read, service="operator")
 
 
-def delete_nexus_endpoint(request: sv.DeleteNexusEndpoint, scope: CallScope) -> Rpc:
+def delete_nexus_endpoint(request: dp.DeleteNexusEndpoint, scope: CallScope) -> Rpc:
     """Remove an endpoint of Nexus."""
     message = DeleteNexusEndpointRequest(id=request.id, version=request.version)
     return Rpc("delete_nexus_endpoint", message, lambda data: sv.Nothing(), service="operator")
 
 
-def add_search_attributes(request: sv.AddSearchAttributes, scope: CallScope) -> Rpc:
+def add_search_attributes(request: dp.AddSearchAttributes, scope: CallScope) -> Rpc:
     """Make search attributes."""
     message: Any = AddSearchAttributesRequest(namespace=scope.namespace)
     for name, kind in request.types.items():
@@ -388,14 +390,14 @@ def add_search_attributes(request: sv.AddSearchAttributes, scope: CallScope) -> 
     return Rpc("add_search_attributes", message, lambda data: sv.Nothing(), PATIENT, service="operator")
 
 
-def list_search_attributes(request: sv.ListSearchAttributes, scope: CallScope) -> Rpc:
+def list_search_attributes(request: dp.ListSearchAttributes, scope: CallScope) -> Rpc:
     """The search attributes that users have made."""
     message = ListSearchAttributesRequest(namespace=scope.namespace)
     names = {number: name for name, number in _NUMBERS.items()}
 
-    def read(data: bytes) -> sv.SearchAttributeTypes:
+    def read(data: bytes) -> dp.SearchAttributeTypes:
         found = ListSearchAttributesResponse.FromString(data).custom_attributes
-        return sv.SearchAttributeTypes({name: names.get(number, "") for name, number in found.items()})
+        return dp.SearchAttributeTypes({name: names.get(number, "") for name, number in found.items()})
 
     return Rpc("list_search_attributes", message, read, service="operator")
 
@@ -430,19 +432,19 @@ def read_progress(request: ReadProgress, scope: CallScope) -> Rpc:
 
 
 LOOKING: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
-    sv.DescribeWorkflow: describe,
-    sv.ListWorkflows: listing,
-    sv.CountWorkflows: count,
-    sv.WaitForClose: wait_for_close,
-    sv.GetHistory: history,
-    sv.CreateNamespace: create_namespace,
-    sv.CreateNexusEndpoint: create_nexus_endpoint,
-    sv.FindNexusEndpoint: find_nexus_endpoint,
-    sv.DeleteNexusEndpoint: delete_nexus_endpoint,
-    sv.AddSearchAttributes: add_search_attributes,
-    sv.ListSearchAttributes: list_search_attributes,
-    sv.DescribeNamespace: describe_namespace,
-    sv.LastSeen: last_seen,
-    sv.GetPollers: pollers,
+    wf.DescribeWorkflow: describe,
+    wf.ListWorkflows: listing,
+    wf.CountWorkflows: count,
+    wf.WaitForClose: wait_for_close,
+    wf.GetHistory: history,
+    dp.CreateNamespace: create_namespace,
+    dp.CreateNexusEndpoint: create_nexus_endpoint,
+    dp.FindNexusEndpoint: find_nexus_endpoint,
+    dp.DeleteNexusEndpoint: delete_nexus_endpoint,
+    dp.AddSearchAttributes: add_search_attributes,
+    dp.ListSearchAttributes: list_search_attributes,
+    dp.DescribeNamespace: describe_namespace,
+    dp.LastSeen: last_seen,
+    dp.GetPollers: pollers,
     ReadProgress: read_progress,
 }

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import temporalio.api.workflowservice.v1 as ws
 
 from hourglass._contract import service as sv
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleBroken, HandleConfig, Shutdown
 from hourglass._contract.limits import KeptLimits, ListLimits
 from hourglass._contract.service import Request
@@ -68,7 +69,7 @@ CALLS: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
 
 async def perform(client: core.Ref, request: sv.Request[Any], scope: CallScope, target: str) -> Any:
     """Send a request and return its answer. Raises `ServiceError` and its kinds, and `QueryFailedError`."""
-    if isinstance(request, sv.ImportWorkflow):
+    if isinstance(request, wf.ImportWorkflow):
 
         async def send(rpc: str, message: Any, timeout: float) -> bytes:
             call = Rpc(rpc, message, bytes, timeout, retry=not rpc.startswith("poll_"))

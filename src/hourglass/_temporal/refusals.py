@@ -13,10 +13,13 @@ from temporalio.api.errordetails.v1 import (
     WorkflowExecutionAlreadyStartedFailure,
 )
 
+from hourglass._contract import activities as ac
 from hourglass._contract import service as sv
+from hourglass._contract import workflows as wf
 from hourglass._contract.activities import StartActivity
+from hourglass._contract.deployments import DescribeNamespace
 from hourglass._contract.schedules import CreateSchedule
-from hourglass._contract.service import DescribeNamespace, UpdateWithStart
+from hourglass._contract.workflows import UpdateWithStart
 from hourglass.errors import (
     ActivityAlreadyStartedError,
     ActivityNotFoundError,
@@ -89,7 +92,7 @@ def error_for(
             return _not_found(refusal, request, namespace, target)
         case "ALREADY_EXISTS":
             return _exists(refusal, request)
-        case "INVALID_ARGUMENT" if isinstance(request, sv.QueryWorkflow):
+        case "INVALID_ARGUMENT" if isinstance(request, wf.QueryWorkflow):
             return QueryFailedError(refusal.message)
         case "DEADLINE_EXCEEDED" | "CANCELLED":
             return too_late(request, target)
@@ -117,7 +120,7 @@ def denied(status: str, message: str, namespace: str, target: str) -> ServiceErr
 def too_late(request: sv.Request[Any], target: str) -> ServiceTimeoutError:
     """There was no answer in time."""
     hint = ""
-    if isinstance(request, sv.QueryWorkflow):
+    if isinstance(request, wf.QueryWorkflow):
         hint = ". A query is answered by a worker: does one run on the workflow's task queue?"
     return ServiceTimeoutError(
         f"the server at {target} did not answer {_name(request)} in time{hint}", status="DEADLINE_EXCEEDED"
@@ -129,7 +132,7 @@ def _not_found(
 ) -> HourglassError:
     if isinstance(request, DescribeNamespace) or refusal.detail(NamespaceNotFoundFailure) is not None:
         return no_namespace(namespace, target)
-    if isinstance(request, (sv.CompleteActivity, sv.HeartbeatActivity)):
+    if isinstance(request, (ac.CompleteActivity, ac.HeartbeatActivity)):
         return ServiceError(
             "this activity does not wait any more: it has ended, timed out or been cancelled, or its "
             f"workflow has closed ({refusal.message})",
@@ -170,7 +173,7 @@ def _exists(refusal: ServerRefusal, request: sv.Request[Any]) -> HourglassError:
             run_id=run_id,
         )
     detail = refusal.detail(WorkflowExecutionAlreadyStartedFailure)
-    if not isinstance(request, (sv.StartWorkflow, sv.ImportWorkflow)) or detail is None:
+    if not isinstance(request, (wf.StartWorkflow, wf.ImportWorkflow)) or detail is None:
         return ServiceError(f"{_name(request)} was refused: {refusal.message}", status=refusal.status)
     return WorkflowAlreadyStartedError(
         f"workflow {request.workflow_id!r} has already started (run {detail.run_id})",

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
-from hourglass._contract.service import HistoryEventFilter, QueryRejectCondition
-from hourglass._contract.service import UpdateStage as WorkflowUpdateStage
+from hourglass._contract.workflows import HistoryEventFilter, QueryRejectCondition
+from hourglass._contract.workflows import UpdateStage as WorkflowUpdateStage
 from hourglass._engine.options import Duration, RetryPolicy
 from hourglass.aio._values import given_options, given_values
 from hourglass.aio.common import Priority

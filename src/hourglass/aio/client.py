@@ -10,9 +10,6 @@ import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
-from hourglass._contract.service import IdConflictPolicy, QueryRejectCondition
-from hourglass._contract.service import UpdateStage as WorkflowUpdateStage
-from hourglass._contract.service import WorkflowStatus as WorkflowExecutionStatus
 from hourglass._contract.transport import (
     DnsLoadBalancingConfig,
     GrpcCompression,
@@ -22,6 +19,9 @@ from hourglass._contract.transport import (
     RetryConfig,
     TLSConfig,
 )
+from hourglass._contract.workflows import IdConflictPolicy, QueryRejectCondition
+from hourglass._contract.workflows import UpdateStage as WorkflowUpdateStage
+from hourglass._contract.workflows import WorkflowStatus as WorkflowExecutionStatus
 from hourglass._engine.options import Duration, RetryPolicy
 from hourglass._engine.specs import IdReusePolicy
 from hourglass._engine.versions import VersioningOverride

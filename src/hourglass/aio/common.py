@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
-from hourglass._contract.service import IdConflictPolicy as ActivityIDConflictPolicy
-from hourglass._contract.service import IdConflictPolicy as WorkflowIDConflictPolicy
-from hourglass._contract.service import QueryRejectCondition
+from hourglass._contract.workflows import IdConflictPolicy as ActivityIDConflictPolicy
+from hourglass._contract.workflows import IdConflictPolicy as WorkflowIDConflictPolicy
+from hourglass._contract.workflows import QueryRejectCondition
 from hourglass._engine.options import RetryPolicy
 from hourglass._engine.specs import IdReusePolicy as ActivityIDReusePolicy
 from hourglass._engine.specs import IdReusePolicy as WorkflowIDReusePolicy

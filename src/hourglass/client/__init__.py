@@ -6,19 +6,23 @@ _async_handles     handles of the asynchronous face
 _blocking          the blocking face
 _blocking_handles  handles of the blocking face
 _bulk              one thing done to many workflows
+_calls             what a client is asked to do, as its interceptors see it
 _deployments       task queues and the workers on them; versions of workers
 _faces             what the blocking and the asynchronous face share
-_interception      what may stand between callers and what they call
-_operations        every operation on workflows, written once for both faces
+_interception      what may stand between callers and what they call: interceptors, and their chains
+_link              the connection of this process, and of a fork of it
+_operations        operations on workflows, written once for both faces
 _options           options of a start, checked and built into a request
 _plugins           plugins: what one may change of clients, workers and replayers
 _reset             where to reset a run to
 _schedule_data     schedules as authors write them and clients show them
-_schedules         operations on schedules, and schedules as they travel
+_schedule_forms    schedules into what travels, and back
+_schedules         operations on schedules
 _services          a server's gRPC services as they are
-_session           a session: the link to an engine, how values travel, the last check of requests, how operations are run
+_session           a session: a link, how values travel over it, how operations are run
 _standalone        activities that belong to no workflow: operations, and how they are shown
-_updates           operations on updates, and on starts that send a message along
+_starts            operations that start workflows
+_updates           operations on updates
 _values            workflows as clients show them: lists, counts, descriptions
 _waiting           waiting for a run to close, how it ended, and what a client says meanwhile
 """
@@ -26,14 +30,6 @@ _waiting           waiting for a run to close, how it ended, and what a client s
 from __future__ import annotations
 
 from hourglass._contract.activities import ActivityExecutionStatus
-from hourglass._contract.service import (
-    HistoryEventFilter,
-    IdConflictPolicy,
-    QueryRejectCondition,
-    TimeSkippingConfig,
-    UpdateStage,
-    WorkflowStatus,
-)
 from hourglass._contract.transport import (
     DnsLoadBalancingConfig,
     GrpcCompression,
@@ -42,6 +38,14 @@ from hourglass._contract.transport import (
     PayloadLimitsConfig,
     RetryConfig,
     TLSConfig,
+)
+from hourglass._contract.workflows import (
+    HistoryEventFilter,
+    IdConflictPolicy,
+    QueryRejectCondition,
+    TimeSkippingConfig,
+    UpdateStage,
+    WorkflowStatus,
 )
 from hourglass._engine.specs import IdReusePolicy
 from hourglass._engine.versions import (

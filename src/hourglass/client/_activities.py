@@ -6,14 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hourglass._contract.service import (
-    CompleteActivity,
-    HeartbeatActivity,
-    HeartbeatAnswer,
-    ResetActivity,
-)
+from hourglass._contract.activities import CompleteActivity, HeartbeatActivity, HeartbeatAnswer, ResetActivity
 from hourglass.client import _standalone
-from hourglass.client._interception import (
+from hourglass.client._calls import (
     AsyncActivityInput,
     CompleteAsyncActivityInput,
     FailAsyncActivityInput,

@@ -9,7 +9,6 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
-from hourglass._contract.service import QueryRejectCondition
 from hourglass._contract.transport import (
     DnsLoadBalancingConfig,
     GrpcCompression,
@@ -20,11 +19,21 @@ from hourglass._contract.transport import (
     TLSConfig,
     Transport,
 )
+from hourglass._contract.workflows import QueryRejectCondition
 from hourglass._engine.options import INT64, Duration, choice, seconds, whole_number
 from hourglass._engine.versions import VersioningOverride, WorkerDeploymentVersion
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import resolve
-from hourglass.client import _activities, _bulk, _deployments, _operations, _reset, _schedules, _standalone
+from hourglass.client import (
+    _activities,
+    _bulk,
+    _deployments,
+    _operations,
+    _reset,
+    _schedules,
+    _standalone,
+    _starts,
+)
 from hourglass.client._blocking_handles import (
     ActivityExecutionHandle,
     ActivityHandle,
@@ -36,11 +45,12 @@ from hourglass.client._bulk import BulkResult, Progress
 from hourglass.client._deployments import DeploymentDescription, TaskQueueDescription
 from hourglass.client._faces import ClientFacts
 from hourglass.client._interception import Interceptor, checked
+from hourglass.client._link import open_link
 from hourglass.client._options import RpcOptions, StartOptions
 from hourglass.client._plugins import ClientConfig, Plugin, all_plugins, configured
 from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleListDescription
 from hourglass.client._services import RawService
-from hourglass.client._session import ClientSession, open_link
+from hourglass.client._session import ClientSession
 from hourglass.client._standalone import (
     ActivityExecution,
     ActivityExecutionPage,
@@ -188,7 +198,7 @@ class Client(ClientFacts):
 
         `result_type` is for workflows given by name. The options are those of `StartOptions`.
         """
-        operation = _operations.start(self._session, workflow, args, options, result_type)
+        operation = _starts.start(self._session, workflow, args, options, result_type)
         return self._session.run(operation.then(partial(WorkflowHandle, self._session)))
 
     @overload
@@ -207,7 +217,7 @@ class Client(ClientFacts):
         if session.interceptors:  # they may have put a handle of their own in between
             handle = self.start_workflow(workflow, *args, result_type=result_type, **options)
             return handle.result()
-        return session.run(_operations.execute(session, workflow, args, options, result_type))
+        return session.run(_starts.execute(session, workflow, args, options, result_type))
 
     @overload
     def with_start(

@@ -8,26 +8,26 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._contract.schedules import OverlapPolicy
-from hourglass._contract.service import (
+from hourglass._contract.workflows import (
     HistoryEventFilter,
     QueryRejectCondition,
     TimeSkippingConfig,
     UpdateStage,
 )
 from hourglass._engine.options import Duration
-from hourglass.client import _activities, _operations, _reset, _schedules, _standalone, _updates
+from hourglass.client import _activities, _operations, _reset, _schedules, _standalone, _starts, _updates
+from hourglass.client._calls import (
+    CancelActivityInput,
+    PauseActivityInput,
+    TerminateActivityInput,
+    UnpauseActivityInput,
+)
 from hourglass.client._faces import (
     ActivityExecutionHandleFacts,
     ActivityHandleFacts,
     HandleFacts,
     ScheduleHandleFacts,
     UpdateHandleFacts,
-)
-from hourglass.client._interception import (
-    CancelActivityInput,
-    PauseActivityInput,
-    TerminateActivityInput,
-    UnpauseActivityInput,
 )
 from hourglass.client._options import RpcOptions, UpdateOptions, WorkflowOptionsUpdate, split_rpc
 from hourglass.client._schedule_data import ScheduleBackfill, ScheduleDescription
@@ -483,7 +483,7 @@ class UpdateHandle(UpdateHandleFacts, Generic[R]):
 # --- with start -----------------------------------------------------------------------------------
 
 
-class WithStart(_updates.Planned, Generic[R]):
+class WithStart(_starts.Planned, Generic[R]):
     """A workflow that is started, unless it runs, by what is sent to it. Used once: made by `client.with_start`."""
 
     @overload
@@ -494,7 +494,7 @@ class WithStart(_updates.Planned, Generic[R]):
     def signal(self, signal: Callable[[*Ts], None], /, *args: *Ts) -> WorkflowHandle[R]: ...
     def signal(self, signal: Any, /, *args: Any) -> Any:  # type: ignore[misc]
         """Start it and send a signal in one step; one that runs already gets the signal alone."""
-        operation = _updates.signal(self, signal, args)
+        operation = _starts.signal(self, signal, args)
         return self._session.run(operation.then(partial(WorkflowHandle, self._session)))
 
     @overload

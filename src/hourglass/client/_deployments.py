@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from hourglass._contract.service import (
+from hourglass._contract.deployments import (
     AddSearchAttributes,
     CreateNamespace,
     CreateNexusEndpoint,
@@ -23,10 +23,10 @@ from hourglass._contract.service import (
     Poller,
     Pollers,
     QueueStats,
-    Request,
     SetCurrentVersion,
     SetRampingVersion,
 )
+from hourglass._contract.service import Request
 from hourglass._engine.options import Duration, check_text, named_values, seconds
 from hourglass._engine.versions import WorkerDeploymentVersion, check_deployment_name, check_version
 from hourglass.client._session import ClientOperation, ClientSession, asking, nothing

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypedDict
 
 from hourglass._contract.ids import new_id
-from hourglass._contract.service import IdConflictPolicy, StartWorkflow, TimeSkippingConfig
+from hourglass._contract.workflows import IdConflictPolicy, StartWorkflow, TimeSkippingConfig
 from hourglass._engine.options import (
     LONGEST_TASK_TIMEOUT,
     Duration,

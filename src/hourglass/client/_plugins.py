@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast
 
-from hourglass._contract.service import QueryRejectCondition
 from hourglass._contract.transport import (
     DnsLoadBalancingConfig,
     GrpcCompression,
@@ -24,6 +23,7 @@ from hourglass._contract.transport import (
     TLSConfig,
 )
 from hourglass._contract.tuning import PollerBehavior, WorkerTuner
+from hourglass._contract.workflows import QueryRejectCondition
 from hourglass._engine.options import Duration
 from hourglass._runtime.evaluation import Verify
 from hourglass._runtime.plan import WorkerDeploymentConfig

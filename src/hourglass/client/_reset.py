@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from hourglass._contract.ids import new_id
-from hourglass._contract.service import ImportWorkflow, ResetWorkflow
+from hourglass._contract.workflows import ImportWorkflow, ResetWorkflow
 from hourglass._engine.options import INT64, whole_number
 from hourglass._history import events as h
 from hourglass._history.codec import LOCAL_MARKER, PATCH_MARKER, read_event

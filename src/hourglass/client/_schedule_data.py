@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, TypeAlias, TypedDict, TypeVarTuple, Unpack, overload
 
 from hourglass._contract.schedules import OverlapPolicy
-from hourglass._contract.service import StartWorkflow
+from hourglass._contract.workflows import StartWorkflow
 from hourglass._engine.options import Duration, RetryPolicy
 from hourglass.converter import Payload, SearchAttributes
 from hourglass.errors import UsageError

@@ -12,7 +12,7 @@ import msgspec
 from hourglass._contract import activities as ac
 from hourglass._contract.activities import ActivityExecutionStatus
 from hourglass._contract.ids import new_id
-from hourglass._contract.service import IdConflictPolicy, Started
+from hourglass._contract.workflows import IdConflictPolicy, Started
 from hourglass._engine.options import (
     INT32,
     CallSettings,
@@ -28,7 +28,7 @@ from hourglass._engine.specs import ActivitySpec, IdReusePolicy
 from hourglass.activity import ActivityOptions
 from hourglass.activity._definition import activity_definition, activity_of
 from hourglass.activity._options import FOREIGN_DEFAULTS, settings_with
-from hourglass.client._interception import (
+from hourglass.client._calls import (
     ActivityExecutionInput,
     CancelActivityInput,
     CountActivitiesInput,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hourglass._contract.service import (
+from hourglass._contract.workflows import (
     Count,
     Description,
     PendingActivity,

@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from hourglass._contract.service import (
+from hourglass._contract.deployments import GetPollers
+from hourglass._contract.service import Request
+from hourglass._contract.workflows import (
     DescribeWorkflow,
     Description,
     GetHistory,
-    GetPollers,
     Outcome,
     PendingActivity,
-    Request,
     RunCanceled,
     RunCompleted,
     RunContinued,

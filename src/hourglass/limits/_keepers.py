@@ -122,11 +122,19 @@ class Hand:
     """Speaks with one keeper for all tasks of a run, in a fiber of its own, which lives while there is something to say or
     to wait for. No scope and no cancellation of the author's reaches it. It has one timer, which is let be while what
     comes needs it no sooner: every timer is two events.
+
+    It reckons by `time`, not by the run's own: where an engine's clock was ahead and was set right, the time of a run's events
+    stands still until the clock is as late again, while its timers fire after as long as they should.
     """
 
     def __init__(self) -> None:
         self._timer_at, self._timer_is_for = 0.0, ""
+        self._reached = 0.0
         self._works = False
+
+    def time(self) -> float:
+        """The run's time, or that of the last timer here that fired, if it is later; in seconds."""
+        return max(workflow.time(), self._reached)
 
     def poke(self) -> None:
         """Something has changed: have it looked at."""
@@ -180,12 +188,13 @@ class Hand:
 
     def _wait(self, moment: float) -> None:
         self._timer_at, self._timer_is_for = moment, self.wait_is_for()
-        left = moment - workflow.time()
+        left = moment - self.time()
         if left <= 0:
             left = 0.001  # by rounding: a limit of nothing would be over at once, again and again
         try:
             workflow.wait_condition(self._is_sooner, timeout=left, timeout_summary=self._timer_is_for)
         except TimeoutError:
+            self._reached = moment
             self.time_passes()
 
     def _is_sooner(self) -> bool:

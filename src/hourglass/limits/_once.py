@@ -12,7 +12,7 @@ from typing import Any, Required, TypeVar, TypeVarTuple, Unpack, overload
 
 import msgspec
 
-from hourglass._contract.service import DescribeWorkflow, IdConflictPolicy
+from hourglass._contract.workflows import DescribeWorkflow, IdConflictPolicy
 from hourglass._engine.options import Duration, optional_seconds
 from hourglass._engine.specs import IdReusePolicy
 from hourglass.client import AsyncClient, AsyncWorkflowHandle, Client, StartOptions, WorkflowHandle

@@ -191,15 +191,15 @@ class SlotPool(Hand):
 
     # --- for tasks --------------------------------------------------------------------------------
 
-    def enter(self, limit: int, notice: float, deadline: float | None) -> int:
+    def enter(self, limit: int, notice: float, timeout: float | None) -> int:
         """Wait for a slot; gives its number. Raises `TimeoutError` when the time is up."""
         self.limit, self.notice = limit, notice
         self._uses += 1
         if self._idle and not self._waiting and self._ahead is None and self._told_limit == limit:
             self._reused = True
             return self._use(self._idle.pop(0))
-        waiter = SlotWaiter(deadline)
-        self._limited |= deadline is not None
+        waiter = SlotWaiter(None if timeout is None else self.time() + timeout)
+        self._limited |= timeout is not None
         self._waiting[waiter] = None
         self.poke()
         try:
@@ -242,7 +242,7 @@ class SlotPool(Hand):
 
     def _begin_to_linger(self) -> None:
         """Something is not needed now, and is kept for a while."""
-        now = workflow.time()
+        now = self.time()
         if self._linger_until <= now:
             self._linger_until, self._reused = now + self._linger, False
 
@@ -335,7 +335,7 @@ class SlotPool(Hand):
         self._sending = True
         ask(self._keeper, SlotKeeper.run, SlotKeeper.lease, lease, first.slots, self._task_queue)
         self._sending = False
-        self._remind_at = workflow.time() + self._reminder
+        self._remind_at = self.time() + self._reminder
 
     def _surplus(self) -> tuple[int, ...]:
         """What goes back now: slots that no task is in, and places in the queue that no task needs."""
@@ -343,7 +343,7 @@ class SlotPool(Hand):
             return (*self._idle, *self._asked)
         unneeded = () if self._waiting else tuple(self._asked)
         if self._ahead is None:
-            is_kept = self._uses > 1 and not 0.0 < self._linger_until <= workflow.time()
+            is_kept = self._uses > 1 and not 0.0 < self._linger_until <= self.time()
             return () if is_kept or self._waiting else (*self._idle, *unneeded)
         if not self._ahead and self._waiting:
             unneeded = tuple(each for each in self._asked if each in self._stale)
@@ -351,7 +351,7 @@ class SlotPool(Hand):
 
     def time_passes(self) -> None:
         """Waits that are over end; a keeper that is silent is reminded; what was not used again is let go."""
-        now = workflow.time()
+        now = self.time()
         for waiter in [each for each in self._waiting if each.deadline is not None and each.deadline <= now]:
             self._drop(waiter)
             waiter.done.set()
@@ -397,14 +397,14 @@ def slot(
         raise UsageError(
             f"a slot of {key!r} is asked for inside a block that holds one: with limit={limit} it may wait for itself for ever"
         )
-    deadline = None if timeout is None else workflow.time() + _positive(timeout, "timeout")
+    limited = None if timeout is None else _positive(timeout, "timeout")
     patience = _positive(notice, "notice")
     replies.inside.add(mine)
     try:
         with (
-            _from_pool(replies, key, limit, patience, deadline, task_queue)
+            _from_pool(replies, key, limit, patience, limited, task_queue)
             if pools
-            else _alone(replies, key, limit, patience, deadline, task_queue)
+            else _alone(replies, key, limit, patience, limited, task_queue)
         ):
             yield
     finally:
@@ -413,12 +413,12 @@ def slot(
 
 @contextmanager
 def _from_pool(
-    replies: Replies, key: str, limit: int, notice: float, deadline: float | None, task_queue: str
+    replies: Replies, key: str, limit: int, notice: float, timeout: float | None, task_queue: str
 ) -> Iterator[None]:
     """A slot that the run has, or asks for, for all its tasks together."""
     keeper = keeper_id("slots", key)
     pool = hand_of_run(lambda name: SlotPool(key, name, task_queue), keeper, replies)
-    number = pool.enter(limit, notice, deadline)
+    number = pool.enter(limit, notice, timeout)
     try:
         yield
     finally:
@@ -427,9 +427,10 @@ def _from_pool(
 
 @contextmanager
 def _alone(
-    replies: Replies, key: str, limit: int, notice: float, deadline: float | None, task_queue: str
+    replies: Replies, key: str, limit: int, notice: float, timeout: float | None, task_queue: str
 ) -> Iterator[None]:
     """A slot that a task asks for by itself."""
+    deadline = None if timeout is None else workflow.time() + timeout
     keeper = keeper_id("slots", key)
     info, ticket = workflow.info(), replies.draw()
     question = Ask(SlotClaim(ticket, info.workflow_id, info.run_id), limit, notice)

@@ -116,6 +116,7 @@ def microseconds() -> int:
 _MOST_AT_ONCE = 1000
 _FIRST_LOAN, _LAST_LOAN = 10 * MICROSECONDS, 60 * MICROSECONDS
 _OFTEN = 2
+_ROUNDING = 1000
 
 
 class TurnWaiter:
@@ -153,18 +154,19 @@ class TurnPool(Hand):
         self._due: dict[TurnWaiter, None] = {}
         self._remind_at, self._reminder = 0.0, FIRST_REMINDER
 
-    def enter(self, rate: Rate, latest: int | None) -> bool:
+    def enter(self, rate: Rate, timeout: int | None) -> bool:
         """Wait for a turn; False, at once, if it would come too late. A task that is cancelled has used its turn up."""
+        latest = None if timeout is None else self._now() + timeout
         waiter = TurnWaiter(rate, latest)
         if self._is_lent(rate):
             self._numbers += 1
-            turns, at = next_turn(self._turns, str(self._numbers), rate, microseconds(), latest)
+            turns, at = next_turn(self._turns, str(self._numbers), rate, self._now(), latest)
             if at is None:
                 return False
             if self._loan is not None and at < self._loan.until:
                 self._turns = turns
                 self._used = [*self._used, at][-rate.kept :]
-                if at <= microseconds():
+                if at <= self._now():
                     return True
                 waiter.at = at
                 self._due[waiter] = None
@@ -194,9 +196,10 @@ class TurnPool(Hand):
         if question is not None and answers.until:
             self._loan = Loan(question.place, question.rate, answers.until)
             self._turns = Turns(tuple(GivenTurn("", at) for at in answers.given))
+        lead = self._lead()
         for waiter, at in zip(waiters, answers.numbers, strict=False):
-            waiter.at = at
-            if at is None or at <= microseconds():
+            waiter.at = at = None if at is None else at + lead
+            if at is None or at <= self._now():
                 waiter.done.set()
             else:
                 self._due[waiter] = None
@@ -220,7 +223,8 @@ class TurnPool(Hand):
         """The turns that were given to tasks during the loan, as far as they still count."""
         if self._loan is None:
             return ()
-        used = tuple(self._used)
+        lead = self._lead()
+        used = tuple(each - lead for each in self._used)
         self._loan, self._used, self._recalled = None, [], False
         return used
 
@@ -240,6 +244,15 @@ class TurnPool(Hand):
         """What the timer is for."""
         return f"until the turn of {self._key!r}" if self._due else f"waits for a turn of {self._key!r}"
 
+    def _now(self) -> int:
+        """`time`, as keepers reckon it."""
+        return microseconds() + self._lead()
+
+    def _lead(self) -> int:
+        """By how much `time` is later than the run's own, by which keeper and run understand each other."""
+        lead = round((self._reached - workflow.time()) * MICROSECONDS)
+        return lead if lead > _ROUNDING else 0
+
     def _ask(self) -> None:
         terms = next(iter(self._new)).terms
         waiters = [each for each in self._new if each.terms == terms][:_MOST_AT_ONCE]
@@ -252,6 +265,8 @@ class TurnPool(Hand):
         lending = 0
         if self._asks > _OFTEN:
             lending, self._lending = self._lending, min(2 * self._lending, _LAST_LOAN)
+        if latest is not None:
+            latest -= self._lead()
         question = TurnAsk(place, rate, latest, len(waiters), self._end_loan(), lending)
         self._asked[ticket] = question, waiters
         self._replies.hands[ticket] = self
@@ -261,16 +276,16 @@ class TurnPool(Hand):
     def _send(self, question: TurnAsk) -> None:
         first = Throttle(open=(question,), period=question.rate.period)
         ask(self._keeper, TurnKeeper.run, TurnKeeper.ask, question, first, self._task_queue)
-        self._remind_at = workflow.time() + self._reminder
+        self._remind_at = self.time() + self._reminder
 
     def time_passes(self) -> None:
         """Those go on whose turn it is; a keeper that is silent is reminded."""
-        now = microseconds()
+        now = self._now()
         # A timer may fire the last fraction of a microsecond early.
         for waiter in [each for each in self._due if each.at is not None and each.at <= now + 1]:
             del self._due[waiter]
             waiter.done.set()
-        if self._asked and self._remind_at <= workflow.time():
+        if self._asked and self._remind_at <= self.time():
             # A keeper that was terminated has forgotten who asked.
             self._reminder = min(2 * self._reminder, LAST_REMINDER)
             for question, _ in list(self._asked.values()):
@@ -305,12 +320,13 @@ def throttle(
     keeper = keeper_id("throttle", key)
     rate = _checked(limit, per, smooth)
     replies = replies_of_run("limits.throttle")
-    latest = None if timeout is None else microseconds() + _whole(timeout, "timeout")
+    patience = None if timeout is None else _whole(timeout, "timeout")
     if in_one_hand("limits.throttle"):
         pool = hand_of_run(lambda name: TurnPool(key, name, replies, task_queue), keeper, replies)
-        if not pool.enter(rate, latest):
+        if not pool.enter(rate, patience):
             raise _too_late(key, limit, per)
         return
+    latest = None if patience is None else microseconds() + patience
     info, ticket = workflow.info(), replies.draw()
     question = TurnAsk(SlotClaim(ticket, info.workflow_id, info.run_id), rate, latest)
 

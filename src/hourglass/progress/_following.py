@@ -30,13 +30,13 @@ from hourglass._contract.progress import (
     new_items,
     tail_of,
 )
-from hourglass._contract.service import (
+from hourglass._contract.service import Request
+from hourglass._contract.workflows import (
     DescribeWorkflow,
     GetHistory,
     HistoryPage,
     QueryAnswer,
     QueryWorkflow,
-    Request,
 )
 from hourglass._engine.options import Duration, optional_seconds
 from hourglass._history.codec import read_event

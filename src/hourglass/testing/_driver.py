@@ -26,7 +26,8 @@ import msgspec
 
 from hourglass._contract.handle import ActivityItem, ActivityResult, Handle, HandleConfig, Shutdown
 from hourglass._contract.ids import new_id
-from hourglass._contract.service import Connection, WaitForClose
+from hourglass._contract.service import Connection
+from hourglass._contract.workflows import WaitForClose
 from hourglass._embedded import EngineConnection, VirtualClock
 from hourglass._embedded.engine.task_queues import DispatchPolicy
 from hourglass._engine.commands import Completion, Succeeded

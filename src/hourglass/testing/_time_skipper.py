@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hourglass._contract.service import TimeSkippingConfig
+from hourglass._contract.workflows import TimeSkippingConfig
 from hourglass.client._options import check_time_skipping
 from hourglass.interceptors import (
     AsyncClientOutboundInterceptor,

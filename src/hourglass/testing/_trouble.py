@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from hourglass._contract.service import Connection, DescribeWorkflow, QueryWorkflow, WaitForClose
+from hourglass._contract.service import Connection
+from hourglass._contract.workflows import DescribeWorkflow, QueryWorkflow, WaitForClose
 from hourglass._engine.events import RunEvicted
 from hourglass._runtime.code_origin import is_library, is_ours, where_raised
 from hourglass._runtime.hung import LaneStopped

@@ -11,7 +11,7 @@ or, as a program of its own, `Worker(client, modules=["app"]).run()`, which ends
 
 from __future__ import annotations
 
-from hourglass._contract.service import WorkerProcess
+from hourglass._contract.deployments import WorkerProcess
 from hourglass._contract.tuning import (
     ActivitySlotInfo,
     CustomSlotSupplier,

@@ -31,8 +31,8 @@ from hourglass.activity._context import PAYLOAD_LIMIT
 from hourglass.activity._definition import ActivitySource, worker_started, worker_stopped
 from hourglass.client import AsyncClient, Client
 from hourglass.client._interception import Interceptor
+from hourglass.client._link import Link
 from hourglass.client._plugins import Plugin, WorkerConfig, all_plugins, configured
-from hourglass.client._session import Link
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry
 from hourglass.nexus import Service

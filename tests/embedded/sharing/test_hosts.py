@@ -18,6 +18,7 @@ import pytest
 from tests.specs import made
 
 from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityOk, HandleBroken, HandleConfig, Shutdown
 from hourglass._embedded.clock import Bell
 from hourglass._embedded.sharing import calls, unix_socket, wire
@@ -57,9 +58,9 @@ def config(queue: str = "q") -> HandleConfig:
     return HandleConfig(task_queue=queue, identity="me")
 
 
-def start(workflow_id: str, queue: str = "q") -> s.StartWorkflow:
+def start(workflow_id: str, queue: str = "q") -> wf.StartWorkflow:
     return made(
-        s.StartWorkflow,
+        wf.StartWorkflow,
         workflow_id=workflow_id,
         workflow_type="t",
         task_queue=queue,
@@ -89,7 +90,7 @@ def test_the_first_owns_the_second_works_for_it(tmp_path: Path, caplog: pytest.L
             assert "gets its work from process" in caplog.text
             waiting = asyncio.create_task(poll(second))
             started = await client.call(start("w"))
-            watching = asyncio.create_task(client.call(s.WaitForClose(workflow_id="w")))
+            watching = asyncio.create_task(client.call(wf.WaitForClose(workflow_id="w")))
             assert await waiting == started.run_id
             handle.initiate_shutdown()
             await handle.finalize_shutdown()
@@ -99,8 +100,8 @@ def test_the_first_owns_the_second_works_for_it(tmp_path: Path, caplog: pytest.L
             assert await poll(third) == started.run_id, "its task is wanted again at once"
             assert (one.standing, two.standing) == ("client", "owner")
             assert "took over" in caplog.text
-            await one.call(s.TerminateWorkflow(workflow_id="w", reason="enough"))
-            assert await watching == s.RunTerminated("enough")
+            await one.call(wf.TerminateWorkflow(workflow_id="w", reason="enough"))
+            assert await watching == wf.RunTerminated("enough")
 
     with caplog.at_level(logging.INFO, "hourglass"):
         run(body)
@@ -117,7 +118,7 @@ def test_a_worker_of_a_queue_that_the_owner_does_not_serve_works(tmp_path: Path)
             started = await one.call(start("w", "other"))
             assert await poll(second) == started.run_id
             await second.complete_activation(Succeeded(started.run_id, (CompleteRun(Payload(b"1")),)))
-            assert isinstance(await one.call(s.WaitForClose(workflow_id="w")), s.RunCompleted)
+            assert isinstance(await one.call(wf.WaitForClose(workflow_id="w")), wf.RunCompleted)
             assert (await second.poll_activation()).events[0] == RunEvicted(
                 "WORKFLOW_EXECUTION_ENDING", "the run has closed"
             )
@@ -258,7 +259,7 @@ def test_an_engine_that_dies_is_opened_anew(tmp_path: Path, caplog: pytest.LogCa
             handle = await one.open_handle(config())
             started = await one.call(start("w"))
             waits = [
-                asyncio.create_task(each.call(s.WaitForClose(workflow_id="w"))) for each in (one, client)
+                asyncio.create_task(each.call(wf.WaitForClose(workflow_id="w"))) for each in (one, client)
             ]
             assert await poll(handle) == started.run_id
             polling = asyncio.create_task(poll(handle))
@@ -270,9 +271,9 @@ def test_an_engine_that_dies_is_opened_anew(tmp_path: Path, caplog: pytest.LogCa
             await handle.finalize_shutdown()
             anew = await one.open_handle(config())
             assert await poll(anew) == started.run_id, "the task is offered again"
-            await client.call(s.TerminateWorkflow(workflow_id="w"))
+            await client.call(wf.TerminateWorkflow(workflow_id="w"))
             for each in waits:
-                assert isinstance(await each, s.RunTerminated)
+                assert isinstance(await each, wf.RunTerminated)
             assert "the disk is gone" in caplog.text
 
     with caplog.at_level(logging.ERROR, "hourglass"):
@@ -286,14 +287,14 @@ def test_a_wait_on_our_own_engine_goes_on_elsewhere(tmp_path: Path) -> None:
         async with hosts(tmp_path / "a.db", 2) as (one, two):
             handle = await one.open_handle(config())
             await one.call(start("w"))
-            waiting = asyncio.create_task(one.call(s.WaitForClose(workflow_id="w")))
+            waiting = asyncio.create_task(one.call(wf.WaitForClose(workflow_id="w")))
             await asyncio.sleep(0)
             await handle.finalize_shutdown()
             await two.open_handle(config())
             assert (one.standing, two.standing) == ("client", "owner")
             assert not waiting.done()
-            await two.call(s.TerminateWorkflow(workflow_id="w"))
-            assert isinstance(await waiting, s.RunTerminated)
+            await two.call(wf.TerminateWorkflow(workflow_id="w"))
+            assert isinstance(await waiting, wf.RunTerminated)
 
     run(body)
 
@@ -309,7 +310,7 @@ def test_a_caller_that_gives_up_leaves_nothing_behind(tmp_path: Path) -> None:
             assert room is not None
             record = room.engine.record(started.run_id)
             assert record is not None
-            waiting = asyncio.create_task(one.call(s.WaitForClose(workflow_id="w")))
+            waiting = asyncio.create_task(one.call(wf.WaitForClose(workflow_id="w")))
             await asyncio.sleep(0)
             assert (record.users, len(room._calls._tasks)) == (1, 1)
             waiting.cancel()
@@ -328,13 +329,13 @@ def test_without_an_owner_a_client_does_it_alone(tmp_path: Path) -> None:
             many = [each.call(start(f"w{n}")) for n in range(20) for each in (one, two)]
             answers = await asyncio.gather(*many)
             assert len({answer.run_id for answer in answers}) == 20, "the same request is one run"
-            assert (await one.call(s.CountWorkflows())).count == 20
-            await two.call(s.SignalWorkflow(workflow_id="w1", signal_name="n", request_id="x"))
-            assert (await one.call(s.DescribeWorkflow(workflow_id="w1"))).summary.workflow_id == "w1"
-            await one.call(s.CancelWorkflow(workflow_id="w2", request_id="y"))
-            await two.call(s.TerminateWorkflow(workflow_id="w3", reason="enough"))
-            assert await one.call(s.WaitForClose(workflow_id="w3")) == s.RunTerminated("enough")
-            page = await one.call(s.GetHistory(workflow_id="w1"))
+            assert (await one.call(wf.CountWorkflows())).count == 20
+            await two.call(wf.SignalWorkflow(workflow_id="w1", signal_name="n", request_id="x"))
+            assert (await one.call(wf.DescribeWorkflow(workflow_id="w1"))).summary.workflow_id == "w1"
+            await one.call(wf.CancelWorkflow(workflow_id="w2", request_id="y"))
+            await two.call(wf.TerminateWorkflow(workflow_id="w3", reason="enough"))
+            assert await one.call(wf.WaitForClose(workflow_id="w3")) == wf.RunTerminated("enough")
+            page = await one.call(wf.GetHistory(workflow_id="w1"))
             assert len(page.events) == 3
             assert (one.standing, two.standing) == ("client", "client")
 
@@ -350,15 +351,15 @@ def test_waiting_without_an_owner_says_so(
     async def body() -> None:
         async with hosts(tmp_path / "a.db", 2) as (client, worker):
             started = await client.call(start("w"))
-            waiting = asyncio.create_task(client.call(s.WaitForClose(workflow_id="w")))
+            waiting = asyncio.create_task(client.call(wf.WaitForClose(workflow_id="w")))
             while "no worker is running" not in caplog.text:  # noqa: ASYNC110 - the log tells nobody
                 await asyncio.sleep(0.005)
             assert f"no worker is running on {tmp_path / 'a.db'}" in caplog.text
             assert ".run()" in caplog.text
             handle = await worker.open_handle(config())
             assert await poll(handle) == started.run_id
-            await worker.call(s.TerminateWorkflow(workflow_id="w"))
-            assert isinstance(await waiting, s.RunTerminated)
+            await worker.call(wf.TerminateWorkflow(workflow_id="w"))
+            assert isinstance(await waiting, wf.RunTerminated)
             assert caplog.text.count("no worker is running") == 1
 
     with caplog.at_level(logging.WARNING, "hourglass"):
@@ -372,10 +373,10 @@ def test_a_termination_that_is_repeated_is_no_error(tmp_path: Path) -> None:
         async with hosts(tmp_path / "a.db", 1) as (one,):
             await one.call(start("w"))
             for _ in range(2):
-                await one.call(s.TerminateWorkflow(workflow_id="w", request_id="t"))
+                await one.call(wf.TerminateWorkflow(workflow_id="w", request_id="t"))
             with pytest.raises(ServiceError):
-                await one.call(s.TerminateWorkflow(workflow_id="w", request_id="another"))
-            signal = s.SignalWorkflow(workflow_id="w", signal_name="n", request_id="x")
+                await one.call(wf.TerminateWorkflow(workflow_id="w", request_id="another"))
+            signal = wf.SignalWorkflow(workflow_id="w", signal_name="n", request_id="x")
             assert not await was_carried_out(signal, one.call)
 
     run(body)
@@ -394,10 +395,10 @@ def test_a_connection_that_outlives_its_owner_is_left(
         raise ServiceError("no worker may work here", status="PERMISSION_DENIED")
 
     async def body() -> None:
-        server = OwnerServer(OwnerInfo(str(tmp_path / "a.db"), "default", 1, 1, silent, no_worker))
+        server = OwnerServer(OwnerInfo(str(tmp_path / "a.db"), "default", 1, 1, silent, no_worker, silent))
         await server.start()  # without the lock, as if another process had inherited the connections
         async with hosts(tmp_path / "a.db", 1) as (client,):
-            counting = asyncio.create_task(client.call(s.CountWorkflows()))
+            counting = asyncio.create_task(client.call(wf.CountWorkflows()))
             while not server.peers:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             server.stop_listening()
@@ -425,9 +426,9 @@ def test_connections_of_a_process_share_a_host(tmp_path: Path) -> None:
         await one.close()
         await one.close()
         with pytest.raises(ServiceError, match="the connection is closed"):
-            await one.call(s.CountWorkflows())
+            await one.call(wf.CountWorkflows())
         async with hosts(tmp_path / "a.db", 1) as (after,):
-            assert (await after.call(s.CountWorkflows())).count == 1
+            assert (await after.call(wf.CountWorkflows())).count == 1
 
     run(body)
 
@@ -439,8 +440,8 @@ def test_time_limits_and_closing_end_a_call(tmp_path: Path) -> None:
         link = await connect_file(str(tmp_path / "a.db"))
         await link.call(start("w"))
         with pytest.raises(ServiceTimeoutError, match=r"QueryWorkflow was not answered within 0.05 s"):
-            await link.call(s.QueryWorkflow(workflow_id="w", query_name="n", rpc_timeout=0.05))
-        waiting = asyncio.create_task(link.call(s.WaitForClose(workflow_id="w")))
+            await link.call(wf.QueryWorkflow(workflow_id="w", query_name="n", rpc_timeout=0.05))
+        waiting = asyncio.create_task(link.call(wf.WaitForClose(workflow_id="w")))
         await asyncio.sleep(0.01)
         await link.close()
         with pytest.raises(ServiceError, match="the connection is closed"):
@@ -456,7 +457,7 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
         (tmp_path / "a.db").write_bytes(b"not a database at all" * 100)
         async with hosts(tmp_path / "a.db", 1) as (one,):
             with pytest.raises(StorageError, match="is not a database"):
-                await one.call(s.CountWorkflows())
+                await one.call(wf.CountWorkflows())
             with pytest.raises(StorageError, match="is not a database"):
                 await one.open_handle(config())
             assert one._lock.is_free()
@@ -479,8 +480,8 @@ def test_a_deleted_socket_is_made_again(tmp_path: Path, monkeypatch: pytest.Monk
             await two.call(start("w"))
             os.unlink(unix_socket.socket_path(one.path))
             await until(lambda: unix_socket.identity(one.path) is not None)
-            assert (await three.call(s.DescribeWorkflow(workflow_id="w"))).summary.workflow_id == "w"
-            assert (await two.call(s.DescribeWorkflow(workflow_id="w"))).summary.workflow_id == "w"
+            assert (await three.call(wf.DescribeWorkflow(workflow_id="w"))).summary.workflow_id == "w"
+            assert (await two.call(wf.DescribeWorkflow(workflow_id="w"))).summary.workflow_id == "w"
             assert one.standing == "owner"
 
     run(body)
@@ -602,7 +603,7 @@ def test_of_two_owners_the_former_stops_at_its_next_commit(
             with suppress(HandleBroken):
                 while True:
                     await handle.poll_activation()
-            await two.call(s.TerminateWorkflow(workflow_id="w"))
+            await two.call(wf.TerminateWorkflow(workflow_id="w"))
             assert "has another owner now" in caplog.text
             assert unix_socket.identity(two.path) is not None, (
                 "the former owner left the socket of the new one"
@@ -655,7 +656,7 @@ def test_a_file_that_needs_a_person_is_told_to_those_who_ask(tmp_path: Path, nee
                     await handle.finalize_shutdown()
 
             working = asyncio.create_task(work())
-            request = s.WaitForClose(workflow_id="w") if needs_worker else start("another")
+            request = wf.WaitForClose(workflow_id="w") if needs_worker else start("another")
             with pytest.raises(StorageError, match="is damaged: its tables are not what they should be"):
                 await one.call(request)
             working.cancel()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import Handle, HandleBroken, HandleConfig
 from hourglass._embedded import sharing
 from hourglass._embedded.sharing.shared_file import FileHandle, SharedFile
@@ -66,9 +66,9 @@ def test_it_keeps_what_the_engine_relies_on(check: Check, tmp_path: Path) -> Non
     run_async(lambda: check(OfDumb(DumbOpener(), tmp_path / "a")))
 
 
-def start(workflow_id: str) -> s.StartWorkflow:
+def start(workflow_id: str) -> wf.StartWorkflow:
     spec = StartSpec(task_queue="q")
-    return s.StartWorkflow(workflow_id=workflow_id, workflow_type="t", request_id=workflow_id, spec=spec)
+    return wf.StartWorkflow(workflow_id=workflow_id, workflow_type="t", request_id=workflow_id, spec=spec)
 
 
 async def complete_one(handle: FileHandle) -> str:
@@ -98,14 +98,14 @@ def test_several_processes_share_it(tmp_path: Path) -> None:
         over_the_socket = await client.call(start("over the socket"))
         assert await complete_one(second) == over_the_socket.run_id, "the work comes over it, too"
         afterwards = await client.call(start("afterwards"))
-        waiting = asyncio.create_task(client.call(s.WaitForClose(workflow_id="afterwards")))
+        waiting = asyncio.create_task(client.call(wf.WaitForClose(workflow_id="afterwards")))
         handle.initiate_shutdown()
         await handle.finalize_shutdown()
         with pytest.raises(HandleBroken):
             await poll_on(second)
         third = await two.open_handle(HandleConfig(task_queue="q", identity="two"))
         assert await complete_one(third) == afterwards.run_id
-        assert isinstance(await waiting, s.RunCompleted)
+        assert isinstance(await waiting, wf.RunCompleted)
         assert two.standing == "owner"
         assert opener.opened == ["briefly", "to own", "to own"]
         for each in (two, client, one):
@@ -125,7 +125,7 @@ def test_what_only_reads_is_answered_where_there_is_no_room(tmp_path: Path) -> N
         await client.call(start("w"))
         opener.full = "there is no room"
         await asyncio.sleep(0.01)
-        assert (await client.call(s.CountWorkflows())).count == 1
+        assert (await client.call(wf.CountWorkflows())).count == 1
         with pytest.raises(StorageError, match="there is no room"):
             await client.call(start("another"))
         assert opener.opened == ["briefly", "read only"]

@@ -12,21 +12,24 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.specs import made
 
 from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.sharing import remote, serving, unix_socket, wire
 from hourglass._embedded.sharing.open_engine import EngineClosed
 from hourglass._embedded.sharing.remote import ConnectionLost, ForeignProtocol, OwnerConnection
 from hourglass._embedded.sharing.serving import OwnerInfo, OwnerServer
 from hourglass._embedded.workers.handle import EngineHandle
+from hourglass.converter import Payload
 from hourglass.errors import NamespaceNotFoundError, ServiceError, StorageError, WorkflowNotFoundError
 
 Answer = Callable[[s.Request[Any]], Awaitable[Any]]
 
-DESCRIBE = s.DescribeWorkflow(workflow_id="w")
-SIGNAL = s.SignalWorkflow(workflow_id="w", signal_name="n", request_id="r")
-COUNT = s.CountWorkflows()
+DESCRIBE = wf.DescribeWorkflow(workflow_id="w")
+SIGNAL = wf.SignalWorkflow(workflow_id="w", signal_name="n", request_id="r")
+COUNT = wf.CountWorkflows()
 
 
 def run(body: Callable[[], Awaitable[None]]) -> None:
@@ -43,7 +46,7 @@ async def serve(path: Path, answer: Answer, **changes: Any) -> AsyncIterator[Own
         raise ServiceError("no worker may work here", status="PERMISSION_DENIED")
 
     server = OwnerServer(
-        OwnerInfo(str(path), changes.get("namespace", "default"), os.getpid(), 5, answer, no_worker)
+        OwnerInfo(str(path), changes.get("namespace", "default"), os.getpid(), 5, answer, no_worker, answer)
     )
     await server.start()
     try:
@@ -59,8 +62,8 @@ async def reach(path: Path, namespace: str = "default") -> OwnerConnection:
     return found
 
 
-async def count(request: s.Request[Any]) -> s.Count:
-    return s.Count(7)
+async def count(request: s.Request[Any]) -> wf.Count:
+    return wf.Count(7)
 
 
 def test_many_requests_are_in_flight_at_once(tmp_path: Path) -> None:
@@ -69,15 +72,15 @@ def test_many_requests_are_in_flight_at_once(tmp_path: Path) -> None:
     async def body() -> None:
         gate = asyncio.Event()
 
-        async def answer(request: Any) -> s.Count:
+        async def answer(request: Any) -> wf.Count:
             if request.query == "slow":
                 await gate.wait()
-            return s.Count(len(request.query))
+            return wf.Count(len(request.query))
 
         async with serve(tmp_path / "a.db", answer):
             link = await reach(tmp_path / "a.db")
-            slow = asyncio.create_task(link.ask(s.CountWorkflows(query="slow"), "k0"))
-            quick = [link.ask(s.CountWorkflows(query="x" * n), f"k{n}") for n in range(1, 200)]
+            slow = asyncio.create_task(link.ask(wf.CountWorkflows(query="slow"), "k0"))
+            quick = [link.ask(wf.CountWorkflows(query="x" * n), f"k{n}") for n in range(1, 200)]
             assert [each.count for each in await asyncio.gather(*quick)] == list(range(1, 200))
             assert not slow.done()
             gate.set()
@@ -93,9 +96,9 @@ def test_an_error_of_the_owner_is_raised_at_the_client(tmp_path: Path) -> None:
 
     async def body() -> None:
         async def answer(request: Any) -> Any:
-            if isinstance(request, s.DescribeWorkflow):
+            if isinstance(request, wf.DescribeWorkflow):
                 raise WorkflowNotFoundError("no such workflow", status="NOT_FOUND")
-            return s.Count(1)
+            return wf.Count(1)
 
         async with serve(tmp_path / "a.db", answer):
             link = await reach(tmp_path / "a.db")
@@ -122,11 +125,11 @@ def test_giving_up_cancels_the_owners_wait(tmp_path: Path) -> None:
 
         async with serve(tmp_path / "a.db", answer):
             link = await reach(tmp_path / "a.db")
-            waiting = asyncio.create_task(link.ask(s.WaitForClose(workflow_id="w"), "k1"))
+            waiting = asyncio.create_task(link.ask(wf.WaitForClose(workflow_id="w"), "k1"))
             await began.acquire()
             waiting.cancel()
             await ended.acquire()
-            waiting = asyncio.create_task(link.ask(s.WaitForClose(workflow_id="w"), "k2"))
+            waiting = asyncio.create_task(link.ask(wf.WaitForClose(workflow_id="w"), "k2"))
             await began.acquire()
             link.close()
             await ended.acquire()
@@ -164,6 +167,46 @@ def test_a_change_that_is_sent_again_happens_once(tmp_path: Path) -> None:
             assert len(calls) == 1
             await again.ask(SIGNAL, "another key")
             assert len(calls) == 2
+            again.close()
+
+    run(body)
+
+
+def test_a_start_to_its_end_that_is_sent_again_happens_once(tmp_path: Path) -> None:
+    """It is answered by how the run closed; sent again, it begins nothing, and of a run that has closed meanwhile the owner
+    remembers the name, not the result, which may be large.
+    """
+    start = made(wf.StartWorkflow, workflow_id="w", workflow_type="t", task_queue="q", request_id="r")
+    closed = wf.Executed("run", wf.RunCompleted((Payload(b"1", "json/plain"),)))
+
+    async def body() -> None:
+        calls: list[Any] = []
+        gate = asyncio.Event()
+
+        async def answer(request: Any) -> Any:
+            if request == COUNT:
+                return wf.Count(7)
+            calls.append(request)
+            await gate.wait()
+            return closed
+
+        async with serve(tmp_path / "a.db", answer):
+            link = await reach(tmp_path / "a.db")
+            first = asyncio.create_task(link.execute(start, "key"))
+            while not calls:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            link.close()
+            with pytest.raises(ConnectionLost):
+                await first
+            again = await reach(tmp_path / "a.db")
+            second = asyncio.create_task(again.execute(start, "key"))
+            await asyncio.sleep(0)
+            await again.ask(COUNT, "")  # what was said before has been heard
+            gate.set()
+            assert await second == closed
+            assert await again.execute(start, "key") == wf.Executed("run", wf.StillOpen("run"))
+            assert len(calls) == 1
+            assert await again.execute(start, "another key") == closed
             again.close()
 
     run(body)
@@ -291,17 +334,17 @@ def test_what_is_too_large_is_an_error_not_an_end(tmp_path: Path, monkeypatch: p
             monkeypatch.setattr(module, "FRAME_LIMIT", 2000)
 
         async def answer(request: Any) -> Any:
-            if isinstance(request, s.GetHistory):
-                return s.HistoryPage((b"x" * 3000,))
-            return s.Count(7)
+            if isinstance(request, wf.GetHistory):
+                return wf.HistoryPage((b"x" * 3000,))
+            return wf.Count(7)
 
         async with serve(tmp_path / "a.db", answer):
             link = await reach(tmp_path / "a.db")
             with pytest.raises(ServiceError, match=r"the request has .* bytes") as caught:
-                await link.ask(s.CountWorkflows(query="x" * 3000), "k1")
+                await link.ask(wf.CountWorkflows(query="x" * 3000), "k1")
             assert caught.value.status == "INVALID_ARGUMENT"
             with pytest.raises(ServiceError, match=r"the answer has .* bytes"):
-                await link.ask(s.GetHistory(workflow_id="w"), "k2")
+                await link.ask(wf.GetHistory(workflow_id="w"), "k2")
             assert (await link.ask(COUNT, "k3")).count == 7
             link.close()
 

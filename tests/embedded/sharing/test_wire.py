@@ -12,7 +12,10 @@ from msgspec.structs import replace
 from tests.specs import made
 
 from hourglass import errors
+from hourglass._contract import activities as ac
+from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import (
     ActivityCancel,
     ActivityDeferred,
@@ -35,7 +38,7 @@ T = TypeVar("T")
 
 PAYLOAD = Payload(b"\x00\xff", "binary/plain", {"key": b"value"})
 START = made(
-    s.StartWorkflow,
+    wf.StartWorkflow,
     workflow_id="w",
     workflow_type="t",
     task_queue="q",
@@ -59,30 +62,33 @@ def travel(request: s.Request[Any], value: msgspec.Struct) -> tuple[Any, Any]:
 @pytest.mark.parametrize(
     ("request_", "answer"),
     [
-        (START, s.Started("run", started=False)),
-        (s.SignalWorkflow(workflow_id="w", signal_name="n", request_id="r"), s.Nothing()),
-        (s.QueryWorkflow(workflow_id="w", query_name="n", headers={"h": PAYLOAD}), s.QueryAnswer((PAYLOAD,))),
-        (s.WaitForClose(workflow_id="w"), s.RunCompleted((PAYLOAD,), "next")),
-        (s.WaitForClose(workflow_id="w"), s.RunFailed(FAILURE)),
-        (s.WaitForClose(workflow_id="w"), s.RunTerminated("enough", (PAYLOAD,))),
-        (s.WaitForClose(workflow_id="w"), s.StillOpen("run")),
-        (s.GetHistory(workflow_id="w", wait_new=True), s.HistoryPage((b"{}", b"[]"), b"2")),
+        (START, wf.Started("run", started=False)),
+        (wf.SignalWorkflow(workflow_id="w", signal_name="n", request_id="r"), s.Nothing()),
         (
-            s.ListWorkflows(query="x = 1"),
-            s.Page(
+            wf.QueryWorkflow(workflow_id="w", query_name="n", headers={"h": PAYLOAD}),
+            wf.QueryAnswer((PAYLOAD,)),
+        ),
+        (wf.WaitForClose(workflow_id="w"), wf.RunCompleted((PAYLOAD,), "next")),
+        (wf.WaitForClose(workflow_id="w"), wf.RunFailed(FAILURE)),
+        (wf.WaitForClose(workflow_id="w"), wf.RunTerminated("enough", (PAYLOAD,))),
+        (wf.WaitForClose(workflow_id="w"), wf.StillOpen("run")),
+        (wf.GetHistory(workflow_id="w", wait_new=True), wf.HistoryPage((b"{}", b"[]"), b"2")),
+        (
+            wf.ListWorkflows(query="x = 1"),
+            wf.Page(
                 (
-                    s.WorkflowSummary(
+                    wf.WorkflowSummary(
                         workflow_id="w",
                         run_id="r",
                         workflow_type="t",
-                        status=s.WorkflowStatus.TERMINATED,
+                        status=wf.WorkflowStatus.TERMINATED,
                         memo={"m": PAYLOAD},
                     ),
                 ),
                 b"9",
             ),
         ),
-        (s.CompleteActivity(token=b"\x01", failure=FAILURE), s.Nothing()),
+        (ac.CompleteActivity(token=b"\x01", failure=FAILURE), s.Nothing()),
     ],
     ids=lambda each: type(each).__name__,
 )
@@ -98,14 +104,14 @@ def test_every_request_has_its_place() -> None:
         assert "effect" in vars(each), f"{each.__name__} does not say what happens if it is carried out twice"
         assert not (each.needs_worker and each.effect is s.Effect.READ)
     asked_by_ids = {
-        s.CompleteActivity,
-        s.CreateNamespace,
-        s.CreateNexusEndpoint,
-        s.DeleteNexusEndpoint,
+        ac.CompleteActivity,
+        dp.CreateNamespace,
+        dp.CreateNexusEndpoint,
+        dp.DeleteNexusEndpoint,
         DeleteSchedule,
-        s.SetCurrentVersion,
-        s.SetRampingVersion,
-        s.TerminateWorkflow,
+        dp.SetCurrentVersion,
+        dp.SetRampingVersion,
+        wf.TerminateWorkflow,
     }
     changes = {each for each in wire.REQUESTS if each.effect is s.Effect.CHANGE}
     assert all("request_id" in each.__struct_fields__ for each in changes - asked_by_ids)
@@ -174,10 +180,39 @@ def test_only_requests_can_be_asked(kind: str) -> None:
 
 def test_an_answer_must_fit_its_request() -> None:
     """An answer of another request's type is refused."""
-    message = wire.decode_to_client(wire.answer(1, s.Count(3)))
+    message = wire.decode_to_client(wire.answer(1, wf.Count(3)))
     assert isinstance(message, wire.AnswerMessage)
     with pytest.raises(wire.Garbage):
-        wire.answer_of(s.DescribeWorkflow(workflow_id="w"), message)
+        wire.answer_of(wf.DescribeWorkflow(workflow_id="w"), message)
+
+
+@pytest.mark.parametrize(
+    "outcome", [wf.RunCompleted((PAYLOAD,), "next"), wf.RunFailed(FAILURE), wf.StillOpen("run")]
+)
+def test_a_start_with_the_wait_for_its_end_survives_the_journey(outcome: wf.Outcome) -> None:
+    """It is the same request, and its answer names the run and how it closed."""
+    asked = wire.decode_to_owner(wire.ask(7, "key", START, to_end=True))
+    assert isinstance(asked, wire.RequestMessage)
+    assert asked.to_end
+    assert wire.request_of(asked) == START
+    answered = wire.decode_to_client(wire.answer(7, wf.Executed("run", outcome)))
+    assert isinstance(answered, wire.AnswerMessage)
+    assert wire.executed_of(answered) == wf.Executed("run", outcome)
+
+
+def test_an_owner_that_answers_the_start_alone_is_understood() -> None:
+    """An owner of an earlier release knows no such wait: its answer says that the run is open."""
+    answered = wire.decode_to_client(wire.answer(7, wf.Started("run")))
+    assert isinstance(answered, wire.AnswerMessage)
+    assert wire.executed_of(answered) == wf.Executed("run", wf.StillOpen("run"))
+
+
+def test_only_a_start_has_an_end_to_wait_for() -> None:
+    """What closes nothing cannot be asked that way."""
+    asked = wire.decode_to_owner(wire.ask(7, "key", wf.CountWorkflows(), to_end=True))
+    assert isinstance(asked, wire.RequestMessage)
+    with pytest.raises(wire.Garbage):
+        wire.request_of(asked)
 
 
 def test_a_request_of_wrong_types_is_refused() -> None:

@@ -21,7 +21,7 @@ from hourglass._contract.schedules import (
     IntervalSpec,
     OverlapPolicy,
 )
-from hourglass._contract.service import StartWorkflow
+from hourglass._contract.workflows import StartWorkflow
 from hourglass._embedded.rules import schedules as schedules
 from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.store import ScheduleChange

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from tests.specs import made
 
-from hourglass._contract.service import WorkflowStatus
+from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.rules.run import OpenActivity, PendingTask, PendingTimer, Run
 from hourglass._embedded.store.store import Change
 from hourglass._history import events as h

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from tests.specs import made
 
-from hourglass._contract.service import WorkflowStatus
+from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.store.sqlite import database, inherited, visibility, writer

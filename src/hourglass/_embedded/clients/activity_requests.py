@@ -12,6 +12,7 @@ import msgspec
 
 from hourglass._contract import activities as ac
 from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._embedded.clients.answering import (
     MOST_LISTED,
     Handlers,
@@ -73,7 +74,7 @@ def _pending(engine: Engine, request: Any) -> tuple[LoadedRun, OpenActivity]:
 # --- starting and waiting -----------------------------------------------------------------------------------
 
 
-async def start(engine: Engine, request: ac.StartActivity) -> PendingAnswer[s.Started]:
+async def start(engine: Engine, request: ac.StartActivity) -> PendingAnswer[wf.Started]:
     """Start one."""
     runs = engine.runs
     if not request.activity_id or not request.activity_type or not request.spec.task_queue:
@@ -89,10 +90,10 @@ async def start(engine: Engine, request: ac.StartActivity) -> PendingAnswer[s.St
     existing = engine.current(PREFIX + request.activity_id)
     if existing is not None:
         if request.request_id and (made := runs.find_request(existing, request.request_id)):
-            return PendingAnswer(s.Started(made), runs.newest)
+            return PendingAnswer(wf.Started(made), runs.writes.newest)
         run = existing.run
-        if run.is_open and request.id_conflict_policy is s.IdConflictPolicy.USE_EXISTING:
-            return PendingAnswer(s.Started(run.run_id, started=False), runs.number_of(existing))
+        if run.is_open and request.id_conflict_policy is wf.IdConflictPolicy.USE_EXISTING:
+            return PendingAnswer(wf.Started(run.run_id, started=False), runs.writes.number_of(existing))
         if run.is_open or not may_reuse(request.id_reuse_policy, run.status):
             raise ActivityAlreadyStartedError(
                 f"activity {request.activity_id!r} has already started (run {run.run_id})",
@@ -106,14 +107,14 @@ async def start(engine: Engine, request: ac.StartActivity) -> PendingAnswer[s.St
     run_id = runs.new_run_id()
     step = standalone.begin(request, run_id, engine.clock.now_ns())
     record = runs.begin_anew(step, (request.request_id,) if request.request_id else ())
-    return PendingAnswer(s.Started(run_id), runs.number_of(record))
+    return PendingAnswer(wf.Started(run_id), runs.writes.number_of(record))
 
 
 async def wait_for_end(engine: Engine, request: ac.WaitForActivity) -> PendingAnswer[ac.ActivityOutcome]:
     """Wait until one ends."""
     record = _find(engine, request)
     await wait(engine, record, record.closed, lambda: not record.run.is_open, request.rpc_timeout)
-    return PendingAnswer(_outcome(record.run), engine.runs.number_of(record))
+    return PendingAnswer(_outcome(record.run), engine.writes.number_of(record))
 
 
 def _outcome(run: Run) -> ac.ActivityOutcome:
@@ -138,7 +139,7 @@ async def describe(engine: Engine, request: ac.DescribeActivity) -> PendingAnswe
     record = _find(engine, request)
     return await answered(
         engine,
-        engine.runs.number_of(record),
+        engine.writes.number_of(record),
         _described(record.run, record.events),
         lambda: _described(stored(engine, record).run, stored(engine, record).events),
     )
@@ -216,7 +217,7 @@ def named_as_runs(query: str) -> str:
 
 async def list_activities(engine: Engine, request: ac.ListActivities) -> PendingAnswer[ac.ActivityPage]:
     """List them, newest first."""
-    await is_written(engine, engine.runs.newest)  # the store answers from what is durable
+    await is_written(engine, engine.writes.newest)  # the store answers from what is durable
     size = min(max(1, request.page_size), MOST_LISTED)
     page = await engine.store.page(
         named_as_runs(request.query), request.next_page_token, size, activities=True
@@ -237,9 +238,9 @@ async def list_activities(engine: Engine, request: ac.ListActivities) -> Pending
     return PendingAnswer(ac.ActivityPage(shown, page.next_page_token), 0)
 
 
-async def count(engine: Engine, request: ac.CountActivities) -> PendingAnswer[s.Count]:
+async def count(engine: Engine, request: ac.CountActivities) -> PendingAnswer[wf.Count]:
     """Count them."""
-    await is_written(engine, engine.runs.newest)
+    await is_written(engine, engine.writes.newest)
     return PendingAnswer(await engine.store.count(named_as_runs(request.query), activities=True), 0)
 
 
@@ -261,7 +262,7 @@ async def terminate(engine: Engine, request: ac.TerminateActivity) -> PendingAns
 
 
 def _terminate(engine: Engine, record: LoadedRun, reason: str, identity: str) -> None:
-    ended = s.TerminateWorkflow(workflow_id=record.run.started.workflow_id, reason=reason, identity=identity)
+    ended = wf.TerminateWorkflow(workflow_id=record.run.started.workflow_id, reason=reason, identity=identity)
     engine.runs.change(record, lambda run, now: transitions.terminate(run, ended, now))
 
 
@@ -270,7 +271,7 @@ async def delete(engine: Engine, request: ac.DeleteActivity) -> PendingAnswer[s.
     record = _find(engine, request)
     if record.run.is_open:
         _terminate(engine, record, "Delete activity execution", "")
-    await engine.durable(engine.runs.number_of(record))
+    await engine.durable(engine.writes.number_of(record))
     return PendingAnswer(s.Nothing(), engine.runs.forget(record))
 
 
@@ -292,7 +293,7 @@ async def update_options(
         said = {name: getattr(request.spec, name) for name in request.fields}
         spec = _complete(msgspec.structs.replace(activity.spec, **said))
     engine.runs.change(record, lambda run, now: transitions.change_activity(run, activity, spec, now))
-    return PendingAnswer(ac.ActivityOptionsNow(spec), engine.runs.number_of(record))
+    return PendingAnswer(ac.ActivityOptionsNow(spec), engine.writes.number_of(record))
 
 
 def _complete(spec: ActivitySpec) -> ActivitySpec:

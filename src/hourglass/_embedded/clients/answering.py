@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from hourglass._contract import service as s
-from hourglass._contract.service import QueryWorkflow, Request
+from hourglass._contract.service import Request
+from hourglass._contract.workflows import QueryWorkflow
 from hourglass._embedded.clock import Bell
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.run import LoadedRun
@@ -79,7 +80,7 @@ def refusal_rests_on(engine: Engine, request: Request[Any]) -> int:
     about = getattr(request, "start", request)
     workflow_id: str = getattr(about, "workflow_id", "")
     if not workflow_id or getattr(about, "versioning_override", None) is not None:
-        return engine.runs.newest
+        return engine.writes.newest
     return engine.runs.newest_of(workflow_id, getattr(about, "run_id", ""))
 
 
@@ -171,4 +172,4 @@ async def wait_for_room(engine: Engine, record: LoadedRun, is_room: Callable[[],
 
 def done(engine: Engine, record: LoadedRun) -> PendingAnswer[s.Nothing]:
     """The answer to a request that changed this run and has nothing to tell."""
-    return PendingAnswer(s.Nothing(), engine.runs.number_of(record))
+    return PendingAnswer(s.Nothing(), engine.writes.number_of(record))

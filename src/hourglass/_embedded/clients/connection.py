@@ -11,7 +11,8 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from hourglass._contract.handle import HandleConfig
-from hourglass._contract.service import Executed, Request, StartWorkflow
+from hourglass._contract.service import Request
+from hourglass._contract.workflows import Executed, StartWorkflow
 from hourglass._embedded.clients.answering import too_late
 from hourglass._embedded.clients.requests import answer, execute
 from hourglass._embedded.clock import Clock

@@ -17,8 +17,10 @@ import msgspec
 
 from hourglass._contract import limits as li
 from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._contract.ids import new_id
-from hourglass._contract.service import Effect, Request, ResetWorkflow, Started
+from hourglass._contract.service import Effect, Request
+from hourglass._contract.workflows import ResetWorkflow, Started
 from hourglass._embedded.clients.activity_requests import ACTIVITY_HANDLERS
 from hourglass._embedded.clients.answering import (
     LONG_POLL,
@@ -74,7 +76,7 @@ async def reset(engine: Engine, request: ResetWorkflow) -> PendingAnswer[Started
     base = find(engine, request.workflow_id, request.run_id)
     current = find(engine, request.workflow_id)
     if request.request_id and (made := engine.runs.find_request(current, request.request_id)):
-        return PendingAnswer(Started(made), engine.runs.newest)
+        return PendingAnswer(Started(made), engine.writes.newest)
     later = [each for run in _following(engine, base) for each in run]
     of_base = [event.attributes for event in (*base.events, *(() if current is base else current.events))]
     new_run_id = engine.runs.new_run_id()
@@ -85,16 +87,16 @@ async def reset(engine: Engine, request: ResetWorkflow) -> PendingAnswer[Started
         _give_way(engine, base, current, request, new_run_id)
         record = engine.runs.begin_anew(step, carried_out)
     _tell_of_ended_children(engine, record)
-    return PendingAnswer(Started(new_run_id), engine.runs.number_of(record))
+    return PendingAnswer(Started(new_run_id), engine.writes.number_of(record))
 
 
-async def import_workflow(engine: Engine, request: s.ImportWorkflow) -> PendingAnswer[Started]:
+async def import_workflow(engine: Engine, request: wf.ImportWorkflow) -> PendingAnswer[Started]:
     """Begin a run that has a history already."""
     existing = engine.current(request.workflow_id)
     if existing is not None:
         made = engine.runs.find_request(existing, request.request_id)
         if made:
-            return PendingAnswer(Started(made), engine.runs.newest)
+            return PendingAnswer(Started(made), engine.writes.newest)
         check_free(existing)
     check_room(engine.runs)
     try:
@@ -109,7 +111,7 @@ async def import_workflow(engine: Engine, request: s.ImportWorkflow) -> PendingA
         return PendingAnswer(Started("", False), 0)
     ids = (request.request_id, *(request_id(step.run, each) for each in accepted_updates(events)))
     record = engine.runs.begin_anew(step, tuple(filter(None, ids)))
-    return PendingAnswer(Started(run_id), engine.runs.number_of(record))
+    return PendingAnswer(Started(run_id), engine.writes.number_of(record))
 
 
 def _carried_out(request: ResetWorkflow, run: Run, before: Iterable[h.Attributes]) -> Iterator[str]:
@@ -167,24 +169,24 @@ def _child_ended(initiated: int, last: Run, run: Run, now_ns: int) -> Transition
 
 PAGE = 1000
 DEBOUNCE = "hourglass.debounce"
-_OPEN = frozenset({s.WorkflowStatus.RUNNING})
-_ALL = frozenset(s.WorkflowStatus)
+_OPEN = frozenset({wf.WorkflowStatus.RUNNING})
+_ALL = frozenset(wf.WorkflowStatus)
 _REJECTED = {
-    s.QueryRejectCondition.NONE: frozenset[s.WorkflowStatus](),
-    s.QueryRejectCondition.NOT_OPEN: _ALL - _OPEN,
-    s.QueryRejectCondition.NOT_COMPLETED_CLEANLY: _ALL - _OPEN - {s.WorkflowStatus.COMPLETED},
+    wf.QueryRejectCondition.NONE: frozenset[wf.WorkflowStatus](),
+    wf.QueryRejectCondition.NOT_OPEN: _ALL - _OPEN,
+    wf.QueryRejectCondition.NOT_COMPLETED_CLEANLY: _ALL - _OPEN - {wf.WorkflowStatus.COMPLETED},
 }
 
 
-async def start(engine: Engine, request: s.StartWorkflow) -> PendingAnswer[s.Started]:
+async def start(engine: Engine, request: wf.StartWorkflow) -> PendingAnswer[wf.Started]:
     """Start a workflow; a call that is debounced starts one later."""
-    if request.workflow_type == DEBOUNCE and (kept := engine.keepers.debounce(request)) is not None:
-        return PendingAnswer(kept, engine.runs.newest)
+    if request.workflow_type == DEBOUNCE and (kept := engine.keepers.bursts.debounce(request)) is not None:
+        return PendingAnswer(kept, engine.writes.newest)
     started, record = _start(engine, request)
-    return PendingAnswer(started, engine.runs.number_of(record))
+    return PendingAnswer(started, engine.writes.number_of(record))
 
 
-async def start_and_wait(engine: Engine, request: s.StartWorkflow) -> PendingAnswer[s.Executed]:
+async def start_and_wait(engine: Engine, request: wf.StartWorkflow) -> PendingAnswer[wf.Executed]:
     """Start a workflow and wait until its run closes: nothing is said of the start before, so it need not be durable
     before.
     """
@@ -195,17 +197,17 @@ async def start_and_wait(engine: Engine, request: s.StartWorkflow) -> PendingAns
     ):  # it was started before, by this very request, and another followed
         record = find(engine, request.workflow_id, started.run_id)
     await wait(engine, record, record.closed, lambda: not record.run.is_open, None)
-    return PendingAnswer(s.Executed(started.run_id, _outcome(record)), engine.runs.number_of(record))
+    return PendingAnswer(wf.Executed(started.run_id, _outcome(record)), engine.writes.number_of(record))
 
 
-def _start(engine: Engine, request: s.StartWorkflow) -> tuple[s.Started, LoadedRun]:
+def _start(engine: Engine, request: wf.StartWorkflow) -> tuple[wf.Started, LoadedRun]:
     if request.versioning_override is not None:
         engine.deployments.check(request.versioning_override, request.spec.task_queue)
     check_start(engine.runs, request)
     return start_workflow(engine.runs, request)
 
 
-async def signal(engine: Engine, request: s.SignalWorkflow) -> PendingAnswer[s.Nothing]:
+async def signal(engine: Engine, request: wf.SignalWorkflow) -> PendingAnswer[s.Nothing]:
     """Send a signal."""
     limit = engine.limits.held_events
     while not _was_carried_out(engine, request):
@@ -227,13 +229,13 @@ async def signal(engine: Engine, request: s.SignalWorkflow) -> PendingAnswer[s.N
     return _done_before(engine)
 
 
-async def query(engine: Engine, request: s.QueryWorkflow) -> PendingAnswer[s.QueryAnswer]:
+async def query(engine: Engine, request: wf.QueryWorkflow) -> PendingAnswer[wf.QueryAnswer]:
     """Ask a question."""
     if li.is_keeper(request.workflow_id) and (told := _told_by_engine(engine, request)) is not None:
-        return PendingAnswer(s.QueryAnswer((told,)), engine.runs.newest)
+        return PendingAnswer(wf.QueryAnswer((told,)), engine.writes.newest)
     record = find(engine, request.workflow_id, request.run_id)
     if record.run.status in _REJECTED[request.reject_condition]:
-        return PendingAnswer(s.QueryAnswer(rejected=record.run.status), engine.runs.number_of(record))
+        return PendingAnswer(wf.QueryAnswer(rejected=record.run.status), engine.writes.number_of(record))
     check_moves(engine, record)
     await _first_task(engine, record)
     if record.run.task is not None and record.run.task.attempt > 2:
@@ -249,14 +251,14 @@ async def query(engine: Engine, request: s.QueryWorkflow) -> PendingAnswer[s.Que
             result = await asked.answer
         finally:
             engine.tasks.withdraw(record, asked)
-    return PendingAnswer(s.QueryAnswer(() if result is None else (result,)), engine.runs.number_of(record))
+    return PendingAnswer(wf.QueryAnswer(() if result is None else (result,)), engine.writes.number_of(record))
 
 
-async def cancel(engine: Engine, request: s.CancelWorkflow) -> PendingAnswer[s.Nothing]:
+async def cancel(engine: Engine, request: wf.CancelWorkflow) -> PendingAnswer[s.Nothing]:
     """Ask a workflow to cancel. One that has closed does not mind."""
     if _was_carried_out(engine, request):
         return _done_before(engine)
-    if li.is_keeper(request.workflow_id) and engine.keepers.drop_burst(request.workflow_id):
+    if li.is_keeper(request.workflow_id) and engine.keepers.bursts.drop(request.workflow_id):
         return _done_before(engine)
     record = find(engine, request.workflow_id, request.run_id, request.first_execution_run_id)
     if record.run.is_open:
@@ -269,7 +271,7 @@ async def cancel(engine: Engine, request: s.CancelWorkflow) -> PendingAnswer[s.N
     return done(engine, record)
 
 
-async def terminate(engine: Engine, request: s.TerminateWorkflow) -> PendingAnswer[s.Nothing]:
+async def terminate(engine: Engine, request: wf.TerminateWorkflow) -> PendingAnswer[s.Nothing]:
     """End a workflow now."""
     if _was_carried_out(engine, request):
         return _done_before(engine)
@@ -285,7 +287,7 @@ async def terminate(engine: Engine, request: s.TerminateWorkflow) -> PendingAnsw
     return done(engine, record)
 
 
-async def pause(engine: Engine, request: s.PauseWorkflow) -> PendingAnswer[s.Nothing]:
+async def pause(engine: Engine, request: wf.PauseWorkflow) -> PendingAnswer[s.Nothing]:
     """Let a workflow rest."""
     if _was_carried_out(engine, request):
         return _done_before(engine)
@@ -297,7 +299,7 @@ async def pause(engine: Engine, request: s.PauseWorkflow) -> PendingAnswer[s.Not
     return done(engine, record)
 
 
-async def unpause(engine: Engine, request: s.UnpauseWorkflow) -> PendingAnswer[s.Nothing]:
+async def unpause(engine: Engine, request: wf.UnpauseWorkflow) -> PendingAnswer[s.Nothing]:
     """Let a workflow that was paused go on."""
     if _was_carried_out(engine, request):
         return _done_before(engine)
@@ -310,12 +312,12 @@ async def unpause(engine: Engine, request: s.UnpauseWorkflow) -> PendingAnswer[s
     return done(engine, record)
 
 
-async def skip_time(engine: Engine, request: s.SkipTime | s.WaitForFastForward) -> PendingAnswer[Any]:
+async def skip_time(engine: Engine, request: wf.SkipTime | wf.WaitForFastForward) -> PendingAnswer[Any]:
     """Refused: workers have real time here."""
     raise ServiceError(NO_SKIPPING, status="UNIMPLEMENTED")
 
 
-async def update_options(engine: Engine, request: s.UpdateWorkflowOptions) -> PendingAnswer[s.Nothing]:
+async def update_options(engine: Engine, request: wf.UpdateWorkflowOptions) -> PendingAnswer[s.Nothing]:
     """Change what was said of a run: which version it belongs to, how urgent it is."""
     record = find(engine, request.workflow_id, request.run_id)
     check_open(record)
@@ -340,40 +342,40 @@ async def update_options(engine: Engine, request: s.UpdateWorkflowOptions) -> Pe
 _PRIORITY = Priority.__struct_fields__
 
 
-async def delete(engine: Engine, request: s.DeleteWorkflow) -> PendingAnswer[s.Nothing]:
+async def delete(engine: Engine, request: wf.DeleteWorkflow) -> PendingAnswer[s.Nothing]:
     """Remove a run for good. One that is open is terminated first, so that all that wait for its end hear of it."""
     record = find(engine, request.workflow_id, request.run_id)
     if record.run.is_open:
-        end = s.TerminateWorkflow(
+        end = wf.TerminateWorkflow(
             workflow_id=request.workflow_id, run_id=record.run.run_id, reason="Delete workflow execution"
         )
         engine.runs.change(record, lambda run, now: transitions.terminate(run, end, now))
-    await engine.durable(engine.runs.number_of(record))
+    await engine.durable(engine.writes.number_of(record))
     return PendingAnswer(s.Nothing(), engine.runs.forget(record))
 
 
-async def describe(engine: Engine, request: s.DescribeWorkflow) -> PendingAnswer[s.Description]:
+async def describe(engine: Engine, request: wf.DescribeWorkflow) -> PendingAnswer[wf.Description]:
     """Look at one run."""
     record = find(engine, request.workflow_id, request.run_id)
     return await answered(
         engine,
-        engine.runs.number_of(record),
+        engine.writes.number_of(record),
         _described(record.run, _pending_updates(engine, record)),
         lambda: _described(stored(engine, record).run),
     )
 
 
-def _pending_updates(engine: Engine, record: LoadedRun) -> tuple[s.PendingUpdate, ...]:
+def _pending_updates(engine: Engine, record: LoadedRun) -> tuple[wf.PendingUpdate, ...]:
     if record.updates is None or not record.run.is_open:
         return ()
     waiting = engine.updates.of(record).waiting.values()
     return tuple(
-        s.PendingUpdate(update_id=each.request.update_id, name=each.request.name) for each in waiting
+        wf.PendingUpdate(update_id=each.request.update_id, name=each.request.name) for each in waiting
     )
 
 
-def _described(run: Run, updates: tuple[s.PendingUpdate, ...] = ()) -> s.Description:
-    return s.Description(
+def _described(run: Run, updates: tuple[wf.PendingUpdate, ...] = ()) -> wf.Description:
+    return wf.Description(
         summary=summary(run),
         pending_activities=tuple(_pending(activity) for activity in run.activities.values()),
         task_attempt=run.task.attempt if run.task else 0,
@@ -388,32 +390,32 @@ def _described(run: Run, updates: tuple[s.PendingUpdate, ...] = ()) -> s.Descrip
     )
 
 
-async def list_workflows(engine: Engine, request: s.ListWorkflows) -> PendingAnswer[s.Page]:
+async def list_workflows(engine: Engine, request: wf.ListWorkflows) -> PendingAnswer[wf.Page]:
     """List runs, newest first."""
-    await is_written(engine, engine.runs.newest)  # the store answers from what is durable
+    await is_written(engine, engine.writes.newest)  # the store answers from what is durable
     size = min(max(1, request.page_size), MOST_LISTED)
     page = await engine.store.page(request.query, request.next_page_token, size)
     return PendingAnswer(page, 0)
 
 
-async def count(engine: Engine, request: s.CountWorkflows) -> PendingAnswer[s.Count]:
+async def count(engine: Engine, request: wf.CountWorkflows) -> PendingAnswer[wf.Count]:
     """Count runs."""
-    await is_written(engine, engine.runs.newest)
+    await is_written(engine, engine.writes.newest)
     return PendingAnswer(await engine.store.count(request.query), 0)
 
 
-async def wait_for_close(engine: Engine, request: s.WaitForClose) -> PendingAnswer[s.Outcome]:
+async def wait_for_close(engine: Engine, request: wf.WaitForClose) -> PendingAnswer[wf.Outcome]:
     """Wait until a run closes."""
     record = find(engine, request.workflow_id, request.run_id)
     await wait(engine, record, record.closed, lambda: not record.run.is_open, request.rpc_timeout)
-    return PendingAnswer(_outcome(record), engine.runs.number_of(record))
+    return PendingAnswer(_outcome(record), engine.writes.number_of(record))
 
 
-async def get_history(engine: Engine, request: s.GetHistory) -> PendingAnswer[s.HistoryPage]:
+async def get_history(engine: Engine, request: wf.GetHistory) -> PendingAnswer[wf.HistoryPage]:
     """A page of a history."""
     record = find(engine, request.workflow_id, request.run_id)
     begin = _offset(request.next_page_token)
-    closing = request.event_filter is s.HistoryEventFilter.CLOSE_EVENT
+    closing = request.event_filter is wf.HistoryEventFilter.CLOSE_EVENT
     if request.wait_new:
         await wait(
             engine,
@@ -423,40 +425,40 @@ async def get_history(engine: Engine, request: s.GetHistory) -> PendingAnswer[s.
             request.rpc_timeout,
         )
         if closing and record.run.is_open:
-            return PendingAnswer(s.HistoryPage((), b"0"), engine.runs.number_of(record))
+            return PendingAnswer(wf.HistoryPage((), b"0"), engine.writes.number_of(record))
         page = _history_page(record.events, request, goes_on=record.run.is_open)
-        return PendingAnswer(page, engine.runs.number_of(record))
+        return PendingAnswer(page, engine.writes.number_of(record))
     return await answered(
         engine,
-        engine.runs.number_of(record),
+        engine.writes.number_of(record),
         _history_page(record.events, request),
         lambda: _history_page(stored(engine, record).events, request),
     )
 
 
 def _history_page(
-    events: Sequence[h.HistoryEvent], request: s.GetHistory, goes_on: bool = False
-) -> s.HistoryPage:
+    events: Sequence[h.HistoryEvent], request: wf.GetHistory, goes_on: bool = False
+) -> wf.HistoryPage:
     size = min(request.page_size, PAGE) if request.page_size else PAGE
     token = request.next_page_token
-    if request.event_filter is s.HistoryEventFilter.CLOSE_EVENT:
-        return s.HistoryPage(tuple(event_json(event) for event in events[-1:]))
+    if request.event_filter is wf.HistoryEventFilter.CLOSE_EVENT:
+        return wf.HistoryPage(tuple(event_json(event) for event in events[-1:]))
     if request.newest_first:
         end = min(_offset(token), len(events)) if token else len(events)
         begin = max(0, end - size)
         back = tuple(event_json(event) for event in reversed(events[begin:end]))
-        return s.HistoryPage(back, str(begin).encode() if begin else b"")
+        return wf.HistoryPage(back, str(begin).encode() if begin else b"")
     begin = _offset(token)
     end = min(begin + size, len(events))
     more = end < len(events) or goes_on
     page = tuple(event_json(event) for event in events[begin:end])
-    return s.HistoryPage(page, str(end).encode() if more else b"")
+    return wf.HistoryPage(page, str(end).encode() if more else b"")
 
 
 # --- limits that the engine keeps -----------------------------------------------------------------------------
 
 
-def _told_by_engine(engine: Engine, request: s.QueryWorkflow) -> Payload | None:
+def _told_by_engine(engine: Engine, request: wf.QueryWorkflow) -> Payload | None:
     """What the engine says in the place of a keeper, while no workflow is one."""
     record = engine.current(request.workflow_id)
     if request.run_id or (record is not None and record.run.is_open):
@@ -466,46 +468,46 @@ def _told_by_engine(engine: Engine, request: s.QueryWorkflow) -> Payload | None:
 
 async def list_limits(engine: Engine, request: li.ListLimits) -> PendingAnswer[li.KeptLimits]:
     """The limits that the engine keeps."""
-    return PendingAnswer(li.KeptLimits(tuple(engine.keepers.view(request.id))), engine.runs.newest)
+    return PendingAnswer(li.KeptLimits(tuple(engine.keepers.view(request.id))), engine.writes.newest)
 
 
 async def await_burst(engine: Engine, request: li.AwaitBurst) -> PendingAnswer[li.BurstState]:
     """Wait until debounced calls were run, or dropped."""
-    keepers, loop = engine.keepers, asyncio.get_running_loop()
+    bursts, loop = engine.keepers.bursts, asyncio.get_running_loop()
     limit = LONG_POLL if request.rpc_timeout is None else min(request.rpc_timeout, LONG_POLL)
     until = loop.time() + limit
-    while keepers.is_waiting(request.workflow_id, request.id) and not engine.is_over:
+    while bursts.is_waiting(request.workflow_id, request.id) and not engine.is_over:
         left = until - loop.time()
         if left <= 0:
             return PendingAnswer(li.BurstState(pending=True), 0)
-        await keepers.fired.wait(left)
+        await bursts.fired.wait(left)
     record = engine.current(request.workflow_id)
     return PendingAnswer(
-        li.BurstState(run_id="" if record is None else record.run.run_id), engine.runs.newest
+        li.BurstState(run_id="" if record is None else record.run.run_id), engine.writes.newest
     )
 
 
 HANDLERS: Handlers = {
     li.ListLimits: list_limits,
     li.AwaitBurst: await_burst,
-    s.StartWorkflow: start,
-    s.SignalWorkflow: signal,
-    s.QueryWorkflow: query,
-    s.CancelWorkflow: cancel,
-    s.TerminateWorkflow: terminate,
-    s.PauseWorkflow: pause,
-    s.UnpauseWorkflow: unpause,
-    s.UpdateWorkflowOptions: update_options,
-    s.SkipTime: skip_time,
-    s.WaitForFastForward: skip_time,
-    s.DeleteWorkflow: delete,
-    s.DescribeWorkflow: describe,
-    s.ListWorkflows: list_workflows,
-    s.CountWorkflows: count,
-    s.WaitForClose: wait_for_close,
-    s.GetHistory: get_history,
+    wf.StartWorkflow: start,
+    wf.SignalWorkflow: signal,
+    wf.QueryWorkflow: query,
+    wf.CancelWorkflow: cancel,
+    wf.TerminateWorkflow: terminate,
+    wf.PauseWorkflow: pause,
+    wf.UnpauseWorkflow: unpause,
+    wf.UpdateWorkflowOptions: update_options,
+    wf.SkipTime: skip_time,
+    wf.WaitForFastForward: skip_time,
+    wf.DeleteWorkflow: delete,
+    wf.DescribeWorkflow: describe,
+    wf.ListWorkflows: list_workflows,
+    wf.CountWorkflows: count,
+    wf.WaitForClose: wait_for_close,
+    wf.GetHistory: get_history,
     ResetWorkflow: reset,
-    s.ImportWorkflow: import_workflow,
+    wf.ImportWorkflow: import_workflow,
     **WORKER_HANDLERS,
     **UPDATE_HANDLERS,
     **SCHEDULE_HANDLERS,
@@ -525,7 +527,7 @@ def answer(engine: Engine, request: Request[A]) -> Coroutine[Any, Any, A]:
     return _answer(engine, request, handler)
 
 
-def execute(engine: Engine, request: s.StartWorkflow) -> Coroutine[Any, Any, s.Executed]:
+def execute(engine: Engine, request: wf.StartWorkflow) -> Coroutine[Any, Any, wf.Executed]:
     """The same of a start and of the wait for its end, as one request."""
     return _answer(engine, request, start_and_wait)
 
@@ -579,7 +581,11 @@ async def _first_task(engine: Engine, record: LoadedRun) -> None:
 
 def _was_carried_out(
     engine: Engine,
-    request: s.SignalWorkflow | s.CancelWorkflow | s.TerminateWorkflow | s.PauseWorkflow | s.UnpauseWorkflow,
+    request: wf.SignalWorkflow
+    | wf.CancelWorkflow
+    | wf.TerminateWorkflow
+    | wf.PauseWorkflow
+    | wf.UnpauseWorkflow,
 ) -> bool:
     """Whether a request whose answer was lost has been carried out, by whichever run of its workflow."""
     latest = engine.current(request.workflow_id) if request.request_id else None
@@ -587,7 +593,7 @@ def _was_carried_out(
 
 
 def _done_before(engine: Engine) -> PendingAnswer[s.Nothing]:
-    return PendingAnswer(s.Nothing(), engine.runs.newest)
+    return PendingAnswer(s.Nothing(), engine.writes.newest)
 
 
 def _has_room(record: LoadedRun, limit: int) -> bool:
@@ -611,30 +617,30 @@ def _offset(token: bytes) -> int:
     return int(token)
 
 
-def _outcome(record: LoadedRun) -> s.Outcome:
+def _outcome(record: LoadedRun) -> wf.Outcome:
     match record.run.final:
         case h.WorkflowExecutionCompleted() as final:
-            return s.RunCompleted((final.result,), final.new_run_id)
+            return wf.RunCompleted((final.result,), final.new_run_id)
         case h.WorkflowExecutionFailed() as final:
-            return s.RunFailed(final.failure, final.new_run_id)
+            return wf.RunFailed(final.failure, final.new_run_id)
         case h.WorkflowExecutionCanceled() as final:
-            return s.RunCanceled(final.details)
+            return wf.RunCanceled(final.details)
         case h.WorkflowExecutionTerminated() as final:
-            return s.RunTerminated(final.reason, final.details)
+            return wf.RunTerminated(final.reason, final.details)
         case h.WorkflowExecutionTimedOut() as final:
-            return s.RunTimedOut(final.new_run_id)
+            return wf.RunTimedOut(final.new_run_id)
         case h.WorkflowExecutionContinuedAsNew() as final:
-            return s.RunContinued(final.new_run_id)
+            return wf.RunContinued(final.new_run_id)
         case _:
-            return s.StillOpen(record.run.run_id)
+            return wf.StillOpen(record.run.run_id)
 
 
-def _pending(activity: OpenActivity) -> s.PendingActivity:
+def _pending(activity: OpenActivity) -> wf.PendingActivity:
     state = "PAUSED" if activity.paused else "SCHEDULED"
     if activity.started_ns:
         state = "PAUSE_REQUESTED" if activity.paused else "STARTED"
         state = "CANCEL_REQUESTED" if activity.cancel_requested_event_id else state
-    return s.PendingActivity(
+    return wf.PendingActivity(
         activity_id=activity.scheduled.activity_id,
         activity_type=activity.scheduled.activity_type,
         state=state,
@@ -649,8 +655,8 @@ def _pending(activity: OpenActivity) -> s.PendingActivity:
     )
 
 
-def _pending_child(child: OpenChild) -> s.PendingChild:
-    return s.PendingChild(
+def _pending_child(child: OpenChild) -> wf.PendingChild:
+    return wf.PendingChild(
         workflow_id=child.initiated.workflow_id,
         run_id=child.run_id,
         workflow_type=child.initiated.workflow_type,

@@ -67,8 +67,8 @@ async def describe_schedule(
 ) -> PendingAnswer[sc.ScheduleDetails]:
     """Look at a schedule."""
     found = describe(_as_of_now(engine, _find(engine, request.schedule_id)))
-    if await is_written(engine, engine.runs.newest):
-        return PendingAnswer(found, engine.runs.newest)
+    if await is_written(engine, engine.writes.newest):
+        return PendingAnswer(found, engine.writes.newest)
     on_disk = engine.store.schedule(request.schedule_id)
     if on_disk is None:
         why = engine.trouble or "the commit takes long"
@@ -106,7 +106,7 @@ async def delete_schedule(engine: Engine, request: sc.DeleteSchedule) -> Pending
 async def list_schedules(engine: Engine, request: sc.ListSchedules) -> PendingAnswer[sc.SchedulePage]:
     """List schedules, the newest first."""
     size = min(max(1, request.page_size), MOST_LISTED)
-    written = await is_written(engine, engine.runs.newest)
+    written = await is_written(engine, engine.writes.newest)
     find = engine.schedules.find if written else engine.store.schedule
     if written:
         found = await engine.schedules.listing.page(request.query, request.next_page_token, size)
@@ -121,7 +121,7 @@ async def list_schedules(engine: Engine, request: sc.ListSchedules) -> PendingAn
             summaries.append(summarize(_as_of_now(engine, record)))
         if not place % SLICE and isinstance(engine.clock, RealClock):
             await asyncio.sleep(0)
-    number = engine.runs.newest if written else 0
+    number = engine.writes.newest if written else 0
     return PendingAnswer(sc.SchedulePage(tuple(summaries), found.next_page_token), number)
 
 
@@ -178,4 +178,4 @@ def _as_of_now(engine: Engine, record: ScheduleRecord) -> ScheduleRecord:
 
 
 def _done(engine: Engine) -> PendingAnswer[Nothing]:
-    return PendingAnswer(Nothing(), engine.runs.newest)
+    return PendingAnswer(Nothing(), engine.writes.newest)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hourglass._contract.service import (
+from hourglass._contract.workflows import (
     PollUpdate,
     Started,
     UpdateStage,
@@ -197,7 +197,7 @@ async def _follow(
         raise WorkflowNotFoundError("workflow update was aborted by closing workflow", status="NOT_FOUND")
     if found.stage is UpdateStage.ACCEPTED and request.wait_stage > found.stage and not record.run.is_open:
         found = _reached(record, update_id, UpdateStage.COMPLETED, failure=ABANDONED)
-    return PendingAnswer(found, engine.runs.number_of(record))
+    return PendingAnswer(found, engine.writes.number_of(record))
 
 
 def _state(engine: Engine, record: LoadedRun, waiting: Waiting | None, update_id: str) -> UpdateState:

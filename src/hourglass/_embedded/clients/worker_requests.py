@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hourglass._contract import activities as ac
+from hourglass._contract import deployments as dp
 from hourglass._contract import progress as p
 from hourglass._contract import service as s
 from hourglass._embedded.clients.answering import (
@@ -32,36 +34,36 @@ from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass.errors import ServiceError
 
 
-async def set_current(engine: Engine, request: s.SetCurrentVersion) -> PendingAnswer[s.CurrentVersionSet]:
+async def set_current(engine: Engine, request: dp.SetCurrentVersion) -> PendingAnswer[dp.CurrentVersionSet]:
     """Make a version current."""
     previous = engine.deployments.set_current(request.deployment_name, request.build_id)
-    return PendingAnswer(s.CurrentVersionSet(previous), engine.runs.newest)
+    return PendingAnswer(dp.CurrentVersionSet(previous), engine.writes.newest)
 
 
-async def set_ramping(engine: Engine, request: s.SetRampingVersion) -> PendingAnswer[s.RampingVersionSet]:
+async def set_ramping(engine: Engine, request: dp.SetRampingVersion) -> PendingAnswer[dp.RampingVersionSet]:
     """Let a version ramp."""
     previous, percentage = engine.deployments.set_ramping(
         request.deployment_name, request.build_id, request.percentage
     )
-    return PendingAnswer(s.RampingVersionSet(previous, percentage), engine.runs.newest)
+    return PendingAnswer(dp.RampingVersionSet(previous, percentage), engine.writes.newest)
 
 
 async def describe_deployment(
-    engine: Engine, request: s.DescribeDeployment
-) -> PendingAnswer[s.DeploymentInfo]:
+    engine: Engine, request: dp.DescribeDeployment
+) -> PendingAnswer[dp.DeploymentInfo]:
     """Look at a deployment."""
     name = request.deployment_name
     found = engine.deployments.find(name)
-    await is_written(engine, engine.runs.newest)  # the store counts what is durable
+    await is_written(engine, engine.writes.newest)  # the store counts what is durable
     versions = [
-        s.KnownVersion(
+        dp.KnownVersion(
             version=WorkerDeploymentVersion(name, build_id),
             status=found.part_of(build_id) or await _status(engine, name, build_id, build),
             create_time_ns=build.created_ns,
         )
         for build_id, build in found.builds.items()
     ]
-    info = s.DeploymentInfo(
+    info = dp.DeploymentInfo(
         name=name,
         current=WorkerDeploymentVersion(name, found.current) if found.current else None,
         changed_ns=found.changed_ns,
@@ -69,7 +71,7 @@ async def describe_deployment(
         ramping_percentage=found.percentage,
         versions=tuple(reversed(versions)),
     )
-    return PendingAnswer(info, engine.runs.newest)
+    return PendingAnswer(info, engine.writes.newest)
 
 
 async def _status(engine: Engine, name: str, build_id: str, build: Build) -> str:
@@ -84,13 +86,13 @@ async def _status(engine: Engine, name: str, build_id: str, build: Build) -> str
     return "DRAINING" if pinned.count else "DRAINED"
 
 
-async def pollers(engine: Engine, request: s.GetPollers) -> PendingAnswer[s.Pollers]:
+async def pollers(engine: Engine, request: dp.GetPollers) -> PendingAnswer[dp.Pollers]:
     """The workers that take workflow tasks, or attempts of activities, from a queue. A handle ends with its worker's
     process, so each was last seen now.
     """
     now = engine.clock.now_ns()
     found = tuple(
-        s.Poller(
+        dp.Poller(
             taker.identity,
             now,
             taker.version,
@@ -105,11 +107,11 @@ async def pollers(engine: Engine, request: s.GetPollers) -> PendingAnswer[s.Poll
     stats = None
     if request.stats:
         stats = engine.queue_stats(request.task_queue, activities=request.activities)
-    told = s.Pollers(found, engine.queues.served(), route.current, stats, route.ramping)
-    return PendingAnswer(told, engine.runs.newest)
+    told = dp.Pollers(found, engine.queues.served(), route.current, stats, route.ramping)
+    return PendingAnswer(told, engine.writes.newest)
 
 
-async def create_namespace(engine: Engine, request: s.CreateNamespace) -> PendingAnswer[s.Nothing]:
+async def create_namespace(engine: Engine, request: dp.CreateNamespace) -> PendingAnswer[s.Nothing]:
     """There is nothing to make: a file, or an engine in memory, has the one namespace that it was opened with."""
     raise ServiceError(
         f"an embedded engine has one namespace, that it is opened with: Client.connect(…, namespace={request.name!r}) with a "
@@ -119,7 +121,7 @@ async def create_namespace(engine: Engine, request: s.CreateNamespace) -> Pendin
 
 
 async def no_nexus(
-    engine: Engine, request: s.CreateNexusEndpoint | s.FindNexusEndpoint | s.DeleteNexusEndpoint
+    engine: Engine, request: dp.CreateNexusEndpoint | dp.FindNexusEndpoint | dp.DeleteNexusEndpoint
 ) -> PendingAnswer[Any]:
     """There are no endpoints: no other namespace could be called, or call."""
     raise ServiceError(
@@ -128,7 +130,7 @@ async def no_nexus(
     )
 
 
-async def add_search_attributes(engine: Engine, request: s.AddSearchAttributes) -> PendingAnswer[s.Nothing]:
+async def add_search_attributes(engine: Engine, request: dp.AddSearchAttributes) -> PendingAnswer[s.Nothing]:
     """Know these from now on: without it one is known from its first use."""
     known = engine.runs.attributes
     for name, kind in request.types.items():
@@ -138,20 +140,20 @@ async def add_search_attributes(engine: Engine, request: s.AddSearchAttributes) 
                 f"Search attribute {name} already exists with type {found.value}.", status="INVALID_ARGUMENT"
             )
     known.add({name: AttributeType(kind) for name, kind in request.types.items()})
-    return PendingAnswer(s.Nothing(), engine.runs.newest)
+    return PendingAnswer(s.Nothing(), engine.writes.newest)
 
 
 async def list_search_attributes(
-    engine: Engine, request: s.ListSearchAttributes
-) -> PendingAnswer[s.SearchAttributeTypes]:
+    engine: Engine, request: dp.ListSearchAttributes
+) -> PendingAnswer[dp.SearchAttributeTypes]:
     """The search attributes that are known."""
     found = engine.runs.attributes.known()
     return PendingAnswer(
-        s.SearchAttributeTypes({name: kind.value for name, kind in found.items()}), engine.runs.newest
+        dp.SearchAttributeTypes({name: kind.value for name, kind in found.items()}), engine.writes.newest
     )
 
 
-async def complete_activity(engine: Engine, request: s.CompleteActivity) -> PendingAnswer[s.Nothing]:
+async def complete_activity(engine: Engine, request: ac.CompleteActivity) -> PendingAnswer[s.Nothing]:
     """End an activity from outside."""
     returned = request.failure is None and not request.cancelled
     token, record, activity = _attempt(
@@ -176,7 +178,7 @@ async def complete_activity(engine: Engine, request: s.CompleteActivity) -> Pend
     return done(engine, record)
 
 
-async def reset_activity(engine: Engine, request: s.ResetActivity) -> PendingAnswer[s.Nothing]:
+async def reset_activity(engine: Engine, request: ac.ResetActivity) -> PendingAnswer[s.Nothing]:
     """Begin the attempts of an activity anew."""
     record = find(engine, request.workflow_id, request.run_id)
     check_open(record)
@@ -192,15 +194,15 @@ async def reset_activity(engine: Engine, request: s.ResetActivity) -> PendingAns
 
 
 async def heartbeat_activity(
-    engine: Engine, request: s.HeartbeatActivity
-) -> PendingAnswer[s.HeartbeatAnswer]:
+    engine: Engine, request: ac.HeartbeatActivity
+) -> PendingAnswer[ac.HeartbeatAnswer]:
     """Report that an activity lives."""
     _, record, activity = _attempt(
         engine, request.token, request.workflow_id, request.run_id, request.activity_id
     )
     engine.runs.change(record, lambda run, now: transitions.heartbeat(run, activity, request.details, now))
     return PendingAnswer(
-        s.HeartbeatAnswer(bool(activity.cancel_requested_event_id)), engine.runs.number_of(record)
+        ac.HeartbeatAnswer(bool(activity.cancel_requested_event_id)), engine.writes.number_of(record)
     )
 
 
@@ -273,20 +275,20 @@ def _waiting(record: LoadedRun, activity_id: str) -> OpenActivity | None:
 
 
 WORKER_HANDLERS: Handlers = {
-    s.CompleteActivity: complete_activity,
-    s.ResetActivity: reset_activity,
-    s.HeartbeatActivity: heartbeat_activity,
+    ac.CompleteActivity: complete_activity,
+    ac.ResetActivity: reset_activity,
+    ac.HeartbeatActivity: heartbeat_activity,
     p.PublishProgress: publish_progress,
     p.ReadProgress: read_progress,
-    s.GetPollers: pollers,
-    s.SetCurrentVersion: set_current,
-    s.SetRampingVersion: set_ramping,
-    s.CreateNexusEndpoint: no_nexus,
-    s.FindNexusEndpoint: no_nexus,
-    s.DeleteNexusEndpoint: no_nexus,
-    s.DescribeDeployment: describe_deployment,
-    s.CreateNamespace: create_namespace,
-    s.AddSearchAttributes: add_search_attributes,
-    s.ListSearchAttributes: list_search_attributes,
+    dp.GetPollers: pollers,
+    dp.SetCurrentVersion: set_current,
+    dp.SetRampingVersion: set_ramping,
+    dp.CreateNexusEndpoint: no_nexus,
+    dp.FindNexusEndpoint: no_nexus,
+    dp.DeleteNexusEndpoint: no_nexus,
+    dp.DescribeDeployment: describe_deployment,
+    dp.CreateNamespace: create_namespace,
+    dp.AddSearchAttributes: add_search_attributes,
+    dp.ListSearchAttributes: list_search_attributes,
 }
 """Requests about workers and what they do, with the handler of each."""

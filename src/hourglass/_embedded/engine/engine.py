@@ -17,11 +17,13 @@ from collections.abc import Iterable
 
 import msgspec
 
-from hourglass._contract.service import QueueStats
+from hourglass._contract.deployments import QueueStats
 from hourglass._embedded.clock import Clock, RealClock
+from hourglass._embedded.engine.bursts import NOTE
 from hourglass._embedded.engine.deployments import Deployments
 from hourglass._embedded.engine.dispatch import ActivityDispatch, TaskDispatch, UpdateDispatch
-from hourglass._embedded.engine.keepers import NOTE, Keepers
+from hourglass._embedded.engine.keepers import Keepers
+from hourglass._embedded.engine.lost_attempts import KeptAttempts
 from hourglass._embedded.engine.progress import ProgressMemory
 from hourglass._embedded.engine.run import AttemptToken, LoadedRun
 from hourglass._embedded.engine.runs import RunTable
@@ -71,6 +73,7 @@ class Engine:
             idle=self._upkeep.may_drop,
             namespace=namespace,
         )
+        self.writes = self.runs.writes
         self.deployments = Deployments(self.runs)
         self.runs.has_version = self.deployments.has_version
         self.tasks = TaskDispatch(self.runs, self.deployments)
@@ -101,7 +104,7 @@ class Engine:
         another process has just ended, and what its workers had is tried again without a pause; but those of these
         identities live in other processes, and keep their attempts if they `claim` them soon.
         """
-        self.runs.took_over, self.runs.living = took_over, living
+        self.runs.kept_attempts = KeptAttempts(took_over=took_over, living=living)
         self.deployments.load()
         self.schedules.load()  # runs that are overdue may close on the way
         self.is_recovered = True
@@ -121,7 +124,7 @@ class Engine:
                 self.runs.record(
                     token.run_id, late=True
                 )  # now, while attempts are kept for those that claim them
-            self.runs.kept.pop(token, None)
+            self.runs.kept_attempts.claim(token)
 
     def lose_attempts(self, tokens: Iterable[bytes]) -> None:
         """The process that had claimed these attempts has ended."""
@@ -133,12 +136,8 @@ class Engine:
         """Workers of these identities have said what they have, or all have had time to come (None): attempts of theirs
         that were not claimed are lost.
         """
-        runs = self.runs
-        of = runs.living if of is None else of
-        runs.living -= of
-        lost = [token for token, identity in runs.kept.items() if identity in of]
+        lost = self.runs.kept_attempts.give_up(of)
         for token in () if self.is_over else lost:
-            del runs.kept[token]
             self.attempts.lose(token)
         self.queues.dispatch()
 
@@ -149,7 +148,7 @@ class Engine:
         if not self.closed:
             if self.failed is None:
                 self._upkeep.end()
-                self.runs.store_all()
+                self.writes.store_all()
             self.closed = self.is_over = True
             self._stop(ConnectionFailedError("the connection was closed", status="UNAVAILABLE"))
             self.store.close()
@@ -188,8 +187,8 @@ class Engine:
 
     def _refused(self, refusal: Refusal) -> None:
         """A change cannot be written: the runs that it is about are parked as they stand in the store, others go on."""
-        if self.runs.appended == refusal.number:
-            self.runs.forget_newest()
+        if self.writes.appended == refusal.number:
+            self.writes.forget_newest()
         for run_id in refusal.run_ids:
             record = self.runs.park(run_id, refusal)
             if record is not None:
@@ -205,9 +204,9 @@ class Engine:
         """What waits on a queue, since when at most, and how much comes and goes."""
         if not self.is_recovered:
             newest, counted = self._counted
-            if counted is None or newest != self.runs.newest:
+            if counted is None or newest != self.writes.newest:
                 counted = StoredBacklog(self.store, self.clock.now_ns())
-                self._counted = (self.runs.newest, counted)
+                self._counted = (self.writes.newest, counted)
             return counted.stats(queue, activities=activities)
         queues, now = self.queues, self.clock.now_ns()
         since = now

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Protocol
 
 import msgspec
 
-from hourglass._embedded.clock import Bell, Cancel, Clock, later, storable, to_ns
+from hourglass._contract.workflows import WorkflowStatus
+from hourglass._embedded.clock import Bell, Cancel, later, storable, to_ns
 from hourglass._embedded.engine.task_queues import QueuePoller
 from hourglass._embedded.rules import activities
 from hourglass._embedded.rules import tasks as tasks
@@ -328,6 +328,30 @@ class LoadedRun:
         awaited = self.run.is_open and self.updates is not None and self.updates.waiting
         return not self.users and not self.is_in_hand and not awaited and self.wake_ns(now_ns) != AT_ONCE
 
+    def holders(self) -> list[QueuePoller]:
+        """The handles that have attempts of the run, or know it."""
+        found = {id(each.taker): each.taker for each in self.attempts.values()}
+        if self.sticky is not None:
+            found[id(self.sticky)] = self.sticky
+        return list(found.values())
+
+    def close_unstored(self, now_ns: int) -> tuple[int, ...]:
+        """What is known of the run cannot be stored: for the caches and requests that hold on to the record it is that of a
+        closed run. Gives what was pending.
+        """
+        pending = (*self.run.activities, *self.run.timers)
+        self.run = msgspec.structs.replace(
+            self.run,
+            status=WorkflowStatus.TERMINATED,
+            task=None,
+            held=(),
+            activities={},
+            timers={},
+            children={},
+        )
+        self.look(pending, now_ns)
+        return pending
+
     def tell_holders(self, ids: Iterable[int]) -> None:
         """Tell the handles that have attempts of these activities which no longer count or are to be cancelled."""
         for event_id in ids:
@@ -377,40 +401,3 @@ class NoListener:
 
     def realign(self) -> None:
         """Nothing to do."""
-
-
-# --- alarms ---------------------------------------------------------------------------------------------------
-
-
-class Alarms:
-    """The alarms on one clock; `elapse` is called for a run whose time has come."""
-
-    def __init__(self, clock: Clock, elapse: Callable[[LoadedRun], None]) -> None:
-        self._clock = clock
-        self.early_is_harmless = clock.early_is_harmless
-        self._elapse = elapse
-
-    def set(self, record: LoadedRun, earliest: int, now: int) -> None:
-        """Let the run be looked at when it must be; `earliest` is what the things that changed need."""
-        run = record.run
-        if record.alarm is not None and self.early_is_harmless and run.status is RUNNING:
-            due, task = record.alarm_ns, run.task
-            # Where it is too early it will find nothing due and be set anew. Of the run as a whole, a task's times
-            # alone can be earlier than before.
-            if not 0 < earliest < due and (task is None or not 0 < run_wake_ns(run, now) < due):
-                return
-        wake = record.wakes.next_ns(record.run, now)
-        if record.alarm is not None:
-            if wake == record.alarm_ns:
-                return
-            record.alarm()
-            record.alarm = None
-        if wake:
-            record.alarm_ns = wake
-            record.alarm = self._clock.call_at(wake, partial(self._elapse, record))
-
-    def silence(self, record: LoadedRun) -> None:
-        """Do not look at the run any more."""
-        if record.alarm is not None:
-            record.alarm()
-            record.alarm = None

@@ -1,5 +1,5 @@
-"""The runs of an engine (`RunTable`): in memory, ahead of a store, each with an alarm on the clock (`Alarms`) at the
-earliest time that something of it needs.
+"""The runs of an engine (`RunTable`): in memory, ahead of a store (`write_behind`), each with an alarm on the clock at the
+earliest time that something of it needs (`timers`).
 
 Must not know: handles, activations, requests, how a store remembers. It decides nothing: every change is a
 transition's `Transition`, which goes into memory and to the store at once; then the task queues, handles and waiters that
@@ -8,116 +8,36 @@ it concerns are told. Nothing here waits.
 Invariants: a workflow id has at most one open run; a step, the run that it leads to and all that it asks of other
 runs are one change in the store; so are a step and the ids of the requests that it carries out, which are found along
 all runs of a workflow; a run that is in memory is there once, and is dropped only when nothing uses it and all of it
-is durable; an open run that needs a time has an alarm at that time or before; a step costs the same however much is
-pending.
+is durable; a step costs the same however much is pending.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 
-from hourglass._contract.service import WorkflowStatus
-from hourglass._embedded.clock import SECOND, Clock, to_ns
-from hourglass._embedded.engine.run import (
-    Alarms,
-    AttemptToken,
-    EndListener,
-    LoadedRun,
-    NoListener,
-)
+from hourglass._embedded.clock import Clock, to_ns
+from hourglass._embedded.engine.lost_attempts import LOST_WITH_PROCESS, KeptAttempts, say_lost
+from hourglass._embedded.engine.run import EndListener, LoadedRun, NoListener
 from hourglass._embedded.engine.task_queues import TaskQueues
-from hourglass._embedded.engine.transactions import EffectsOnOthers, LimitKeeping, Part, Transaction, joined
+from hourglass._embedded.engine.timers import RunTimers
+from hourglass._embedded.engine.transactions import EffectsOnOthers, LimitKeeping, Part, Transaction
+from hourglass._embedded.engine.write_behind import WriteBehind
 from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules import transitions
-from hourglass._embedded.rules.activities import deadline
 from hourglass._embedded.rules.limits import Limits, Overgrown
-from hourglass._embedded.rules.run import RUNNING, GiveUpClaims, OpenActivity, Run, TellSchedule, Transition
-from hourglass._embedded.rules.transitions import needs_recovery, recover
+from hourglass._embedded.rules.run import RUNNING, GiveUpClaims, Run, TellSchedule, Transition
+from hourglass._embedded.rules.transitions import needs_recovery
 from hourglass._embedded.store.search_attributes import SearchAttributes
-from hourglass._embedded.store.store import AT_ONCE, Change, Refusal, ScheduleChange, Store, Stored
+from hourglass._embedded.store.store import AT_ONCE, Refusal, ScheduleChange, Store, Stored
 from hourglass._engine.versions import VersioningOverride
 from hourglass._history import events as h
 from hourglass.errors import StorageError
 
-# --- what the store has not written yet -----------------------------------------------------------------------
-
-
-STANDSTILL = SECOND // 4
-"""A store that has not written a change for so long stands still."""
-
-
-class CommitWatch:
-    """Watches for the commit of some change, so that a store that stands still is noticed."""
-
-    def __init__(self, is_durable: Callable[[int], bool], clock: Clock) -> None:
-        self._is_durable = is_durable
-        self._clock = clock
-        self._number = 0  # a change whose commit is watched for, and since when it is on its way
-        self._since_ns = 0
-        self.still_since = 0
-        """Since when the store stands still, as far as it was noticed; 0: it moves."""
-
-    def appended(self, number: int) -> None:
-        """The store was given this change: if no commit is watched for, this one is."""
-        if not self.still_since and self._is_durable(self._number) and not self._is_durable(number):
-            self._number, self._since_ns = number, self._clock.now_ns()
-
-    def look(self, newest: int) -> int:
-        """Look whether the store moves; if it stood still until now, gives since when."""
-        now = self._clock.now_ns()
-        since = 0
-        if self._is_durable(self._number):
-            since, self.still_since = self.still_since, 0
-            if not self._is_durable(newest):
-                self._number, self._since_ns = newest, now
-        elif not self.still_since and now - self._since_ns > STANDSTILL:
-            self.still_since = self._since_ns
-        return since
-
-
-class CarriedOut:
-    """The runs that carried out requests, by workflow id and request id, each with the number of the change: until
-    that is durable, and the store knows them.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._is_durable = store.is_durable
-        self._runs: dict[tuple[str, str], tuple[str, int]] = {}
-        self._unstored: deque[tuple[int, tuple[str, str]]] = deque()
-
-    def note(self, change: Change, number: int) -> None:
-        """A change carries out requests. Of earlier ones the store knows by now; they need not be kept here."""
-        unstored = self._unstored
-        for request_id in change.request_ids:
-            key = (change.run.started.workflow_id, request_id)
-            self._runs[key] = (change.run.run_id, number)
-            unstored.append((number, key))
-        while unstored and self._is_durable(unstored[0][0]):
-            earlier, key = unstored.popleft()
-            # Several runs of one change may carry out the same request: then it is gone already.
-            if self._runs.get(key, ("", 0))[1] == earlier:
-                del self._runs[key]
-
-    def find(self, workflow_id: str, request_id: str) -> str:
-        """The run id of the run that carried out a request; empty if none did."""
-        run_id, number = self._runs.get((workflow_id, request_id), ("", 0))
-        return self._store.find_request(workflow_id, request_id) if self._is_durable(number) else run_id
-
-
-# --- runs -----------------------------------------------------------------------------------------------------
-
-
 logger = logging.getLogger("hourglass.embedded")
-
-LOOK_AGAIN = 5 * SECOND
-"""When something that is withheld and overdue comes up again, at the latest."""
 
 _NOTHING: frozenset[int] = frozenset()
 
@@ -136,14 +56,13 @@ class RunTable:
         namespace: str = "default",
     ) -> None:
         self.store = store
+        self.writes = WriteBehind(store, clock)
         self.is_durable: Callable[[int], bool] = store.is_durable
         """Whether what rests on this change may leave the engine."""
         self.clock = clock
         self.limits = limits
         self.queues = queues
         self.attributes = SearchAttributes(store.attribute_types, limits)
-        self.appended = 0
-        """The number of the newest change that the store was given."""
         self.stopped = False
         self.in_hand: set[str] = set()
         self.new_run_id: Callable[[], str] = queues.policy.new_run_id
@@ -154,90 +73,32 @@ class RunTable:
         self.claims: dict[str, set[str]] = {}
         """The ids of the limits that each run has something of, by run id; `keeping` keeps it."""
         self._idle = idle
-        self._alarms = Alarms(clock, self._elapse)
+        self.timers = RunTimers(self)
         self._transaction = Transaction(EffectsOnOthers(self, namespace).carry_out, self._settle)
         self._records: dict[str, LoadedRun] = {}
         self._current: dict[str, str] = {}
-        self._schedules: dict[tuple[type[ScheduleChange], str], ScheduleChange] = {}
-        self._patience = store.patience
-        self._kept_back: dict[str, LoadedRun] = {}
-        self._kept_long: list[LoadedRun] = []
-        self._timer_runs = False
-        self.took_over = False
-        """Whether another process has just ended, and this one goes on with what it had."""
-        self.living: frozenset[str] = frozenset()
-        """The identities of workers that outlived the process which owned the file before, while they may come back."""
-        self.kept: dict[AttemptToken, str] = {}
-        """The attempts that these had, and have not claimed yet, and the identity of the worker of each."""
+        self.kept_attempts = KeptAttempts()
+        """The attempts that workers had under the process which owned the file before."""
         self.parked: dict[str, StorageError] = {}
         """Runs of which something could not be written, and why: nothing of them is given out until the store is
         opened anew; they can be looked at, and ended.
         """
         self._parked_at: dict[str, int] = {}
-        self._requests = CarriedOut(store)
-        self._commits = CommitWatch(store.is_durable, clock)
 
     def stop(self) -> None:
         """Time passes no more, and nothing changes any more."""
         self.stopped = True
+        self.writes.stop()
         for record in self._records.values():
-            self._alarms.silence(record)
+            self.timers.silence(record)
 
     def realign(self) -> None:
-        """Time has jumped: set all alarms anew. What began while the clock was ahead begins now, and what was put off then
-        is put off no more.
-        """
-        now = self.clock.now_ns()
-        for record in tuple(self._records.values()):
-            self._set_back(record, now)
-            record.look((*record.run.activities, *record.run.timers), now)
-            self._alarms.silence(record)
-            self._alarms.set(record, 0, now)
+        """Time has jumped."""
+        self.timers.realign()
         for taker in self.queues.all_takers():
             taker.realign()
         self.awaiting.realign()
         self.keeping.realign()
-
-    def _set_back(self, record: LoadedRun, now: int) -> None:
-        if record.run.is_open and transitions.began_later(record.run, now):
-            self.change(record, transitions.set_back)
-            self._alarms.silence(record)
-            self._alarms.set(record, 0, now)
-
-    # --- a store that stands still --------------------------------------------------------------------------
-
-    def store_stands_still(self) -> bool:
-        """Whether the store has written nothing for a while though there is something to write: nothing new reaches a
-        worker then. When it moves again, that time is given back to the activities that waited.
-        """
-        since = self._commits.look(self.appended)
-        if since:
-            self._give_time_back(since)
-        return self._commits.still_since != 0
-
-    def _give_time_back(self, since: int) -> None:
-        now = self.clock.now_ns()
-        for record in tuple(self._records.values()):
-            activities = record.run.activities
-            ids = [event_id for event_id, each in activities.items() if _waits_with_a_limit(each, now)]
-            if ids:
-                self._put_off(record, ids, since)
-
-    def _put_off(self, record: LoadedRun, ids: list[int], since: int) -> None:
-        self.change(record, lambda run, now: transitions.put_off_activities(run, ids, since, now))
-
-    @staticmethod
-    def _withheld(record: LoadedRun, due: frozenset[int], now: int, *, stands_still: bool) -> frozenset[int]:
-        """Which of these activities are overdue only because the engine did not give them to a worker."""
-        found: list[int] = []
-        for event_id in due:
-            activity = record.run.activities.get(event_id)
-            if activity is None or not 0 < deadline(activity)[0] <= now:
-                continue
-            in_hand = record.attempts.get(event_id)
-            if in_hand is not None and not in_hand.handed_out if activity.started_ns else stands_still:
-                found.append(event_id)
-        return frozenset(found)
 
     # --- runs -----------------------------------------------------------------------------------------------
 
@@ -280,9 +141,11 @@ class RunTable:
         signals = () if signal is None else (signal,)
         record, earliest = self._begin(started, signals, request_ids, now, is_first=is_first)
         if self._transaction.is_open:
-            self._transaction.add(Part(record, self._change_of(record, request_ids, now), _NOTHING, earliest))
+            self._transaction.add(
+                Part(record, self.writes.change_of(record, request_ids, now), _NOTHING, earliest)
+            )
         else:
-            self._append_one(record, request_ids, now)
+            self.writes.append(record, request_ids, now)
             self._announce(record, _NOTHING, earliest, now)
         return record
 
@@ -296,7 +159,7 @@ class RunTable:
         self._current[step.run.started.workflow_id] = step.run.run_id
         earliest = self._take_in(record, step, step.touched, request_ids, now)
         with self._transaction.begin(now) as changes:
-            changes.add(Part(record, self._change_of(record, request_ids, now), step.touched, earliest))
+            changes.add(Part(record, self.writes.change_of(record, request_ids, now), step.touched, earliest))
             changes.ask(record, step.asks)
         return record
 
@@ -307,7 +170,12 @@ class RunTable:
     def keep_schedule(self, change: ScheduleChange) -> None:
         """Store a schedule, together with what else happens in the `transaction`."""
         with self.transaction():
-            self._schedules[type(change), change.schedule_id] = change
+            self.writes.keep_schedule(change)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether what happens now is a part of a transaction."""
+        return self._transaction.is_open
 
     def change(
         self,
@@ -372,27 +240,15 @@ class RunTable:
         events += step.events
         encoded = record.unstored + step.encoded if record.unstored else step.encoded
         touched = record.touched | step.touched if record.touched else step.touched
-        if to_worker and self._patience:
+        if to_worker and self.writes.patience:
             record.unstored, record.touched = encoded, touched
-            self._keep_back(record)
+            self.writes.keep_back(record)
         else:
-            if self._kept_back:
-                self._kept_back.pop(run.run_id, None)
-            change = Change(
-                run=run,
-                events=tuple(events[record.stored_events :]),
-                encoded=encoded,
-                touched=touched,
-                wake_ns=AT_ONCE,  # a worker has something of it
-            )
-            record.stored_events, record.unstored, record.touched = len(events), b"", _NOTHING
-            record.number = self.appended = number = self.store.append(change)
-            record.stored_wake_ns = AT_ONCE
-            self._commits.appended(number)
+            self.writes.append_in_hand(record, encoded, touched)
         earliest, due = record.look(step.touched, now), record.alarm_ns
         is_late = 0 < earliest < due or (to_worker and now + to_ns(run.started.spec.task_timeout) < due)
-        if record.alarm is None or not self._alarms.early_is_harmless or is_late:
-            self._alarms.set(record, earliest, now)
+        if record.alarm is None or not self.timers.early_is_harmless or is_late:
+            self.timers.set(record, earliest, now)
         if record.changed.waiters:
             record.changed.ring()
 
@@ -404,57 +260,14 @@ class RunTable:
             return latest.run.run_id
         if not latest.has_past:
             return ""
-        return self._requests.find(latest.run.started.workflow_id, request_id)
+        return self.writes.find_request(latest.run.started.workflow_id, request_id)
 
     def newest_of(self, workflow_id: str, run_id: str) -> int:
         """The number of the newest change of a workflow's latest run, and of this run, that are in memory; 0 if none
         is.
         """
         found = (self._records.get(self._current.get(workflow_id, "")), self._records.get(run_id))
-        return max((self.number_of(record) for record in found if record is not None), default=0)
-
-    # --- changes that are kept back -------------------------------------------------------------------------
-
-    def number_of(self, record: LoadedRun) -> int:
-        """The number of the newest change of a run: the store is given what was kept back of it."""
-        if record.run.run_id in self._kept_back:
-            self._append_one(record, (), self.clock.now_ns())
-        return record.number
-
-    @property
-    def newest(self) -> int:
-        """The number of the newest change of all: the store is given all that was kept back."""
-        if self._kept_back:
-            self.store_all()
-        return self.appended
-
-    def store_all(self) -> None:
-        """Give the store all that was kept back."""
-        for record in tuple(self._kept_back.values()):
-            self._append_one(record, (), self.clock.now_ns())
-
-    def forget_newest(self) -> None:
-        """The newest change will never be written: a wait for all changes need not wait for it."""
-        self.appended -= 1
-
-    def _keep_back(self, record: LoadedRun) -> None:
-        """A worker has the run's task, and nothing else waits for what led to that: it is stored together with the
-        answer, as one change; or when a call asks for its number; or after a moment. A crash before that loses no
-        more than one before a commit does.
-        """
-        self._kept_back[record.run.run_id] = record
-        if not self._timer_runs:
-            self._timer_runs = True
-            asyncio.get_running_loop().call_later(self._patience, self._store_what_waits_long)
-
-    def _store_what_waits_long(self) -> None:
-        for record in self._kept_long:
-            if self._kept_back.get(record.run.run_id) is record and not self.stopped:
-                self._append_one(record, (), self.clock.now_ns())
-        self._kept_long = list(self._kept_back.values())
-        self._timer_runs = bool(self._kept_long)
-        if self._timer_runs:
-            asyncio.get_running_loop().call_later(self._patience, self._store_what_waits_long)
+        return max((self.writes.number_of(record) for record in found if record is not None), default=0)
 
     # --- what is in memory ----------------------------------------------------------------------------------
 
@@ -476,28 +289,18 @@ class RunTable:
         if not record.is_quiet(now):
             return False
         if record.stored_wake_ns == AT_ONCE:  # a clock that was set back has put its task off
-            self._append_one(record, (), now)
-        if not self.is_durable(self.number_of(record)):
+            self.writes.append(record, (), now)
+        if not self.is_durable(self.writes.number_of(record)):
             return False
         if AT_ONCE < record.stored_wake_ns <= now:
             return False  # the store has given it out as due: it would not come again
-        self._alarms.silence(record)
-        del self._records[record.run.run_id]
-        workflow_id = record.run.started.workflow_id
-        if self._current.get(workflow_id) == record.run.run_id:
-            del self._current[workflow_id]
+        self._remove(record)
         return True
 
     def forget(self, record: LoadedRun) -> int:
         """Remove a run that has closed, and is durable, for good; gives the number of the change."""
-        self._alarms.silence(record)
-        run_id, workflow_id = record.run.run_id, record.run.started.workflow_id
-        self._records.pop(run_id, None)
-        self._kept_back.pop(run_id, None)
-        if self._current.get(workflow_id) == run_id:
-            del self._current[workflow_id]
-        self.appended = self.store.forget(run_id)
-        return self.appended
+        self._remove(record)
+        return self.writes.forget(record.run.run_id)
 
     def park(self, run_id: str, refusal: Refusal) -> LoadedRun | None:
         """What is in memory of a run cannot be stored: drop it, so that the run is again as it stands in the store,
@@ -507,46 +310,38 @@ class RunTable:
         if refusal.number <= self._parked_at.get(run_id, 0):
             return None  # it rested on what was refused before: what is in memory now does not
         # Changes up to here may rest on the refused one.
-        self._parked_at[run_id] = max(self.appended, refusal.number)
-        record = self._records.pop(run_id, None)
-        self._kept_back.pop(run_id, None)
+        self._parked_at[run_id] = max(self.writes.appended, refusal.number)
+        record = self._records.get(run_id)
+        self.writes.drop(run_id)
         if run_id not in self.parked:
             self.parked[run_id] = refusal.error
-            workflow_id = "" if record is None else record.run.started.workflow_id
             logger.error(
                 "run %s of workflow %r is parked, as it stood before, until the file is opened anew: %s",
                 run_id,
-                workflow_id,
+                "" if record is None else record.run.started.workflow_id,
                 refusal.error,
             )
         if record is None:
             return None
-        self._alarms.silence(record)
-        workflow_id = record.run.started.workflow_id
-        if self._current.get(workflow_id) == run_id:
-            del self._current[workflow_id]
-        pending = (*record.run.activities, *record.run.timers)
-        record.run = msgspec.structs.replace(
-            record.run,
-            status=WorkflowStatus.TERMINATED,
-            task=None,
-            held=(),
-            activities={},
-            timers={},
-            children={},
-        )
-        record.look(pending, self.clock.now_ns())
-        self.queues.offer(record.run, pending, self.clock.now_ns(), record.sticky)
-        holders = {id(each.taker): each.taker for each in record.attempts.values()}
-        if record.sticky is not None:
-            holders[id(record.sticky)] = record.sticky
+        self._remove(record)
+        now = self.clock.now_ns()
+        pending = record.close_unstored(now)
+        self.queues.offer(record.run, pending, now, record.sticky)
+        holders = record.holders()
         record.tell_holders(pending)
         self.note_hands(record)
-        for holder in holders.values():
+        for holder in holders:
             holder.parked(run_id)
         record.changed.ring()
         record.closed.ring()
         return record
+
+    def _remove(self, record: LoadedRun) -> None:
+        self.timers.silence(record)
+        run_id, workflow_id = record.run.run_id, record.run.started.workflow_id
+        self._records.pop(run_id, None)
+        if self._current.get(workflow_id) == run_id:
+            del self._current[workflow_id]
 
     # --- storing and telling --------------------------------------------------------------------------------
 
@@ -580,25 +375,15 @@ class RunTable:
         if stored.run.run_id in self.parked:
             return record
         if needs_recovery(stored.run):
-            self._apply(record, self._recovered(record.run, now), pending, now)
+            recovered = self.kept_attempts.recover(record.run, self.new_run_id(), now)
+            self._apply(record, recovered, pending, now)
             say_lost(stored.run, record.run, stored.run.activities, LOST_WITH_PROCESS)
         else:
             self._announce(record, pending, earliest, now)
-        self._set_back(record, now)
+        self.timers.set_back(record, now)
         if record.alarm is not None and record.alarm_ns <= now:
-            self._elapse(record)
+            self.timers.elapse(record)
         return record
-
-    def _recovered(self, run: Run, now: int) -> Transition:
-        """What follows from the end of the process that served a run. Attempts of workers that live are kept for them."""
-        living = self.living
-        if living:
-            self.kept.update(
-                (AttemptToken(run.run_id, each.scheduled_event_id, each.attempt), each.identity)
-                for each in run.activities.values()
-                if each.started_ns and not each.deferred and each.identity in living
-            )
-        return recover(run, self.new_run_id(), now, at_once=self.took_over, living=living)
 
     def _begin(
         self,
@@ -637,19 +422,19 @@ class RunTable:
         changed = run is not record.run or bool(request_ids)
         earliest = self._take_in(record, step, ids, request_ids, now)
         if step.follower is None and not asks and not self._transaction.is_open:
-            if to_worker and self._patience and run.task is not None and run.task.started_event_id:
-                self._keep_back(record)
+            if to_worker and self.writes.patience and run.task is not None and run.task.started_event_id:
+                self.writes.keep_back(record)
             elif changed or record.wake_ns(now) != record.stored_wake_ns:
-                self._append_one(record, request_ids, now)
+                self.writes.append(record, request_ids, now)
             self._announce(record, ids, earliest, now)
             return
         changed = changed or record.wake_ns(now) != record.stored_wake_ns
         with self._transaction.begin(now) as changes:
-            change = self._change_of(record, request_ids, now) if changed else None
+            change = self.writes.change_of(record, request_ids, now) if changed else None
             changes.add(Part(record, change, ids, earliest))
             if step.follower is not None:
                 following, first = self._begin(step.follower, step.signals, (), now)
-                changes.add(Part(following, self._change_of(following, (), now), _NOTHING, first))
+                changes.add(Part(following, self.writes.change_of(following, (), now), _NOTHING, first))
             changes.ask(record, asks)
 
     def _settle(self, parts: list[Part], now: int) -> None:
@@ -657,10 +442,8 @@ class RunTable:
         that what a handle takes when it is woken rests on a change that has its number.
         """
         changes = [(part.change, part.record) for part in parts if part.change is not None]
-        if changes or self._schedules:
-            schedules, self._schedules = self._schedules, {}
-            whole = joined((*(change for change, _ in changes), *schedules.values()))
-            self._append(whole, *(record for _, record in changes))
+        if changes or self.writes.has_schedules:
+            self.writes.append_whole(changes)
         for part in parts:
             self._announce(part.record, part.ids, part.earliest, now)
 
@@ -684,44 +467,11 @@ class RunTable:
             record.late = False
         return record.look(ids, now) if ids else 0
 
-    def _change_of(self, record: LoadedRun, request_ids: tuple[str, ...], now: int) -> Change:
-        """What the store has not got yet of a run; from now on it has."""
-        if self._kept_back:
-            self._kept_back.pop(record.run.run_id, None)
-        events, begin = record.events, record.stored_events
-        change = Change(
-            run=record.run,
-            events=tuple(events[begin:] if begin else events),
-            encoded=record.unstored,
-            touched=record.touched,
-            wake_ns=record.wake_ns(now),
-            request_ids=request_ids,
-        )
-        record.stored_events, record.unstored, record.touched = len(events), b"", _NOTHING
-        return change
-
-    def _append_one(self, record: LoadedRun, request_ids: tuple[str, ...], now: int) -> None:
-        change = self._change_of(record, request_ids, now)
-        record.number = self.appended = self.store.append(change)
-        record.stored_wake_ns = change.wake_ns
-        if request_ids:
-            self._requests.note(change, self.appended)
-        self._commits.appended(self.appended)
-
-    def _append(self, change: Change | ScheduleChange, *records: LoadedRun) -> None:
-        self.appended = self.store.append(change)
-        self._commits.appended(self.appended)
-        for record, each in zip(records, (change, *change.also), strict=False):  # schedules come last
-            record.number = self.appended
-            record.stored_wake_ns = each.wake_ns
-            if isinstance(each, Change) and each.request_ids:
-                self._requests.note(each, self.appended)
-
     def _announce(self, record: LoadedRun, ids: Collection[int], earliest: int, now: int) -> None:
         """Tell the clock, the task queues, the handles and the waiters that a change concerns."""
         run = record.run
         if run.run_id not in self.parked:
-            self._alarms.set(record, earliest, now)
+            self.timers.set(record, earliest, now)
             self.queues.offer(run, ids, now, record.sticky, late=record.late)
         if record.attempts:
             record.tell_holders(ids)
@@ -747,70 +497,3 @@ class RunTable:
             self.in_hand.add(run.run_id)
         else:
             self.in_hand.discard(run.run_id)
-
-    def _elapse(self, record: LoadedRun) -> None:
-        """A run's alarm: what is due happens, but for activities that are overdue only because the disk is slow."""
-        self._alarms.silence(record)
-        still = self.store_stands_still()
-        now = self.clock.now_ns()
-        due = frozenset(record.wakes.due(now))
-        record.late = record.late or bool(due)
-        if record.run.is_open:
-            withheld = self._withheld(record, due, now, stands_still=still)
-            if withheld:
-                record.wakes.put_off(withheld, now + LOOK_AGAIN)
-                due -= withheld
-            ids = self.queues.policy.due_now(sorted(due))
-            follower = self.new_run_id() if record.run.deadline_ns else ""
-            before = record.run
-            # Of an attempt that a worker has, the worker is told, and its log tells.
-            alone = [each for each in ids if each not in record.attempts] if before.activities else ()
-            self.change(
-                record,
-                lambda run, now: transitions.elapse(run, ids, follower, now, task_is_withheld=still),
-                looked=due,
-            )
-            if alone:
-                say_lost(before, record.run, alone, "timed out, and no worker had it")
-            if not self._transaction.is_open:
-                self.queues.dispatch()
-
-
-LOST_WITH_PROCESS = "was lost with the process of its worker"
-
-
-def say_lost(before: Run, after: Run, ids: Iterable[int], what: str) -> None:
-    """Log the attempts of these activities that a change has ended, where no worker is there to log them."""
-    if not after.is_open:
-        return  # it ended with all that it had
-    for event_id in ids:
-        activity, now = before.activities.get(event_id), after.activities.get(event_id)
-        if activity is None or (now is not None and now.attempt == activity.attempt):
-            continue
-        scheduled, workflow_id = activity.scheduled, before.started.workflow_id
-        logger.log(
-            logging.ERROR if now is None else logging.WARNING,
-            "activity %s of workflow %s (id %s, attempt %d) %s%s",
-            scheduled.activity_type,
-            workflow_id,
-            scheduled.activity_id,
-            activity.attempt,
-            what,
-            ": it is not tried again" if now is None else "; it is tried again",
-            extra={
-                "workflow_id": workflow_id,
-                "run_id": before.run_id,
-                "workflow_type": before.started.workflow_type,
-                "task_queue": activity.spec.task_queue,
-                "activity_type": scheduled.activity_type,
-                "activity_id": scheduled.activity_id,
-                "attempt": activity.attempt,
-            },
-        )
-
-
-def _waits_with_a_limit(activity: OpenActivity, now_ns: int) -> bool:
-    """Whether an activity waits for a worker, and times out if none comes."""
-    spec = activity.spec
-    limited = spec.schedule_to_start_timeout or spec.schedule_to_close_timeout
-    return bool(limited) and not activity.started_ns and activity.available_ns <= now_ns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hourglass._contract.service import (
+from hourglass._contract.workflows import (
     IdConflictPolicy,
     SignalWorkflow,
     Started,

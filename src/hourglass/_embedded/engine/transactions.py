@@ -25,8 +25,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol, assert_never
 
-import msgspec
-
 from hourglass._embedded.clock import Clock
 from hourglass._embedded.engine.run import EndListener, LoadedRun
 from hourglass._embedded.rules import children
@@ -45,7 +43,7 @@ from hourglass._embedded.rules.run import (
     TellSchedule,
     Transition,
 )
-from hourglass._embedded.store.store import Change, ScheduleChange
+from hourglass._embedded.store.store import Change
 from hourglass._engine.specs import IdReusePolicy, ParentClosePolicy
 from hourglass._engine.versions import VersioningOverride
 from hourglass._history import events as h
@@ -105,12 +103,6 @@ class Transaction:
                 self.is_open = False
                 parts, self._parts = self._parts, []
                 self._settle(parts, now_ns)
-
-
-def joined(changes: Iterable[Change | ScheduleChange]) -> Change | ScheduleChange:
-    """Changes as one that has all the others with it."""
-    first, *others = changes
-    return msgspec.structs.replace(first, also=tuple(others))
 
 
 # --- effects on other runs ------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from itertools import islice
 
 import msgspec
 
-from hourglass._contract.service import QueueStats
+from hourglass._contract.deployments import QueueStats
 from hourglass._embedded.clock import Cancel, Clock, RealClock, Vouched, later, to_ns
 from hourglass._embedded.engine.run import LoadedRun
 from hourglass._embedded.engine.runs import RunTable
@@ -227,7 +227,7 @@ class Upkeep:
 
     def _keep_time(self) -> None:
         """Keep in the store how late it is, now and then: seldom where nothing happens."""
-        idle = self._newest_then == self._runs.newest
+        idle = self._newest_then == self._runs.writes.newest
         if time.monotonic() >= self._time_written + (WRITE_TIME * 60 if idle else WRITE_TIME):
             self._write_time()
 
@@ -242,7 +242,7 @@ class Upkeep:
         if runs.stopped or vouched is None:
             return
         runs.keep_schedule(NoteChange(schedule_id=TIME, data=msgspec.msgpack.encode(vouched)))
-        self._time_written, self._newest_then = time.monotonic(), runs.newest
+        self._time_written, self._newest_then = time.monotonic(), runs.writes.newest
 
     async def open(
         self,
@@ -268,7 +268,7 @@ class Upkeep:
         self._open = True
         runs.queues.on_join = self.wake_sleepers
         if self._is_paced:
-            runs.queues.is_behind = lambda: not runs.is_durable(runs.appended - AHEAD)
+            runs.queues.is_behind = lambda: not runs.is_durable(runs.writes.appended - AHEAD)
             runs.queues.when_caught_up = self._when_caught_up
         self._time_written = float("-inf")  # at once: after a sudden end, too, the next process must know
         self.tick()
@@ -296,7 +296,7 @@ class Upkeep:
         self._silence()
 
     def _when_caught_up(self, told: Callable[[], None]) -> None:
-        self._runs.store.when_durable(self._runs.appended - AHEAD, lambda _: told())
+        self._runs.store.when_durable(self._runs.writes.appended - AHEAD, lambda _: told())
 
     def due(self, task_queue: str) -> int:
         """How many runs that are due wait in the store for a place on a queue."""
@@ -316,7 +316,7 @@ class Upkeep:
         self._keep_time()
         if self._runs.queues.sample():
             self._guarded(self._sample)
-        self._runs.store_stands_still()
+        self._runs.timers.store_stands_still()
         self._watch_room()
         self._drop_idle()
         self._guarded(self._bring_in_some)
@@ -372,7 +372,7 @@ class Upkeep:
     def _drop_idle(self) -> None:
         idle, self._idle = self._idle, {}
         for run_id, record in idle.items():
-            if not self._runs.drop(record) and not self._runs.is_durable(self._runs.number_of(record)):
+            if not self._runs.drop(record) and not self._runs.is_durable(self._runs.writes.number_of(record)):
                 self._idle[run_id] = record
 
     async def _try_parked(self) -> None:
@@ -482,8 +482,8 @@ class Upkeep:
     def _watch_store(self) -> None:
         """A store that dies while no handle and no request waits for a commit must be noticed, too."""
         runs = self._runs
-        if self._watch is None and not runs.is_durable(runs.newest):
-            self._watch = asyncio.get_running_loop().create_task(self._see_to(runs.newest))
+        if self._watch is None and not runs.is_durable(runs.writes.newest):
+            self._watch = asyncio.get_running_loop().create_task(self._see_to(runs.writes.newest))
 
     async def _see_to(self, number: int) -> None:
         try:
@@ -494,4 +494,4 @@ class Upkeep:
             logger.error("the store has failed: %s", error)
         finally:
             self._watch = None
-            self._runs.store_stands_still()  # it moves: what was withheld gets its time back now
+            self._runs.timers.store_stands_still()  # it moves: what was withheld gets its time back now

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from hourglass._contract.service import WorkflowStatus
+from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules.draft import Draft, with_priority_of
 from hourglass._embedded.rules.run import (

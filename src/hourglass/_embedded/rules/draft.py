@@ -22,7 +22,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec.structs import force_setattr, replace
 
-from hourglass._contract.service import WorkflowStatus
+from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import (

@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from hourglass._contract.service import CancelWorkflow, Request, SignalWorkflow, StartWorkflow, UpdateWorkflow
+from hourglass._contract.service import Request
+from hourglass._contract.workflows import CancelWorkflow, SignalWorkflow, StartWorkflow, UpdateWorkflow
 from hourglass._embedded.rules.run import Run
 from hourglass._engine.specs import Spec
 from hourglass._history.encoding import encode

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from hourglass._contract.service import ResetWorkflow, WorkflowStatus
+from hourglass._contract.workflows import ResetWorkflow, WorkflowStatus
 from hourglass._embedded.clock import later
 from hourglass._embedded.rules.draft import Draft
 from hourglass._embedded.rules.run import (

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from hourglass._contract.service import WorkflowStatus
+from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
 from hourglass._engine.commands import Command
 from hourglass._engine.specs import ActivitySpec, Payloads

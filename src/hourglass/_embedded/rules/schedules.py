@@ -38,7 +38,7 @@ from hourglass._contract.schedules import (
     UpdateSchedule,
     canonical,
 )
-from hourglass._contract.service import StartWorkflow, WorkflowStatus
+from hourglass._contract.workflows import StartWorkflow, WorkflowStatus
 from hourglass._embedded.clock import storable
 from hourglass._embedded.rules.schedule_times import NANOS, ScheduledTime, Timetable
 from hourglass._engine.specs import Payloads

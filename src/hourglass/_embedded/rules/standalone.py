@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from hourglass._contract.activities import ActivityExecutionStatus, CancelActivity, StartActivity
-from hourglass._contract.service import WorkflowStatus
+from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules import activities
 from hourglass._embedded.rules.draft import Draft

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from hourglass._contract.service import WorkflowStatus
+from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.rules import activities
 from hourglass._embedded.rules.draft import Eager
 from hourglass._embedded.rules.limits import Limits

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import msgspec
 
-from hourglass._contract.service import WorkflowStatus
+from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import SECOND, later, to_ns
 from hourglass._embedded.rules import activities, children, steps
 from hourglass._embedded.rules.command_checks import AnswerRefused, check, check_size

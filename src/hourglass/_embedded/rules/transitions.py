@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from hourglass._contract.service import (
+from hourglass._contract.workflows import (
     CancelWorkflow,
     PauseWorkflow,
     SignalWorkflow,

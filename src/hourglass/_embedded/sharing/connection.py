@@ -14,7 +14,9 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.clients.answering import too_late
 from hourglass._embedded.engine.engine import EngineFigures
@@ -101,7 +103,7 @@ class FileConnection:
         return self._file.standing
 
     @property
-    def processes(self) -> tuple[s.WorkerProcess, ...]:
+    def processes(self) -> tuple[dp.WorkerProcess, ...]:
         """The processes that work on the file, the owner first; empty where this one has no worker."""
         return self._file.processes
 
@@ -121,8 +123,8 @@ class FileConnection:
             return self._read(request)
         return self._call(request)
 
-    def execute(self, request: s.StartWorkflow) -> Coroutine[Any, Any, s.Executed]:
-        """Start a workflow and wait for its end, as one request where the engine is in this process."""
+    def execute(self, request: wf.StartWorkflow) -> Coroutine[Any, Any, wf.Executed]:
+        """Start a workflow and wait for its end, as one request: its answer waits for the disk once."""
         return self._calls.run(self._file.execute, request)
 
     async def _read(self, request: s.Request[A]) -> A:
@@ -149,8 +151,8 @@ class FileConnection:
         except TimeoutError as error:
             if isinstance(error, ServiceTimeoutError):
                 raise
-            if isinstance(request, s.WaitForClose):
-                return cast(A, s.StillOpen(request.run_id))
+            if isinstance(request, wf.WaitForClose):
+                return cast(A, wf.StillOpen(request.run_id))
             raise too_late(request, limit) from None
 
     async def open_handle(self, config: HandleConfig) -> FileHandle:

@@ -12,8 +12,10 @@ import concurrent.futures
 from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar
 
+from hourglass._contract.deployments import WorkerProcess
 from hourglass._contract.handle import HandleConfig
-from hourglass._contract.service import Executed, Request, StartWorkflow, WorkerProcess
+from hourglass._contract.service import Request
+from hourglass._contract.workflows import Executed, StartWorkflow
 from hourglass._embedded.clients.requests import answer, execute
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.task_queues import QueuePoller

@@ -16,6 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._contract.activities import ActivityOutcome, WaitForActivity
 from hourglass._contract.limits import AwaitBurst, BurstState
 from hourglass._contract.progress import ProgressRead, ReadProgress
@@ -36,7 +37,7 @@ _LINGER = 0.01
 _TURN = 0.004
 """How long this process leaves the lock to others, in seconds: they look for it every few milliseconds."""
 
-_EXISTENCE_FIRST = (s.QueryWorkflow, s.UpdateWorkflow)
+_EXISTENCE_FIRST = (wf.QueryWorkflow, wf.UpdateWorkflow)
 """What waits for a worker only if the workflow exists: else no worker would ever answer."""
 
 
@@ -168,7 +169,7 @@ def _reads(request: s.Request[Any]) -> bool:
 def _without_an_owner(request: s.Request[Any]) -> s.Request[Any] | None:
     """What can be asked of an engine that no worker serves; None: nothing."""
     if isinstance(request, _EXISTENCE_FIRST):
-        return s.DescribeWorkflow(workflow_id=request.workflow_id, run_id=request.run_id)
+        return wf.DescribeWorkflow(workflow_id=request.workflow_id, run_id=request.run_id)
     if request.needs_worker:
         return None
     # What waits is asked how it is now, and answers instead of failing.
@@ -177,13 +178,13 @@ def _without_an_owner(request: s.Request[Any]) -> s.Request[Any] | None:
 
 def _must_wait(request: s.Request[Any], answer: Any) -> bool:
     match request, answer:
-        case ((s.QueryWorkflow() | s.UpdateWorkflow()), _):
+        case ((wf.QueryWorkflow() | wf.UpdateWorkflow()), _):
             return answer is not NoAnswer.BUSY
-        case s.WaitForClose(), s.StillOpen():
+        case wf.WaitForClose(), wf.StillOpen():
             return True
         case WaitForActivity(), ActivityOutcome(closed=False):
             return True
-        case s.GetHistory(wait_new=True), s.HistoryPage(events=(), next_page_token=token):
+        case wf.GetHistory(wait_new=True), wf.HistoryPage(events=(), next_page_token=token):
             return token != b""
         case ReadProgress(wait_new=True), ProgressRead(items=()):
             return True

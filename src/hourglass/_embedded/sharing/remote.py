@@ -17,7 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.sharing import unix_socket, wire
 from hourglass._embedded.sharing.remote_handle import RemoteHandle
@@ -58,7 +60,7 @@ class OwnerConnection:
         self._handles: dict[int, RemoteHandle] = {}
         self.held: set[bytes] = set()
         """The attempts that this process had of the owner when the connection ended."""
-        self.processes: tuple[s.WorkerProcess, ...] = ()
+        self.processes: tuple[dp.WorkerProcess, ...] = ()
         """The processes that work on the file, as the owner told last."""
         self._sign_of_life: asyncio.TimerHandle | None = None
         self._used = 0.0
@@ -82,17 +84,18 @@ class OwnerConnection:
     async def ask(self, request: s.Request[A], key: str) -> A:
         """Ask, and wait for the answer. Raises `ConnectionLost`, or what the owner raised."""
         number = next(self._numbers)
-        data = wire.ask(number, key, request)
-        if len(data) > FRAME_LIMIT:
-            raise ServiceError(
-                f"the request has {len(data)} bytes, more than the {FRAME_LIMIT} that can be sent",
-                status="INVALID_ARGUMENT",
-            )
 
         def read(answer: wire.AnswerMessage) -> A:
             return wire.answer_of(request, answer)
 
-        result: A = await self._exchange(number, data, read)
+        result: A = await self._exchange(number, wire.ask(number, key, request), read)
+        return result
+
+    async def execute(self, request: wf.StartWorkflow, key: str) -> wf.Executed:
+        """Have a workflow started, and wait for its end, as one request. Raises as `ask` does."""
+        number = next(self._numbers)
+        data = wire.ask(number, key, request, to_end=True)
+        result: wf.Executed = await self._exchange(number, data, wire.executed_of)
         return result
 
     async def open_handle(self, config: HandleConfig) -> RemoteHandle:
@@ -144,6 +147,11 @@ class OwnerConnection:
     async def _exchange(self, number: int, data: bytes, read: Callable[[wire.AnswerMessage], Any]) -> Any:
         if not self.is_open:
             raise ConnectionLost("the connection has ended")
+        if len(data) > FRAME_LIMIT:
+            raise ServiceError(
+                f"the request has {len(data)} bytes, more than the {FRAME_LIMIT} that can be sent",
+                status="INVALID_ARGUMENT",
+            )
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[number] = _Exchange(future, read)
         self.stream.send(data)

@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from hourglass._contract.service import Count, Page
+from hourglass._contract.workflows import Count, Page
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store.search_attributes import AttributeType

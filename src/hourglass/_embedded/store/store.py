@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from hourglass._contract.service import Count, Page, WorkflowStatus, WorkflowSummary
+from hourglass._contract.workflows import Count, Page, WorkflowStatus, WorkflowSummary
 from hourglass._embedded.rules.draft import first_task_ns
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.schedules import ScheduleRecord

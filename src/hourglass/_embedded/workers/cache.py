@@ -247,7 +247,7 @@ class Cache:
                 self._runs[run_id] = self._runs.pop(run_id)  # now the most recently used
                 cached.task_number, cached.untouched, cached.out = task.number, False, Out.EVENTS
                 self.outstanding += 1  # as `_give`
-                self.ready.append((activation, self._engine.runs.appended - AHEAD))
+                self.ready.append((activation, self._engine.writes.appended - AHEAD))
                 return
         self.begin_task(record)
 
@@ -422,7 +422,7 @@ class Cache:
                 cursor.walk_on()  # into the task in hand, in which what has no marker is asked for
                 requests = cursor.take_local_requests()
                 for result in self.local.carry_out(
-                    cached.record.run, requests, self._engine.runs.number_of(cached.record)
+                    cached.record.run, requests, self._engine.writes.number_of(cached.record)
                 ):
                     cursor.resolve_local(result)
             activation = cursor.next_activation()
@@ -591,4 +591,4 @@ class Cache:
         # Not what it tells must be durable, but the change AHEAD before the newest. Nothing can be lost by that:
         # workflow code only computes, and what comes of its answer (an activity, a result for a client) leaves the
         # engine when the answer's own change is durable, which is written after all that the activation told.
-        self.ready.append((activation, self._engine.runs.appended - AHEAD))
+        self.ready.append((activation, self._engine.writes.appended - AHEAD))

@@ -27,7 +27,8 @@ from sqlalchemy import Connection, Engine, delete, exists, insert, select, updat
 from sqlalchemy.orm import Session
 
 from hourglass._contract.ids import new_id
-from hourglass._contract.service import Request, SignalWorkflow, StartWorkflow
+from hourglass._contract.service import Request
+from hourglass._contract.workflows import SignalWorkflow, StartWorkflow
 from hourglass._engine.options import Duration, check_text, seconds
 from hourglass.client import AsyncClient, Client
 from hourglass.client._options import StartOptions, start_request

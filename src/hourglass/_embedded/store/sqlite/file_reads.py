@@ -11,7 +11,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
 
-from hourglass._contract.service import Count, Page
+from hourglass._contract.workflows import Count, Page
 from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store.fork_safety import NO_FORK, ForkLock
 from hourglass._embedded.store.search_attributes import AttributeType

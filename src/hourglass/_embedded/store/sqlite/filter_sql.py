@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from hourglass._contract.service import WorkflowStatus
+from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.store import filters as f
 from hourglass._embedded.store.filters import parse_duration, refusal
 from hourglass._embedded.store.search_attributes import SYSTEM, AttributeType, Indexed, parse_time, words

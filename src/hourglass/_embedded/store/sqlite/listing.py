@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import TypeVar
 
-from hourglass._contract.service import Count, Page
+from hourglass._contract.workflows import Count, Page
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._embedded.store.sqlite import visibility

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints
 import msgspec
 import msgspec.structs
 
-from hourglass._contract.service import WorkflowStatus
+from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.rules.run import OpenActivity, OpenChild, PendingTimer, Run
 from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store.sqlite.disk_faults import storage_errors

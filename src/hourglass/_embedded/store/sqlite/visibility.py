@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from hourglass._contract.service import Count, CountGroup, Page, WorkflowStatus, WorkflowSummary
+from hourglass._contract.workflows import Count, CountGroup, Page, WorkflowStatus, WorkflowSummary
 from hourglass._embedded.rules.draft import first_task_ns
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.standalone import PREFIX

@@ -1,0 +1,85 @@
+"""Attempts whose worker ended with its process. After a takeover, those of workers that live are kept for them (`KeptAttempts`)
+until each has claimed its own; the others are lost, which is said in the log, where no worker is there to say it.
+
+Must not know: handles, stores, how runs change.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from hourglass._embedded.engine.run import AttemptToken
+from hourglass._embedded.rules.run import Run, Transition
+from hourglass._embedded.rules.transitions import recover
+
+logger = logging.getLogger("hourglass.embedded")
+
+LOST_WITH_PROCESS = "was lost with the process of its worker"
+
+
+class KeptAttempts:
+    """The attempts that workers had when the process that owned the file ended, and which of these workers live. `took_over`:
+    that process has just ended, and this one goes on with what it had.
+    """
+
+    def __init__(self, *, took_over: bool = False, living: frozenset[str] = frozenset()) -> None:
+        self._took_over = took_over
+        self._living = living
+        self._kept: dict[AttemptToken, str] = {}
+
+    def recover(self, run: Run, new_run_id: str, now: int) -> Transition:
+        """What follows from the end of the process that served a run. Attempts of workers that live are kept for them."""
+        living = self._living
+        if living:
+            self._kept.update(
+                (AttemptToken(run.run_id, each.scheduled_event_id, each.attempt), each.identity)
+                for each in run.activities.values()
+                if each.started_ns and not each.deferred and each.identity in living
+            )
+        return recover(run, new_run_id, now, at_once=self._took_over, living=living)
+
+    def claim(self, token: AttemptToken) -> None:
+        """Its worker still has this attempt."""
+        self._kept.pop(token, None)
+
+    def give_up(self, of: frozenset[str] | None) -> list[AttemptToken]:
+        """Workers of these identities have said what they have, or all have had time to (None): gives what they have not
+        claimed.
+        """
+        of = self._living if of is None else of
+        self._living -= of
+        lost = [token for token, identity in self._kept.items() if identity in of]
+        for token in lost:
+            del self._kept[token]
+        return lost
+
+
+def say_lost(before: Run, after: Run, ids: Iterable[int], what: str) -> None:
+    """Log the attempts of these activities that a change has ended, where no worker is there to log them."""
+    if not after.is_open:
+        return  # it ended with all that it had
+    for event_id in ids:
+        activity, now = before.activities.get(event_id), after.activities.get(event_id)
+        if activity is None or (now is not None and now.attempt == activity.attempt):
+            continue
+        scheduled, workflow_id = activity.scheduled, before.started.workflow_id
+        logger.log(
+            logging.ERROR if now is None else logging.WARNING,
+            "activity %s of workflow %s (id %s, attempt %d) %s%s",
+            scheduled.activity_type,
+            workflow_id,
+            scheduled.activity_id,
+            activity.attempt,
+            what,
+            ": it is not tried again" if now is None else "; it is tried again",
+            extra={
+                "workflow_id": workflow_id,
+                "run_id": before.run_id,
+                "workflow_type": before.started.workflow_type,
+                "task_queue": activity.spec.task_queue,
+                "activity_type": scheduled.activity_type,
+                "activity_id": scheduled.activity_id,
+                "attempt": activity.attempt,
+            },
+        )
