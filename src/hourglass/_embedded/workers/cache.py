@@ -314,7 +314,7 @@ class Cache:
         self._letting_go = True
         for cached in tuple(self._runs.values()):
             if cached.is_idle:
-                self._unstick(cached)
+                self._engine.tasks.unstick(cached.record, self._taker)
             else:
                 self.hand_over(cached.cursor.run_id)
 
@@ -325,9 +325,7 @@ class Cache:
             if cached.task_number:
                 self._engine.tasks.fail(cached.record, cached.task_number, cause, _SHUT_DOWN, who)
             self._forget(cached)
-        self.local.abandon()
-        self.ready.clear()
-        self.outstanding = 0
+        self._clear()
 
     def lose(self) -> None:
         """The worker's process has ended: its tasks are wanted again at once, its queries are asked of others."""
@@ -340,6 +338,9 @@ class Cache:
                 tasks.lose(record, number)
             if questions:
                 tasks.ask_again(record, questions)
+        self._clear()
+
+    def _clear(self) -> None:
         self.local.abandon()
         self.ready.clear()
         self.outstanding = 0
@@ -525,7 +526,7 @@ class Cache:
         if cached.eviction is not None:
             self._evict(cached)
         elif self._letting_go:
-            self._unstick(cached)
+            self._engine.tasks.unstick(cached.record, self._taker)
 
     def _ask(self, cached: CachedRun) -> None:
         events = tuple(question.event for question in cached.questions)
@@ -576,14 +577,11 @@ class Cache:
         self._give(cached, Activation(run_id=cached.cursor.run_id, events=(cached.eviction,)), Out.EVICTION)
 
     def _forget(self, cached: CachedRun) -> None:
-        self._unstick(cached)
+        self._engine.tasks.unstick(cached.record, self._taker)
         self._rouse(cached)
         self.local.forget(cached.cursor.run_id)
         if self._runs.pop(cached.cursor.run_id, None) is not None:
             self._engine.runs.let_go(cached.record)
-
-    def _unstick(self, cached: CachedRun) -> None:
-        self._engine.tasks.unstick(cached.record, self._taker)
 
     def _give(self, cached: CachedRun, activation: Activation, out: Out) -> None:
         cached.out = out
