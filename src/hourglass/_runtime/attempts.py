@@ -335,6 +335,10 @@ class AttemptWork(Protocol):
         """Free what it holds although it has not ended; False if that cannot be."""
         ...
 
+    def stack(self) -> str:
+        """Where it stands, the author's frames; empty where that cannot be seen from here."""
+        ...
+
 
 class ItemPublisher(Protocol):
     """Brings what attempts publish to the engine. On the control loop; nothing here waits."""

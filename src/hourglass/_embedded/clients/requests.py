@@ -50,7 +50,7 @@ from hourglass._embedded.engine.starting import (
 )
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import retry_rule
-from hourglass._embedded.rules.run import OpenActivity, OpenChild, Priority, Run, Transition
+from hourglass._embedded.rules.run import OpenActivity, OpenChild, Run, RunPriority, Transition
 from hourglass._embedded.rules.versioning import behavior, pinned_version
 from hourglass._embedded.store.store import summary
 from hourglass._engine.events import QueryReceived
@@ -229,7 +229,7 @@ async def update_options(engine: Engine, request: wf.UpdateWorkflowOptions) -> P
         engine.queues.wake_all()  # its task may be another worker's from now on
     said = {name: getattr(request.spec, name) for name in request.fields if name in _PRIORITY}
     if said:
-        priority = Priority(**{name: said.get(name, getattr(spec, name)) for name in _PRIORITY})
+        priority = RunPriority(**{name: said.get(name, getattr(spec, name)) for name in _PRIORITY})
         engine.runs.change(
             record, lambda run, now: transitions.change_priority(run, priority, request.identity, now)
         )
@@ -237,7 +237,7 @@ async def update_options(engine: Engine, request: wf.UpdateWorkflowOptions) -> P
     return done(engine, record)
 
 
-_PRIORITY = Priority.__struct_fields__
+_PRIORITY = RunPriority.__struct_fields__
 
 
 async def delete(engine: Engine, request: wf.DeleteWorkflow) -> PendingAnswer[s.Nothing]:

@@ -229,7 +229,7 @@ class LocalAttempts:
                 self._fail(attempt, Ending.FAILED, result.failure)
             case ActivityDeferred():
                 failure = Failure(
-                    "a local activity cannot be completed later, by somebody else",
+                    "a local activity cannot be completed later, from outside",
                     ApplicationFailure(type="NotSupported", non_retryable=True),
                 )
                 self._settle(attempt, Ending.FAILED, failure=failure)
