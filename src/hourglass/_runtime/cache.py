@@ -29,7 +29,7 @@ from typing import TypeAlias
 import msgspec
 
 from hourglass._engine.context import RunSettings
-from hourglass._engine.evaluator import Run
+from hourglass._engine.evaluator import Evaluator
 from hourglass._engine.events import Activation, ActivityCompleted, ChildCompleted, RunEvicted
 
 # What an activation costs in a journal beside its payloads.
@@ -95,7 +95,7 @@ class Entry:
     """A run and what the cache knows of it."""
 
     key: Key
-    run: Run
+    run: Evaluator
     workflow_id: str = ""
     verified: bool = False
     activations: int = 0
@@ -129,7 +129,7 @@ class Entry:
         """The same run as data, for another lane: the old one's fibers cannot leave its thread."""
         old = self.run
         state = msgspec.structs.replace(old.state, journal=list(old.state.journal))
-        run = Run(old.definition, state.run_id, old.settings, state)
+        run = Evaluator(old.definition, state.run_id, old.settings, state)
         run.last, run.seen, run.work = old.last, old.seen, old.work
         run.record = None if old.record is None else list(old.record)
         return Entry(

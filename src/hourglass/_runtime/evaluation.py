@@ -40,7 +40,7 @@ from hourglass._engine.commands import (
 )
 from hourglass._engine.context import RunSettings
 from hourglass._engine.definition import WorkflowDefinition
-from hourglass._engine.evaluator import Run
+from hourglass._engine.evaluator import Evaluator
 from hourglass._engine.events import Activation, QueryReceived, RunEvicted, RunStarted
 from hourglass._engine.verify import verify_run
 from hourglass._forks import process_id
@@ -381,7 +381,7 @@ class Evaluations:
         settings = self._turns.settings(key.run_id, self._verified_settings if verified else self._settings)
         entry = Entry(
             key=key,
-            run=Run(definition, key.run_id, settings),
+            run=Evaluator(definition, key.run_id, settings),
             workflow_id=started.workflow_id,
             verified=verified,
         )
