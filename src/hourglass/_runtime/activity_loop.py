@@ -24,7 +24,8 @@ from traceback import StackSummary
 from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from hourglass._forks import ForkStage, at_fork, process_id
+from hourglass import _forks
+from hourglass._forks import ForkStage, at_fork
 from hourglass._runtime.attempts import end_fork
 from hourglass._runtime.daemon_executor import DaemonExecutor
 from hourglass._runtime.hung import frame_of, is_debugged, take_stack, told
@@ -142,7 +143,7 @@ class LoopThread:
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
-        home = process_id()
+        home = _forks.here
         _running[threading.get_ident()] = loop
         while not self._stopping:
             try:

@@ -28,7 +28,7 @@ from concurrent.futures import Executor, Future
 from enum import Enum, auto
 from typing import Any
 
-from hourglass._forks import process_id
+from hourglass import _forks
 from hourglass._runtime.attempts import end_fork
 from hourglass._runtime.hung import frame_of, take_stack
 
@@ -215,7 +215,7 @@ class ThreadPool:
     # --- in a thread of the pool -------------------------------------------------------------------------------------
 
     def _work(self, hand: _Hand) -> None:
-        home = process_id()
+        home = _forks.here
         try:
             while (seat := self._take(hand)) is not None:
                 self._run(seat, home)
@@ -258,7 +258,7 @@ class ThreadPool:
         except BaseException:
             end_fork(home, 1)
             logger.exception("a job of %s let an exception out", self._name)
-        if process_id() != home:
+        if _forks.here != home:
             end_fork(home, 0)
 
     def _ended(self, hand: _Hand) -> None:

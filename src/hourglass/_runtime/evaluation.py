@@ -28,6 +28,7 @@ from typing import Literal, TypeAlias, cast
 
 import msgspec
 
+from hourglass import _forks
 from hourglass._engine.commands import (
     CancelRun,
     CompleteRun,
@@ -43,7 +44,6 @@ from hourglass._engine.definition import WorkflowDefinition
 from hourglass._engine.evaluator import Evaluator
 from hourglass._engine.events import Activation, QueryReceived, RunEvicted, RunStarted
 from hourglass._engine.verify import verify_run
-from hourglass._forks import process_id
 from hourglass._runtime import work_log
 from hourglass._runtime.cache import CacheLimits, Entry, Key, LiveRuns, LostJournals, StateCache, TurnRules
 from hourglass._runtime.hung import LaneStopped
@@ -136,7 +136,7 @@ class Evaluations:
         on_demand: bool = False,
     ) -> None:
         self._counts = Counts()
-        self._home = process_id()
+        self._home = _forks.here
         self.quarantine = quarantine if quarantine is not None else Quarantine()
         self.unwound = 0
         self.steps = 0  # moves while a large run is executed again, or unwound
@@ -402,7 +402,7 @@ class Evaluations:
         try:
             completion = entry.run.activate(activation)
         finally:
-            if process_id() != self._home:
+            if _forks.here != self._home:
                 _end_fork(
                     self._home
                 )  # before any lock is taken that another thread may have held when it forked
@@ -514,7 +514,7 @@ def _end_fork(home: int) -> None:
     """End this process if workflow code has forked it, and the code is left: it would sleep for ever, with all that the
     worker has open.
     """
-    if process_id() == home:
+    if _forks.here == home:
         return
     try:
         os.write(

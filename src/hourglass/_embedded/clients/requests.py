@@ -50,7 +50,7 @@ from hourglass._embedded.engine.starting import (
 )
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import retry_rule
-from hourglass._embedded.rules.run import OpenActivity, OpenChild, Run, RunPriority, Transition
+from hourglass._embedded.rules.run import RUNNING, OpenActivity, OpenChild, Run, RunPriority, Transition
 from hourglass._embedded.rules.versioning import behavior, pinned_version
 from hourglass._embedded.store.store import summary
 from hourglass._engine.events import QueryReceived
@@ -94,7 +94,7 @@ async def start_and_wait(engine: Engine, request: wf.StartWorkflow) -> PendingAn
         record.run.run_id != started.run_id
     ):  # it was started before, by this very request, and another followed
         record = find(engine, request.workflow_id, started.run_id)
-    await wait(engine, record, record.closed, lambda: not record.run.is_open, None)
+    await wait(engine, record, record.closed, lambda: record.run.status is not RUNNING, None)
     return PendingAnswer(wf.Executed(started.run_id, _outcome(record)), engine.writes.number_of(record))
 
 

@@ -378,11 +378,10 @@ class Cache:
                 return
         cached.resting = True
         self._engine.tasks.rest(record, True)
-        run_id = cached.cursor.run_id
-        if self._letting_go and not self.local.goes_on_here(run_id):
-            self.hand_over(run_id)
-            return
-        self._limit_rest(cached)
+        if self._letting_go and not self.local.goes_on_here(cached.cursor.run_id):
+            self.hand_over(cached.cursor.run_id)
+        else:
+            self._limit_rest(cached)
 
     def _limit_rest(self, cached: CachedRun) -> None:
         latest = _latest_answer(cached.record.run)
@@ -562,8 +561,7 @@ class Cache:
         cached = self._runs.get(run_id)
         if cached is None or cached.out is Out.EVICTION:
             return
-        if cached.eviction is None:
-            cached.eviction = eviction
+        cached.eviction = cached.eviction or eviction
         if cached.resting:
             if not cached.record.run.is_open:
                 cached.task_number = 0  # its task is gone with it
@@ -573,13 +571,15 @@ class Cache:
 
     def _evict(self, cached: CachedRun) -> None:
         assert cached.eviction is not None
-        self.local.forget(cached.cursor.run_id)
+        if self.local.in_use:
+            self.local.forget(cached.cursor.run_id)
         self._give(cached, Activation(run_id=cached.cursor.run_id, events=(cached.eviction,)), Out.EVICTION)
 
     def _forget(self, cached: CachedRun) -> None:
         self._engine.tasks.unstick(cached.record, self._taker)
         self._rouse(cached)
-        self.local.forget(cached.cursor.run_id)
+        if self.local.in_use:
+            self.local.forget(cached.cursor.run_id)
         if self._runs.pop(cached.cursor.run_id, None) is not None:
             self._engine.runs.let_go(cached.record)
 
