@@ -429,7 +429,7 @@ class Executed(msgspec.Struct, frozen=True):
 
 
 class Executes(Protocol):
-    """A connection to an engine in this process: a start and the wait for its end are one call, which waits for the disk
+    """A connection to an engine on this machine: a start and the wait for its end are one call, which waits for the disk
     once. What a caller hears is what the answers to the two requests would say.
     """
 

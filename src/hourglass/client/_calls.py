@@ -33,6 +33,21 @@ class ClientCall(InterceptedCall):
         return {"rpc_timeout": self.rpc_timeout, "rpc_metadata": self.rpc_metadata}
 
 
+@dataclass(kw_only=True)
+class FilterInput(ClientCall):
+    """What matches a filter is meant: all, where it is empty."""
+
+    query: str = ""
+
+
+@dataclass(kw_only=True)
+class ListInput(FilterInput):
+    """A page of what matches a filter is to be fetched: a list is so many of these as it has pages."""
+
+    page_size: int = 100
+    next_page_token: bytes = b""
+
+
 # --- workflows ------------------------------------------------------------------------------------
 
 
@@ -48,35 +63,37 @@ class StartWorkflowInput(ClientCall):
 
 
 @dataclass(kw_only=True)
-class SignalWorkflowInput(ClientCall):
+class WorkflowInput(ClientCall):
+    """A workflow that exists is meant, or with a `run_id` that run alone."""
+
+    id: str
+    run_id: str | None = None
+
+
+@dataclass(kw_only=True)
+class SignalWorkflowInput(WorkflowInput):
     """A workflow is to be signalled."""
 
     _method = "signal_workflow"
 
-    id: str
-    run_id: str | None = None
     signal: str
 
 
 @dataclass(kw_only=True)
-class QueryWorkflowInput(ClientCall):
+class QueryWorkflowInput(WorkflowInput):
     """A workflow is to be asked."""
 
     _method = "query_workflow"
 
-    id: str
-    run_id: str | None = None
     query: str
 
 
 @dataclass(kw_only=True)
-class StartWorkflowUpdateInput(ClientCall):
+class StartWorkflowUpdateInput(WorkflowInput):
     """An update is to be asked for; `update_id` is its own id, empty where a fresh one will be made."""
 
     _method = "start_workflow_update"
 
-    id: str
-    run_id: str | None = None
     update: str
     update_id: str = ""
 
@@ -93,65 +110,53 @@ class StartUpdateWithStartInput(ClientCall):
 
 
 @dataclass(kw_only=True)
-class CancelWorkflowInput(ClientCall):
+class WorkflowEndInput(WorkflowInput):
+    """A workflow is to end, for a reason."""
+
+    reason: str = ""
+
+
+@dataclass(kw_only=True)
+class CancelWorkflowInput(WorkflowEndInput):
     """A workflow is to be asked to cancel."""
 
     _method = "cancel_workflow"
 
-    id: str
-    run_id: str | None = None
-    reason: str = ""
-
 
 @dataclass(kw_only=True)
-class TerminateWorkflowInput(ClientCall):
+class TerminateWorkflowInput(WorkflowEndInput):
     """A workflow is to be ended. `args` are the details."""
 
     _method = "terminate_workflow"
 
-    id: str
-    run_id: str | None = None
-    reason: str = ""
-
 
 @dataclass(kw_only=True)
-class DescribeWorkflowInput(ClientCall):
+class DescribeWorkflowInput(WorkflowInput):
     """A workflow is to be looked at."""
 
     _method = "describe_workflow"
 
-    id: str
-    run_id: str | None = None
-
 
 @dataclass(kw_only=True)
-class CountWorkflowsInput(ClientCall):
+class CountWorkflowsInput(FilterInput):
     """Runs that match a filter are to be counted."""
 
     _method = "count_workflows"
 
-    query: str = ""
-
 
 @dataclass(kw_only=True)
-class ListWorkflowsInput(ClientCall):
+class ListWorkflowsInput(ListInput):
     """A page of the runs that match a filter is to be fetched: a list is so many of these as it has pages."""
 
     _method = "list_workflows"
 
-    query: str = ""
-    page_size: int = 100
-    next_page_token: bytes = b""
-
 
 @dataclass(kw_only=True)
-class FetchWorkflowHistoryEventsInput(ClientCall):
+class FetchWorkflowHistoryEventsInput(WorkflowInput):
     """Events of a run's history are to be fetched: all of them, or a page where there is a `page_size`."""
 
     _method = "fetch_workflow_history_events"
 
-    id: str
-    run_id: str | None = None
     page_size: int | None = None
     next_page_token: bytes = b""
     newest_first: bool = False
@@ -233,39 +238,38 @@ class DescribeActivityInput(ActivityExecutionInput):
 
 
 @dataclass(kw_only=True)
-class CancelActivityInput(ActivityExecutionInput):
+class ActivityChangeInput(ActivityExecutionInput):
+    """An activity is to end, to rest or to go on, for a reason."""
+
+    reason: str = ""
+
+
+@dataclass(kw_only=True)
+class CancelActivityInput(ActivityChangeInput):
     """An activity is to be asked to cancel."""
 
     _method = "cancel_activity"
 
-    reason: str = ""
-
 
 @dataclass(kw_only=True)
-class TerminateActivityInput(ActivityExecutionInput):
+class TerminateActivityInput(ActivityChangeInput):
     """An activity is to be ended."""
 
     _method = "terminate_activity"
 
-    reason: str = ""
-
 
 @dataclass(kw_only=True)
-class PauseActivityInput(ActivityExecutionInput):
+class PauseActivityInput(ActivityChangeInput):
     """An activity is to rest."""
 
     _method = "pause_activity"
 
-    reason: str = ""
-
 
 @dataclass(kw_only=True)
-class UnpauseActivityInput(ActivityExecutionInput):
+class UnpauseActivityInput(ActivityChangeInput):
     """An activity that rests is to go on."""
 
     _method = "unpause_activity"
-
-    reason: str = ""
 
 
 @dataclass(kw_only=True)
@@ -279,35 +283,35 @@ class UpdateActivityOptionsInput(ActivityExecutionInput):
 
 
 @dataclass(kw_only=True)
-class ListActivitiesInput(ClientCall):
+class ListActivitiesInput(ListInput):
     """A page of a list of activities is to be fetched."""
 
     _method = "list_activities"
 
-    query: str = ""
-    page_size: int = 100
-    next_page_token: bytes = b""
-
 
 @dataclass(kw_only=True)
-class CountActivitiesInput(ClientCall):
+class CountActivitiesInput(FilterInput):
     """Activities that match a filter are to be counted."""
 
     _method = "count_activities"
-
-    query: str = ""
 
 
 # --- schedules ------------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True)
-class CreateScheduleInput(ClientCall):
+class ScheduleInput(ClientCall):
+    """A schedule is meant."""
+
+    id: str
+
+
+@dataclass(kw_only=True)
+class CreateScheduleInput(ScheduleInput):
     """A schedule is to be created."""
 
     _method = "create_schedule"
 
-    id: str
     schedule: Schedule
     trigger_immediately: bool = False
     backfill: Sequence[ScheduleBackfill] = ()
@@ -316,79 +320,69 @@ class CreateScheduleInput(ClientCall):
 
 
 @dataclass(kw_only=True)
-class ListSchedulesInput(ClientCall):
+class ListSchedulesInput(ListInput):
     """A page of the schedules that match a filter is to be fetched."""
 
     _method = "list_schedules"
 
-    query: str = ""
-    page_size: int = 100
-    next_page_token: bytes = b""
-
 
 @dataclass(kw_only=True)
-class DescribeScheduleInput(ClientCall):
+class DescribeScheduleInput(ScheduleInput):
     """A schedule is to be looked at."""
 
     _method = "describe_schedule"
 
-    id: str
-
 
 @dataclass(kw_only=True)
-class UpdateScheduleInput(ClientCall):
+class UpdateScheduleInput(ScheduleInput):
     """A schedule is to be changed: `change` makes the new one from its description."""
 
     _method = "update_schedule"
 
-    id: str
     change: Callable[[ScheduleDescription], Schedule | None] = field(repr=False)
 
 
 @dataclass(kw_only=True)
-class PauseScheduleInput(ClientCall):
+class ScheduleNoteInput(ScheduleInput):
+    """A schedule is to rest or to act again; `note` says why."""
+
+    note: str = ""
+
+
+@dataclass(kw_only=True)
+class PauseScheduleInput(ScheduleNoteInput):
     """A schedule is to rest."""
 
     _method = "pause_schedule"
 
-    id: str
-    note: str = ""
-
 
 @dataclass(kw_only=True)
-class UnpauseScheduleInput(ClientCall):
+class UnpauseScheduleInput(ScheduleNoteInput):
     """A schedule is to act again."""
 
     _method = "unpause_schedule"
 
-    id: str
-    note: str = ""
-
 
 @dataclass(kw_only=True)
-class TriggerScheduleInput(ClientCall):
+class TriggerScheduleInput(ScheduleInput):
     """A schedule is to act now."""
 
     _method = "trigger_schedule"
 
-    id: str
     overlap: OverlapPolicy | None = None
 
 
 @dataclass(kw_only=True)
-class BackfillScheduleInput(ClientCall):
+class BackfillScheduleInput(ScheduleInput):
     """A schedule is to act for times of the past."""
 
     _method = "backfill_schedule"
 
-    id: str
     backfill: Sequence[ScheduleBackfill] = ()
 
 
 @dataclass(kw_only=True)
-class DeleteScheduleInput(ClientCall):
+class DeleteScheduleInput(ScheduleInput):
     """A schedule is to be deleted."""
 
     _method = "delete_schedule"
-
-    id: str

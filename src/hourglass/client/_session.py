@@ -24,6 +24,7 @@ import msgspec
 from hourglass._bridge.calls import within
 from hourglass._contract.schedules import ScheduleDetails, SchedulePage
 from hourglass._contract.service import Request, check_request
+from hourglass._contract.transport import Transport
 from hourglass._contract.workflows import (
     Description,
     Executed,
@@ -32,17 +33,21 @@ from hourglass._contract.workflows import (
     QueryRejectCondition,
     StartWorkflow,
 )
+from hourglass._engine.options import choice, seconds
 from hourglass._runtime.code_origin import without_our_frames
 from hourglass._runtime.codec_edge import request_context
+from hourglass._runtime.portal import Portal
+from hourglass._runtime.targets import resolve
 from hourglass.client._calls import ClientCall
 from hourglass.client._interception import (
     AsyncClientOutboundInterceptor,
     ClientOutboundInterceptor,
     Interceptor,
     async_client_chain,
+    checked,
     client_chain,
 )
-from hourglass.client._link import Link
+from hourglass.client._link import Link, open_link
 from hourglass.client._options import RpcOptions, check_rpc, rpc_fields
 from hourglass.client._plugins import ClientConfig, Plugin
 from hourglass.converter import (
@@ -56,6 +61,7 @@ from hourglass.converter import (
     seal,
     unseal,
     wants_context,
+    with_headers,
 )
 from hourglass.errors import DecodeError, HourglassError
 
@@ -351,3 +357,39 @@ class ClientSession:
         sent = await asyncio.to_thread(sealed, request, codec, converter, namespace)
         answer = await connection.call(sent)
         return await asyncio.to_thread(unsealed, answer, request, codec, converter, namespace)
+
+
+def opening(
+    portal: Portal, config: ClientConfig, plugins: tuple[Plugin, ...]
+) -> Coroutine[Any, Any, ClientSession]:
+    """Check what a client is to be connected with, here; the coroutine connects, on the control loop, and gives its session."""
+    retention = config["retention"]
+    target = resolve(
+        config["target"],
+        namespace=config["namespace"],
+        tls=config["tls"],
+        api_key=config["api_key"],
+        metadata=config["rpc_metadata"],
+        retention=None if retention is None else seconds(retention, "retention"),
+        transport=Transport(
+            retry=config["retry_config"],
+            keep_alive=config["keep_alive_config"],
+            proxy=config["http_connect_proxy_config"],
+            dns_load_balancing=config["dns_load_balancing_config"],
+            compression=config["grpc_compression"],
+            payload_limits=config["payload_limits"],
+        ),
+    )
+    timeout, interceptors = seconds(config["timeout"], "timeout"), checked(config["interceptors"])
+    codec = with_headers(config["codec"], config["header_codec_behavior"])
+    rejects = choice(
+        QueryRejectCondition, config["default_query_reject_condition"], "default_query_reject_condition"
+    )
+
+    async def connect() -> ClientSession:
+        link = await open_link(portal, target, config["identity"], timeout, config["lazy"])
+        return ClientSession(
+            link, config["converter"], codec, interceptors, rejects, plugins=plugins, config=config
+        )
+
+    return connect()
