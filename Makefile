@@ -38,8 +38,8 @@ demo-temporal: $(DEMO)/.ready  ## the same on a real Temporal dev server
 # so each worker starts a server of a kind at most once. Plain `pytest` runs the same tests one after the other.
 WORKERS ?= 4
 
-test: $(READY)  ## the whole suite (WORKERS=0 for one process)
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+test: $(READY)  ## the whole suite (WORKERS=0 for one process); the few that failed are run once more, alone, and told as unsteady
+	$(BIN)/python -m tests.again -q -n $(WORKERS) --dist worksteal
 
 thorough: export HOURGLASS_THOROUGH = 1
 thorough: export PYTEST_ADDOPTS = --timeout 3600 --override-ini faulthandler_timeout=3660

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import signal as signals
+import sys
+import threading
 import weakref
 from collections.abc import Iterator
+from functools import partial
+from types import FunctionType
 from typing import Any
 
 import pytest
 
 from hourglass import workflow
-from hourglass._engine.evaluator import Run
+from hourglass._engine.evaluator import Evaluator
 from hourglass.errors import NotInWorkflowError
 
 from .acts import charge, listing, refund, work
@@ -26,7 +32,7 @@ def silence() -> None:
     heard.clear()
 
 
-def drop(run: Run) -> None:
+def drop(run: Evaluator) -> None:
     """Drop a run's fibers and check that it said nothing."""
     commands, next_seq = list(run.state.commands), dict(run.state.next_seq)
     run.drop()
@@ -204,6 +210,68 @@ def test_garbage_of_one_run_does_not_speak_in_anothers_name(drive: Drive) -> Non
     finally:
         gc.enable()
     assert heard == ["nobody"]
+
+
+def test_another_thread_goes_on_while_the_collector_runs(drive: Drive) -> None:
+    """A finaliser that takes long on one thread keeps no run of another from its primitives."""
+    collecting, over = threading.Event(), threading.Event()
+
+    class Slow:
+        """A cycle whose end takes until the test says so."""
+
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            collecting.set()
+            assert over.wait(60)
+
+    def collect() -> None:
+        Slow()
+        gc.collect()
+
+    @workflow.defn
+    def run() -> str:
+        return charge("meanwhile")
+
+    other = threading.Thread(target=collect)
+    other.start()
+    try:
+        assert collecting.wait(60)
+        assert brief(drive(run, shadow=False).begin()) == ["charge(meanwhile)"]
+    finally:
+        over.set()
+        other.join()
+
+
+def is_anothers(callback: object) -> bool:
+    """Whether a callback of the collector's is a function in Python of another package: Hypothesis has one."""
+    return isinstance(callback, FunctionType) and not callback.__module__.startswith("hourglass")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_what_a_signal_handler_raises_while_the_collector_runs_is_not_lost() -> None:
+    """A signal that comes as the collector calls us is handled after it: no code of ours in Python runs there."""
+
+    class Interrupt(BaseException):
+        """What the handler raises."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise Interrupt
+
+    # A callback in C, before ours: its signal is pending when ours are called.
+    send = ctypes.PyDLL(None)["raise"]
+    send.argtypes = (ctypes.c_int, ctypes.py_object, ctypes.py_object)
+    callback = partial(send, signals.SIGUSR1)
+    before = signals.signal(signals.SIGUSR1, interrupt)
+    as_it_was = list(gc.callbacks)
+    gc.callbacks[:] = [callback, *(each for each in as_it_was if not is_anothers(each))]
+    try:
+        with pytest.raises(Interrupt):
+            gc.collect()
+    finally:
+        gc.callbacks[:] = as_it_was
+        signals.signal(signals.SIGUSR1, before)
 
 
 def test_a_run_is_freed_when_it_is_dropped(drive: Drive) -> None:

@@ -10,7 +10,7 @@ from temporalio.bridge.proto.workflow_commands import StartChildWorkflowExecutio
 
 from hourglass._engine.specs import ChildWorkflowSpec
 from hourglass._engine.versions import AutoUpgradeVersioningOverride
-from hourglass._temporal import protos, version
+from hourglass._temporal import specs, version
 from hourglass.errors import UsageError
 
 
@@ -59,10 +59,10 @@ def test_the_package_says_the_same() -> None:
 def test_what_an_older_release_cannot_carry_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """An option of a child that the installed Core has no place for is an error, not lost; the others are carried."""
     monkeypatch.setattr(version, "installed", lambda: "1.34.2")
-    monkeypatch.setattr(protos, "installed", version.installed)
+    monkeypatch.setattr(specs, "installed", version.installed)
     newer = {"versioning_override": (1, 35)}
     names = {"id_reuse_policy": "workflow_id_reuse_policy"}
-    child = protos.SpecIn(ChildWorkflowSpec, StartChildWorkflowExecution, names, since=newer)
+    child = specs.SpecIn(ChildWorkflowSpec, StartChildWorkflowExecution, names, since=newer)
     message = StartChildWorkflowExecution()
     child.put(message, ChildWorkflowSpec(id_reuse_policy=2))
     assert message.workflow_id_reuse_policy == 2

@@ -16,6 +16,7 @@ import contextvars
 import gc
 import threading
 from collections.abc import Callable, Generator
+from functools import partial
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
@@ -462,8 +463,6 @@ class _Readers(threading.local):
 
 readers = _Readers()
 
-_collecting: set[int] = set()
-
 watchers: dict[int, Callable[[Callable[..., Any], Any], Any]] = {}
 """By thread: a function that calls the author's code there, to see what that calls. In production there are none."""
 
@@ -474,14 +473,22 @@ def watched(function: Callable[..., Any], argument: Any) -> Any:
     return function(argument) if around is None else around(function, argument)
 
 
-def _while_collecting(phase: str, _: dict[str, int]) -> None:
-    if phase == "start":
-        _collecting.add(threading.get_ident())
-    else:
-        _collecting.discard(threading.get_ident())
+# What the collector calls when it starts and when it stops, `(phase, info)`: nothing but C. While a function in Python begins,
+# signal handlers may run, and what one raises there (Ctrl-C) would be lost, for the collector has no caller to raise it to.
+_phase: set[str] = set()  # the letters of the last phase: it collects while there is the "r" of "start"
+_last_info: dict[str, object] = {}  # by phase
+_own_info = threading.local()  # the same of the collections on this thread
+gc.callbacks += [
+    partial(_phase.intersection_update, ()),
+    _phase.update,
+    _last_info.__setitem__,
+    _own_info.__setattr__,
+]
 
 
-gc.callbacks.append(_while_collecting)
+def _collects_here() -> bool:
+    """While the collector runs: whether it does so on this thread."""
+    return getattr(_own_info, "start", None) is _last_info["start"]
 
 
 def current_fiber() -> FiberTask[Any] | None:
@@ -489,7 +496,7 @@ def current_fiber() -> FiberTask[Any] | None:
     fiber = greenlet.getcurrent()
     if type(fiber) is not _Fiber:
         return None
-    if _collecting and threading.get_ident() in _collecting:
+    if "r" in _phase and _collects_here():
         return None
     return fiber.owner
 

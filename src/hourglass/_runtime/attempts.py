@@ -28,6 +28,7 @@ from typing import Any, Protocol, TypeVar, get_type_hints
 
 import msgspec
 
+from hourglass import _forks
 from hourglass._contract.handle import (
     ActivityDeferred,
     ActivityOk,
@@ -39,7 +40,6 @@ from hourglass._contract.handle import (
 )
 from hourglass._engine.options import RetryPolicy, policy_from
 from hourglass._engine.specs import ActivitySpec, Payloads
-from hourglass._forks import process_id
 from hourglass._runtime.portal import Mailbox
 from hourglass._runtime.work_log import facts_of
 from hourglass.activity import ActivityDefinition, Info
@@ -229,7 +229,7 @@ def call_plainly(
     task: ActivityTask, context: ActivityContext, definition: ActivityDefinition
 ) -> ActivityResult:
     """Run a `def` activity here, to its end."""
-    home = process_id()
+    home = _forks.here
     try:
         arguments = definition.arguments(context.equipment.converter, task.arguments)
     except BaseException as error:
@@ -241,7 +241,7 @@ def call_plainly(
     except BaseException as error:
         end_fork(home, 1)
         return _ended_by(task, context, error)
-    if process_id() != home:
+    if _forks.here != home:
         end_fork(home, 0)
     return _returned(task, context, value)
 
@@ -250,7 +250,7 @@ async def call_on_loop(
     task: ActivityTask, context: ActivityContext, definition: ActivityDefinition
 ) -> ActivityResult:
     """Run an `async def` activity on this loop, to its end."""
-    home = process_id()
+    home = _forks.here
     current.set(context)
     try:
         arguments = definition.arguments(context.equipment.converter, task.arguments)
@@ -272,7 +272,7 @@ async def call_on_loop(
 
 def end_fork(home: int, code: int) -> None:
     """End this process if it is not the one that it should be."""
-    if process_id() == home:
+    if _forks.here == home:
         return
     try:
         os.write(2, b"hourglass: a process that an activity forked has left the activity, and ends here\n")
@@ -335,12 +335,20 @@ class AttemptWork(Protocol):
         """Free what it holds although it has not ended; False if that cannot be."""
         ...
 
+    def stack(self) -> str:
+        """Where it stands, the author's frames; empty where that cannot be seen from here."""
+        ...
+
 
 class ItemPublisher(Protocol):
     """Brings what attempts publish to the engine. On the control loop; nothing here waits."""
 
-    def publish(self, task: ActivityTask, name: str, value: Payload, details: Payloads) -> None:
-        """An attempt publishes an item; `details` are those of its last heartbeat."""
+    def publish(self, attempt: Attempt, name: str, value: Payload) -> None:
+        """An attempt publishes an item."""
+        ...
+
+    def carried(self, task: ActivityTask) -> Payloads:
+        """What a heartbeat of an attempt brings along, where the engine keeps its items in the same place."""
         ...
 
     def end(
@@ -404,6 +412,7 @@ class Attempt:
         "_timers",
         "context",
         "generation",
+        "has_beaten",
         "identity",
         "key",
         "over",
@@ -434,6 +443,7 @@ class Attempt:
         self._last_beat = float("-inf")
         self._failing_beats = False
         self._publishes = False
+        self.has_beaten = False
         own = around.equipment
         if own.contextual:
             own = equipped_for(task, own)
@@ -501,7 +511,7 @@ class Attempt:
         publisher = self._around.publisher
         if not self.over and publisher is not None:
             self._publishes = True
-            publisher.publish(self.task, *item, self.context.last_details)
+            publisher.publish(self, *item)
 
     def threadsafe(self, callback: Callable[[T], object], argument: T) -> None:
         """Call something on the control loop, from another thread."""
@@ -531,6 +541,9 @@ class Attempt:
     def _beat(self, details: Payloads) -> None:
         if self.over:
             return
+        if self._around.publisher is not None:
+            details += self._around.publisher.carried(self.task)
+        self.has_beaten = True
         try:
             self._around.heartbeat(self.task.token, details)
         except Exception as error:

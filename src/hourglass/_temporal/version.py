@@ -15,7 +15,8 @@ from hourglass.errors import UsageError
 OLDEST, NEWEST = (1, 34), (1, 35)
 """The minor releases that the tests of the contract hold for, the first and the last. What differs is asked for by `has`: before
 1.35 a runtime that is dropped may wait for ever for its threads, and Core's command for a child has no `versioning_override`.
-Core of 1.32 writes no order into the markers of local activities and loses event groups; with 1.31 no workflow task is completed.
+Core of 1.33 writes no order into the markers of local activities, and none of the groups of their events; with 1.31 no workflow
+task is completed.
 """
 
 WANTED = f'"temporalio>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}"'
