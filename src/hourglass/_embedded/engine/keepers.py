@@ -228,7 +228,8 @@ class Keepers:
     def begin(self) -> None:
         """Act from now on when the time of something has come."""
         self._acts = True
-        self._set_back()
+        if self._turns or self._bursts:
+            self._set_back()
         self._set_alarm()
 
     def stop(self) -> None:

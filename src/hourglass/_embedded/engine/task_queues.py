@@ -27,7 +27,7 @@ from itertools import chain, count, islice
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from hourglass._contract.ids import new_id
-from hourglass._embedded.rules.draft import LEVELS, level_of
+from hourglass._embedded.rules.draft import level_of
 from hourglass._embedded.rules.run import OpenActivity, Run
 from hourglass._engine.versions import WorkerDeploymentVersion
 
@@ -228,7 +228,7 @@ class PriorityQueue(dict[K, "_Share[K]"]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._by_level: dict[int, _Level[K]] = {level: _Level() for level in LEVELS}
+        self._by_level: dict[int, _Level[K]] = {}  # those in use, the most urgent first
 
     def __iter__(self) -> Iterator[K]:
         for level in self._by_level.values():
@@ -259,7 +259,11 @@ class PriorityQueue(dict[K, "_Share[K]"]):
             if share.level == level and share.sharer == sharer and late is (key in share.late):
                 return
             self.drop(key)
-        share = self._by_level[level].share(level, sharer)
+        at_level = self._by_level.get(level)
+        if at_level is None:
+            at_level = _Level()
+            self._by_level = dict(sorted({**self._by_level, level: at_level}.items()))
+        share = at_level.share(level, sharer)
         if weight:
             share.cost = 1 / weight
         (share.late if late else share.fresh)[key] = None
@@ -380,14 +384,14 @@ class TaskQueues:
             self.release(taker, run_id)
 
     def _count(self) -> None:
-        self.shared = any(len(takers) > 1 for takers in self._takers.values())
-        self.uniform = all(
-            len({(taker.workflow_types, taker.activity_types) for taker in takers}) <= 1
-            for takers in self._takers.values()
+        several = [takers for takers in self._takers.values() if len(takers) > 1]
+        self.shared = bool(several)
+        self.uniform = not several or all(
+            len({(taker.workflow_types, taker.activity_types) for taker in takers}) <= 1 for takers in several
         )
         if not self.shared:  # from now on all that waits on a queue stands in one place
             for taker in chain(*self._takers.values()):
-                for run_id in tuple(taker.own_tasks):
+                for run_id in tuple(taker.own_tasks) if taker.own_tasks else ():
                     self.release(taker, run_id)
 
     def release(self, taker: QueuePoller, run_id: str) -> None:
@@ -569,6 +573,10 @@ class TaskQueues:
             weight = spec.fairness_weight or own.fairness_weight
             self._attempts[queue].put(key, level_of(run, activity), sharer, late=late, weight=weight)
             self.wake(queue)
+
+    def took_attempt(self, run_id: str, event_id: int) -> None:
+        """A handle has taken this: it waits no more."""
+        self._withdraw_attempt((run_id, event_id))
 
     def offer_anew(self, run: Run, now_ns: int, sticky: QueuePoller | None) -> None:
         """How urgent a run is has changed: what waits of it takes its new place."""
