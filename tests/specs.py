@@ -1,4 +1,6 @@
-"""Commands, events, requests and tasks for tests, all of whose fields are given flat: those of their specs too."""
+"""Commands, events, requests and tasks for tests, all of whose fields are given flat: those of their specs too; and which
+kinds of requests there are.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
+from hourglass._contract.service import Request
 from hourglass._engine.specs import SPECS, Spec
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -40,3 +43,9 @@ def _gathered(kind: type[msgspec.Struct], fields: dict[str, Any], before: Any) -
             base = own.get(name) or getattr(before, name, None) or spec()
             own[name] = msgspec.structs.replace(base, **said)
     return own
+
+
+def requests(kind: type[Request[Any]] = Request) -> set[type[Request[Any]]]:
+    """Every kind of request that can be sent: those that others are made of are none."""
+    below = kind.__subclasses__()
+    return {kind}.union(*map(requests, below)) - {kind} if below else {kind}

@@ -41,14 +41,12 @@ from hourglass.activity._context import (
     ActivityOutboundInterceptor,
     ExecuteActivityInput,
 )
-from hourglass.client._interception import (
+from hourglass.client._calls import (
     ActivityExecutionInput,
     AsyncActivityInput,
-    AsyncClientOutboundInterceptor,
     BackfillScheduleInput,
     CancelActivityInput,
     CancelWorkflowInput,
-    ClientOutboundInterceptor,
     CompleteAsyncActivityInput,
     CountActivitiesInput,
     CountWorkflowsInput,
@@ -60,7 +58,6 @@ from hourglass.client._interception import (
     FailAsyncActivityInput,
     FetchWorkflowHistoryEventsInput,
     HeartbeatAsyncActivityInput,
-    Interceptor,
     ListActivitiesInput,
     ListSchedulesInput,
     ListWorkflowsInput,
@@ -80,6 +77,11 @@ from hourglass.client._interception import (
     UnpauseScheduleInput,
     UpdateActivityOptionsInput,
     UpdateScheduleInput,
+)
+from hourglass.client._interception import (
+    AsyncClientOutboundInterceptor,
+    ClientOutboundInterceptor,
+    Interceptor,
 )
 from hourglass.nexus import (
     ExecuteNexusOperationCancelInput,

@@ -30,7 +30,11 @@ AWAITED = "# --- faces: awaited, the source of what follows ---"
 BLOCKING = "# --- faces: blocking, made by `make faces` from the lines above: edit those ---"
 END = "# --- faces: end ---"
 
-FILES = {"client/_async.py": "client/_blocking.py", "client/_async_handles.py": "client/_blocking_handles.py"}
+FILES = {
+    "client/_async.py": "client/_blocking.py",
+    "client/_async_activities.py": "client/_blocking_activities.py",
+    "client/_async_handles.py": "client/_blocking_handles.py",
+}
 PAGES = (
     "client/_interception.py",
     "contrib/opentelemetry/_tracing.py",
@@ -46,6 +50,7 @@ NAMES = {
     "__anext__": "__next__",
     "StopAsyncIteration": "StopIteration",
     "_async": "_blocking",
+    "_async_activities": "_blocking_activities",
     "_async_handles": "_blocking_handles",
     "acall": "call",
     "arun": "run",
@@ -68,6 +73,7 @@ SENTENCES = {
         "What a `Client` asks for, on its way out. Override what you want to see; call `self.next` to go on."
     ),
     "Handles of the asynchronous face": "Handles of the blocking face",
+    "Activities, for the asynchronous face": "Activities, for the blocking face",
     "an `AsyncClient`": "a `Client`",
     "`async for": "`for",
 }

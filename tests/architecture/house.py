@@ -23,9 +23,8 @@ from . import faces, source
 SMALL, FILE, CLASS, FUNCTION = 150, 600, 400, 60
 KEPT = {
     "_runtime/subsystem.py": "the tree as one expression: a page of the five-minute path, which its importer would drown",
-    "_history/codec.py": "a table of data: each field of each event once",
     "_history/events.py": "a table of data: each kind of event once",
-    "worker.py": "`Worker.__init__` is its options, each with its place in the plan: a table of data",
+    "worker/_worker.py": "`Worker.__init__` is its options, each with its type and default: a table of data",
     "_cli/schedules.py": "`create` is the options of a schedule, each with its help: a table of data",
     "_cli/ui.py": "a command, found by the table of commands; `ui` is its options, each with its help",
     "_embedded/rules/steps.py": "the two steps that most runs take most of the time, each in one piece for the sake of speed",
@@ -41,7 +40,6 @@ KEPT = {
         "activities, have files of their own"
     ),
     "_runtime/lanes.py": "all lanes of a worker; one lane, and how it is seen to hang, is `lane.py`",
-    "workflow/_definitions.py": "the decorators, most of it overloads for type checkers",
 }
 """Files that a measure names and that stay as they are, each with the reason. They are counted with the others."""
 UNREACHED = {

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.specs import made
 
 from hourglass import Client, RetryPolicy, workflow
+from hourglass._contract.service import check_request
 from hourglass._contract.workflows import CountWorkflows, SignalWorkflow, StartWorkflow
 from hourglass.client import (
     IdReusePolicy,
@@ -25,7 +26,6 @@ from hourglass.client import (
     StartOptions,
     UpdateStage,
 )
-from hourglass.client._session import check_request
 from hourglass.errors import HourglassError, UsageError
 
 ODD: st.SearchStrategy[Any] = st.one_of(

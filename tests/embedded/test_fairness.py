@@ -13,9 +13,9 @@ import pytest
 
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.clock import RealClock
-from hourglass._embedded.engine import task_queues, upkeep
+from hourglass._embedded.engine import priority_queue, upkeep
 from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.task_queues import PriorityQueue
+from hourglass._embedded.engine.priority_queue import PriorityQueue
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._engine import commands as c
 
@@ -100,7 +100,7 @@ def test_priority_comes_before_fairness() -> None:
 def test_a_look_sees_everything_once_and_what_is_urgent_first() -> None:
     """Iterating gives each once; `urgent` leaves out what is late and what stands in a long line."""
     queue: PriorityQueue[str] = PriorityQueue()
-    names = [f"{tenant}-{number}" for tenant in "abc" for number in range(task_queues.MANY + 1)]
+    names = [f"{tenant}-{number}" for tenant in "abc" for number in range(priority_queue.MANY + 1)]
     for name in names:
         queue.put(name, 3, (name[0], "", ""), late=name[0] == "b")
     queue.put("d", 3, ("d", "", ""))

@@ -493,7 +493,7 @@ def test_debounced_calls_do_not_wait_for_a_clock_that_was_ahead(restarted: bool)
             signal_name="call",
             signal_arguments=arguments,
         )
-        assert place.engine.keepers.debounce(asked) is not None
+        assert place.engine.keepers.bursts.debounce(asked) is not None
         if restarted:  # by a process that has never seen the wrong clock
             place.watch.ahead = 0.0
             place = await Place.new(place.watch, store)

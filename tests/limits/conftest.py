@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from hourglass._embedded.engine.bursts import Bursts
 from hourglass._embedded.engine.keepers import Keepers
 
 
@@ -13,7 +14,7 @@ from hourglass._embedded.engine.keepers import Keepers
 def by_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workflows keep the limits, as if the engine could not read what runs and clients say."""
     monkeypatch.setattr(Keepers, "read", lambda *_: None)
-    monkeypatch.setattr(Keepers, "debounce", lambda *_: None)
+    monkeypatch.setattr(Bursts, "debounce", lambda *_: None)
 
 
 @pytest.fixture(params=["engine", "workflow"])

@@ -110,26 +110,40 @@ class DescribeActivity(Request[ActivityDescription], frozen=True, kw_only=True):
     run_id: str = ""
 
 
-class CancelActivity(Request[Nothing], frozen=True, kw_only=True):
+class ActivityChange(Request[Nothing], frozen=True, kw_only=True):
+    """A change of an open activity, with the reason for it: what those below have in common."""
+
+    activity_id: str
+    request_id: str
+    run_id: str = ""
+    reason: str = ""
+    identity: str = ""
+
+
+class CancelActivity(ActivityChange, frozen=True, kw_only=True):
     """Ask a standalone activity to cancel."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
-    activity_id: str
-    request_id: str
-    run_id: str = ""
-    reason: str = ""
-    identity: str = ""
 
 
-class TerminateActivity(Request[Nothing], frozen=True, kw_only=True):
+class TerminateActivity(ActivityChange, frozen=True, kw_only=True):
     """End a standalone activity now."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
-    activity_id: str
-    request_id: str
-    run_id: str = ""
-    reason: str = ""
-    identity: str = ""
+
+
+class PauseActivity(ActivityChange, frozen=True, kw_only=True):
+    """Let an activity rest: no new attempt begins. One that runs may end."""
+
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    workflow_id: str = ""
+
+
+class UnpauseActivity(ActivityChange, frozen=True, kw_only=True):
+    """Let an activity that was paused go on."""
+
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    workflow_id: str = ""
 
 
 class DeleteActivity(Request[Nothing], frozen=True, kw_only=True):
@@ -138,30 +152,6 @@ class DeleteActivity(Request[Nothing], frozen=True, kw_only=True):
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     activity_id: str
     run_id: str = ""
-
-
-class PauseActivity(Request[Nothing], frozen=True, kw_only=True):
-    """Let an activity rest: no new attempt begins. One that runs may end."""
-
-    effect: ClassVar[Effect] = Effect.IDEMPOTENT
-    activity_id: str
-    request_id: str
-    workflow_id: str = ""
-    run_id: str = ""
-    reason: str = ""
-    identity: str = ""
-
-
-class UnpauseActivity(Request[Nothing], frozen=True, kw_only=True):
-    """Let an activity that was paused go on."""
-
-    effect: ClassVar[Effect] = Effect.IDEMPOTENT
-    activity_id: str
-    request_id: str
-    workflow_id: str = ""
-    run_id: str = ""
-    reason: str = ""
-    identity: str = ""
 
 
 class ActivityOptionsNow(msgspec.Struct, frozen=True):

@@ -1,4 +1,5 @@
-"""The seam between clients and engines: `Request`, and the protocol of a connection, whose `call` takes one.
+"""The seam between clients and engines: `Request`, the protocol of a connection, whose `call` takes one, and when one is well
+formed.
 
 Each request class names its answer as its type parameter, so that `await service.call(DescribeWorkflow(…))` is typed.
 Requests and answers are frozen data, and stand by what they are about: `workflows`, `activities`, `schedules`,
@@ -8,13 +9,20 @@ Requests and answers are frozen data, and stand by what they are about: `workflo
 
 from __future__ import annotations
 
+import math
+import types
+import typing
 from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum
+from functools import cache
 from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
 
 from hourglass._contract.handle import Handle, HandleConfig
+from hourglass._engine.options import INT64, check_text
+from hourglass.converter import Failure, Payload
+from hourglass.errors import UsageError
 
 A = TypeVar("A")
 
@@ -126,3 +134,144 @@ class RawCall(msgspec.Struct, frozen=True, kw_only=True):
 
 RawRpc: TypeAlias = Callable[[RawCall], Any]
 """What carries out a raw call: gives something to await."""
+
+
+# --- whether a request is well formed -----------------------------------------------------------------------
+#
+# The last gate before anything is sent, the same for every engine. Options are checked where they are given, in their
+# author's words; this is for all that no such check knows of, and for requests that interceptors have changed. Without it
+# one engine raises whatever its encoder does, and another stores a value that its readers choke on. What each field may hold
+# is read from its annotation, once for each kind of request.
+
+
+Check: TypeAlias = Callable[[Any, str], None]
+
+
+_LEAST = -INT64 - 1
+
+
+_PLAIN: tuple[type, ...] = (Payload, Failure)
+"""What the converter made: not looked into."""
+
+
+def check_request(request: Request[Any]) -> None:
+    """Raise `UsageError` for a request with a value of a wrong type, a text that UTF-8 cannot hold, or a number that no
+    engine can.
+    """
+    _check_fields(request)
+
+
+def _check_fields(said: msgspec.Struct) -> None:
+    for name, check, default in _fields(type(said)):
+        value = getattr(said, name)
+        if value is not default:  # most fields are, of every request
+            check(value, name)
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, Check, Any], ...]:
+    hints = typing.get_type_hints(kind)
+    found = [
+        (field.name, _check_of(hints[field.name]), field.default)
+        for field in msgspec.structs.fields(kind)
+        if field.name in hints
+    ]
+    return tuple((name, check, default) for name, check, default in found if check is not None)
+
+
+def _check_of(hint: Any) -> Check | None:
+    """The check of one annotation; None if anything will do."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        others = [each for each in arguments if each is not type(None)]
+        inner = _check_of(others[0]) if len(others) == 1 else None
+        return None if inner is None else _unless_none(inner)
+    if origin is tuple:
+        return _each(arguments[0]) if len(arguments) == 2 and arguments[1] is Ellipsis else None
+    if origin is dict:
+        return _names
+    if not isinstance(hint, type) or hint in _PLAIN:
+        return None
+    if issubclass(hint, Enum):
+        return _instance(hint)
+    if issubclass(hint, msgspec.Struct):
+        return _struct(hint)
+    return _SIMPLE.get(hint)
+
+
+def _text(value: Any, what: str) -> None:
+    if type(value) is not str or not value.isascii():
+        check_text(value, what)
+
+
+def _whole(value: Any, what: str) -> None:
+    # By its limits: whether an enum's number is in a `range` is found out by going through it.
+    if not isinstance(value, int) or isinstance(value, bool) or not _LEAST <= value <= INT64:
+        raise UsageError(f"{what} must be a whole number of 64 bits, not {_shown(value)}")
+
+
+def _number(value: Any, what: str) -> None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+        raise UsageError(f"{what} must be a number, not {_shown(value)}")
+
+
+def _names(value: Any, what: str) -> None:
+    if not isinstance(value, dict):
+        raise UsageError(f"{what} must be given by name, not as {_shown(value)}")
+    for name in value:
+        _text(name, f"a name in {what}")
+
+
+def _instance(kind: type) -> Check:
+    def check(value: Any, what: str) -> None:
+        if not isinstance(value, kind):
+            raise UsageError(f"{what} must be of type {kind.__name__}, not {_shown(value)}")
+
+    return check
+
+
+def _unless_none(inner: Check) -> Check:
+    def check(value: Any, what: str) -> None:
+        if value is not None:
+            inner(value, what)
+
+    return check
+
+
+def _each(hint: Any) -> Check | None:
+    inner = _check_of(hint)
+    if inner is None:
+        return None
+
+    def check(value: Any, what: str) -> None:
+        if not isinstance(value, tuple):
+            raise UsageError(f"{what} must be several, not {_shown(value)}")
+        for each in value:
+            inner(each, what)
+
+    return check
+
+
+def _struct(kind: type[msgspec.Struct]) -> Check:
+    def check(value: Any, what: str) -> None:
+        if not isinstance(value, kind):
+            raise UsageError(f"{what} must be of type {kind.__name__}, not {_shown(value)}")
+        _check_fields(value)
+
+    return check
+
+
+def _shown(value: Any) -> str:
+    """A value in a message: numbers as they are, if they are not too long, of others the type."""
+    if isinstance(value, float) or (isinstance(value, int) and value.bit_length() < 200):
+        return repr(value)
+    return f"a value of type {type(value).__name__}"
+
+
+_SIMPLE: dict[type, Check] = {
+    str: _text,
+    int: _whole,
+    float: _number,
+    bool: _instance(bool),
+    bytes: _instance(bytes),
+}

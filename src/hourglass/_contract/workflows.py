@@ -132,16 +132,35 @@ class QueryWorkflow(Request[QueryAnswer], frozen=True, kw_only=True):
     reject_condition: QueryRejectCondition = QueryRejectCondition.NONE
 
 
-class CancelWorkflow(Request[Nothing], frozen=True, kw_only=True):
-    """Ask a workflow to cancel."""
+class RunChange(Request[Nothing], frozen=True, kw_only=True):
+    """A change of an open run, with the reason for it: what those below have in common."""
 
-    effect: ClassVar[Effect] = Effect.CHANGE
     workflow_id: str
     request_id: str
     run_id: str = ""
-    first_execution_run_id: str = ""
     reason: str = ""
     identity: str = ""
+
+
+class CancelWorkflow(RunChange, frozen=True, kw_only=True):
+    """Ask a workflow to cancel."""
+
+    effect: ClassVar[Effect] = Effect.CHANGE
+    first_execution_run_id: str = ""
+
+
+class PauseWorkflow(RunChange, frozen=True, kw_only=True):
+    """Let a run rest: no worker gets its tasks, nor new attempts of its activities, until `UnpauseWorkflow`. What happens
+    meanwhile is written into its history. `FAILED_PRECONDITION`: it is paused already.
+    """
+
+    effect: ClassVar[Effect] = Effect.CHANGE
+
+
+class UnpauseWorkflow(RunChange, frozen=True, kw_only=True):
+    """Let a run that was paused go on. `FAILED_PRECONDITION`: it is not paused."""
+
+    effect: ClassVar[Effect] = Effect.CHANGE
 
 
 class TerminateWorkflow(Request[Nothing], frozen=True, kw_only=True):
@@ -155,30 +174,6 @@ class TerminateWorkflow(Request[Nothing], frozen=True, kw_only=True):
     details: Payloads = ()
     identity: str = ""
     request_id: str = ""
-
-
-class PauseWorkflow(Request[Nothing], frozen=True, kw_only=True):
-    """Let a run rest: no worker gets its tasks, nor new attempts of its activities, until `UnpauseWorkflow`. What happens
-    meanwhile is written into its history. `FAILED_PRECONDITION`: it is paused already.
-    """
-
-    effect: ClassVar[Effect] = Effect.CHANGE
-    workflow_id: str
-    request_id: str
-    run_id: str = ""
-    reason: str = ""
-    identity: str = ""
-
-
-class UnpauseWorkflow(Request[Nothing], frozen=True, kw_only=True):
-    """Let a run that was paused go on. `FAILED_PRECONDITION`: it is not paused."""
-
-    effect: ClassVar[Effect] = Effect.CHANGE
-    workflow_id: str
-    request_id: str
-    run_id: str = ""
-    reason: str = ""
-    identity: str = ""
 
 
 class UpdateWorkflowOptions(Request[Nothing], frozen=True, kw_only=True):
@@ -434,7 +429,7 @@ class Executed(msgspec.Struct, frozen=True):
 
 
 class Executes(Protocol):
-    """A connection to an engine in this process: a start and the wait for its end are one call, which waits for the disk
+    """A connection to an engine on this machine: a start and the wait for its end are one call, which waits for the disk
     once. What a caller hears is what the answers to the two requests would say.
     """
 

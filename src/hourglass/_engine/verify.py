@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from hourglass._engine.call_sites import Site
 from hourglass._engine.commands import (
     TERMINAL_KINDS,
     AnswerQuery,
@@ -18,7 +19,6 @@ from hourglass._engine.commands import (
     SignalExternalWorkflow,
     StartChildWorkflow,
 )
-from hourglass._engine.context import Site
 from hourglass._engine.evaluator import Run, begin, feed
 from hourglass._engine.words import asked, describe
 from hourglass.converter import Failure

@@ -339,8 +339,12 @@ class AttemptWork(Protocol):
 class ItemPublisher(Protocol):
     """Brings what attempts publish to the engine. On the control loop; nothing here waits."""
 
-    def publish(self, task: ActivityTask, name: str, value: Payload, details: Payloads) -> None:
-        """An attempt publishes an item; `details` are those of its last heartbeat."""
+    def publish(self, attempt: Attempt, name: str, value: Payload) -> None:
+        """An attempt publishes an item."""
+        ...
+
+    def carried(self, task: ActivityTask) -> Payloads:
+        """What a heartbeat of an attempt brings along, where the engine keeps its items in the same place."""
         ...
 
     def end(
@@ -404,6 +408,7 @@ class Attempt:
         "_timers",
         "context",
         "generation",
+        "has_beaten",
         "identity",
         "key",
         "over",
@@ -434,6 +439,7 @@ class Attempt:
         self._last_beat = float("-inf")
         self._failing_beats = False
         self._publishes = False
+        self.has_beaten = False
         own = around.equipment
         if own.contextual:
             own = equipped_for(task, own)
@@ -501,7 +507,7 @@ class Attempt:
         publisher = self._around.publisher
         if not self.over and publisher is not None:
             self._publishes = True
-            publisher.publish(self.task, *item, self.context.last_details)
+            publisher.publish(self, *item)
 
     def threadsafe(self, callback: Callable[[T], object], argument: T) -> None:
         """Call something on the control loop, from another thread."""
@@ -531,6 +537,9 @@ class Attempt:
     def _beat(self, details: Payloads) -> None:
         if self.over:
             return
+        if self._around.publisher is not None:
+            details += self._around.publisher.carried(self.task)
+        self.has_beaten = True
         try:
             self._around.heartbeat(self.task.token, details)
         except Exception as error:

@@ -29,6 +29,7 @@ from hourglass._contract.handle import (
     InProcess,
     context_of,
 )
+from hourglass._contract.progress import without_carrier
 from hourglass._contract.service import Connection, Request
 from hourglass._contract.workflows import UpdateWithStart
 from hourglass._engine import commands as c
@@ -274,7 +275,9 @@ class CodecHandle:
         try:
             while following is not None:
                 context = None if self._book is None else self._book.of_attempt(token)
-                self._inner.heartbeat(token, await self._seal(following, context=context))
+                own = without_carrier(following)  # the items of progress were sealed one by one
+                sealed = await self._seal(own, context=context)
+                self._inner.heartbeat(token, (*sealed, *following[len(own) :]))
                 following, self._beats[token] = self._beats[token], None
         except Exception as error:
             logger.warning("a heartbeat could not be sent: %s", error)

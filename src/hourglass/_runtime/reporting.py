@@ -9,6 +9,8 @@ Invariants:
   own timeouts mend it.
 - What an attempt publishes is numbered, by name, from 0. There is one call at a time for an attempt; of what waits for
   the next the newest is kept, within a bound. It leaves before the attempt's result, unless the engine does not answer.
+- Where an engine keeps it in the place of the heartbeat's details, each brings the other along; what a heartbeat that was
+  under way longer has written over is brought again.
 - Local activities live in the handle alone: their results cannot be sent again.
 """
 
@@ -35,13 +37,17 @@ from hourglass._contract.handle import (
 from hourglass._contract.progress import (
     CarriedProgress,
     ProgressItems,
+    ProgressSeen,
     ProgressTaken,
     PublishProgress,
+    ReadProgress,
+    carrier,
     with_tail,
+    without_carrier,
 )
 from hourglass._contract.service import Service
 from hourglass._engine.specs import Payloads
-from hourglass._runtime.attempts import Heartbeat
+from hourglass._runtime.attempts import Attempt, Heartbeat
 from hourglass._runtime.work_log import facts_of
 from hourglass.converter import (
     CanceledFailure,
@@ -122,7 +128,11 @@ class HeartbeatSender:
         request = HeartbeatActivity(token=token, details=details, rpc_timeout=RPC_TIMEOUT)
         try:
             if self._codec is not None:
-                request = await asyncio.to_thread(seal, request, self._codec, self._converter)
+                own = without_carrier(details)
+                sealed = await asyncio.to_thread(seal, own, self._codec, self._converter)
+                request = HeartbeatActivity(
+                    token=token, details=(*sealed, *details[len(own) :]), rpc_timeout=RPC_TIMEOUT
+                )
             answer = await self._service.call(request)
         except ServiceError as error:
             if error.status == "NOT_FOUND":
@@ -150,6 +160,9 @@ _MOST_IN_TAIL = 64 * 1024
 _LAST_PATIENCE = 5.0
 _LAST_LOOK = 2.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+
+_LOOKS = (0.2, 0.4, 0.8, 1.6)
+"""After such pauses it is looked whether items that have left are still there. Followers look once a second at least."""
 
 
 class _Items:
@@ -197,16 +210,20 @@ class _Items:
 
 
 class _Publishing:
-    """One attempt that publishes."""
+    """One attempt that publishes. `last` is what its last call brought, `carried` the same as a detail of its heartbeats."""
 
-    def __init__(self, task: ActivityTask) -> None:
-        self.task = task
+    def __init__(self, attempt: Attempt) -> None:
+        self.attempt = attempt
+        self.task = attempt.task
         self.names: dict[str, _Items] = {}
-        self.details: Payloads = ()
+        self.last: tuple[ProgressItems, ...] = ()
+        self.carried: Payloads = ()
+        self.left_at = -math.inf
         self.keeper = ""
         self.keeps: bool | None = None
         self.refused = False
         self.sending: asyncio.Task[None] | None = None
+        self.looking: asyncio.Task[None] | None = None
         self.ending = asyncio.Event()
 
     @property
@@ -229,7 +246,7 @@ class _Publishing:
             attempt=task.attempt,
             published=tuple(published),
             keeper=self.keeper,
-            details=self.details,
+            details=self.attempt.context.last_details,
             rpc_timeout=RPC_TIMEOUT,
         )
 
@@ -243,6 +260,30 @@ class _Publishing:
             for each in request.published:
                 self.names[each.name].leave(each.first + len(each.items), now)
         self.keeper = answer.keeper
+        self.last, self.left_at = request.published, now
+
+    def bring_again(self) -> None:
+        """What the last call brought has not left, after all."""
+        for each in self.last:
+            items = self.names[each.name]
+            items.sent = max(items.first, min(items.sent, each.first))
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether a heartbeat that was under way may have written over what has left."""
+        return self.keeps is False and self.attempt.has_beaten
+
+    def look(self, name: str) -> ReadProgress:
+        """The question for the newest item of a name."""
+        task = self.task
+        newest = ProgressSeen(task.activity_id, 0, task.attempt, self.names[name].sent - 1)
+        return ReadProgress(
+            workflow_id=task.workflow_id,
+            run_id=task.run_id,
+            name=name,
+            seen=(newest,),
+            rpc_timeout=RPC_TIMEOUT,
+        )
 
     def tail(self, now: float) -> CarriedProgress | None:
         """What followers may not have seen yet; None if it is too much to travel with a result."""
@@ -266,24 +307,30 @@ class ProgressSender:
         self._publishing: dict[bytes, _Publishing] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def publish(self, task: ActivityTask, name: str, value: Payload, details: Payloads) -> None:
-        """An attempt publishes an item; `details` are those of its last heartbeat."""
-        found = self._publishing.get(task.token)
+    def publish(self, attempt: Attempt, name: str, value: Payload) -> None:
+        """An attempt publishes an item."""
+        token = attempt.task.token
+        found = self._publishing.get(token)
         if found is None:
-            found = self._publishing[task.token] = _Publishing(task)
+            found = self._publishing[token] = _Publishing(attempt)
         items = found.names.get(name)
         if items is None:
             items = found.names[name] = _Items()
         items.add(value)
-        found.details = details
         if found.sending is None:
             found.sending = self._begin(self._send(found))
+
+    def carried(self, task: ActivityTask) -> Payloads:
+        """What a heartbeat of an attempt brings along: the items that followers may not have seen yet."""
+        found = self._publishing.get(task.token)
+        is_young = found is not None and asyncio.get_running_loop().time() - found.left_at < _RECENT
+        return found.carried if found is not None and is_young else ()
 
     def end(
         self, task: ActivityTask, result: ActivityResult, then: Callable[[ActivityResult], object]
     ) -> None:
         """The attempt has ended so; what it published goes first, and `then` is called with its result."""
-        found = self._publishing.pop(task.token, None)
+        found = self._publishing.get(task.token)
         if found is None:
             then(result)
         else:
@@ -311,6 +358,7 @@ class ProgressSender:
             if found.keeps is False:
                 result = await self._last_look(found, result)
         finally:
+            self._publishing.pop(found.task.token, None)
             if found.sending is not None:
                 found.sending.cancel()
             then(result)
@@ -323,8 +371,30 @@ class ProgressSender:
         if isinstance(result, ActivityOk) and tail is not None:
             value = self._converter.encode(None) if result.result is None else result.result
             return ActivityOk(result.token, with_tail(value, tail))
-        await asyncio.sleep(_LAST_LOOK)
+        for _ in range(4):
+            await asyncio.sleep(_LAST_LOOK / 4)
+            if found.is_doubtful and not await self._is_there(found):
+                found.bring_again()
+                await self._send(found)
         return result
+
+    async def _look(self, found: _Publishing) -> None:
+        """Bring again what a heartbeat has written over that was under way when it left, in Core or on the wire."""
+        for pause in _LOOKS:
+            await _pause(found.ending, pause)
+            if found.looking is not asyncio.current_task() or found.ending.is_set():
+                return  # there was something new, which has a look of its own; or the end looks
+            if not await self._is_there(found) and found.sending is None:
+                found.bring_again()
+                found.sending = self._begin(self._send(found))
+                return
+
+    async def _is_there(self, found: _Publishing) -> bool:
+        """Whether what the last call brought can be read; also if that cannot be said now."""
+        try:
+            return all([(await self._service.call(found.look(each.name))).items for each in found.last])
+        except Exception:
+            return True
 
     async def _send(self, found: _Publishing) -> None:
         loop = asyncio.get_running_loop()
@@ -333,7 +403,8 @@ class ProgressSender:
             while found.is_due:
                 request = found.request(loop.time())
                 try:
-                    answer = await self._call(request)
+                    sealed = await self._sealed(request)
+                    answer = await self._service.call(sealed)
                 except Exception as error:
                     found.refused = getattr(error, "status", "") in ("NOT_FOUND", *_FINAL)
                     self._explain(found, error, pause)
@@ -344,18 +415,22 @@ class ProgressSender:
                 else:
                     pause = _FIRST_PAUSE
                     found.taken(request, answer, loop.time())
+                    if not answer.keeps:
+                        found.carried = (carrier(CarriedProgress(sealed.attempt, sealed.published)),)
                     if answer.pause:
                         await _pause(found.ending, answer.pause)
+            if found.is_doubtful and not found.ending.is_set():
+                found.looking = self._begin(self._look(found))
         finally:
             found.sending = None
 
-    async def _call(self, request: PublishProgress) -> ProgressTaken:
-        if self._codec is not None:
-            # Those who follow it read it as the workflow's.
-            namespace: str = getattr(self._service, "namespace", "")
-            codec = in_context(self._codec, WorkflowSerializationContext(namespace, request.workflow_id))
-            request = await asyncio.to_thread(seal, request, codec, self._converter)
-        return await self._service.call(request)
+    async def _sealed(self, request: PublishProgress) -> PublishProgress:
+        if self._codec is None:
+            return request
+        # Those who follow it read it as the workflow's.
+        namespace: str = getattr(self._service, "namespace", "")
+        codec = in_context(self._codec, WorkflowSerializationContext(namespace, request.workflow_id))
+        return await asyncio.to_thread(seal, request, codec, self._converter)
 
     def _explain(self, found: _Publishing, error: Exception, pause: float) -> None:
         if pause == _FIRST_PAUSE and getattr(error, "status", "") != "NOT_FOUND":

@@ -17,8 +17,9 @@ FILE` shows the difference. What is not here is refused by name where it is impo
     worker       `Worker`, awaited
     workflow     `@workflow.defn`, and what is awaited inside a workflow
     _activities  what `workflow` has for activities and steps
-    _handles     what `client` has of handles
     _children    the same for children and other workflows
+    _handles     what `client` has of handles
+    _standalone  what it has for activities that belong to no workflow
     _values      how arguments and options are given there
 """
 

@@ -1,4 +1,4 @@
-"""Handles under temporalio's names: of a workflow, of an activity without one, of an activity that is completed from outside.
+"""Handles under temporalio's names: of a workflow, and of an activity that is completed from outside.
 
 Faces of those of `hourglass.AsyncClient`, which do the work.
 """
@@ -6,23 +6,17 @@ Faces of those of `hourglass.AsyncClient`, which do the work.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar, TypeVarTuple, Unpack, overload
+from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._contract.workflows import HistoryEventFilter, QueryRejectCondition
 from hourglass._contract.workflows import UpdateStage as WorkflowUpdateStage
-from hourglass._engine.options import Duration, RetryPolicy
 from hourglass.aio._values import given_options, given_values
-from hourglass.aio.common import Priority
+from hourglass.client import AsyncActivityHandle as _AsyncActivityHandle
 from hourglass.client import (
-    ActivityExecutionDescription,
-    ActivityExecutionOptions,
-    AsyncActivityExecutionHandle,
     AsyncUpdateHandle,
     AsyncWorkflowHandle,
     RpcOptions,
 )
-from hourglass.client import AsyncActivityHandle as _AsyncActivityHandle
 from hourglass.client import WorkflowDescription as WorkflowExecutionDescription
 from hourglass.errors import CancelledError
 from hourglass.replay import History as WorkflowHistory
@@ -242,101 +236,6 @@ class WorkflowHandle(Generic[R]):
 
     def __repr__(self) -> str:
         return f"<workflow handle {self.id}>"
-
-
-# --- activities without a workflow ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ActivityOptionsKey(Generic[T]):
-    """Something that can be changed of an activity: one of `ActivityOptionsKeys`."""
-
-    name: str
-
-    def value_set(self, value: T) -> ActivityOptionsUpdate[T]:
-        """It is this from now on."""
-        return ActivityOptionsUpdate(self, value)
-
-    def value_unset(self) -> ActivityOptionsUpdate[T]:
-        """It is not said any more."""
-        return ActivityOptionsUpdate(self, None)
-
-
-@dataclass(frozen=True)
-class ActivityOptionsUpdate(Generic[T]):
-    """A change of one thing; None takes away what was said."""
-
-    key: ActivityOptionsKey[T]
-    value: T | None
-
-
-class ActivityOptionsKeys:
-    """What `ActivityHandle.update_options` can change."""
-
-    task_queue: ClassVar = ActivityOptionsKey[str]("task_queue")
-    schedule_to_close_timeout: ClassVar = ActivityOptionsKey[Duration]("schedule_to_close_timeout")
-    schedule_to_start_timeout: ClassVar = ActivityOptionsKey[Duration]("schedule_to_start_timeout")
-    start_to_close_timeout: ClassVar = ActivityOptionsKey[Duration]("start_to_close_timeout")
-    heartbeat_timeout: ClassVar = ActivityOptionsKey[Duration]("heartbeat_timeout")
-    retry_policy: ClassVar = ActivityOptionsKey[RetryPolicy]("retry_policy")
-    priority: ClassVar = ActivityOptionsKey[Priority]("priority")
-
-
-class ActivityHandle(Generic[R]):
-    """An activity that belongs to no workflow, from outside."""
-
-    def __init__(self, handle: AsyncActivityExecutionHandle[R]) -> None:
-        self._handle = handle
-
-    @property
-    def id(self) -> str:
-        """The activity's id."""
-        return self._handle.id
-
-    @property
-    def run_id(self) -> str | None:
-        """The run that was started or named; None where only the activity was."""
-        return self._handle.run_id
-
-    async def result(self, **rpc: Unpack[RpcOptions]) -> R:
-        """Wait for the result. Raises `ActivityFailureError` if it did not complete."""
-        return await self._handle.result(**rpc)
-
-    async def describe(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionDescription:
-        """Look at it: its status, attempts, times and options."""
-        return await self._handle.describe(**rpc)
-
-    async def cancel(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
-        """Ask it to cancel: an attempt that runs hears of it with its next heartbeat."""
-        await self._handle.cancel(reason or "", **rpc)
-
-    async def terminate(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
-        """End it now. An attempt that runs is not asked, and its result counts no more."""
-        await self._handle.terminate(reason or "", **rpc)
-
-    async def pause(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
-        """Let it rest: no new attempt begins until `unpause`."""
-        await self._handle.pause(reason or "", **rpc)
-
-    async def unpause(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
-        """Let one that was paused go on."""
-        await self._handle.unpause(reason or "", **rpc)
-
-    async def update_options(
-        self, updates: Sequence[ActivityOptionsUpdate[Any]], **rpc: Unpack[RpcOptions]
-    ) -> ActivityExecutionOptions:
-        """Change what was said of it, from its next attempt on; gives what holds now."""
-        changes: dict[str, Any] = {each.key.name: each.value for each in updates}
-        if "priority" in changes:
-            changes |= given_options({"priority": changes.pop("priority") or Priority.default})
-        return await self._handle.update_options(**changes, **rpc)
-
-    async def restore_original_options(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionOptions:
-        """Let hold again what was said of it at first."""
-        return await self._handle.restore_original_options(**rpc)
-
-    def __repr__(self) -> str:
-        return f"<activity handle {self.id}>"
 
 
 # --- activities that are completed from outside -----------------------------------------------------------------------

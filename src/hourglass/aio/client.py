@@ -7,7 +7,7 @@ A face of `hourglass.AsyncClient`, which does the work: arguments may come toget
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._contract.transport import (
@@ -25,15 +25,13 @@ from hourglass._contract.workflows import WorkflowStatus as WorkflowExecutionSta
 from hourglass._engine.options import Duration, RetryPolicy
 from hourglass._engine.specs import IdReusePolicy
 from hourglass._engine.versions import VersioningOverride
-from hourglass.aio._activities import Awaits, Calls
-from hourglass.aio._handles import (
+from hourglass.aio._handles import AsyncActivityCancelledError, AsyncActivityHandle, WorkflowHandle
+from hourglass.aio._standalone import (
+    ActivityClient,
     ActivityHandle,
     ActivityOptionsKey,
     ActivityOptionsKeys,
     ActivityOptionsUpdate,
-    AsyncActivityCancelledError,
-    AsyncActivityHandle,
-    WorkflowHandle,
 )
 from hourglass.aio._values import given_options, given_values
 from hourglass.aio.common import Priority
@@ -244,24 +242,6 @@ class StartConfig(RpcOptions, total=False):
     versioning_override: VersioningOverride | None
 
 
-class StartActivityConfig(RpcOptions, total=False):
-    """How an activity is started by itself. All are optional."""
-
-    id: str
-    task_queue: str
-    schedule_to_close_timeout: Duration | None
-    schedule_to_start_timeout: Duration | None
-    start_to_close_timeout: Duration | None
-    heartbeat_timeout: Duration | None
-    id_reuse_policy: IdReusePolicy
-    id_conflict_policy: IdConflictPolicy
-    retry_policy: RetryPolicy | None
-    search_attributes: SearchAttributes | None
-    summary: str | None
-    priority: Priority
-    start_delay: Duration | None
-
-
 class WithStartWorkflowOperation(Generic[R]):
     """A workflow that an update starts, unless it runs: given to `Client.execute_update_with_start_workflow`."""
 
@@ -313,7 +293,7 @@ class Interceptor(_Interceptor):
         return self.intercept_client(next)
 
 
-class Client:
+class Client(ActivityClient):
     """A client of an engine: of a Temporal server, or of the one in this process."""
 
     def __init__(self, client: AsyncClient) -> None:
@@ -557,181 +537,6 @@ class Client:
     ) -> WorkflowExecutionCount:
         """How many runs match a filter."""
         return await self.wrapped.count_workflows(query or "", **rpc)
-
-    @overload
-    async def start_activity(
-        self,
-        activity: str,
-        /,
-        *given: Any,
-        args: Sequence[Any] = (),
-        result_type: Any = None,
-        **options: Unpack[StartActivityConfig],
-    ) -> ActivityHandle[Any]: ...
-    @overload
-    async def start_activity(
-        self, activity: Callable[[*Ts], Awaitable[R]], /, *given: *Ts, **options: Unpack[StartActivityConfig]
-    ) -> ActivityHandle[R]: ...
-    @overload
-    async def start_activity(
-        self, activity: Callable[[*Ts], R], /, *given: *Ts, **options: Unpack[StartActivityConfig]
-    ) -> ActivityHandle[R]: ...
-    @overload
-    async def start_activity(
-        self, activity: Callable[..., Any], /, *, args: Sequence[Any], **options: Unpack[StartActivityConfig]
-    ) -> ActivityHandle[Any]: ...
-    async def start_activity(  # type: ignore[misc]
-        self, activity: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
-    ) -> Any:
-        """Start an activity by itself, given as its function or its name, and get a handle to it."""
-        said = given_options(options)
-        if "summary" in said:
-            said["static_summary"] = said.pop("summary")
-        return ActivityHandle(await self.wrapped.start_activity(activity, *given_values(given, args), **said))
-
-    @overload
-    async def start_activity_method(
-        self,
-        activity: Callable[[Any, *Ts], Awaitable[R]],
-        /,
-        *given: *Ts,
-        **options: Unpack[StartActivityConfig],
-    ) -> ActivityHandle[R]: ...
-    @overload
-    async def start_activity_method(
-        self, activity: Callable[[Any, *Ts], R], /, *given: *Ts, **options: Unpack[StartActivityConfig]
-    ) -> ActivityHandle[R]: ...
-    @overload
-    async def start_activity_method(
-        self, activity: Callable[..., Any], /, *, args: Sequence[Any], **options: Unpack[StartActivityConfig]
-    ) -> ActivityHandle[Any]: ...
-    async def start_activity_method(  # type: ignore[misc]
-        self, activity: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
-    ) -> Any:
-        """The same of a method: `Billing.charge`."""
-        return await self.start_activity(activity, *given, args=args, **options)
-
-    @overload
-    async def start_activity_class(
-        self, activity: type[Awaits[*Ts, R]], /, *given: *Ts, **options: Unpack[StartActivityConfig]
-    ) -> ActivityHandle[R]: ...
-    @overload
-    async def start_activity_class(
-        self, activity: type[Calls[*Ts, R]], /, *given: *Ts, **options: Unpack[StartActivityConfig]
-    ) -> ActivityHandle[R]: ...
-    @overload
-    async def start_activity_class(
-        self,
-        activity: type,
-        /,
-        *,
-        args: Sequence[Any],
-        **options: Unpack[StartActivityConfig],
-    ) -> ActivityHandle[Any]: ...
-    async def start_activity_class(  # type: ignore[misc]
-        self, activity: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
-    ) -> Any:
-        """The same of a class with `__call__`."""
-        return await self.start_activity(activity, *given, args=args, **options)
-
-    @overload
-    async def execute_activity(
-        self,
-        activity: str,
-        /,
-        *given: Any,
-        args: Sequence[Any] = (),
-        result_type: Any = None,
-        **options: Unpack[StartActivityConfig],
-    ) -> Any: ...
-    @overload
-    async def execute_activity(
-        self, activity: Callable[[*Ts], Awaitable[R]], /, *given: *Ts, **options: Unpack[StartActivityConfig]
-    ) -> R: ...
-    @overload
-    async def execute_activity(
-        self, activity: Callable[[*Ts], R], /, *given: *Ts, **options: Unpack[StartActivityConfig]
-    ) -> R: ...
-    @overload
-    async def execute_activity(
-        self, activity: Callable[..., Any], /, *, args: Sequence[Any], **options: Unpack[StartActivityConfig]
-    ) -> Any: ...
-    async def execute_activity(  # type: ignore[misc]
-        self, activity: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
-    ) -> Any:
-        """Start an activity by itself and wait for its result."""
-        handle = await self.start_activity(activity, *given, args=args, **options)
-        return await handle.result()
-
-    @overload
-    async def execute_activity_method(
-        self,
-        activity: Callable[[Any, *Ts], Awaitable[R]],
-        /,
-        *given: *Ts,
-        **options: Unpack[StartActivityConfig],
-    ) -> R: ...
-    @overload
-    async def execute_activity_method(
-        self, activity: Callable[[Any, *Ts], R], /, *given: *Ts, **options: Unpack[StartActivityConfig]
-    ) -> R: ...
-    @overload
-    async def execute_activity_method(
-        self, activity: Callable[..., Any], /, *, args: Sequence[Any], **options: Unpack[StartActivityConfig]
-    ) -> Any: ...
-    async def execute_activity_method(  # type: ignore[misc]
-        self, activity: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
-    ) -> Any:
-        """The same of a method: `Billing.charge`."""
-        return await self.execute_activity(activity, *given, args=args, **options)
-
-    @overload
-    async def execute_activity_class(
-        self, activity: type[Awaits[*Ts, R]], /, *given: *Ts, **options: Unpack[StartActivityConfig]
-    ) -> R: ...
-    @overload
-    async def execute_activity_class(
-        self, activity: type[Calls[*Ts, R]], /, *given: *Ts, **options: Unpack[StartActivityConfig]
-    ) -> R: ...
-    @overload
-    async def execute_activity_class(
-        self,
-        activity: type,
-        /,
-        *,
-        args: Sequence[Any],
-        **options: Unpack[StartActivityConfig],
-    ) -> Any: ...
-    async def execute_activity_class(  # type: ignore[misc]
-        self, activity: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
-    ) -> Any:
-        """The same of a class with `__call__`."""
-        return await self.execute_activity(activity, *given, args=args, **options)
-
-    def get_activity_handle(
-        self, activity_id: str, *, run_id: str | None = None, result_type: Any = None
-    ) -> ActivityHandle[Any]:
-        """A handle to an activity that a client started; does not ask whether it exists."""
-        return ActivityHandle(
-            self.wrapped.get_activity_execution_handle(activity_id, run_id=run_id, result_type=result_type)
-        )
-
-    def list_activities(
-        self,
-        query: str | None = None,
-        *,
-        limit: int | None = None,
-        page_size: int = 1000,
-        **rpc: Unpack[RpcOptions],
-    ) -> AsyncIterator[ActivityExecution]:
-        """The activities, of those that clients started, that match a filter, fetched page by page."""
-        return self.wrapped.list_activities(query or "", limit=limit, page_size=page_size, **rpc)
-
-    async def count_activities(
-        self, query: str | None = None, **rpc: Unpack[RpcOptions]
-    ) -> WorkflowExecutionCount:
-        """How many activities that clients started match a filter."""
-        return await self.wrapped.count_activities(query or "", **rpc)
 
     def get_async_activity_handle(
         self,

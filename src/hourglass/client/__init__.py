@@ -1,26 +1,32 @@
 """Clients: start workflows, find them, talk to them. `Client` blocks, `AsyncClient` is awaited.
 
-_activities        operations on activities that are completed from outside
-_async             the asynchronous face
-_async_handles     handles of the asynchronous face
-_blocking          the blocking face
-_blocking_handles  handles of the blocking face
-_bulk              one thing done to many workflows
-_deployments       task queues and the workers on them; versions of workers
-_faces             what the blocking and the asynchronous face share
-_interception      what may stand between callers and what they call
-_operations        every operation on workflows, written once for both faces
-_options           options of a start, checked and built into a request
-_plugins           plugins: what one may change of clients, workers and replayers
-_reset             where to reset a run to
-_schedule_data     schedules as authors write them and clients show them
-_schedules         operations on schedules, and schedules as they travel
-_services          a server's gRPC services as they are
-_session           a session: the link to an engine, how values travel, the last check of requests, how operations are run
-_standalone        activities that belong to no workflow: operations, and how they are shown
-_updates           operations on updates, and on starts that send a message along
-_values            workflows as clients show them: lists, counts, descriptions
-_waiting           waiting for a run to close, how it ended, and what a client says meanwhile
+_activities           operations on activities that are completed from outside
+_async                the asynchronous face
+_async_activities     activities, for the asynchronous face
+_async_handles        handles of the asynchronous face
+_blocking             the blocking face
+_blocking_activities  activities, for the blocking face
+_blocking_handles     handles of the blocking face
+_bulk                 one thing done to many workflows
+_calls                what a client is asked to do, as its interceptors see it
+_deployments          task queues and the workers on them; versions of workers
+_faces                what the blocking and the asynchronous face share
+_interception         what may stand between callers and what they call: interceptors, and their chains
+_link                 the connection of this process, and of a fork of it
+_operations           operations on workflows, written once for both faces
+_options              options of a start, checked and built into a request
+_plugins              plugins: what one may change of clients, workers and replayers
+_reset                where to reset a run to
+_schedule_data        schedules as authors write them and clients show them
+_schedule_forms       schedules into what travels, and back
+_schedules            operations on schedules
+_services             a server's gRPC services as they are
+_session              a session: a link, how values travel over it, how operations are run
+_standalone           activities that belong to no workflow: operations, and how they are shown
+_starts               operations that start workflows
+_updates              operations on updates
+_values               workflows as clients show them: lists, counts, descriptions
+_waiting              waiting for a run to close, how it ended, and what a client says meanwhile
 """
 
 from __future__ import annotations
@@ -53,23 +59,16 @@ from hourglass._engine.versions import (
     WorkerDeploymentVersion,
 )
 from hourglass.client._async import AsyncClient
+from hourglass.client._async_activities import AsyncActivityExecutionHandle, AsyncActivityHandle
 from hourglass.client._async_handles import (
-    AsyncActivityExecutionHandle,
-    AsyncActivityHandle,
     AsyncScheduleHandle,
     AsyncUpdateHandle,
     AsyncWithStart,
     AsyncWorkflowHandle,
 )
 from hourglass.client._blocking import Client
-from hourglass.client._blocking_handles import (
-    ActivityExecutionHandle,
-    ActivityHandle,
-    ScheduleHandle,
-    UpdateHandle,
-    WithStart,
-    WorkflowHandle,
-)
+from hourglass.client._blocking_activities import ActivityExecutionHandle, ActivityHandle
+from hourglass.client._blocking_handles import ScheduleHandle, UpdateHandle, WithStart, WorkflowHandle
 from hourglass.client._bulk import BulkResult
 from hourglass.client._deployments import (
     DeploymentDescription,

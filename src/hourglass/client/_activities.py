@@ -8,7 +8,7 @@ from typing import Any
 
 from hourglass._contract.activities import CompleteActivity, HeartbeatActivity, HeartbeatAnswer, ResetActivity
 from hourglass.client import _standalone
-from hourglass.client._interception import (
+from hourglass.client._calls import (
     AsyncActivityInput,
     CompleteAsyncActivityInput,
     FailAsyncActivityInput,

@@ -16,35 +16,32 @@ from hourglass._contract.transport import (
     PayloadLimitsConfig,
     RetryConfig,
     TLSConfig,
-    Transport,
 )
 from hourglass._contract.workflows import QueryRejectCondition
-from hourglass._engine.options import INT64, Duration, choice, seconds, whole_number
+from hourglass._engine.options import INT64, Duration, whole_number
 from hourglass._engine.versions import VersioningOverride, WorkerDeploymentVersion
 from hourglass._runtime.portal import Portal
-from hourglass._runtime.targets import resolve
-from hourglass.client import _activities, _bulk, _deployments, _operations, _reset, _schedules, _standalone
-from hourglass.client._async_handles import (
-    AsyncActivityExecutionHandle,
-    AsyncActivityHandle,
-    AsyncScheduleHandle,
-    AsyncWithStart,
-    AsyncWorkflowHandle,
+from hourglass.client import (
+    _bulk,
+    _deployments,
+    _operations,
+    _reset,
+    _schedules,
+    _starts,
 )
+from hourglass.client._async_activities import (
+    AsyncActivities,
+)
+from hourglass.client._async_handles import AsyncScheduleHandle, AsyncWithStart, AsyncWorkflowHandle
 from hourglass.client._bulk import BulkResult, Progress
 from hourglass.client._deployments import DeploymentDescription, TaskQueueDescription
 from hourglass.client._faces import ClientFacts
-from hourglass.client._interception import Interceptor, checked
+from hourglass.client._interception import Interceptor
 from hourglass.client._options import RpcOptions, StartOptions
 from hourglass.client._plugins import ClientConfig, Plugin, all_plugins, configured
 from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleListDescription
 from hourglass.client._services import AsyncRawService
-from hourglass.client._session import ClientSession, open_link
-from hourglass.client._standalone import (
-    ActivityExecution,
-    ActivityExecutionPage,
-    StartActivityOptions,
-)
+from hourglass.client._session import opening
 from hourglass.client._values import WorkflowExecution, WorkflowExecutionCount, WorkflowExecutionPage
 from hourglass.converter import (
     Codec,
@@ -52,7 +49,6 @@ from hourglass.converter import (
     HeaderCodecBehavior,
     SearchAttributes,
     default_converter,
-    with_headers,
 )
 
 if TYPE_CHECKING:
@@ -64,7 +60,99 @@ Ts = TypeVarTuple("Ts")
 # mypy does not see that `*args: Any` accepts `*args: *Ts`, hence `ignore[misc]` on the implementations.
 
 
-class AsyncClient(ClientFacts):
+class AsyncOperator(ClientFacts):
+    """What operators ask of a client: namespaces, endpoints of Nexus, search attributes, task queues, versions of workers."""
+
+    async def create_namespace(
+        self, name: str, *, retention: Duration = 72 * 3600.0, description: str = ""
+    ) -> None:
+        """Make a namespace on a server, which keeps closed workflows for so long; a server takes a moment to know it everywhere.
+        An embedded engine has the one that it is opened with.
+        """
+        await self._session.arun(_deployments.create_namespace(name, retention, description))
+
+    async def create_nexus_endpoint(
+        self, name: str, *, task_queue: str, namespace: str | None = None, description: str = ""
+    ) -> None:
+        """Make an endpoint of Nexus on a server, by which workflows call the operations that workers of this task queue serve, in
+        this client's namespace or another.
+        """
+        await self._session.arun(_deployments.create_nexus_endpoint(name, task_queue, namespace, description))
+
+    async def delete_nexus_endpoint(self, name: str) -> None:
+        """Remove an endpoint of Nexus from a server."""
+        await self._session.arun(_deployments.delete_nexus_endpoint(name))
+
+    async def add_search_attributes(self, types: Mapping[str, str]) -> None:
+        """Make search attributes, `{"Region": "Keyword"}`: those that are there with their type stay. A server takes a moment to
+        know them everywhere; an embedded engine knows one from its first use, too, without this.
+        """
+        await self._session.arun(_deployments.add_search_attributes(types))
+
+    async def list_search_attributes(self) -> dict[str, str]:
+        """The search attributes that users have made, with their types."""
+        return await self._session.arun(_deployments.list_search_attributes())
+
+    async def describe_task_queue(
+        self, name: str = "default", **rpc: Unpack[RpcOptions]
+    ) -> TaskQueueDescription:
+        """Who takes workflow tasks and activities from a task queue."""
+        return await self._session.arun(_deployments.describe_task_queue(name), rpc)
+
+    async def set_current_version(
+        self,
+        deployment: str,
+        build_id: str | None,
+        *,
+        wait: Duration = 10.0,
+        ignore_missing_task_queues: bool = False,
+    ) -> WorkerDeploymentVersion | None:
+        """Make a build of a deployment the current version, and get the one that was: new runs, and those that move on, go to
+        its workers; with None to workers without a version.
+
+        A version that no worker has been seen of yet is waited for, for so long. On a server, a version that lacks a
+        task queue of the one before is refused unless `ignore_missing_task_queues`.
+        """
+        operation = _deployments.set_current_version(
+            self._session,
+            deployment,
+            build_id,
+            wait=wait,
+            ignore_missing_task_queues=ignore_missing_task_queues,
+        )
+        return await self._session.arun(operation)
+
+    async def set_ramping_version(
+        self,
+        deployment: str,
+        build_id: str | None,
+        percentage: float = 0.0,
+        *,
+        wait: Duration = 10.0,
+        ignore_missing_task_queues: bool = False,
+    ) -> WorkerDeploymentVersion | None:
+        """Let a build of a deployment take so many in a hundred of the runs that would go to the current version, and get the
+        build that did so before. Which workflows those are follows from their ids: one that has moved stays. With None
+        nothing ramps any more.
+
+        Make it current with `set_current_version` once it has proved itself. The other options are as there.
+        """
+        operation = _deployments.set_ramping_version(
+            self._session,
+            deployment,
+            build_id,
+            percentage,
+            wait=wait,
+            ignore_missing_task_queues=ignore_missing_task_queues,
+        )
+        return await self._session.arun(operation)
+
+    async def describe_deployment(self, name: str, **rpc: Unpack[RpcOptions]) -> DeploymentDescription:
+        """The versions of a deployment, and which of them is current."""
+        return await self._session.arun(_deployments.describe_deployment(name), rpc)
+
+
+class AsyncClient(AsyncActivities, AsyncOperator):
     """A client for asyncio: the same names as `Client`, awaited. It works on any event loop."""
 
     @classmethod
@@ -104,40 +192,8 @@ class AsyncClient(ClientFacts):
         """
         every = all_plugins((), plugins)
         said = configured(ClientConfig, "configure_client", every, locals())
-        where = resolve(
-            said["target"],
-            namespace=said["namespace"],
-            tls=said["tls"],
-            api_key=said["api_key"],
-            metadata=said["rpc_metadata"],
-            retention=None if said["retention"] is None else seconds(said["retention"], "retention"),
-            transport=Transport(
-                retry=said["retry_config"],
-                keep_alive=said["keep_alive_config"],
-                proxy=said["http_connect_proxy_config"],
-                dns_load_balancing=said["dns_load_balancing_config"],
-                compression=said["grpc_compression"],
-                payload_limits=said["payload_limits"],
-            ),
-        )
-        limit, chain = seconds(said["timeout"], "timeout"), checked(said["interceptors"])
-        coded = with_headers(said["codec"], said["header_codec_behavior"])
         portal = Portal.current()
-        link = await portal.acall(open_link(portal, where, said["identity"], limit, said["lazy"]))
-        rejects = choice(
-            QueryRejectCondition, said["default_query_reject_condition"], "default_query_reject_condition"
-        )
-        return cls(
-            ClientSession(
-                link,
-                said["converter"],
-                coded,
-                chain,
-                rejects,
-                plugins=every,
-                config=said,
-            )
-        )
+        return cls(await portal.acall(opening(portal, said, every)))
 
     @property
     def workflow_service(self) -> AsyncRawService:
@@ -187,7 +243,7 @@ class AsyncClient(ClientFacts):
 
         `result_type` is for workflows given by name. The options are those of `StartOptions`.
         """
-        operation = _operations.start(self._session, workflow, args, options, result_type)
+        operation = _starts.start(self._session, workflow, args, options, result_type)
         return await self._session.arun(operation.then(partial(AsyncWorkflowHandle, self._session)))
 
     @overload
@@ -206,7 +262,7 @@ class AsyncClient(ClientFacts):
         if session.interceptors:  # they may have put a handle of their own in between
             handle = await self.start_workflow(workflow, *args, result_type=result_type, **options)
             return await handle.result()
-        return await session.arun(_operations.execute(session, workflow, args, options, result_type))
+        return await session.arun(_starts.execute(session, workflow, args, options, result_type))
 
     @overload
     def with_start(
@@ -337,94 +393,6 @@ class AsyncClient(ClientFacts):
         """How many runs match a filter; its `groups` say how many of each, where it ends with `GROUP BY ExecutionStatus`."""
         return await self._session.arun(_operations.count(self._session, query), rpc)
 
-    async def create_namespace(
-        self, name: str, *, retention: Duration = 72 * 3600.0, description: str = ""
-    ) -> None:
-        """Make a namespace on a server, which keeps closed workflows for so long; a server takes a moment to know it everywhere.
-        An embedded engine has the one that it is opened with.
-        """
-        await self._session.arun(_deployments.create_namespace(name, retention, description))
-
-    async def create_nexus_endpoint(
-        self, name: str, *, task_queue: str, namespace: str | None = None, description: str = ""
-    ) -> None:
-        """Make an endpoint of Nexus on a server, by which workflows call the operations that workers of this task queue serve, in
-        this client's namespace or another.
-        """
-        await self._session.arun(_deployments.create_nexus_endpoint(name, task_queue, namespace, description))
-
-    async def delete_nexus_endpoint(self, name: str) -> None:
-        """Remove an endpoint of Nexus from a server."""
-        await self._session.arun(_deployments.delete_nexus_endpoint(name))
-
-    async def add_search_attributes(self, types: Mapping[str, str]) -> None:
-        """Make search attributes, `{"Region": "Keyword"}`: those that are there with their type stay. A server takes a moment to
-        know them everywhere; an embedded engine knows one from its first use, too, without this.
-        """
-        await self._session.arun(_deployments.add_search_attributes(types))
-
-    async def list_search_attributes(self) -> dict[str, str]:
-        """The search attributes that users have made, with their types."""
-        return await self._session.arun(_deployments.list_search_attributes())
-
-    async def describe_task_queue(
-        self, name: str = "default", **rpc: Unpack[RpcOptions]
-    ) -> TaskQueueDescription:
-        """Who takes workflow tasks and activities from a task queue."""
-        return await self._session.arun(_deployments.describe_task_queue(name), rpc)
-
-    async def set_current_version(
-        self,
-        deployment: str,
-        build_id: str | None,
-        *,
-        wait: Duration = 10.0,
-        ignore_missing_task_queues: bool = False,
-    ) -> WorkerDeploymentVersion | None:
-        """Make a build of a deployment the current version, and get the one that was: new runs, and those that move on, go to
-        its workers; with None to workers without a version.
-
-        A version that no worker has been seen of yet is waited for, for so long. On a server, a version that lacks a
-        task queue of the one before is refused unless `ignore_missing_task_queues`.
-        """
-        operation = _deployments.set_current_version(
-            self._session,
-            deployment,
-            build_id,
-            wait=wait,
-            ignore_missing_task_queues=ignore_missing_task_queues,
-        )
-        return await self._session.arun(operation)
-
-    async def set_ramping_version(
-        self,
-        deployment: str,
-        build_id: str | None,
-        percentage: float = 0.0,
-        *,
-        wait: Duration = 10.0,
-        ignore_missing_task_queues: bool = False,
-    ) -> WorkerDeploymentVersion | None:
-        """Let a build of a deployment take so many in a hundred of the runs that would go to the current version, and get the
-        build that did so before. Which workflows those are follows from their ids: one that has moved stays. With None
-        nothing ramps any more.
-
-        Make it current with `set_current_version` once it has proved itself. The other options are as there.
-        """
-        operation = _deployments.set_ramping_version(
-            self._session,
-            deployment,
-            build_id,
-            percentage,
-            wait=wait,
-            ignore_missing_task_queues=ignore_missing_task_queues,
-        )
-        return await self._session.arun(operation)
-
-    async def describe_deployment(self, name: str, **rpc: Unpack[RpcOptions]) -> DeploymentDescription:
-        """The versions of a deployment, and which of them is current."""
-        return await self._session.arun(_deployments.describe_deployment(name), rpc)
-
     async def cancel_workflows(
         self, query: str, *, reason: str = "", progress: Progress | None = None
     ) -> BulkResult:
@@ -474,95 +442,6 @@ class AsyncClient(ClientFacts):
             if progress is not None:
                 progress(result.handled, result.found)
         return result
-
-    @overload
-    async def start_activity(
-        self, activity: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartActivityOptions]
-    ) -> AsyncActivityExecutionHandle[Any]: ...
-    @overload
-    async def start_activity(
-        self, activity: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartActivityOptions]
-    ) -> AsyncActivityExecutionHandle[R]: ...
-    async def start_activity(  # type: ignore[misc]
-        self, activity: Any, /, *args: Any, result_type: Any = None, **options: Any
-    ) -> Any:
-        """Start an activity by itself, without a workflow, and get a handle to it: durable, retried by its policy, and run by
-        the workers of its task queue. It is given as its decorated object or its name.
-        """
-        operation = _standalone.start(self._session, activity, args, options, result_type)
-        return await self._session.arun(operation.then(partial(AsyncActivityExecutionHandle, self._session)))
-
-    @overload
-    async def execute_activity(
-        self, activity: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartActivityOptions]
-    ) -> Any: ...
-    @overload
-    async def execute_activity(
-        self, activity: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartActivityOptions]
-    ) -> R: ...
-    async def execute_activity(  # type: ignore[misc]
-        self, activity: Any, /, *args: Any, result_type: Any = None, **options: Any
-    ) -> Any:
-        """Start an activity by itself, and wait for its result."""
-        handle = await self.start_activity(activity, *args, result_type=result_type, **options)
-        return await handle.result()
-
-    @overload
-    def get_activity_execution_handle(
-        self, id: str, *, run_id: str | None = None, activity: Callable[..., R]
-    ) -> AsyncActivityExecutionHandle[R]: ...
-    @overload
-    def get_activity_execution_handle(
-        self, id: str, *, run_id: str | None = None, activity: str | None = None, result_type: Any = None
-    ) -> AsyncActivityExecutionHandle[Any]: ...
-    def get_activity_execution_handle(
-        self, id: str, *, run_id: str | None = None, activity: Any = None, result_type: Any = None
-    ) -> Any:
-        """A handle to an activity that a client started; does not ask whether it exists."""
-        reference = _standalone.refer(id, run_id, activity, result_type)
-        return AsyncActivityExecutionHandle(self._session, reference)
-
-    async def list_activities(
-        self, query: str = "", *, page_size: int = 100, limit: int | None = None, **rpc: Unpack[RpcOptions]
-    ) -> AsyncIterator[ActivityExecution]:
-        """The activities, of those that clients started, that match a filter (all, if it is empty), page by page as they are
-        asked for. With a `limit` no more than so many.
-        """
-        if limit is not None:
-            whole_number(limit, "limit", 0, INT64)
-        token, left = b"", limit
-        while left is None or left > 0:
-            page = await self.list_activities_page(query, page_size=page_size, page_token=token, **rpc)
-            for execution in page.items[:left]:
-                yield execution
-            token = page.next_page_token
-            if not token:
-                return
-            left = None if left is None else left - len(page.items)
-
-    async def list_activities_page(
-        self, query: str = "", *, page_size: int = 100, page_token: bytes = b"", **rpc: Unpack[RpcOptions]
-    ) -> ActivityExecutionPage:
-        """One page of them: the first, or the one after a page that told its token."""
-        return await self._session.arun(
-            _standalone.list_page(self._session, query, page_size, page_token), rpc
-        )
-
-    async def count_activities(self, query: str = "", **rpc: Unpack[RpcOptions]) -> WorkflowExecutionCount:
-        """How many activities that clients started match a filter."""
-        return await self._session.arun(_standalone.count(self._session, query), rpc)
-
-    def get_activity_handle(
-        self,
-        *,
-        token: bytes | None = None,
-        workflow_id: str | None = None,
-        run_id: str | None = None,
-        activity_id: str | None = None,
-    ) -> AsyncActivityHandle:
-        """A handle to an activity that is completed from outside, by its token or by ids."""
-        reference = _activities.refer_activity(token, workflow_id, run_id, activity_id)
-        return AsyncActivityHandle(self._session, reference)
 
     async def create_schedule(
         self,

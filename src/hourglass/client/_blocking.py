@@ -17,35 +17,32 @@ from hourglass._contract.transport import (
     PayloadLimitsConfig,
     RetryConfig,
     TLSConfig,
-    Transport,
 )
 from hourglass._contract.workflows import QueryRejectCondition
-from hourglass._engine.options import INT64, Duration, choice, seconds, whole_number
+from hourglass._engine.options import INT64, Duration, whole_number
 from hourglass._engine.versions import VersioningOverride, WorkerDeploymentVersion
 from hourglass._runtime.portal import Portal
-from hourglass._runtime.targets import resolve
-from hourglass.client import _activities, _bulk, _deployments, _operations, _reset, _schedules, _standalone
-from hourglass.client._blocking_handles import (
-    ActivityExecutionHandle,
-    ActivityHandle,
-    ScheduleHandle,
-    WithStart,
-    WorkflowHandle,
+from hourglass.client import (
+    _bulk,
+    _deployments,
+    _operations,
+    _reset,
+    _schedules,
+    _starts,
 )
+from hourglass.client._blocking_activities import (
+    Activities,
+)
+from hourglass.client._blocking_handles import ScheduleHandle, WithStart, WorkflowHandle
 from hourglass.client._bulk import BulkResult, Progress
 from hourglass.client._deployments import DeploymentDescription, TaskQueueDescription
 from hourglass.client._faces import ClientFacts
-from hourglass.client._interception import Interceptor, checked
+from hourglass.client._interception import Interceptor
 from hourglass.client._options import RpcOptions, StartOptions
 from hourglass.client._plugins import ClientConfig, Plugin, all_plugins, configured
 from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleListDescription
 from hourglass.client._services import RawService
-from hourglass.client._session import ClientSession, open_link
-from hourglass.client._standalone import (
-    ActivityExecution,
-    ActivityExecutionPage,
-    StartActivityOptions,
-)
+from hourglass.client._session import opening
 from hourglass.client._values import WorkflowExecution, WorkflowExecutionCount, WorkflowExecutionPage
 from hourglass.converter import (
     Codec,
@@ -53,7 +50,6 @@ from hourglass.converter import (
     HeaderCodecBehavior,
     SearchAttributes,
     default_converter,
-    with_headers,
 )
 
 if TYPE_CHECKING:
@@ -65,7 +61,97 @@ Ts = TypeVarTuple("Ts")
 # mypy does not see that `*args: Any` accepts `*args: *Ts`, hence `ignore[misc]` on the implementations.
 
 
-class Client(ClientFacts):
+class Operator(ClientFacts):
+    """What operators ask of a client: namespaces, endpoints of Nexus, search attributes, task queues, versions of workers."""
+
+    def create_namespace(
+        self, name: str, *, retention: Duration = 72 * 3600.0, description: str = ""
+    ) -> None:
+        """Make a namespace on a server, which keeps closed workflows for so long; a server takes a moment to know it everywhere.
+        An embedded engine has the one that it is opened with.
+        """
+        self._session.run(_deployments.create_namespace(name, retention, description))
+
+    def create_nexus_endpoint(
+        self, name: str, *, task_queue: str, namespace: str | None = None, description: str = ""
+    ) -> None:
+        """Make an endpoint of Nexus on a server, by which workflows call the operations that workers of this task queue serve, in
+        this client's namespace or another.
+        """
+        self._session.run(_deployments.create_nexus_endpoint(name, task_queue, namespace, description))
+
+    def delete_nexus_endpoint(self, name: str) -> None:
+        """Remove an endpoint of Nexus from a server."""
+        self._session.run(_deployments.delete_nexus_endpoint(name))
+
+    def add_search_attributes(self, types: Mapping[str, str]) -> None:
+        """Make search attributes, `{"Region": "Keyword"}`: those that are there with their type stay. A server takes a moment to
+        know them everywhere; an embedded engine knows one from its first use, too, without this.
+        """
+        self._session.run(_deployments.add_search_attributes(types))
+
+    def list_search_attributes(self) -> dict[str, str]:
+        """The search attributes that users have made, with their types."""
+        return self._session.run(_deployments.list_search_attributes())
+
+    def describe_task_queue(self, name: str = "default", **rpc: Unpack[RpcOptions]) -> TaskQueueDescription:
+        """Who takes workflow tasks and activities from a task queue."""
+        return self._session.run(_deployments.describe_task_queue(name), rpc)
+
+    def set_current_version(
+        self,
+        deployment: str,
+        build_id: str | None,
+        *,
+        wait: Duration = 10.0,
+        ignore_missing_task_queues: bool = False,
+    ) -> WorkerDeploymentVersion | None:
+        """Make a build of a deployment the current version, and get the one that was: new runs, and those that move on, go to
+        its workers; with None to workers without a version.
+
+        A version that no worker has been seen of yet is waited for, for so long. On a server, a version that lacks a
+        task queue of the one before is refused unless `ignore_missing_task_queues`.
+        """
+        operation = _deployments.set_current_version(
+            self._session,
+            deployment,
+            build_id,
+            wait=wait,
+            ignore_missing_task_queues=ignore_missing_task_queues,
+        )
+        return self._session.run(operation)
+
+    def set_ramping_version(
+        self,
+        deployment: str,
+        build_id: str | None,
+        percentage: float = 0.0,
+        *,
+        wait: Duration = 10.0,
+        ignore_missing_task_queues: bool = False,
+    ) -> WorkerDeploymentVersion | None:
+        """Let a build of a deployment take so many in a hundred of the runs that would go to the current version, and get the
+        build that did so before. Which workflows those are follows from their ids: one that has moved stays. With None
+        nothing ramps any more.
+
+        Make it current with `set_current_version` once it has proved itself. The other options are as there.
+        """
+        operation = _deployments.set_ramping_version(
+            self._session,
+            deployment,
+            build_id,
+            percentage,
+            wait=wait,
+            ignore_missing_task_queues=ignore_missing_task_queues,
+        )
+        return self._session.run(operation)
+
+    def describe_deployment(self, name: str, **rpc: Unpack[RpcOptions]) -> DeploymentDescription:
+        """The versions of a deployment, and which of them is current."""
+        return self._session.run(_deployments.describe_deployment(name), rpc)
+
+
+class Client(Activities, Operator):
     """A blocking client: for scripts, threads, web frameworks and wherever `await` is not at hand."""
 
     @classmethod
@@ -105,40 +191,8 @@ class Client(ClientFacts):
         """
         every = all_plugins((), plugins)
         said = configured(ClientConfig, "configure_client", every, locals())
-        where = resolve(
-            said["target"],
-            namespace=said["namespace"],
-            tls=said["tls"],
-            api_key=said["api_key"],
-            metadata=said["rpc_metadata"],
-            retention=None if said["retention"] is None else seconds(said["retention"], "retention"),
-            transport=Transport(
-                retry=said["retry_config"],
-                keep_alive=said["keep_alive_config"],
-                proxy=said["http_connect_proxy_config"],
-                dns_load_balancing=said["dns_load_balancing_config"],
-                compression=said["grpc_compression"],
-                payload_limits=said["payload_limits"],
-            ),
-        )
-        limit, chain = seconds(said["timeout"], "timeout"), checked(said["interceptors"])
-        coded = with_headers(said["codec"], said["header_codec_behavior"])
         portal = Portal.current()
-        link = portal.call(open_link(portal, where, said["identity"], limit, said["lazy"]))
-        rejects = choice(
-            QueryRejectCondition, said["default_query_reject_condition"], "default_query_reject_condition"
-        )
-        return cls(
-            ClientSession(
-                link,
-                said["converter"],
-                coded,
-                chain,
-                rejects,
-                plugins=every,
-                config=said,
-            )
-        )
+        return cls(portal.call(opening(portal, said, every)))
 
     @property
     def workflow_service(self) -> RawService:
@@ -188,7 +242,7 @@ class Client(ClientFacts):
 
         `result_type` is for workflows given by name. The options are those of `StartOptions`.
         """
-        operation = _operations.start(self._session, workflow, args, options, result_type)
+        operation = _starts.start(self._session, workflow, args, options, result_type)
         return self._session.run(operation.then(partial(WorkflowHandle, self._session)))
 
     @overload
@@ -207,7 +261,7 @@ class Client(ClientFacts):
         if session.interceptors:  # they may have put a handle of their own in between
             handle = self.start_workflow(workflow, *args, result_type=result_type, **options)
             return handle.result()
-        return session.run(_operations.execute(session, workflow, args, options, result_type))
+        return session.run(_starts.execute(session, workflow, args, options, result_type))
 
     @overload
     def with_start(
@@ -333,92 +387,6 @@ class Client(ClientFacts):
         """How many runs match a filter; its `groups` say how many of each, where it ends with `GROUP BY ExecutionStatus`."""
         return self._session.run(_operations.count(self._session, query), rpc)
 
-    def create_namespace(
-        self, name: str, *, retention: Duration = 72 * 3600.0, description: str = ""
-    ) -> None:
-        """Make a namespace on a server, which keeps closed workflows for so long; a server takes a moment to know it everywhere.
-        An embedded engine has the one that it is opened with.
-        """
-        self._session.run(_deployments.create_namespace(name, retention, description))
-
-    def create_nexus_endpoint(
-        self, name: str, *, task_queue: str, namespace: str | None = None, description: str = ""
-    ) -> None:
-        """Make an endpoint of Nexus on a server, by which workflows call the operations that workers of this task queue serve, in
-        this client's namespace or another.
-        """
-        self._session.run(_deployments.create_nexus_endpoint(name, task_queue, namespace, description))
-
-    def delete_nexus_endpoint(self, name: str) -> None:
-        """Remove an endpoint of Nexus from a server."""
-        self._session.run(_deployments.delete_nexus_endpoint(name))
-
-    def add_search_attributes(self, types: Mapping[str, str]) -> None:
-        """Make search attributes, `{"Region": "Keyword"}`: those that are there with their type stay. A server takes a moment to
-        know them everywhere; an embedded engine knows one from its first use, too, without this.
-        """
-        self._session.run(_deployments.add_search_attributes(types))
-
-    def list_search_attributes(self) -> dict[str, str]:
-        """The search attributes that users have made, with their types."""
-        return self._session.run(_deployments.list_search_attributes())
-
-    def describe_task_queue(self, name: str = "default", **rpc: Unpack[RpcOptions]) -> TaskQueueDescription:
-        """Who takes workflow tasks and activities from a task queue."""
-        return self._session.run(_deployments.describe_task_queue(name), rpc)
-
-    def set_current_version(
-        self,
-        deployment: str,
-        build_id: str | None,
-        *,
-        wait: Duration = 10.0,
-        ignore_missing_task_queues: bool = False,
-    ) -> WorkerDeploymentVersion | None:
-        """Make a build of a deployment the current version, and get the one that was: new runs, and those that move on, go to
-        its workers; with None to workers without a version.
-
-        A version that no worker has been seen of yet is waited for, for so long. On a server, a version that lacks a
-        task queue of the one before is refused unless `ignore_missing_task_queues`.
-        """
-        operation = _deployments.set_current_version(
-            self._session,
-            deployment,
-            build_id,
-            wait=wait,
-            ignore_missing_task_queues=ignore_missing_task_queues,
-        )
-        return self._session.run(operation)
-
-    def set_ramping_version(
-        self,
-        deployment: str,
-        build_id: str | None,
-        percentage: float = 0.0,
-        *,
-        wait: Duration = 10.0,
-        ignore_missing_task_queues: bool = False,
-    ) -> WorkerDeploymentVersion | None:
-        """Let a build of a deployment take so many in a hundred of the runs that would go to the current version, and get the
-        build that did so before. Which workflows those are follows from their ids: one that has moved stays. With None
-        nothing ramps any more.
-
-        Make it current with `set_current_version` once it has proved itself. The other options are as there.
-        """
-        operation = _deployments.set_ramping_version(
-            self._session,
-            deployment,
-            build_id,
-            percentage,
-            wait=wait,
-            ignore_missing_task_queues=ignore_missing_task_queues,
-        )
-        return self._session.run(operation)
-
-    def describe_deployment(self, name: str, **rpc: Unpack[RpcOptions]) -> DeploymentDescription:
-        """The versions of a deployment, and which of them is current."""
-        return self._session.run(_deployments.describe_deployment(name), rpc)
-
     def cancel_workflows(
         self, query: str, *, reason: str = "", progress: Progress | None = None
     ) -> BulkResult:
@@ -466,92 +434,6 @@ class Client(ClientFacts):
             if progress is not None:
                 progress(result.handled, result.found)
         return result
-
-    @overload
-    def start_activity(
-        self, activity: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartActivityOptions]
-    ) -> ActivityExecutionHandle[Any]: ...
-    @overload
-    def start_activity(
-        self, activity: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartActivityOptions]
-    ) -> ActivityExecutionHandle[R]: ...
-    def start_activity(  # type: ignore[misc]
-        self, activity: Any, /, *args: Any, result_type: Any = None, **options: Any
-    ) -> Any:
-        """Start an activity by itself, without a workflow, and get a handle to it: durable, retried by its policy, and run by
-        the workers of its task queue. It is given as its decorated object or its name.
-        """
-        operation = _standalone.start(self._session, activity, args, options, result_type)
-        return self._session.run(operation.then(partial(ActivityExecutionHandle, self._session)))
-
-    @overload
-    def execute_activity(
-        self, activity: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartActivityOptions]
-    ) -> Any: ...
-    @overload
-    def execute_activity(
-        self, activity: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartActivityOptions]
-    ) -> R: ...
-    def execute_activity(  # type: ignore[misc]
-        self, activity: Any, /, *args: Any, result_type: Any = None, **options: Any
-    ) -> Any:
-        """Start an activity by itself, and wait for its result."""
-        handle = self.start_activity(activity, *args, result_type=result_type, **options)
-        return handle.result()
-
-    @overload
-    def get_activity_execution_handle(
-        self, id: str, *, run_id: str | None = None, activity: Callable[..., R]
-    ) -> ActivityExecutionHandle[R]: ...
-    @overload
-    def get_activity_execution_handle(
-        self, id: str, *, run_id: str | None = None, activity: str | None = None, result_type: Any = None
-    ) -> ActivityExecutionHandle[Any]: ...
-    def get_activity_execution_handle(
-        self, id: str, *, run_id: str | None = None, activity: Any = None, result_type: Any = None
-    ) -> Any:
-        """A handle to an activity that a client started; does not ask whether it exists."""
-        reference = _standalone.refer(id, run_id, activity, result_type)
-        return ActivityExecutionHandle(self._session, reference)
-
-    def list_activities(
-        self, query: str = "", *, page_size: int = 100, limit: int | None = None, **rpc: Unpack[RpcOptions]
-    ) -> Iterator[ActivityExecution]:
-        """The activities, of those that clients started, that match a filter (all, if it is empty), page by page as they are
-        asked for. With a `limit` no more than so many.
-        """
-        if limit is not None:
-            whole_number(limit, "limit", 0, INT64)
-        token, left = b"", limit
-        while left is None or left > 0:
-            page = self.list_activities_page(query, page_size=page_size, page_token=token, **rpc)
-            yield from page.items[:left]
-            token = page.next_page_token
-            if not token:
-                return
-            left = None if left is None else left - len(page.items)
-
-    def list_activities_page(
-        self, query: str = "", *, page_size: int = 100, page_token: bytes = b"", **rpc: Unpack[RpcOptions]
-    ) -> ActivityExecutionPage:
-        """One page of them: the first, or the one after a page that told its token."""
-        return self._session.run(_standalone.list_page(self._session, query, page_size, page_token), rpc)
-
-    def count_activities(self, query: str = "", **rpc: Unpack[RpcOptions]) -> WorkflowExecutionCount:
-        """How many activities that clients started match a filter."""
-        return self._session.run(_standalone.count(self._session, query), rpc)
-
-    def get_activity_handle(
-        self,
-        *,
-        token: bytes | None = None,
-        workflow_id: str | None = None,
-        run_id: str | None = None,
-        activity_id: str | None = None,
-    ) -> ActivityHandle:
-        """A handle to an activity that is completed from outside, by its token or by ids."""
-        reference = _activities.refer_activity(token, workflow_id, run_id, activity_id)
-        return ActivityHandle(self._session, reference)
 
     def create_schedule(
         self,

@@ -1,9 +1,9 @@
 # Made by `make faces` from _async_handles.py: edit that one.
-"""Handles of the blocking face: a schedule, a workflow, an update, an activity, a start with a message."""
+"""Handles of the blocking face: a schedule, a workflow, an update, a start with a message."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
@@ -15,27 +15,14 @@ from hourglass._contract.workflows import (
     UpdateStage,
 )
 from hourglass._engine.options import Duration
-from hourglass.client import _activities, _operations, _reset, _schedules, _standalone, _updates
+from hourglass.client import _operations, _reset, _schedules, _starts, _updates
 from hourglass.client._faces import (
-    ActivityExecutionHandleFacts,
-    ActivityHandleFacts,
     HandleFacts,
     ScheduleHandleFacts,
     UpdateHandleFacts,
 )
-from hourglass.client._interception import (
-    CancelActivityInput,
-    PauseActivityInput,
-    TerminateActivityInput,
-    UnpauseActivityInput,
-)
 from hourglass.client._options import RpcOptions, UpdateOptions, WorkflowOptionsUpdate, split_rpc
 from hourglass.client._schedule_data import ScheduleBackfill, ScheduleDescription
-from hourglass.client._standalone import (
-    ActivityExecutionDescription,
-    ActivityExecutionOptions,
-    ActivityOptionsUpdate,
-)
 from hourglass.client._values import HistoryEventPage, WorkflowDescription
 from hourglass.workflow import Channel
 
@@ -83,7 +70,7 @@ class ScheduleHandle(ScheduleHandleFacts):
         self._session.run(_schedules.delete(self._session, self.id), rpc)
 
 
-# --- workflows, updates, activities ---------------------------------------------------------------
+# --- workflows and updates ------------------------------------------------------------------------
 
 
 R = TypeVar("R")
@@ -376,101 +363,6 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         return history
 
 
-class ActivityHandle(ActivityHandleFacts):
-    """An activity that is completed from outside."""
-
-    def complete(self, result: Any = None, **rpc: Unpack[RpcOptions]) -> None:
-        """The activity returned `result`."""
-        self._session.run(_activities.complete(self._session, self._reference, result), rpc)
-
-    def fail(
-        self, error: BaseException, *, last_heartbeat_details: Sequence[Any] = (), **rpc: Unpack[RpcOptions]
-    ) -> None:
-        """The activity failed with `error`; it is retried as its policy says, and the next attempt finds these details."""
-        self._session.run(
-            _activities.fail(self._session, self._reference, error, last_heartbeat_details), rpc
-        )
-
-    def cancel(self, *details: Any, **rpc: Unpack[RpcOptions]) -> None:
-        """The activity ended because its cancellation was requested."""
-        self._session.run(_activities.report_cancelled(self._session, self._reference, details), rpc)
-
-    def reset(self, *, reset_heartbeat: bool = False, **rpc: Unpack[RpcOptions]) -> None:
-        """Begin its attempts anew, at the first and now: for one that waits long for its next attempt. Named by its ids."""
-        self._session.run(_activities.reset(self._session, self._reference, reset_heartbeat), rpc)
-
-    def pause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Let it rest: no new attempt begins until `unpause`. One that runs may end. Named by its ids."""
-        operation = _activities.act(self._session, PauseActivityInput, self._reference, reason)
-        self._session.run(operation, rpc)
-
-    def unpause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Let one that was paused go on."""
-        operation = _activities.act(self._session, UnpauseActivityInput, self._reference, reason)
-        self._session.run(operation, rpc)
-
-    def update_options(self, **changes: Unpack[ActivityOptionsUpdate]) -> ActivityExecutionOptions:
-        """Change what was said of it, from its next attempt on; gives what holds now. Named by its ids."""
-        said, rpc = split_rpc(changes)
-        return self._session.run(_activities.update_options(self._session, self._reference, said), rpc)
-
-    def restore_original_options(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionOptions:
-        """Let hold again what was said of it at first."""
-        return self._session.run(_activities.restore_options(self._session, self._reference), rpc)
-
-    def heartbeat(self, *details: Any, **rpc: Unpack[RpcOptions]) -> bool:
-        """The activity lives. True means that it is asked to stop."""
-        return self._session.run(_activities.heartbeat(self._session, self._reference, details), rpc)
-
-
-class ActivityExecutionHandle(ActivityExecutionHandleFacts[R], Generic[R]):
-    """An activity that belongs to no workflow. Made by `client.start_activity` and `get_activity_execution_handle`."""
-
-    def result(self, timeout: Duration | None = None, **rpc: Unpack[RpcOptions]) -> R:
-        """Wait for the result. Raises `ActivityFailedError` if it did not complete, and `TimeoutError` if it is not done in
-        time: it then goes on, and may be asked again.
-        """
-        value: R = self._session.run(_standalone.result(self._session, self._reference, timeout), rpc)
-        return value
-
-    def describe(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionDescription:
-        """Look at it: its status, attempts, times and options."""
-        return self._session.run(_standalone.describe(self._session, self._reference), rpc)
-
-    def cancel(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Ask it to cancel: an attempt that runs hears of it with its next heartbeat."""
-        operation = _standalone.act(self._session, CancelActivityInput, self._reference, reason)
-        self._session.run(operation, rpc)
-
-    def terminate(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """End it now. An attempt that runs is not asked, and its result counts no more."""
-        operation = _standalone.act(self._session, TerminateActivityInput, self._reference, reason)
-        self._session.run(operation, rpc)
-
-    def pause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Let it rest: no new attempt begins until `unpause`. One that runs may end."""
-        operation = _standalone.act(self._session, PauseActivityInput, self._reference, reason)
-        self._session.run(operation, rpc)
-
-    def unpause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Let one that was paused go on."""
-        operation = _standalone.act(self._session, UnpauseActivityInput, self._reference, reason)
-        self._session.run(operation, rpc)
-
-    def delete(self, **rpc: Unpack[RpcOptions]) -> None:
-        """Remove it for good. One that is open is terminated first; a server takes a moment."""
-        self._session.run(_standalone.delete(self._reference), rpc)
-
-    def update_options(self, **changes: Unpack[ActivityOptionsUpdate]) -> ActivityExecutionOptions:
-        """Change what was said of it, from its next attempt on; gives what holds now."""
-        said, rpc = split_rpc(changes)
-        return self._session.run(_standalone.update_options(self._session, self._reference, said), rpc)
-
-    def restore_original_options(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionOptions:
-        """Let hold again what was said of it at first."""
-        return self._session.run(_standalone.restore_options(self._session, self._reference), rpc)
-
-
 class UpdateHandle(UpdateHandleFacts, Generic[R]):
     """An update that was asked for."""
 
@@ -483,7 +375,7 @@ class UpdateHandle(UpdateHandleFacts, Generic[R]):
 # --- with start -----------------------------------------------------------------------------------
 
 
-class WithStart(_updates.Planned, Generic[R]):
+class WithStart(_starts.Planned, Generic[R]):
     """A workflow that is started, unless it runs, by what is sent to it. Used once: made by `client.with_start`."""
 
     @overload
@@ -494,7 +386,7 @@ class WithStart(_updates.Planned, Generic[R]):
     def signal(self, signal: Callable[[*Ts], None], /, *args: *Ts) -> WorkflowHandle[R]: ...
     def signal(self, signal: Any, /, *args: Any) -> Any:  # type: ignore[misc]
         """Start it and send a signal in one step; one that runs already gets the signal alone."""
-        operation = _updates.signal(self, signal, args)
+        operation = _starts.signal(self, signal, args)
         return self._session.run(operation.then(partial(WorkflowHandle, self._session)))
 
     @overload

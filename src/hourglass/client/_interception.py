@@ -1,400 +1,57 @@
 """What may stand between callers and what they call: `Interceptor`, and the chains of both faces of the client.
 
-A client's chain runs where the caller is: in its thread, or on its event loop. Each call is an `…Input` with the
-arguments as they were given, before they are encoded; the last interceptor hands it to the session, which runs it.
+A client's chain runs where the caller is: in its thread, or on its event loop. The last interceptor hands the call (see
+`_calls`) to the session, which runs it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from hourglass._contract.workflows import HistoryEventFilter
-from hourglass._engine.interception import InterceptedCall, InterceptWorkflow, WorkflowInboundInterceptor
+from hourglass._engine.interception import InterceptWorkflow, WorkflowInboundInterceptor
 from hourglass.activity._context import ActivityChain, ActivityInboundInterceptor, LastActivityInbound
 from hourglass.errors import UsageError
 from hourglass.nexus import LastNexusInbound, NexusOperationInboundInterceptor
 
 if TYPE_CHECKING:
-    from hourglass._contract.schedules import OverlapPolicy
-    from hourglass.client._options import RpcOptions
-    from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleDescription
+    from hourglass.client._calls import (
+        BackfillScheduleInput,
+        CancelActivityInput,
+        CancelWorkflowInput,
+        ClientCall,
+        CompleteAsyncActivityInput,
+        CountActivitiesInput,
+        CountWorkflowsInput,
+        CreateScheduleInput,
+        DeleteScheduleInput,
+        DescribeActivityInput,
+        DescribeScheduleInput,
+        DescribeWorkflowInput,
+        FailAsyncActivityInput,
+        FetchWorkflowHistoryEventsInput,
+        HeartbeatAsyncActivityInput,
+        ListActivitiesInput,
+        ListSchedulesInput,
+        ListWorkflowsInput,
+        PauseActivityInput,
+        PauseScheduleInput,
+        QueryWorkflowInput,
+        ReportCancellationAsyncActivityInput,
+        SignalWorkflowInput,
+        StartActivityExecutionInput,
+        StartUpdateWithStartInput,
+        StartWorkflowInput,
+        StartWorkflowUpdateInput,
+        TerminateActivityInput,
+        TerminateWorkflowInput,
+        TriggerScheduleInput,
+        UnpauseActivityInput,
+        UnpauseScheduleInput,
+        UpdateActivityOptionsInput,
+        UpdateScheduleInput,
+    )
     from hourglass.client._session import ClientSession
-    from hourglass.converter import SearchAttributes
-
-
-@dataclass(kw_only=True)
-class ClientCall(InterceptedCall):
-    """A client's call on its way through a chain. `rpc_timeout` is seconds for each request; `rpc_metadata` are headers
-    that a server gets with it, beside the client's own.
-    """
-
-    _method: ClassVar[str]
-
-    rpc_timeout: float | None = field(default=None, repr=False)
-    rpc_metadata: dict[str, str] = field(default_factory=dict, repr=False)
-
-    def _rpc(self) -> RpcOptions:
-        return {"rpc_timeout": self.rpc_timeout, "rpc_metadata": self.rpc_metadata}
-
-
-@dataclass(kw_only=True)
-class StartWorkflowInput(ClientCall):
-    """A workflow is to be started. `options` are those of `client.StartOptions`, but for the id."""
-
-    _method = "start_workflow"
-
-    id: str
-    workflow: str
-    options: dict[str, Any] = field(default_factory=dict, repr=False)
-
-
-@dataclass(kw_only=True)
-class SignalWorkflowInput(ClientCall):
-    """A workflow is to be signalled."""
-
-    _method = "signal_workflow"
-
-    id: str
-    run_id: str | None = None
-    signal: str
-
-
-@dataclass(kw_only=True)
-class QueryWorkflowInput(ClientCall):
-    """A workflow is to be asked."""
-
-    _method = "query_workflow"
-
-    id: str
-    run_id: str | None = None
-    query: str
-
-
-@dataclass(kw_only=True)
-class StartWorkflowUpdateInput(ClientCall):
-    """An update is to be asked for; `update_id` is its own id, empty where a fresh one will be made."""
-
-    _method = "start_workflow_update"
-
-    id: str
-    run_id: str | None = None
-    update: str
-    update_id: str = ""
-
-
-@dataclass(kw_only=True)
-class StartUpdateWithStartInput(ClientCall):
-    """A workflow is to be started, unless it runs, and an update asked of it; each of the two has arguments and headers."""
-
-    _method = "start_update_with_start_workflow"
-
-    id: str
-    start: StartWorkflowInput
-    update: StartWorkflowUpdateInput
-
-
-@dataclass(kw_only=True)
-class CancelWorkflowInput(ClientCall):
-    """A workflow is to be asked to cancel."""
-
-    _method = "cancel_workflow"
-
-    id: str
-    run_id: str | None = None
-    reason: str = ""
-
-
-@dataclass(kw_only=True)
-class TerminateWorkflowInput(ClientCall):
-    """A workflow is to be ended. `args` are the details."""
-
-    _method = "terminate_workflow"
-
-    id: str
-    run_id: str | None = None
-    reason: str = ""
-
-
-@dataclass(kw_only=True)
-class DescribeWorkflowInput(ClientCall):
-    """A workflow is to be looked at."""
-
-    _method = "describe_workflow"
-
-    id: str
-    run_id: str | None = None
-
-
-@dataclass(kw_only=True)
-class CountWorkflowsInput(ClientCall):
-    """Runs that match a filter are to be counted."""
-
-    _method = "count_workflows"
-
-    query: str = ""
-
-
-@dataclass(kw_only=True)
-class ListWorkflowsInput(ClientCall):
-    """A page of the runs that match a filter is to be fetched: a list is so many of these as it has pages."""
-
-    _method = "list_workflows"
-
-    query: str = ""
-    page_size: int = 100
-    next_page_token: bytes = b""
-
-
-@dataclass(kw_only=True)
-class FetchWorkflowHistoryEventsInput(ClientCall):
-    """Events of a run's history are to be fetched: all of them, or a page where there is a `page_size`."""
-
-    _method = "fetch_workflow_history_events"
-
-    id: str
-    run_id: str | None = None
-    page_size: int | None = None
-    next_page_token: bytes = b""
-    newest_first: bool = False
-    wait_new_event: bool = False
-    event_filter: HistoryEventFilter = HistoryEventFilter.ALL_EVENT
-
-
-# --- activities that are completed from outside ---------------------------------------------------
-
-
-@dataclass(kw_only=True)
-class AsyncActivityInput(ClientCall):
-    """An activity, by its token or by ids: what the four calls from outside have in common."""
-
-    token: bytes = field(default=b"", repr=False)
-    workflow_id: str = ""
-    run_id: str = ""
-    activity_id: str = ""
-
-
-@dataclass(kw_only=True)
-class CompleteAsyncActivityInput(AsyncActivityInput):
-    """An activity returned; the only one of `args` is its result."""
-
-    _method = "complete_async_activity"
-
-
-@dataclass(kw_only=True)
-class FailAsyncActivityInput(AsyncActivityInput):
-    """An activity failed. `args` are the details of a last heartbeat."""
-
-    _method = "fail_async_activity"
-
-    error: BaseException
-
-
-@dataclass(kw_only=True)
-class HeartbeatAsyncActivityInput(AsyncActivityInput):
-    """An activity lives. `args` are the details."""
-
-    _method = "heartbeat_async_activity"
-
-
-@dataclass(kw_only=True)
-class ReportCancellationAsyncActivityInput(AsyncActivityInput):
-    """An activity ended because it was asked to. `args` are the details."""
-
-    _method = "report_cancellation_async_activity"
-
-
-# --- schedules ------------------------------------------------------------------------------------
-
-
-@dataclass(kw_only=True)
-class StartActivityExecutionInput(ClientCall):
-    """An activity is to be started by itself. `options` are those of `client.StartActivityOptions`, but for the id."""
-
-    _method = "start_activity"
-
-    id: str
-    activity: str
-    options: dict[str, Any] = field(default_factory=dict, repr=False)
-
-
-@dataclass(kw_only=True)
-class ActivityExecutionInput(ClientCall):
-    """Something is to be done with an activity that a client started; with a `workflow_id`, with that workflow's."""
-
-    id: str
-    run_id: str | None = None
-    workflow_id: str = ""
-
-
-@dataclass(kw_only=True)
-class DescribeActivityInput(ActivityExecutionInput):
-    """An activity is to be looked at."""
-
-    _method = "describe_activity"
-
-
-@dataclass(kw_only=True)
-class CancelActivityInput(ActivityExecutionInput):
-    """An activity is to be asked to cancel."""
-
-    _method = "cancel_activity"
-
-    reason: str = ""
-
-
-@dataclass(kw_only=True)
-class TerminateActivityInput(ActivityExecutionInput):
-    """An activity is to be ended."""
-
-    _method = "terminate_activity"
-
-    reason: str = ""
-
-
-@dataclass(kw_only=True)
-class PauseActivityInput(ActivityExecutionInput):
-    """An activity is to rest."""
-
-    _method = "pause_activity"
-
-    reason: str = ""
-
-
-@dataclass(kw_only=True)
-class UnpauseActivityInput(ActivityExecutionInput):
-    """An activity that rests is to go on."""
-
-    _method = "unpause_activity"
-
-    reason: str = ""
-
-
-@dataclass(kw_only=True)
-class UpdateActivityOptionsInput(ActivityExecutionInput):
-    """What was said of an activity is to be changed: `changes` by name, or (`restore_original`) back to what was said first."""
-
-    _method = "update_activity_options"
-
-    changes: dict[str, Any] = field(default_factory=dict)
-    restore_original: bool = False
-
-
-@dataclass(kw_only=True)
-class ListActivitiesInput(ClientCall):
-    """A page of a list of activities is to be fetched."""
-
-    _method = "list_activities"
-
-    query: str = ""
-    page_size: int = 100
-    next_page_token: bytes = b""
-
-
-@dataclass(kw_only=True)
-class CountActivitiesInput(ClientCall):
-    """Activities that match a filter are to be counted."""
-
-    _method = "count_activities"
-
-    query: str = ""
-
-
-@dataclass(kw_only=True)
-class CreateScheduleInput(ClientCall):
-    """A schedule is to be created."""
-
-    _method = "create_schedule"
-
-    id: str
-    schedule: Schedule
-    trigger_immediately: bool = False
-    backfill: Sequence[ScheduleBackfill] = ()
-    memo: Mapping[str, Any] | None = field(default=None, repr=False)
-    search_attributes: SearchAttributes | None = None
-
-
-@dataclass(kw_only=True)
-class ListSchedulesInput(ClientCall):
-    """A page of the schedules that match a filter is to be fetched."""
-
-    _method = "list_schedules"
-
-    query: str = ""
-    page_size: int = 100
-    next_page_token: bytes = b""
-
-
-@dataclass(kw_only=True)
-class DescribeScheduleInput(ClientCall):
-    """A schedule is to be looked at."""
-
-    _method = "describe_schedule"
-
-    id: str
-
-
-@dataclass(kw_only=True)
-class UpdateScheduleInput(ClientCall):
-    """A schedule is to be changed: `change` makes the new one from its description."""
-
-    _method = "update_schedule"
-
-    id: str
-    change: Callable[[ScheduleDescription], Schedule | None] = field(repr=False)
-
-
-@dataclass(kw_only=True)
-class PauseScheduleInput(ClientCall):
-    """A schedule is to rest."""
-
-    _method = "pause_schedule"
-
-    id: str
-    note: str = ""
-
-
-@dataclass(kw_only=True)
-class UnpauseScheduleInput(ClientCall):
-    """A schedule is to act again."""
-
-    _method = "unpause_schedule"
-
-    id: str
-    note: str = ""
-
-
-@dataclass(kw_only=True)
-class TriggerScheduleInput(ClientCall):
-    """A schedule is to act now."""
-
-    _method = "trigger_schedule"
-
-    id: str
-    overlap: OverlapPolicy | None = None
-
-
-@dataclass(kw_only=True)
-class BackfillScheduleInput(ClientCall):
-    """A schedule is to act for times of the past."""
-
-    _method = "backfill_schedule"
-
-    id: str
-    backfill: Sequence[ScheduleBackfill] = ()
-
-
-@dataclass(kw_only=True)
-class DeleteScheduleInput(ClientCall):
-    """A schedule is to be deleted."""
-
-    _method = "delete_schedule"
-
-    id: str
-
-
-# --- chains ---------------------------------------------------------------------------------------
 
 
 class Interceptor:

@@ -1,5 +1,4 @@
-"""Every operation of the client, written once: built here from what the caller gave, parsed here from the
-answer.
+"""Operations on workflows, written once: built here from what the caller gave, parsed here from the answer.
 
 The blocking and the asynchronous face run the same operations. Building and parsing never wait; what an operation
 asks runs on the control loop.
@@ -10,7 +9,6 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -33,9 +31,6 @@ from hourglass._contract.workflows import (
     QueryWorkflow,
     SignalWorkflow,
     SkipTime,
-    Started,
-    StartWorkflow,
-    StillOpen,
     TerminateWorkflow,
     TimeSkippingConfig,
     UnpauseWorkflow,
@@ -43,7 +38,6 @@ from hourglass._contract.workflows import (
     WaitForFastForward,
     WorkflowStatus,
 )
-from hourglass._engine.interception import Headers
 from hourglass._engine.options import (
     INT32,
     Duration,
@@ -57,7 +51,7 @@ from hourglass._engine.options import (
 )
 from hourglass._engine.specs import StartSpec
 from hourglass._engine.versions import check_override
-from hourglass.client._interception import (
+from hourglass.client._calls import (
     CancelWorkflowInput,
     CountWorkflowsInput,
     DescribeWorkflowInput,
@@ -65,14 +59,11 @@ from hourglass.client._interception import (
     ListWorkflowsInput,
     QueryWorkflowInput,
     SignalWorkflowInput,
-    StartWorkflowInput,
     TerminateWorkflowInput,
 )
 from hourglass.client._options import (
     WorkflowOptionsUpdate,
     check_time_skipping,
-    rpc_fields,
-    start_request,
     without_rpc,
 )
 from hourglass.client._session import ClientOperation, ClientSession, asking, nothing, through
@@ -86,12 +77,9 @@ from hourglass.client._values import (
     execution_from,
 )
 from hourglass.client._waiting import (
-    TRANSIENT,
     Closed,
-    WaitNotice,
     first,
     result_of,
-    successor_of,
     wait_for_close,
 )
 from hourglass.errors import (
@@ -99,9 +87,7 @@ from hourglass.errors import (
     ServiceError,
     UsageError,
 )
-from hourglass.workflow._references import Given, given_message, given_workflow
-
-# --- operations -----------------------------------------------------------------------------------
+from hourglass.workflow._references import given_message, given_workflow
 
 
 class Reference(msgspec.Struct, frozen=True):
@@ -123,118 +109,7 @@ class Reference(msgspec.Struct, frozen=True):
         return {"id": self.workflow_id, "run_id": self.addressed_run or None}
 
 
-# --- starting and finding ---------------------------------------------------------------------------------
-
-
-def start(
-    session: ClientSession,
-    workflow: object,
-    arguments: Sequence[Any],
-    options: Mapping[str, Any],
-    result_type: Any,
-    headers: Headers | None = None,
-) -> ClientOperation[Reference]:
-    """Start a workflow; gives what its handle refers to."""
-    given = given_workflow(workflow)
-    return_type = given.return_type if result_type is None else result_type
-    if not session.interceptors and not headers:
-        session, options = _identified(session, options)
-        return _start(
-            start_request(given, arguments, options, session.converter, session.identity), return_type
-        )
-
-    def build(call: StartWorkflowInput) -> ClientOperation[Reference]:
-        return _start(requested(session, given, call), return_type)
-
-    call = start_call(given, arguments, options, build)
-    call.headers.update(headers or {})
-    return through(session, call)
-
-
-def _identified(
-    session: ClientSession, options: Mapping[str, Any]
-) -> tuple[ClientSession, Mapping[str, Any]]:
-    """The session for the values of the workflow that is started, whose id must be known for that."""
-    if not session.contextual:
-        return session, options
-    workflow_id = options.get("id") or new_id()
-    return session.of_workflow(workflow_id), {**options, "id": workflow_id}
-
-
-def _start(request: StartWorkflow, return_type: Any) -> ClientOperation[Reference]:
-    def parse(answer: Started) -> Reference:
-        first = answer.run_id if answer.started else ""  # an existing run need not be the chain's first
-        return Reference(
-            answer.becomes or request.workflow_id,
-            answer.run_id,
-            first_execution_run_id=first,
-            return_type=return_type,
-        )
-
-    return asking(request, parse)
-
-
-def execute(
-    session: ClientSession,
-    workflow: object,
-    arguments: Sequence[Any],
-    options: Mapping[str, Any],
-    result_type: Any,
-) -> ClientOperation[Any]:
-    """Start a workflow and wait for its result, in one go; interceptors, who could see a start, are not asked."""
-    given = given_workflow(workflow)
-    return_type = given.return_type if result_type is None else result_type
-    session, options = _identified(session, options)
-    request = start_request(given, arguments, options, session.converter, session.identity)
-
-    async def ask(session: ClientSession) -> Closed:
-        run_id, at_once = "", session.executing(request)
-        if at_once is not None:
-            notice = WaitNotice(session, request.workflow_id, run_id)
-            try:
-                executed = await at_once
-            except ServiceError as error:
-                if error.status not in TRANSIENT:
-                    raise
-            else:
-                outcome = executed.outcome
-                run_id = successor_of(outcome) or executed.run_id
-                if run_id == executed.run_id and not isinstance(outcome, StillOpen):
-                    return Closed(run_id, outcome)
-            finally:
-                notice.end()
-        if not run_id:  # or it is not known how the start went: by its id it is known again
-            run_id = (await session.call(request)).run_id
-        return await wait_for_close(session, request.workflow_id, run_id, follow=True, timeout=None)
-
-    return ClientOperation(
-        ask, functools.partial(result_of, request.workflow_id, return_type, session.converter)
-    )
-
-
-def start_call(
-    given: Given, arguments: Sequence[Any], options: Mapping[str, Any], build: Callable[[Any], Any]
-) -> StartWorkflowInput:
-    """A start as interceptors see it; the id of one that was given none is made here."""
-    rest = {name: value for name, value in without_rpc(options).items() if name != "id"}
-    workflow_id = options["id"] if "id" in options else new_id()
-    return StartWorkflowInput(
-        workflow=given.name,
-        id=workflow_id,
-        args=list(arguments),
-        options=rest,
-        **rpc_fields(options),
-        _proceed=build,
-    )
-
-
-def requested(session: ClientSession, given: Given, call: StartWorkflowInput) -> StartWorkflow:
-    """The request of a start, as the interceptors left it."""
-    named = given if call.workflow == given.name else replace(given, name=call.workflow)
-    converter = session.of_workflow(call.id).converter
-    options = {**call.options, **call._rpc(), "id": call.id}
-    request = start_request(named, call.args, options, converter, session.identity)
-    return msgspec.structs.replace(request, headers=call.headers) if call.headers else request
+# --- finding ------------------------------------------------------------------------------------------------
 
 
 def refer(

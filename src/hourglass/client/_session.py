@@ -6,32 +6,25 @@ the user's code, run in the caller's thread, a codec in a worker thread (it is t
 only our own code on the control loop. The two faces differ in how they wait: `run` blocks, `arun` is awaited.
 
 Invariants: a request is well formed when it leaves, whatever its caller or an interceptor made of it (`check_request`);
-requests are sealed by the codec before they leave, answers unsealed when they come; a forked child never uses, nor frees,
-the connection of its parent (`Link`).
+requests are sealed by the codec before they leave, answers unsealed when they come.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
-import os
-import socket
 import time
-import types
-import typing
-import weakref
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from enum import Enum
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, Generic, Self, TypeAlias, TypeVar, cast
 
 import msgspec
 
 from hourglass._bridge.calls import within
 from hourglass._contract.schedules import ScheduleDetails, SchedulePage
-from hourglass._contract.service import Connection, Remote, Request
+from hourglass._contract.service import Request, check_request
+from hourglass._contract.transport import Transport
 from hourglass._contract.workflows import (
     Description,
     Executed,
@@ -40,28 +33,27 @@ from hourglass._contract.workflows import (
     QueryRejectCondition,
     StartWorkflow,
 )
-from hourglass._engine.options import INT64, check_text
-from hourglass._forks import ForkStage, at_fork, leak
+from hourglass._engine.options import choice, seconds
 from hourglass._runtime.code_origin import without_our_frames
 from hourglass._runtime.codec_edge import request_context
 from hourglass._runtime.portal import Portal
-from hourglass._runtime.targets import Target, check_target, open_connection
+from hourglass._runtime.targets import resolve
+from hourglass.client._calls import ClientCall
 from hourglass.client._interception import (
     AsyncClientOutboundInterceptor,
-    ClientCall,
     ClientOutboundInterceptor,
     Interceptor,
     async_client_chain,
+    checked,
     client_chain,
 )
+from hourglass.client._link import Link, open_link
 from hourglass.client._options import RpcOptions, check_rpc, rpc_fields
 from hourglass.client._plugins import ClientConfig, Plugin
 from hourglass.converter import (
     ActivitySerializationContext,
     Codec,
     Converter,
-    Failure,
-    Payload,
     SerializationContext,
     WorkflowSerializationContext,
     default_converter,
@@ -69,290 +61,9 @@ from hourglass.converter import (
     seal,
     unseal,
     wants_context,
+    with_headers,
 )
-from hourglass.errors import DecodeError, HourglassError, UsageError
-
-# --- whether a request is well formed -------------------------------------------------------------
-#
-# The last gate before anything is sent, the same for every engine. Options are checked where they are given, in their
-# author's words; this is for all that no such check knows of, and for requests that interceptors have changed. Without it
-# one engine raises whatever its encoder does, and another stores a value that its readers choke on. What each field may hold
-# is read from its annotation, once for each kind of request.
-
-
-Check: TypeAlias = Callable[[Any, str], None]
-
-_LEAST = -INT64 - 1
-_PLAIN: tuple[type, ...] = (Payload, Failure)
-"""What the converter made: not looked into."""
-
-
-def check_request(request: Request[Any]) -> None:
-    """Raise `UsageError` for a request with a value of a wrong type, a text that UTF-8 cannot hold, or a number that no
-    engine can.
-    """
-    _check_fields(request)
-
-
-def _check_fields(said: msgspec.Struct) -> None:
-    for name, check, default in _fields(type(said)):
-        value = getattr(said, name)
-        if value is not default:  # most fields are, of every request
-            check(value, name)
-
-
-@cache
-def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, Check, Any], ...]:
-    hints = typing.get_type_hints(kind)
-    found = [
-        (field.name, _check_of(hints[field.name]), field.default)
-        for field in msgspec.structs.fields(kind)
-        if field.name in hints
-    ]
-    return tuple((name, check, default) for name, check, default in found if check is not None)
-
-
-def _check_of(hint: Any) -> Check | None:
-    """The check of one annotation; None if anything will do."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (types.UnionType, typing.Union):
-        others = [each for each in arguments if each is not type(None)]
-        inner = _check_of(others[0]) if len(others) == 1 else None
-        return None if inner is None else _unless_none(inner)
-    if origin is tuple:
-        return _each(arguments[0]) if len(arguments) == 2 and arguments[1] is Ellipsis else None
-    if origin is dict:
-        return _names
-    if not isinstance(hint, type) or hint in _PLAIN:
-        return None
-    if issubclass(hint, Enum):
-        return _instance(hint)
-    if issubclass(hint, msgspec.Struct):
-        return _struct(hint)
-    return _SIMPLE.get(hint)
-
-
-def _text(value: Any, what: str) -> None:
-    if type(value) is not str or not value.isascii():
-        check_text(value, what)
-
-
-def _whole(value: Any, what: str) -> None:
-    # By its limits: whether an enum's number is in a `range` is found out by going through it.
-    if not isinstance(value, int) or isinstance(value, bool) or not _LEAST <= value <= INT64:
-        raise UsageError(f"{what} must be a whole number of 64 bits, not {_shown(value)}")
-
-
-def _number(value: Any, what: str) -> None:
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
-        raise UsageError(f"{what} must be a number, not {_shown(value)}")
-
-
-def _names(value: Any, what: str) -> None:
-    if not isinstance(value, dict):
-        raise UsageError(f"{what} must be given by name, not as {_shown(value)}")
-    for name in value:
-        _text(name, f"a name in {what}")
-
-
-def _instance(kind: type) -> Check:
-    def check(value: Any, what: str) -> None:
-        if not isinstance(value, kind):
-            raise UsageError(f"{what} must be of type {kind.__name__}, not {_shown(value)}")
-
-    return check
-
-
-def _unless_none(inner: Check) -> Check:
-    def check(value: Any, what: str) -> None:
-        if value is not None:
-            inner(value, what)
-
-    return check
-
-
-def _each(hint: Any) -> Check | None:
-    inner = _check_of(hint)
-    if inner is None:
-        return None
-
-    def check(value: Any, what: str) -> None:
-        if not isinstance(value, tuple):
-            raise UsageError(f"{what} must be several, not {_shown(value)}")
-        for each in value:
-            inner(each, what)
-
-    return check
-
-
-def _struct(kind: type[msgspec.Struct]) -> Check:
-    def check(value: Any, what: str) -> None:
-        if not isinstance(value, kind):
-            raise UsageError(f"{what} must be of type {kind.__name__}, not {_shown(value)}")
-        _check_fields(value)
-
-    return check
-
-
-def _shown(value: Any) -> str:
-    """A value in a message: numbers as they are, if they are not too long, of others the type."""
-    if isinstance(value, float) or (isinstance(value, int) and value.bit_length() < 200):
-        return repr(value)
-    return f"a value of type {type(value).__name__}"
-
-
-_SIMPLE: dict[type, Check] = {
-    str: _text,
-    int: _whole,
-    float: _number,
-    bool: _instance(bool),
-    bytes: _instance(bytes),
-}
-
-
-# --- link -----------------------------------------------------------------------------------------
-
-
-Opener = Callable[[Target], Coroutine[Any, Any, Connection]]
-
-
-class Link:
-    """The connection of this process, and the portal whose loop it lives on; a new one where the process was forked.
-    Without a connection at first, it is opened when it is needed.
-
-    Servers that load an application and then fork (gunicorn with preload) make their clients before they have
-    children. In a child the parent's connection must not be used, nor freed; the link forgets it there and
-    opens its own when it is first needed. To a file a child is a client, even if its parent owns it. An engine
-    in memory has no other way in: its link is dead in a child, and says so.
-    """
-
-    where = Target(kind="memory")
-    """What it leads to, and with which credentials."""
-
-    def __init__(
-        self,
-        portal: Portal,
-        connection: Connection | None,
-        opener: Opener | None = None,
-        where: Target | None = None,
-    ) -> None:
-        self.where = where or self.where
-        self.target = str(self.where) if connection is None else connection.target
-        self.namespace = self.where.namespace if connection is None else connection.namespace
-        self.closed = False
-        self.unserved: set[str] = set()
-        """The task queues of which a client that waits has said that no worker serves them."""
-        self._opener = opener
-        self._opening = asyncio.Lock()
-        self._portal: Portal | None = portal
-        self._connection: Connection | None = connection
-        self._others: weakref.WeakSet[Connection] = weakref.WeakSet()
-        self._forget_exit = _nothing if connection is None else portal.at_exit(connection.close)
-        _links.add(self)
-
-    @property
-    def portal(self) -> Portal:
-        """This process's portal."""
-        if self._portal is None:
-            self._portal = Portal.current()
-        return self._portal
-
-    @property
-    def identity(self) -> str:
-        """Who we say we are."""
-        return default_identity() if self._connection is None else self._connection.identity
-
-    @property
-    def connection(self) -> Connection:
-        """The open connection, for any thread but the control loop's; a forked child opens it first."""
-        if self._connection is None:
-            return self.portal.call(self.opened())
-        return self._connection
-
-    @property
-    def at_hand(self) -> Connection | None:
-        """The open connection, if nothing has to be opened, or refused, first. For any thread."""
-        return None if self.closed else self._connection
-
-    async def opened(self) -> Connection:
-        """The open connection, on the control loop."""
-        if self.closed:
-            raise UsageError("this client is closed: connect again")
-        if self._connection is not None:
-            return self._connection
-        async with self._opening:
-            if self._connection is None:
-                self._connection = await self._open()
-                self._forget_exit = self.portal.at_exit(self._connection.close)
-        return self._connection
-
-    async def another(self) -> Connection:
-        """A connection of its own to the same engine, on the control loop; one in memory has no other way in."""
-        if self._opener is None:
-            return await self.opened()
-        found = await self._opener(self.where)
-        self._others.add(found)  # its key may have to be changed
-        return found
-
-    def change(self, **credentials: Any) -> None:
-        """Use another API key, or other headers, from the next call on: here, and in all workers of this link."""
-        where = check_target(replace(self.where, **credentials))
-        opened: list[Any] = [self._connection, *self._others]
-        for connection in opened:
-            if isinstance(connection, Remote):
-                if "api_key" in credentials:
-                    connection.set_api_key(where.api_key)
-                else:
-                    connection.set_rpc_metadata(where.metadata)
-        self.where = where
-
-    async def close(self) -> None:
-        """Let go of the connection, on the control loop. Safe to call twice."""
-        if self.closed:
-            return
-        self.closed = True
-        self._forget_exit()
-        if self._connection is not None:
-            await self._connection.close()
-
-    async def _open(self) -> Connection:
-        if self._opener is None:
-            raise UsageError(
-                f"the engine of {self.target} lives in the process that connected to it, "
-                "and this is a fork of that: connect again here"
-            )
-        return await self._opener(self.where)
-
-    def forget(self) -> None:
-        """In a forked child: let the parent's connection be, without freeing it."""
-        # Held for ever: freeing them here would close sockets and files that the parent goes on using.
-        leak(self._portal, self._connection, *self._others)
-        self._portal = None
-        self._connection = None
-        self._others = weakref.WeakSet()
-        self._opening = asyncio.Lock()
-        self._forget_exit = _nothing
-
-
-def default_identity() -> str:
-    """Who we say we are where nothing is said: the process and the machine."""
-    return f"{os.getpid()}@{socket.gethostname()}"
-
-
-def _nothing() -> None:
-    pass
-
-
-_links: weakref.WeakSet[Link] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for link in list(_links):
-        link.forget()
-
-
-at_fork(ForkStage.CLIENTS, in_child=_after_fork)
-
+from hourglass.errors import DecodeError, HourglassError
 
 # --- the codec at the client's edge ---------------------------------------------------------------
 
@@ -648,14 +359,37 @@ class ClientSession:
         return await asyncio.to_thread(unsealed, answer, request, codec, converter, namespace)
 
 
-async def open_link(
-    portal: Portal, target: Target, identity: str | None, timeout: float, lazy: bool = False
-) -> Link:
-    """Connect, on the control loop; with `lazy` when it is needed, unless the engine is in this process's memory."""
+def opening(
+    portal: Portal, config: ClientConfig, plugins: tuple[Plugin, ...]
+) -> Coroutine[Any, Any, ClientSession]:
+    """Check what a client is to be connected with, here; the coroutine connects, on the control loop, and gives its session."""
+    retention = config["retention"]
+    target = resolve(
+        config["target"],
+        namespace=config["namespace"],
+        tls=config["tls"],
+        api_key=config["api_key"],
+        metadata=config["rpc_metadata"],
+        retention=None if retention is None else seconds(retention, "retention"),
+        transport=Transport(
+            retry=config["retry_config"],
+            keep_alive=config["keep_alive_config"],
+            proxy=config["http_connect_proxy_config"],
+            dns_load_balancing=config["dns_load_balancing_config"],
+            compression=config["grpc_compression"],
+            payload_limits=config["payload_limits"],
+        ),
+    )
+    timeout, interceptors = seconds(config["timeout"], "timeout"), checked(config["interceptors"])
+    codec = with_headers(config["codec"], config["header_codec_behavior"])
+    rejects = choice(
+        QueryRejectCondition, config["default_query_reject_condition"], "default_query_reject_condition"
+    )
 
-    async def open_one(where: Target) -> Connection:
-        return await open_connection(where, identity or default_identity(), timeout)
+    async def connect() -> ClientSession:
+        link = await open_link(portal, target, config["identity"], timeout, config["lazy"])
+        return ClientSession(
+            link, config["converter"], codec, interceptors, rejects, plugins=plugins, config=config
+        )
 
-    in_memory = target.kind == "memory"
-    connection = None if lazy and not in_memory else await open_one(target)
-    return Link(portal, connection, None if in_memory else open_one, target)
+    return connect()

@@ -28,7 +28,7 @@ from hourglass._engine.specs import ActivitySpec, IdReusePolicy
 from hourglass.activity import ActivityOptions
 from hourglass.activity._definition import activity_definition, activity_of
 from hourglass.activity._options import FOREIGN_DEFAULTS, settings_with
-from hourglass.client._interception import (
+from hourglass.client._calls import (
     ActivityExecutionInput,
     CancelActivityInput,
     CountActivitiesInput,

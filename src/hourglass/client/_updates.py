@@ -1,11 +1,10 @@
 """Operations on updates: ask for one, wait for it, read what came of it. Nothing here waits itself.
 
-`with start`: operations that start a workflow, unless it runs, and send it a signal or an update in one step.
+Also of those that start their workflow, unless it runs, in the same step (`_starts` has that for signals).
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -24,20 +23,15 @@ from hourglass._contract.workflows import (
     UpdateWithStart,
     UpdateWorkflow,
 )
-from hourglass._engine.interception import Headers
 from hourglass._engine.options import Duration, check_text, choice, optional_seconds
-from hourglass.client import _operations
-from hourglass.client._interception import (
-    StartUpdateWithStartInput,
-    StartWorkflowInput,
-    StartWorkflowUpdateInput,
-)
+from hourglass.client._calls import StartUpdateWithStartInput, StartWorkflowUpdateInput
 from hourglass.client._operations import Reference
 from hourglass.client._options import rpc_fields
 from hourglass.client._session import ClientOperation, ClientSession, through
+from hourglass.client._starts import Planned
 from hourglass.converter import Converter
 from hourglass.errors import ServiceTimeoutError, UpdateFailedError, UsageError
-from hourglass.workflow._references import given_message, given_workflow
+from hourglass.workflow._references import given_message
 
 # --- updates --------------------------------------------------------------------------------------
 
@@ -125,25 +119,6 @@ def start(
         return ClientOperation(ask, lambda state: _referred(state, return_type))
 
     return through(session, replace(update, _proceed=asked))
-
-
-def start_with_start(
-    first: StartWorkflow, update: UpdateWorkflow, return_type: Any, stage: UpdateStage
-) -> ClientOperation[tuple[UpdateStarted, UpdateReference]]:
-    """Start a workflow, or use the one that runs, and ask it for an update."""
-    request = UpdateWithStart(
-        start=first, update=update, rpc_timeout=update.rpc_timeout, rpc_metadata=update.rpc_metadata
-    )
-
-    async def ask(session: ClientSession) -> UpdateStarted:
-        async with _patience(session, update):
-            answer = await session.call(request)
-            while answer.update.stage < min(stage, UpdateStage.ACCEPTED):
-                answer = await session.call(request)
-            state = replace_run(answer.update, answer.start.run_id)
-            return UpdateStarted(answer.start, await _to_stage(session, state, stage))
-
-    return ClientOperation(ask, lambda answer: (answer, _referred(answer.update, return_type)))
 
 
 def result(
@@ -240,69 +215,6 @@ def refer_update(reference: Reference, update_id: str, message: object, result_t
 # --- with start -----------------------------------------------------------------------------------
 
 
-class Planned:
-    """A start that waits for what is sent with it."""
-
-    def __init__(
-        self,
-        session: ClientSession,
-        workflow: object,
-        arguments: Sequence[Any],
-        options: Mapping[str, Any],
-        result_type: Any,
-    ) -> None:
-        if "start_signal" in options:
-            raise UsageError(
-                "with_start sends what you call on it: .signal(…) or .execute_update(…), not start_signal"
-            )
-        if "id" not in options:
-            raise UsageError("with_start needs the id of the workflow that is to run")
-        self._session = session
-        self.workflow = workflow
-        self.arguments = arguments
-        self.options = options
-        self.result_type = result_type
-        self.headers: Headers = {}
-        """What travels along with the start, where a workflow's interceptors have put something there."""
-        self._reference: Reference | None = None
-
-    @property
-    def reference(self) -> Reference:
-        """What was started or used."""
-        if self._reference is None:
-            raise UsageError(
-                "nothing was sent yet: the workflow is not started before .signal(…) or .execute_update(…)"
-            )
-        return self._reference
-
-    def call(self) -> tuple[StartWorkflowInput, Callable[[StartWorkflowInput], StartWorkflow], Reference]:
-        """The start as interceptors see it, how its request is built, and what its handle refers to but for the run."""
-        given = given_workflow(self.workflow)
-        build = functools.partial(_operations.requested, self._session, given)
-        call = _operations.start_call(given, self.arguments, self.options, build)
-        return_type = given.return_type if self.result_type is None else self.result_type
-        return call, build, Reference(call.id, return_type=return_type)
-
-    def began(self, reference: Reference) -> Reference:
-        """Remember what was started or used."""
-        self._reference = reference
-        return reference
-
-
-def signal(planned: Planned, message: object, arguments: Sequence[Any]) -> ClientOperation[Reference]:
-    """Start and signal."""
-    options = {**planned.options, "start_signal": message, "start_signal_args": arguments}
-    operation = _operations.start(
-        planned._session,
-        planned.workflow,
-        planned.arguments,
-        options,
-        planned.result_type,
-        planned.headers,
-    )
-    return operation.then(planned.began)
-
-
 def update(
     planned: Planned,
     message: object,
@@ -333,6 +245,25 @@ def update(
 
     call = StartUpdateWithStartInput(id=start.id, start=start, update=asked, _proceed=build)
     return through(session, call).then(began)
+
+
+def start_with_start(
+    first: StartWorkflow, update: UpdateWorkflow, return_type: Any, stage: UpdateStage
+) -> ClientOperation[tuple[UpdateStarted, UpdateReference]]:
+    """Start a workflow, or use the one that runs, and ask it for an update."""
+    request = UpdateWithStart(
+        start=first, update=update, rpc_timeout=update.rpc_timeout, rpc_metadata=update.rpc_metadata
+    )
+
+    async def ask(session: ClientSession) -> UpdateStarted:
+        async with _patience(session, update):
+            answer = await session.call(request)
+            while answer.update.stage < min(stage, UpdateStage.ACCEPTED):
+                answer = await session.call(request)
+            state = replace_run(answer.update, answer.start.run_id)
+            return UpdateStarted(answer.start, await _to_stage(session, state, stage))
+
+    return ClientOperation(ask, lambda answer: (answer, _referred(answer.update, return_type)))
 
 
 def replace_policy(start: StartWorkflow) -> StartWorkflow:

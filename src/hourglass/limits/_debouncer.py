@@ -21,8 +21,9 @@ from hourglass._contract.limits import AwaitBurst, Burst, BurstState, DebounceCa
 from hourglass._engine.options import Duration, optional_seconds, seconds
 from hourglass._engine.versions import VersioningBehavior
 from hourglass.client import AsyncClient, AsyncWorkflowHandle, Client, WorkflowHandle
-from hourglass.client._operations import Reference, start
+from hourglass.client._operations import Reference
 from hourglass.client._session import ClientOperation, ClientSession
+from hourglass.client._starts import start
 from hourglass.client._waiting import ask_through_outage
 from hourglass.converter import Payload
 from hourglass.errors import Cancelled, ServiceError, UsageError, WorkflowFailedError

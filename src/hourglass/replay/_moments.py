@@ -20,7 +20,8 @@ import msgspec
 
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
-from hourglass._engine.context import LiveRun, Site, is_library
+from hourglass._engine.call_sites import Site, is_library
+from hourglass._engine.context import LiveRun
 from hourglass._engine.fibers import FiberTask
 from hourglass._engine.operations import ActivityOperation, ChildOperation
 from hourglass._engine.scheduler import Future, Gathered

@@ -17,8 +17,9 @@ from typing import Any
 
 import msgspec
 
+from hourglass._engine.call_sites import Site, place_in
 from hourglass._engine.commands import Command, Completion, Succeeded, TaskFailed
-from hourglass._engine.context import RunSettings, Site, place_in
+from hourglass._engine.context import RunSettings
 from hourglass._engine.definition import WorkflowDefinition
 from hourglass._engine.evaluator import Run
 from hourglass._engine.events import Activation, RunEvicted, RunStarted

@@ -17,12 +17,13 @@ from typing import Any, Protocol, TypeVar, cast
 
 from hourglass._contract.activities import StartActivity
 from hourglass._contract.schedules import CreateSchedule, UpdateSchedule
-from hourglass._contract.service import Connection, Request
+from hourglass._contract.service import Connection, Request, check_request
 from hourglass._contract.workflows import DescribeWorkflow, QueryWorkflow, StartWorkflow, WaitForClose
 from hourglass._embedded.clock import to_ns
 from hourglass._runtime.portal import Portal
 from hourglass.activity._current import in_activity
-from hourglass.client._session import ClientOperation, ClientSession, Link, check_request
+from hourglass.client._link import Link
+from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.errors import UsageError
 from hourglass.testing._driver import EnvironmentDriver
 

@@ -395,7 +395,7 @@ def test_a_connection_that_outlives_its_owner_is_left(
         raise ServiceError("no worker may work here", status="PERMISSION_DENIED")
 
     async def body() -> None:
-        server = OwnerServer(OwnerInfo(str(tmp_path / "a.db"), "default", 1, 1, silent, no_worker))
+        server = OwnerServer(OwnerInfo(str(tmp_path / "a.db"), "default", 1, 1, silent, no_worker, silent))
         await server.start()  # without the lock, as if another process had inherited the connections
         async with hosts(tmp_path / "a.db", 1) as (client,):
             counting = asyncio.create_task(client.call(wf.CountWorkflows()))

@@ -153,5 +153,17 @@ def test_a_result_whose_answer_is_lost_is_asked_for_again(path: Path) -> None:
         Between(path, owner, "WaitForClose") as between,
         Client.connect(f"local:{path}") as client,
     ):
+        assert client.start_workflow(work.twice, 5, id="once").result(timeout=30) == 7
+        assert between.killed.is_set()
+
+
+def test_an_end_whose_answer_is_lost_is_of_one_run(path: Path) -> None:
+    """A start and the wait for its end are one request, of which the answer is lost: sent again it finds the run, closed."""
+    with (
+        ready(path) as owner,
+        Between(path, owner, "StartWorkflow") as between,
+        Client.connect(f"local:{path}") as client,
+    ):
         assert client.execute_workflow(work.twice, 5, id="once") == 7
         assert between.killed.is_set()
+        assert client.count_workflows() == 1

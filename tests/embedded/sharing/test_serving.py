@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.specs import made
 
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
@@ -21,6 +22,7 @@ from hourglass._embedded.sharing.open_engine import EngineClosed
 from hourglass._embedded.sharing.remote import ConnectionLost, ForeignProtocol, OwnerConnection
 from hourglass._embedded.sharing.serving import OwnerInfo, OwnerServer
 from hourglass._embedded.workers.handle import EngineHandle
+from hourglass.converter import Payload
 from hourglass.errors import NamespaceNotFoundError, ServiceError, StorageError, WorkflowNotFoundError
 
 Answer = Callable[[s.Request[Any]], Awaitable[Any]]
@@ -44,7 +46,7 @@ async def serve(path: Path, answer: Answer, **changes: Any) -> AsyncIterator[Own
         raise ServiceError("no worker may work here", status="PERMISSION_DENIED")
 
     server = OwnerServer(
-        OwnerInfo(str(path), changes.get("namespace", "default"), os.getpid(), 5, answer, no_worker)
+        OwnerInfo(str(path), changes.get("namespace", "default"), os.getpid(), 5, answer, no_worker, answer)
     )
     await server.start()
     try:
@@ -165,6 +167,46 @@ def test_a_change_that_is_sent_again_happens_once(tmp_path: Path) -> None:
             assert len(calls) == 1
             await again.ask(SIGNAL, "another key")
             assert len(calls) == 2
+            again.close()
+
+    run(body)
+
+
+def test_a_start_to_its_end_that_is_sent_again_happens_once(tmp_path: Path) -> None:
+    """It is answered by how the run closed; sent again, it begins nothing, and of a run that has closed meanwhile the owner
+    remembers the name, not the result, which may be large.
+    """
+    start = made(wf.StartWorkflow, workflow_id="w", workflow_type="t", task_queue="q", request_id="r")
+    closed = wf.Executed("run", wf.RunCompleted((Payload(b"1", "json/plain"),)))
+
+    async def body() -> None:
+        calls: list[Any] = []
+        gate = asyncio.Event()
+
+        async def answer(request: Any) -> Any:
+            if request == COUNT:
+                return wf.Count(7)
+            calls.append(request)
+            await gate.wait()
+            return closed
+
+        async with serve(tmp_path / "a.db", answer):
+            link = await reach(tmp_path / "a.db")
+            first = asyncio.create_task(link.execute(start, "key"))
+            while not calls:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            link.close()
+            with pytest.raises(ConnectionLost):
+                await first
+            again = await reach(tmp_path / "a.db")
+            second = asyncio.create_task(again.execute(start, "key"))
+            await asyncio.sleep(0)
+            await again.ask(COUNT, "")  # what was said before has been heard
+            gate.set()
+            assert await second == closed
+            assert await again.execute(start, "key") == wf.Executed("run", wf.StillOpen("run"))
+            assert len(calls) == 1
+            assert await again.execute(start, "another key") == closed
             again.close()
 
     run(body)

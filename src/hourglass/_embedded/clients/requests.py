@@ -180,7 +180,7 @@ _REJECTED = {
 
 async def start(engine: Engine, request: wf.StartWorkflow) -> PendingAnswer[wf.Started]:
     """Start a workflow; a call that is debounced starts one later."""
-    if request.workflow_type == DEBOUNCE and (kept := engine.keepers.debounce(request)) is not None:
+    if request.workflow_type == DEBOUNCE and (kept := engine.keepers.bursts.debounce(request)) is not None:
         return PendingAnswer(kept, engine.writes.newest)
     started, record = _start(engine, request)
     return PendingAnswer(started, engine.writes.number_of(record))
@@ -258,7 +258,7 @@ async def cancel(engine: Engine, request: wf.CancelWorkflow) -> PendingAnswer[s.
     """Ask a workflow to cancel. One that has closed does not mind."""
     if _was_carried_out(engine, request):
         return _done_before(engine)
-    if li.is_keeper(request.workflow_id) and engine.keepers.drop_burst(request.workflow_id):
+    if li.is_keeper(request.workflow_id) and engine.keepers.bursts.drop(request.workflow_id):
         return _done_before(engine)
     record = find(engine, request.workflow_id, request.run_id, request.first_execution_run_id)
     if record.run.is_open:
@@ -473,14 +473,14 @@ async def list_limits(engine: Engine, request: li.ListLimits) -> PendingAnswer[l
 
 async def await_burst(engine: Engine, request: li.AwaitBurst) -> PendingAnswer[li.BurstState]:
     """Wait until debounced calls were run, or dropped."""
-    keepers, loop = engine.keepers, asyncio.get_running_loop()
+    bursts, loop = engine.keepers.bursts, asyncio.get_running_loop()
     limit = LONG_POLL if request.rpc_timeout is None else min(request.rpc_timeout, LONG_POLL)
     until = loop.time() + limit
-    while keepers.is_waiting(request.workflow_id, request.id) and not engine.is_over:
+    while bursts.is_waiting(request.workflow_id, request.id) and not engine.is_over:
         left = until - loop.time()
         if left <= 0:
             return PendingAnswer(li.BurstState(pending=True), 0)
-        await keepers.fired.wait(left)
+        await bursts.fired.wait(left)
     record = engine.current(request.workflow_id)
     return PendingAnswer(
         li.BurstState(run_id="" if record is None else record.run.run_id), engine.writes.newest

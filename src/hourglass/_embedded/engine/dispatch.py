@@ -29,7 +29,12 @@ from hourglass._embedded.engine.task_queues import QueuePoller
 from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import narrowest_timeout
-from hourglass._embedded.rules.command_checks import AnswerRefused
+from hourglass._embedded.rules.command_checks import (
+    SETS_ATTRIBUTES,
+    AnswerRefused,
+    attributes_refused,
+    search_attributes_of,
+)
 from hourglass._embedded.rules.draft import Draft, Eager, with_priority_of
 from hourglass._embedded.rules.run import OpenActivity, Run, Transition
 from hourglass._embedded.rules.standalone import ALONE
@@ -41,7 +46,7 @@ from hourglass._engine.commands import AcceptUpdate, TaskFailureCause
 from hourglass._engine.specs import Payloads
 from hourglass._history import events as h
 from hourglass._history.events import UpdateRequest, WorkflowTaskCompleted
-from hourglass.converter import ApplicationFailure, CanceledFailure, Failure, Payload, ServerFailure
+from hourglass.converter import ApplicationFailure, CanceledFailure, Failure, ServerFailure
 from hourglass.errors import HourglassError, ServiceError
 
 # --- attempts of activities -----------------------------------------------------------------------------------
@@ -492,13 +497,14 @@ class TaskDispatch:
         follower = self._runs.new_run_id() if tasks.may_be_followed(answer) else ""
         accepted = tuple(_requests_of_updates(record, answer)) if record.updates is not None else ()
         attributes = [
-            found
+            (each.command, found)
             for each in answer.commands
-            if type(each.command) in _ATTRIBUTES and (found := _attributes(each.command))
+            if type(each.command) in SETS_ATTRIBUTES and (found := search_attributes_of(each.command))
         ]
         try:
             for command, values in attributes:
-                self._check_attributes(command, values)
+                if (flaw := self._runs.attributes.flaw(values)) is not None:
+                    raise attributes_refused(command, flaw.message, too_large=flaw.too_large)
             ended = self._runs.change(
                 record,
                 lambda run, now: tasks.complete_task(run, answer, follower, self._runs.limits, now, eager),
@@ -517,19 +523,6 @@ class TaskDispatch:
         for _, values in attributes:
             self._runs.attributes.learn(values)
         return "TASK_NOT_FOUND" if ended else ""
-
-    def _check_attributes(self, command: c.Command, attributes: Mapping[str, Payload]) -> None:
-        """Raise `Refused` for a command with search attributes that cannot be. A server ends a run whose attributes
-        are too large.
-        """
-        flaw = self._runs.attributes.flaw(attributes)
-        if flaw is None:
-            return
-        cause, reason, where = _ATTRIBUTES[type(command)]
-        if flaw.too_large:
-            raise AnswerRefused(cause, "FATAL", f"{reason}: {flaw.message}", ends_run=True)
-        what = f"BadSearchAttributes: {where}{flaw.message}"
-        raise AnswerRefused(h.BAD_SEARCH_ATTRIBUTES, "FATAL", what)
 
     def fail(
         self, record: LoadedRun, number: int, cause: int | TaskFailureCause, failure: Failure | None, who: str
@@ -578,33 +571,6 @@ class TaskDispatch:
         if before is not None and before is not taker:
             self._runs.queues.release(before, record.run.run_id)
             before.moved(record.run.run_id)
-
-
-_ATTRIBUTES: dict[type[c.Command], tuple[int, str, str]] = {
-    c.UpsertSearchAttributes: (h.BAD_SEARCH_ATTRIBUTES, "BadSearchAttributes", ""),
-    c.StartChildWorkflow: (
-        h.BAD_START_CHILD,
-        "BadStartChildExecutionAttributes",
-        "invalid SearchAttributes on StartChildWorkflowCommand: ",
-    ),
-    c.ContinueAsNew: (
-        h.BAD_CONTINUE_AS_NEW,
-        "BadContinueAsNewAttributes",
-        "invalid SearchAttributes on ContinueAsNewWorkflowExecutionCommand: ",
-    ),
-}
-"""Commands with search attributes: with what cause and in which words they are refused."""
-
-
-def _attributes(command: c.Command) -> tuple[c.Command, Mapping[str, Payload]] | None:
-    """A command with the search attributes that it sets; None if it sets none."""
-    match command:
-        case c.UpsertSearchAttributes(changes):
-            return (command, changes) if changes else None
-        case c.StartChildWorkflow() | c.ContinueAsNew() if command.spec.search_attributes:
-            return command, command.spec.search_attributes
-        case _:
-            return None
 
 
 def _requests_of_updates(record: LoadedRun, answer: tasks.TaskAnswer) -> Iterator[str]:

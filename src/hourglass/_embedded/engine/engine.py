@@ -19,9 +19,10 @@ import msgspec
 
 from hourglass._contract.deployments import QueueStats
 from hourglass._embedded.clock import Clock, RealClock
+from hourglass._embedded.engine.bursts import NOTE
 from hourglass._embedded.engine.deployments import Deployments
 from hourglass._embedded.engine.dispatch import ActivityDispatch, TaskDispatch, UpdateDispatch
-from hourglass._embedded.engine.keepers import NOTE, Keepers
+from hourglass._embedded.engine.keepers import Keepers
 from hourglass._embedded.engine.lost_attempts import KeptAttempts
 from hourglass._embedded.engine.progress import ProgressMemory
 from hourglass._embedded.engine.run import AttemptToken, LoadedRun

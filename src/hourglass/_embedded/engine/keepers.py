@@ -1,4 +1,5 @@
-"""The limits of `hourglass.limits`, kept by the engine itself: slots, turns and bursts of calls, by their keys.
+"""The limits of `hourglass.limits`, kept by the engine itself: slots and turns, by their keys; bursts of calls have a
+file of their own.
 
 On a Temporal server a small workflow keeps each key. Here the engine answers in its place, by the same protocol and the same
 rules (`hourglass._contract.limits`): a run signals the workflow `hourglass.slots:KEY`, which need not exist, and the answer
@@ -19,7 +20,6 @@ however many wait. A key that no run uses leaves nothing behind.
 from __future__ import annotations
 
 import dataclasses
-import heapq
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -28,13 +28,10 @@ import msgspec
 
 from hourglass._contract import limits
 from hourglass._contract.limits import (
-    BURSTS,
     SLOTS,
     TURNS,
     Answer,
     Ask,
-    Burst,
-    DebounceCall,
     KeptLimit,
     Lease,
     Return,
@@ -48,32 +45,18 @@ from hourglass._contract.limits import (
     Turns,
     Used,
     is_keeper,
-    joined,
 )
-from hourglass._contract.workflows import Started, StartWorkflow
-from hourglass._embedded.clock import SECOND, Bell, Cancel, later
+from hourglass._embedded.clock import SECOND
+from hourglass._embedded.engine.bursts import NOTE, Bursts, keep_note
 from hourglass._embedded.engine.run import LoadedRun
 from hourglass._embedded.engine.runs import RunTable
-from hourglass._embedded.engine.starting import check_room, start_workflow
+from hourglass._embedded.engine.timers import DueTimes
 from hourglass._embedded.rules import children
-from hourglass._embedded.store.store import NoteChange
-from hourglass._engine.specs import Payloads, StartSpec
 from hourglass._history import events as h
-from hourglass._history.encoding import plain
 from hourglass.converter import Payload
-from hourglass.errors import ServiceError, StorageError
+from hourglass.errors import StorageError
 
 logger = logging.getLogger("hourglass.embedded")
-
-NOTE = "limit/"
-"""How the names begin under which the store keeps limits."""
-
-_PAUSE_NS = 5 * SECOND
-"""How long to wait before a burst is tried again that could not be started."""
-_REMEMBERED_NS = 60 * SECOND
-"""How long a key remembers a burst that was run: a call whose answer was lost is made again."""
-_MOST_TICKETS = 100
-"""So many of the last calls of a burst are known by name, to tell one that is made twice."""
 
 Message: TypeAlias = Ask | Lease | str | Return | TurnAsk | Used
 
@@ -85,7 +68,6 @@ _MESSAGES: dict[tuple[str, str], msgspec.json.Decoder[Any]] = {
     (TURNS, "ask"): msgspec.json.Decoder(TurnAsk),
     (TURNS, "hand_in"): msgspec.json.Decoder(Used),
 }
-_call = msgspec.json.Decoder(DebounceCall)
 
 
 # --- what is stored ---------------------------------------------------------------------------------------------
@@ -104,22 +86,8 @@ class ClaimRow(msgspec.Struct, frozen=True, array_like=True):
     waiting: tuple[tuple[str, str, int], ...] = ()
 
 
-class KeptBurst(msgspec.Struct, frozen=True, kw_only=True):
-    """The calls of one key: those that will be run, as the workflow `becomes`; or, once that was started, (`fired_ns`) that."""
-
-    burst: Burst
-    becomes: str
-    calls: int = 1
-    arguments: Payloads = ()
-    headers: dict[str, Payload] = {}
-    identity: str = ""
-    due_ns: int = 0
-    fired_ns: int = 0
-
-
 _claims = msgspec.msgpack.Decoder(ClaimRow)
 _throttle = msgspec.msgpack.Decoder(Throttle)
-_burst = msgspec.msgpack.Decoder(KeptBurst)
 
 
 class KeptSlots:
@@ -191,15 +159,9 @@ class Keepers:
         self._runs = runs
         self._slots: dict[str, KeptSlots] = {}
         self._turns: dict[str, TurnBook] = {}
-        self._bursts: dict[str, KeptBurst] = {}
         self._members: dict[str, set[str]] = {}
-        self._dues: dict[str, int] = {}
-        self._heap: list[tuple[int, str]] = []
-        self._acts = False
-        self._alarm: Cancel | None = None
-        self._alarm_ns = 0
-        self.fired = Bell()
-        """Rings when a burst was run or dropped."""
+        self._due = DueTimes(runs.clock, self._elapse)
+        self.bursts = Bursts(runs)
         self.load(runs.store.notes(NOTE))
 
     def load(self, notes: Iterable[tuple[str, bytes]]) -> None:
@@ -216,8 +178,7 @@ class Keepers:
                     self._turns[id] = TurnBook(_throttle.decode(data))
                     self._enrol_turns(id)
                 else:
-                    self._bursts[id] = kept = _burst.decode(data)
-                    self._set_due(id, 0 if kept.fired_ns else kept.due_ns)
+                    self.bursts.load(id, data)
             except (msgspec.MsgspecError, ValueError) as error:
                 logger.error("what is kept of the limit %r cannot be read, and is forgotten: %s", id, error)
         for id, rows in slots.items():
@@ -227,26 +188,26 @@ class Keepers:
 
     def begin(self) -> None:
         """Act from now on when the time of something has come."""
-        self._acts = True
-        if self._turns or self._bursts:
+        if self._turns:
             self._set_back()
-        self._set_alarm()
+        self._due.begin()
+        self.bursts.begin()
 
     def stop(self) -> None:
         """Act no more."""
-        self._acts = False
-        self._silence()
-        self.fired.ring()
+        self._due.stop()
+        self.bursts.stop()
 
     def read_again(self, name: str) -> None:
         """What is in memory of a key cannot be stored: it is again as the store has it."""
         id = name.removeprefix(NOTE).partition("\n")[0]
-        for table in (self._slots, self._turns, self._bursts):
+        for table in (self._slots, self._turns):
             table.pop(id, None)
         self._enrol(id, set())
-        self._set_due(id, 0)
+        self._due.set(id, 0)
+        self.bursts.unload(id)
         self.load((name, data) for name, data in self._runs.store.notes(NOTE + id) if _is_of(name, id))
-        self._set_alarm()
+        self._due.set_alarm()
 
     # --- runs -----------------------------------------------------------------------------------------------------
 
@@ -326,7 +287,7 @@ class Keepers:
         for run_id in changed:
             row = kept.row(run_id)
             self._enrol_run(id, run_id, is_member=bool(row))
-            self._store(f"{id}\n{run_id}", row)
+            keep_note(self._runs, f"{id}\n{run_id}", row)
         if book.is_idle:
             del self._slots[id]
 
@@ -350,8 +311,8 @@ class Keepers:
             if not book.open:
                 break
         self._enrol_turns(id)
-        self._store(id, msgspec.msgpack.encode(book.throttle))
-        self._set_alarm()
+        keep_note(self._runs, id, msgspec.msgpack.encode(book.throttle))
+        self._due.set_alarm()
 
     def _enrol_turns(self, id: str) -> None:
         book = self._turns[id]
@@ -359,7 +320,7 @@ class Keepers:
         self._enrol(
             id, {each.place.run_id for each in (*book.open, *book.held, *(() if loan is None else (loan,)))}
         )
-        self._set_due(id, 0 if loan is None else loan.until * 1000)
+        self._due.set(id, 0 if loan is None else loan.until * 1000)
 
     def _now(self) -> int:
         return self._runs.clock.now_ns() // 1000
@@ -368,115 +329,22 @@ class Keepers:
         """By how much a run's time is ahead, in microseconds: that of its events does not go back with the clock."""
         return max(0, record.run.latest_ns // 1000 - self._now())
 
-    # --- bursts ---------------------------------------------------------------------------------------------------
-
-    def debounce(self, request: StartWorkflow) -> Started | None:
-        """A client debounces; None where a workflow collects the calls: one that is open, or because they cannot be read."""
-        id = request.workflow_id
-        if request.signal_name != "call" or not id.startswith(BURSTS) or not request.signal_arguments:
-            return None
-        first, *arguments = request.signal_arguments
-        current = self._runs.current(id)
-        if first.encoding != "json/plain" or (current is not None and current.run.is_open):
-            return None
-        try:
-            call = _call.decode(first.data)
-        except (msgspec.MsgspecError, ValueError):
-            return None
-        kept = self._bursts.get(id)
-        if kept is not None and call.ticket in kept.burst.tickets:
-            return Started("", started=False, becomes=kept.becomes)
-        check_room(self._runs)
-        if kept is not None and kept.fired_ns:
-            kept = None
-        now = self._runs.clock.now_ns()
-        burst = joined(None if kept is None else kept.burst, call, now / SECOND)
-        made = KeptBurst(
-            burst=_with_few_tickets(burst),
-            becomes=f"{call.prefix}:{self._runs.new_run_id()}" if kept is None else kept.becomes,
-            calls=1 if kept is None else kept.calls + 1,
-            arguments=tuple(arguments),
-            headers=request.headers,
-            identity=request.identity,
-            due_ns=max(now, int(burst.due * SECOND)),
-        )
-        with self._runs.transaction():
-            self._keep_burst(id, made)
-        self._set_alarm()
-        return Started("", started=kept is None, becomes=made.becomes)
-
-    def is_waiting(self, becomes: str, id: str) -> bool:
-        """Whether the calls that will be this workflow have not been run yet, nor dropped."""
-        kept = self._bursts.get(id)
-        return kept is not None and kept.becomes == becomes and not kept.fired_ns
-
-    def _keep_burst(self, id: str, kept: KeptBurst) -> None:
-        self._bursts[id] = kept
-        self._set_due(id, 0 if kept.fired_ns else kept.due_ns)
-        self._store(id, msgspec.msgpack.encode(kept))
-
-    def _fire(self, id: str, kept: KeptBurst, now: int) -> None:
-        """Run a workflow in the place of all calls of a burst."""
-        call = kept.burst.call
-        request = StartWorkflow(
-            workflow_id=kept.becomes,
-            workflow_type=call.workflow,
-            request_id=kept.becomes,
-            arguments=kept.arguments,
-            headers=kept.headers,
-            identity=kept.identity,
-            spec=StartSpec(
-                task_queue=call.task_queue,
-                execution_timeout=call.execution_timeout or 0.0,
-                run_timeout=call.run_timeout or 0.0,
-                task_timeout=call.task_timeout or 0.0,
-            ),
-        )
-        with self._runs.transaction():
-            try:
-                check_room(self._runs)
-                start_workflow(self._runs, request)
-            except StorageError as error:
-                logger.warning("the debounced workflow %r is started later: %s", kept.becomes, error)
-                self._set_due(id, later(now, _PAUSE_NS))
-                return
-            except ServiceError as error:
-                logger.error("the debounced workflow %r cannot be started: %s", kept.becomes, error)
-                self._forget_burst(id)
-                return
-            self._keep_burst(
-                id, msgspec.structs.replace(kept, arguments=(), headers={}, due_ns=0, fired_ns=now)
-            )
-
-    def _forget_burst(self, id: str) -> None:
-        self._bursts.pop(id, None)
-        self._set_due(id, 0)
-        self._store(id, b"")
-
     # --- for clients ----------------------------------------------------------------------------------------------
 
     def forget(self, id: str) -> bool:
         """Forget a key, as if its keeper had been terminated; whether there was something to forget."""
-        if not (self.keeps(id) or id in self._bursts):
-            return False
+        if not self.keeps(id):
+            return self.bursts.forget(id)
         with self._runs.transaction():
             for run_id in self._members.get(id, ()) if id in self._slots else ():
-                self._store(f"{id}\n{run_id}", b"")
-            if id in self._bursts:
-                self._forget_burst(id)
-            elif self._turns.pop(id, None) is not None:
-                self._store(id, b"")
+                keep_note(self._runs, f"{id}\n{run_id}", b"")
+            if self._turns.pop(id, None) is not None:
+                keep_note(self._runs, id, b"")
             self._slots.pop(id, None)
             self._enrol(id, set())
-            self._set_due(id, 0)
-        self.fired.ring()
-        self._set_alarm()
+            self._due.set(id, 0)
+        self._due.set_alarm()
         return True
-
-    def drop_burst(self, id: str) -> bool:
-        """Drop the calls of a key that have not been run; whether there were any."""
-        kept = self._bursts.get(id)
-        return kept is not None and not kept.fired_ns and self.forget(id)
 
     def view(self, id: str = "") -> Iterator[KeptLimit]:
         """What is kept of a key, or of all that are in use, by their ids."""
@@ -486,9 +354,7 @@ class Keepers:
         for each, book in self._turns.items() if not id else ((id, self._turns.get(id)),):
             if book is not None:
                 yield KeptLimit(each, turns=book.turns)
-        for each, burst in self._bursts.items() if not id else ((id, self._bursts.get(id)),):
-            if burst is not None and not burst.fired_ns:
-                yield KeptLimit(each, calls=burst.calls, becomes=burst.becomes, due_ns=burst.due_ns)
+        yield from self.bursts.view(id)
 
     def told(self, id: str, query: str) -> Payload | None:
         """The answer to a query that a keeper would answer; None if it would not."""
@@ -506,84 +372,36 @@ class Keepers:
     # --- time -----------------------------------------------------------------------------------------------------
 
     def realign(self) -> None:
-        """Time has jumped: set the alarm anew. Calls that came while the clock was ahead came now, and turns go by the time
-        that it is now.
-        """
-        self._silence()
+        """Time has jumped."""
         self._set_back()
-        self._set_alarm()
+        self._due.realign()
+        self.bursts.realign()
 
     def _set_back(self) -> None:
-        """What was kept while the clock was ahead goes by the time that it is now."""
-        now = self._runs.clock.now_ns()
+        """Turns that were kept while the clock was ahead go by the time that it is now."""
         with self._runs.transaction():
-            for id, book in [each for each in self._turns.items() if each[1].is_ahead(now // 1000)]:
+            for id, book in [each for each in self._turns.items() if each[1].is_ahead(self._now())]:
                 self._serve_turns(id, book)
-        ahead = [each for each in self._bursts.items() if each[1].burst.last * SECOND > now + SECOND]
-        with self._runs.transaction():
-            for id, kept in ahead:
-                by = kept.burst.last - now / SECOND
-                burst = dataclasses.replace(
-                    kept.burst, first=kept.burst.first - by, last=kept.burst.last - by
-                )
-                due_ns = max(now, int(burst.due * SECOND)) if kept.due_ns else 0
-                fired_ns = min(kept.fired_ns, now)
-                self._keep_burst(
-                    id, msgspec.structs.replace(kept, burst=burst, due_ns=due_ns, fired_ns=fired_ns)
-                )
 
     def sweep(self) -> None:
         """Forget turns that are long past, and bursts that were run a while ago."""
-        now = self._runs.clock.now_ns()
-        turns = [id for id, book in self._turns.items() if book.is_forgettable(now // 1000)]
-        bursts = [
-            id for id, kept in self._bursts.items() if kept.fired_ns and kept.fired_ns + _REMEMBERED_NS <= now
-        ]
-        if turns or bursts:
+        now = self._now()
+        turns = [id for id, book in self._turns.items() if book.is_forgettable(now)]
+        if turns:
             with self._runs.transaction():
-                for id in (*turns, *bursts):
+                for id in turns:
                     self.forget(id)
-
-    def _set_due(self, id: str, due_ns: int) -> None:
-        if not due_ns:
-            self._dues.pop(id, None)
-        elif self._dues.get(id) != due_ns:
-            self._dues[id] = due_ns
-            heapq.heappush(self._heap, (due_ns, id))
-
-    def _set_alarm(self) -> None:
-        while self._heap and self._dues.get(self._heap[0][1]) != self._heap[0][0]:
-            heapq.heappop(self._heap)
-        if not self._acts or not self._heap:
-            self._silence()
-        elif self._alarm is None or self._alarm_ns != self._heap[0][0]:
-            self._silence()
-            self._alarm_ns = self._heap[0][0]
-            self._alarm = self._runs.clock.call_at(self._alarm_ns, self._elapse)
-
-    def _silence(self) -> None:
-        if self._alarm is not None:
-            self._alarm()
-            self._alarm = None
+        self.bursts.sweep()
 
     def _elapse(self) -> None:
-        """The alarm: loans that are over end, and bursts that are calm are run."""
-        self._alarm = None
+        """The alarm: loans that are over end."""
         now = self._runs.clock.now_ns()
-        while self._acts and self._heap and self._heap[0][0] <= now:
-            due, id = heapq.heappop(self._heap)
-            if self._dues.get(id) != due:
-                continue
-            del self._dues[id]
-            if (kept := self._bursts.get(id)) is not None:
-                self._fire(id, kept, now)
-            elif (book := self._turns.get(id)) is not None:
-                with self._runs.transaction():
-                    book.let_loan_end(now // 1000)
-                    self._serve_turns(id, book)
+        while (id := self._due.take(now)) is not None:
+            book = self._turns[id]
+            with self._runs.transaction():
+                book.let_loan_end(now // 1000)
+                self._serve_turns(id, book)
         self._runs.queues.dispatch()
-        self._set_alarm()
-        self.fired.ring()
 
     # --- telling and storing --------------------------------------------------------------------------------------
 
@@ -628,9 +446,6 @@ class Keepers:
                 if not table[one]:
                     del table[one]
 
-    def _store(self, name: str, data: bytes) -> None:
-        self._runs.keep_schedule(NoteChange(schedule_id=NOTE + plain(name), data=data))
-
 
 def _by_engine_time(message: TurnAsk | Used, lead: int) -> TurnAsk | Used:
     """What a run says whose time is ahead, as it is by the engine's. Such a run is not lent a key: it would have it too long."""
@@ -656,10 +471,6 @@ def _is_of(name: str, id: str) -> bool:
     """Whether a note is of this key: others may begin like it."""
     rest = name.removeprefix(NOTE + id)
     return not rest or (rest.startswith("\n") and "\n" not in rest[1:])
-
-
-def _with_few_tickets(burst: Burst) -> Burst:
-    return Burst(burst.call, burst.first, burst.last, burst.tickets[-_MOST_TICKETS:])
 
 
 def _payload(value: Any) -> Payload:

@@ -13,17 +13,17 @@ is first asked for, then kept up to date for a while, so that a page costs what 
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
 
 from hourglass._contract.workflows import CancelWorkflow, Page, TerminateWorkflow
-from hourglass._embedded.clock import SECOND, Cancel, RealClock, later
+from hourglass._embedded.clock import SECOND, RealClock, later
 from hourglass._embedded.engine.run import LoadedRun
 from hourglass._embedded.engine.runs import RunTable
 from hourglass._embedded.engine.starting import start_workflow
+from hourglass._embedded.engine.timers import DueTimes
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.run import Transition as RunStep
@@ -70,10 +70,8 @@ class Schedules:
         self._records: dict[str, ScheduleRecord] = {}
         self._entries: dict[str, ScheduleEntry] = {}
         self._awaited: dict[str, set[str]] = {}
-        self._heap: list[tuple[int, str]] = []
-        self._loaded = self._acts = False
-        self._alarm: Cancel | None = None
-        self._alarm_ns = 0
+        self._due = DueTimes(runs.clock, self._elapse)
+        self._loaded = False
         self._unlisted: dict[str, None] = {}
         self.listing = ScheduleListing(
             self._unlisted, self.find, keep=isinstance(runs.clock, RealClock), load=self.load
@@ -89,13 +87,11 @@ class Schedules:
     def begin(self) -> None:
         """Act from now on when the time has come; first for what has come due since an engine last did."""
         self.load()
-        self._acts = True
-        self._set_alarm()
+        self._due.begin()
 
     def stop(self) -> None:
         """Act no more."""
-        self._acts = False
-        self._silence()
+        self._due.stop()
         self.listing.close()
 
     # --- records --------------------------------------------------------------------------------------------
@@ -118,13 +114,13 @@ class Schedules:
         """A schedule is new, or was changed by a request: it acts, if there is something to do."""
         self.load()
         self._act(record)
-        self._set_alarm()
+        self._due.set_alarm()
 
     def delete(self, schedule_id: str) -> None:
         """Forget a schedule; what it has started goes on."""
         self._forget(schedule_id)
         self._runs.keep_schedule(ScheduleChange(schedule_id=schedule_id))
-        self._set_alarm()
+        self._due.set_alarm()
 
     def read_again(self, schedule_id: str) -> None:
         """What is in memory of a schedule cannot be stored. It is again as the store has it, and does not act before
@@ -140,7 +136,7 @@ class Schedules:
             self._enter(
                 ScheduleEntry(schedule_id, 0, tuple(workflow_id for workflow_id, _ in record.running))
             )
-        self._set_alarm()
+        self._due.set_alarm()
 
     # --- workflows that ended ---------------------------------------------------------------------------------
 
@@ -164,51 +160,24 @@ class Schedules:
 
         for schedule_id in tuple(self._awaited.get(run.started.workflow_id, ())):
             self._look(schedule_id, go_on)
-        self._set_alarm()
+        self._due.set_alarm()
 
     # --- time -------------------------------------------------------------------------------------------------
 
     def realign(self) -> None:
-        """Time has jumped: set the alarm anew."""
-        self._silence()
-        self._set_alarm()
-
-    def _set_alarm(self) -> None:
-        while self._heap and not self._counts(self._heap[0]):
-            heapq.heappop(self._heap)
-        if not self._acts or not self._heap:
-            self._silence()
-            return
-        wake_ns = self._heap[0][0]
-        if self._alarm is None or self._alarm_ns != wake_ns:
-            self._silence()
-            self._alarm_ns = wake_ns
-            self._alarm = self._runs.clock.call_at(wake_ns, self._elapse)
-
-    def _silence(self) -> None:
-        if self._alarm is not None:
-            self._alarm()
-            self._alarm = None
-
-    def _counts(self, due: tuple[int, str]) -> bool:
-        """Whether an item of the heap holds the present time of its schedule; outdated ones are left lying there."""
-        entry = self._entries.get(due[1])
-        return entry is not None and entry.wake_ns == due[0]
+        """Time has jumped."""
+        self._due.realign()
 
     def _elapse(self) -> None:
         """The alarm: let all act whose time has come."""
-        self._alarm = None
         self._drop_some()
         now = self._runs.clock.now_ns()
         for _ in range(SLICE):
-            if not self._acts or not self._heap or self._heap[0][0] > now:
+            schedule_id = self._due.take(now)
+            if schedule_id is None:
                 break
-            due = heapq.heappop(self._heap)
-            if self._counts(due):
-                self._entries[due[1]] = self._entries[due[1]]._replace(wake_ns=0)
-                self._look(due[1])
+            self._look(schedule_id)
         self._runs.queues.dispatch()
-        self._set_alarm()
 
     def _look(self, schedule_id: str, change: Callable[[ScheduleRecord], ScheduleRecord] = _as_it_is) -> None:
         """Let one schedule act, after a change; whatever is wrong with it concerns no other schedule."""
@@ -297,15 +266,12 @@ class Schedules:
         self._runs.keep_schedule(ScheduleChange(schedule_id=schedule_id, record=record, wake_ns=wake_ns))
 
     def _enter(self, entry: ScheduleEntry) -> None:
-        before = self._entries.get(entry.schedule_id)
-        self._forget(entry.schedule_id)
+        self._leave(entry.schedule_id)
         self._entries[entry.schedule_id] = entry
         self._unlisted[entry.schedule_id] = None
         for workflow_id in entry.awaited:
             self._awaited.setdefault(workflow_id, set()).add(entry.schedule_id)
-        # A time that is unchanged stands in the heap already: `_elapse` clears the one that it takes out.
-        if entry.wake_ns and (before is None or before.wake_ns != entry.wake_ns):
-            heapq.heappush(self._heap, (entry.wake_ns, entry.schedule_id))
+        self._due.set(entry.schedule_id, entry.wake_ns)
 
     def _drop_some(self) -> None:
         """Records can be read again once all is durable. Never while changes are being gathered."""
@@ -313,6 +279,10 @@ class Schedules:
             self._records.clear()
 
     def _forget(self, schedule_id: str) -> None:
+        self._leave(schedule_id)
+        self._due.set(schedule_id, 0)
+
+    def _leave(self, schedule_id: str) -> None:
         self._records.pop(schedule_id, None)
         self._unlisted[schedule_id] = None
         entry = self._entries.pop(schedule_id, None)

@@ -6,6 +6,7 @@ written. Invariant: of an answer with one command that is refused nothing counts
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from hourglass._embedded.rules.run import (
 from hourglass._embedded.rules.schedule_times import check_cron
 from hourglass._engine import commands as c
 from hourglass._history import events as h
+from hourglass.converter import Payload
 from hourglass.errors import UsageError
 
 
@@ -216,3 +218,41 @@ def _not_just_started(draft: Draft, command: c.RequestCancelExternal | RequestCa
                 f"is not allowed in same workflow task. WorkflowId={command.workflow_id} "
                 f"RunId={command.run_id} Namespace={command.namespace}",
             )
+
+
+# --- search attributes: which are flawed the engine knows, for it knows their types ---------------------------
+
+
+SETS_ATTRIBUTES: dict[type[c.Command], tuple[int, str, str]] = {
+    c.UpsertSearchAttributes: (h.BAD_SEARCH_ATTRIBUTES, "BadSearchAttributes", ""),
+    c.StartChildWorkflow: (
+        h.BAD_START_CHILD,
+        "BadStartChildExecutionAttributes",
+        "invalid SearchAttributes on StartChildWorkflowCommand: ",
+    ),
+    c.ContinueAsNew: (
+        h.BAD_CONTINUE_AS_NEW,
+        "BadContinueAsNewAttributes",
+        "invalid SearchAttributes on ContinueAsNewWorkflowExecutionCommand: ",
+    ),
+}
+"""Commands with search attributes: with what cause and in which words they are refused."""
+
+
+def search_attributes_of(command: c.Command) -> Mapping[str, Payload]:
+    """The search attributes that a command sets."""
+    match command:
+        case c.UpsertSearchAttributes(changes):
+            return changes
+        case c.StartChildWorkflow() | c.ContinueAsNew():
+            return command.spec.search_attributes
+        case _:
+            return {}
+
+
+def attributes_refused(command: c.Command, flaw: str, *, too_large: bool) -> AnswerRefused:
+    """Why a command with search attributes that cannot be is refused. A server ends a run whose attributes are too large."""
+    cause, reason, where = SETS_ATTRIBUTES[type(command)]
+    if too_large:
+        return AnswerRefused(cause, "FATAL", f"{reason}: {flaw}", ends_run=True)
+    return AnswerRefused(h.BAD_SEARCH_ATTRIBUTES, "FATAL", f"BadSearchAttributes: {where}{flaw}")

@@ -72,6 +72,8 @@ class _Search:
 
     key: str
     began: float
+    to_end: bool = False
+    """Whether the answer to a start is to wait for the end of its run."""
     pause: float = SHORTEST
     ownerless_at: float = 0.0
     repeated: bool = False
@@ -132,11 +134,12 @@ class CallRouter:
                 return await engine.call(request)
             except EngineClosed:
                 lost = True
-        return await self._search(request, lost)
+        found: A = await self._search(request, lost)
+        return found
 
     async def execute(self, request: wf.StartWorkflow) -> wf.Executed:
-        """Start a workflow and wait for its end, where the engine is here; else, or where it is closed meanwhile, the
-        answer says how the start went, and that its run is open.
+        """Start a workflow and wait for its end, as one request, where there is an engine to ask; else the answer says how
+        the start went, and that its run is open.
         """
         engine, lost = self.engine, False
         if engine is not None and engine.failed is None:
@@ -144,12 +147,14 @@ class CallRouter:
                 return await engine.execute(request)
             except EngineClosed:
                 lost = True
-        started = await self._search(request, lost)
-        return wf.Executed(started.run_id, wf.StillOpen(started.run_id))
+        found: wf.Executed | wf.Started = await self._search(request, lost, to_end=True)
+        return (
+            found if isinstance(found, wf.Executed) else wf.Executed(found.run_id, wf.StillOpen(found.run_id))
+        )
 
-    async def _search(self, request: s.Request[A], lost: bool) -> A:
+    async def _search(self, request: s.Request[Any], lost: bool, *, to_end: bool = False) -> Any:
         """Go on until there is an answer. `lost` says that the request may be under way already."""
-        search = _Search(f"{self._name}-{next(self._keys)}", time.monotonic(), repeated=lost)
+        search = _Search(f"{self._name}-{next(self._keys)}", time.monotonic(), to_end, repeated=lost)
         if lost:
             self._lost_at = search.began
         while True:
@@ -166,7 +171,7 @@ class CallRouter:
                 # Refused, perhaps, because it was carried out when it was sent before.
                 again = search.repeated and error.status == "NOT_FOUND"
                 if again and await was_carried_out(request, self.call):
-                    return s.Nothing()  # type: ignore[return-value]
+                    return s.Nothing()
                 raise
             if not isinstance(answer, NoAnswer):
                 return answer
@@ -212,13 +217,15 @@ class CallRouter:
             search.warned = True
             _log.warning("%s", what)
 
-    async def _ask_once(self, request: s.Request[A], search: _Search) -> A | NoAnswer:
+    async def _ask_once(self, request: s.Request[Any], search: _Search) -> Any:
         """The answer, or why there is none yet. Raises `EngineClosed` or `ConnectionLost` where the request may be
         under way.
         """
         engine = self.engine
         if engine is not None:
             if engine.failed is None:
+                if search.to_end and isinstance(request, wf.StartWorkflow):
+                    return await engine.execute(request)
                 return await engine.call(request)
             self._changed.ring()  # the shared file, which keeps the engine open, opens it anew
             return NoAnswer.BUSY
@@ -226,12 +233,13 @@ class CallRouter:
         if owner is not None:
             self._no_worker.owner_seen()
             self._watch_owner()
+            if search.to_end and isinstance(request, wf.StartWorkflow):
+                return await owner.execute(request, search.key)
             return await owner.ask(request, search.key)
         now = time.monotonic()
         if now < search.ownerless_at or now < self._lost_at + _PRECEDENCE:
             return NoAnswer.BUSY
-        answer: A | NoAnswer = await self._ownerless.ask(request)
-        return answer
+        return await self._ownerless.ask(request)
 
     async def reach(self) -> OwnerConnection | None:
         """The connection to the owner; None if no process owns the file, or the owner does not listen yet."""

@@ -124,7 +124,7 @@ class FileConnection:
         return self._call(request)
 
     def execute(self, request: wf.StartWorkflow) -> Coroutine[Any, Any, wf.Executed]:
-        """Start a workflow and wait for its end, as one request where the engine is in this process."""
+        """Start a workflow and wait for its end, as one request: its answer waits for the disk once."""
         return self._calls.run(self._file.execute, request)
 
     async def _read(self, request: s.Request[A]) -> A:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.sharing import unix_socket, wire
 from hourglass._embedded.sharing.remote_handle import RemoteHandle
@@ -83,17 +84,18 @@ class OwnerConnection:
     async def ask(self, request: s.Request[A], key: str) -> A:
         """Ask, and wait for the answer. Raises `ConnectionLost`, or what the owner raised."""
         number = next(self._numbers)
-        data = wire.ask(number, key, request)
-        if len(data) > FRAME_LIMIT:
-            raise ServiceError(
-                f"the request has {len(data)} bytes, more than the {FRAME_LIMIT} that can be sent",
-                status="INVALID_ARGUMENT",
-            )
 
         def read(answer: wire.AnswerMessage) -> A:
             return wire.answer_of(request, answer)
 
-        result: A = await self._exchange(number, data, read)
+        result: A = await self._exchange(number, wire.ask(number, key, request), read)
+        return result
+
+    async def execute(self, request: wf.StartWorkflow, key: str) -> wf.Executed:
+        """Have a workflow started, and wait for its end, as one request. Raises as `ask` does."""
+        number = next(self._numbers)
+        data = wire.ask(number, key, request, to_end=True)
+        result: wf.Executed = await self._exchange(number, data, wire.executed_of)
         return result
 
     async def open_handle(self, config: HandleConfig) -> RemoteHandle:
@@ -145,6 +147,11 @@ class OwnerConnection:
     async def _exchange(self, number: int, data: bytes, read: Callable[[wire.AnswerMessage], Any]) -> Any:
         if not self.is_open:
             raise ConnectionLost("the connection has ended")
+        if len(data) > FRAME_LIMIT:
+            raise ServiceError(
+                f"the request has {len(data)} bytes, more than the {FRAME_LIMIT} that can be sent",
+                status="INVALID_ARGUMENT",
+            )
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[number] = _Exchange(future, read)
         self.stream.send(data)

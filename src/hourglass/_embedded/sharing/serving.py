@@ -21,6 +21,7 @@ from typing import Any
 
 from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.sharing import unix_socket, wire
 from hourglass._embedded.sharing.open_engine import EngineClosed
@@ -48,6 +49,8 @@ class OwnerInfo:
     answer: Callable[[s.Request[Any]], Coroutine[Any, Any, Any]]
     open_handle: Callable[[int, int, HandleConfig], EngineHandle]
     """Opens a handle on the engine, for a worker of another process."""
+    execute: Callable[[wf.StartWorkflow], Coroutine[Any, Any, wf.Executed]]
+    """Starts a workflow and waits for its end."""
     claim: Callable[[int, Collection[bytes]], object] = lambda *_: None
     """Is told which attempts another process, by its id, has of the owner before: these, and no others."""
     lose_attempts: Callable[[Collection[bytes]], object] = lambda _: None
@@ -67,7 +70,7 @@ class OwnerServer:
         self._server: asyncio.AbstractServer | None = None
         self._listening: socket.socket | None = None
         self._identity: tuple[int, int] | None = None
-        self._remembered: OrderedDict[str, asyncio.Task[Any]] = OrderedDict()
+        self._remembered: OrderedDict[str, asyncio.Future[Any]] = OrderedDict()
         self._meter: asyncio.TimerHandle | None = None
         self._told: tuple[dp.WorkerProcess, ...] = ()
 
@@ -159,20 +162,34 @@ class OwnerServer:
             task.cancel()
         self._remembered.clear()
 
-    def begin(self, key: str, request: s.Request[Any]) -> asyncio.Task[Any]:
-        """Have a request answered; one that changes something, once for each key: a client that lost its
-        connection, and the answer with it, sends the request again and gets the first answer.
+    def begin(self, key: str, request: s.Request[Any], *, to_end: bool = False) -> asyncio.Future[Any]:
+        """Have a request answered (a start `to_end` when its run has closed); one that changes something, once for each
+        key: a client that lost its connection, and the answer with it, sends the request again and gets the first answer.
         """
         loop = asyncio.get_running_loop()
         if request.effect is not s.Effect.CHANGE or not key:
-            return loop.create_task(self.owner.answer(request))
+            return loop.create_task(self._asked(request, to_end))
         known = self._remembered.get(key)
         if known is not None:
             return known
-        task = self._remembered[key] = loop.create_task(self.owner.answer(request))
+        task = self._remembered[key] = loop.create_task(self._asked(request, to_end))
+        if to_end:
+            task.add_done_callback(lambda done: self._forget_result(key, done))
         while len(self._remembered) > _REMEMBERED:
             self._remembered.popitem(last=False)
         return task
+
+    def _asked(self, request: s.Request[Any], to_end: bool) -> Coroutine[Any, Any, Any]:
+        if to_end and isinstance(request, wf.StartWorkflow):
+            return self.owner.execute(request)
+        return self.owner.answer(request)
+
+    def _forget_result(self, key: str, task: asyncio.Task[Any]) -> None:
+        """Of a run that was waited for, remember that it was started: its result may be large, and can be read again."""
+        if key in self._remembered and not task.cancelled() and task.exception() is None:
+            run_id = task.result().run_id
+            started = self._remembered[key] = asyncio.get_running_loop().create_future()
+            started.set_result(wf.Executed(run_id, wf.StillOpen(run_id)))
 
 
 class _Peer:
@@ -184,7 +201,7 @@ class _Peer:
         self._greeted = False
         self.pid = 0
         self.workers = WorkerPeer(self._opened, self.stream.send)
-        self._asks: dict[int, tuple[asyncio.Task[Any], bool]] = {}
+        self._asks: dict[int, tuple[asyncio.Future[Any], bool]] = {}
         self._patience: asyncio.TimerHandle | None = None
 
     def _made(self) -> None:
@@ -269,7 +286,7 @@ class _Peer:
 
     def _ask(self, message: wire.RequestMessage) -> None:
         request = wire.request_of(message)
-        task = self._server.begin(message.key, request)
+        task = self._server.begin(message.key, request, to_end=message.to_end)
         self._watch(message.number, task, request.effect is s.Effect.CHANGE)
 
     async def _open_handle(self, message: wire.OpenHandle) -> None:
@@ -290,7 +307,7 @@ class _Peer:
     def _begin(self, number: int, call: Coroutine[Any, Any, None]) -> None:
         self._watch(number, asyncio.get_running_loop().create_task(call), True)
 
-    def _watch(self, number: int, task: asyncio.Task[Any], is_change: bool) -> None:
+    def _watch(self, number: int, task: asyncio.Future[Any], is_change: bool) -> None:
         if number in self._asks:
             raise wire.Garbage("a number was used twice")
         self._asks[number] = (task, is_change)
@@ -301,7 +318,7 @@ class _Peer:
         if task is not None and not is_change:
             task.cancel()
 
-    def _answer(self, number: int, task: asyncio.Task[Any]) -> None:
+    def _answer(self, number: int, task: asyncio.Future[Any]) -> None:
         error = None if task.cancelled() else task.exception()  # read, or asyncio complains
         if self._asks.pop(number, None) is None or task.cancelled():
             return  # the client gave up, or we end: it will ask the next owner

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -259,8 +259,9 @@ class SharedFile:
                 namespace=self.namespace,
                 pid=os.getpid(),
                 since_ns=self._lock.since_ns,
-                answer=partial(self._answer, engine),
+                answer=partial(self._answer, engine.call),
                 open_handle=engine.open_for_other,
+                execute=partial(self._answer, engine.execute),
                 claim=partial(self._claim, engine),
                 lose_attempts=engine.engine.lose_attempts,
                 processes=engine.processes,
@@ -294,10 +295,10 @@ class SharedFile:
         if self._failures >= TRIES and is_permanent(error):
             self.calls.broken = error
 
-    async def _answer(self, engine: OpenEngine, request: s.Request[Any]) -> Any:
+    async def _answer(self, call: Callable[[Any], Awaitable[Any]], request: s.Request[Any]) -> Any:
         """Answer another process."""
         try:
-            return await engine.call(request)
+            return await call(request)
         except EngineClosed:
             self.calls.check_sound()
             raise

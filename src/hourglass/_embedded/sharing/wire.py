@@ -21,6 +21,7 @@ from hourglass import errors
 from hourglass._contract import deployments as dp
 from hourglass._contract import schedules
 from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import (
     ActivityCancel,
     ActivityDeferred,
@@ -75,13 +76,15 @@ class Hello(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     pid: int = 0
 
 
-class RequestMessage(msgspec.Struct, frozen=True, tag="Ask"):
+class RequestMessage(msgspec.Struct, frozen=True, tag="Ask", omit_defaults=True):
     """A request. `key` is its name for ever: the same request, sent again, has the same key."""
 
     number: int
     key: str
     kind: str
     body: msgspec.Raw
+    to_end: bool = False
+    """Whether the answer to a start waits for the end of its run. An owner of an earlier release answers the start alone."""
 
 
 class GiveUpMessage(msgspec.Struct, frozen=True, tag="GiveUp"):
@@ -173,12 +176,13 @@ class RefusedMessage(msgspec.Struct, frozen=True, tag="Refused"):
     protocol: int = PROTOCOL
 
 
-class AnswerMessage(msgspec.Struct, frozen=True, tag="Answer"):
-    """The answer to what was asked under this number."""
+class AnswerMessage(msgspec.Struct, frozen=True, tag="Answer", omit_defaults=True):
+    """The answer to what was asked under this number; to a start `to_end` how its run, which is named, closed."""
 
     number: int
     kind: str
     body: msgspec.Raw
+    run_id: str = ""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -269,8 +273,8 @@ _ANSWERS: dict[type[s.Request[Any]], dict[str, msgspec.msgpack.Decoder[Any]]] = 
 }
 
 
-def ask(number: int, key: str, request: s.Request[Any]) -> bytes:
-    """A request as a message."""
+def ask(number: int, key: str, request: s.Request[Any], *, to_end: bool = False) -> bytes:
+    """A request as a message; a start with the wait for its end, if so."""
     kind = type(request).__name__
     if kind not in _REQUESTS:
         raise ServiceError(f"{kind} cannot be asked of another process", status="UNIMPLEMENTED")
@@ -280,7 +284,7 @@ def ask(number: int, key: str, request: s.Request[Any]) -> bytes:
         raise ServiceError(
             f"a number of this {kind} is larger than 64 bits", status="INVALID_ARGUMENT"
         ) from None
-    return encode(RequestMessage(number, key, kind, msgspec.Raw(body)))
+    return encode(RequestMessage(number, key, kind, msgspec.Raw(body), to_end))
 
 
 def _storable(request: s.Request[Any]) -> s.Request[Any]:
@@ -307,24 +311,43 @@ def request_of(message: RequestMessage) -> s.Request[Any]:
         request: s.Request[Any] = decoder.decode(message.body)
     except _UNREADABLE as error:
         raise Garbage(f"a request that cannot be read ({type(error).__name__})") from None
+    if message.to_end and not isinstance(request, wf.StartWorkflow):
+        raise Garbage("a request that has no end to wait for")
     return request
 
 
 def answer(number: int, value: msgspec.Struct) -> bytes:
     """An answer as a message."""
+    if isinstance(value, wf.Executed):
+        outcome = value.outcome
+        return encode(
+            AnswerMessage(number, type(outcome).__name__, msgspec.Raw(encode(outcome)), value.run_id)
+        )
     return encode(AnswerMessage(number, type(value).__name__, msgspec.Raw(encode(value))))
 
 
 def answer_of(request: s.Request[A], message: AnswerMessage) -> A:
     """The answer in a message, one that fits the request. Raises `Garbage`."""
-    decoder = _ANSWERS[type(request)].get(message.kind)
+    value: A = _value_of(type(request), message)
+    return value
+
+
+def executed_of(message: AnswerMessage) -> wf.Executed:
+    """The answer to a start with the wait for its end. Raises `Garbage`."""
+    if message.run_id:
+        return wf.Executed(message.run_id, _value_of(wf.WaitForClose, message))
+    started: wf.Started = _value_of(wf.StartWorkflow, message)  # of an owner that knows no other answer
+    return wf.Executed(started.run_id, wf.StillOpen(started.run_id))
+
+
+def _value_of(kind: type[s.Request[Any]], message: AnswerMessage) -> Any:
+    decoder = _ANSWERS[kind].get(message.kind)
     if decoder is None:
-        raise Garbage(f"an answer that {type(request).__name__} does not have")
+        raise Garbage(f"an answer that {kind.__name__} does not have")
     try:
-        value: A = decoder.decode(message.body)
+        return decoder.decode(message.body)
     except _UNREADABLE as error:
         raise Garbage(f"an answer that cannot be read ({type(error).__name__})") from None
-    return value
 
 
 # --- errors -------------------------------------------------------------------------------------------------

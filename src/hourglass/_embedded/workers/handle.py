@@ -29,8 +29,8 @@ from hourglass._contract.handle import (
 )
 from hourglass._embedded.clock import Bell, Cancel, to_ns
 from hourglass._embedded.engine.engine import Engine
+from hourglass._embedded.engine.priority_queue import PriorityQueue
 from hourglass._embedded.engine.run import AttemptToken, LoadedRun
-from hourglass._embedded.engine.task_queues import PriorityQueue
 from hourglass._embedded.rules.draft import Eager
 from hourglass._embedded.store.store import Unwritable
 from hourglass._embedded.workers.activity_slots import ActivitySlots, Heartbeats

@@ -1,0 +1,243 @@
+"""Bursts of calls (`Bursts`): what `debounce` of `hourglass.limits` collects, by key. The calls of a key that come close after
+one another are run as one workflow, with the arguments of the last, when they have ceased for a while.
+
+Must not know: requests, handles, when a burst is over (see `hourglass._contract.limits`). Invariants: a call that was
+answered is durable, and so is the name of the workflow that it becomes, which is given before that starts; the start of
+the workflow and the end of its burst are one change of the store.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterator
+
+import msgspec
+
+from hourglass._contract.limits import BURSTS, Burst, DebounceCall, KeptLimit, joined
+from hourglass._contract.workflows import Started, StartWorkflow
+from hourglass._embedded.clock import SECOND, Bell, later
+from hourglass._embedded.engine.runs import RunTable
+from hourglass._embedded.engine.starting import check_room, start_workflow
+from hourglass._embedded.engine.timers import DueTimes
+from hourglass._embedded.store.store import NoteChange
+from hourglass._engine.specs import Payloads, StartSpec
+from hourglass._history.encoding import plain
+from hourglass.converter import Payload
+from hourglass.errors import ServiceError, StorageError
+
+logger = logging.getLogger("hourglass.embedded")
+
+NOTE = "limit/"
+"""How the names begin under which the store keeps limits."""
+
+_PAUSE_NS = 5 * SECOND
+"""How long to wait before a burst is tried again that could not be started."""
+_REMEMBERED_NS = 60 * SECOND
+"""How long a key remembers a burst that was run: a call whose answer was lost is made again."""
+_MOST_TICKETS = 100
+"""So many of the last calls of a burst are known by name, to tell one that is made twice."""
+
+
+def keep_note(runs: RunTable, name: str, data: bytes) -> None:
+    """Store what is kept of a limit; nothing if there is no data."""
+    runs.keep_schedule(NoteChange(schedule_id=NOTE + plain(name), data=data))
+
+
+class KeptBurst(msgspec.Struct, frozen=True, kw_only=True):
+    """The calls of one key: those that will be run, as the workflow `becomes`; or, once that was started, (`fired_ns`) that."""
+
+    burst: Burst
+    becomes: str
+    calls: int = 1
+    arguments: Payloads = ()
+    headers: dict[str, Payload] = {}
+    identity: str = ""
+    due_ns: int = 0
+    fired_ns: int = 0
+
+
+_burst = msgspec.msgpack.Decoder(KeptBurst)
+_call = msgspec.json.Decoder(DebounceCall)
+
+
+class Bursts:
+    """See the module. Acts by itself from `begin` on."""
+
+    def __init__(self, runs: RunTable) -> None:
+        self._runs = runs
+        self._bursts: dict[str, KeptBurst] = {}
+        self._due = DueTimes(runs.clock, self._elapse)
+        self.fired = Bell()
+        """Rings when a burst was run or dropped."""
+
+    def load(self, id: str, data: bytes) -> None:
+        """Take up what is stored of a key; raises `msgspec.MsgspecError` or `ValueError` if that cannot be read."""
+        self._bursts[id] = kept = _burst.decode(data)
+        self._due.set(id, 0 if kept.fired_ns else kept.due_ns)
+        self._due.set_alarm()
+
+    def unload(self, id: str) -> None:
+        """What is in memory of a key cannot be stored."""
+        self._bursts.pop(id, None)
+        self._due.set(id, 0)
+        self._due.set_alarm()
+
+    # --- calls ----------------------------------------------------------------------------------------------
+
+    def debounce(self, request: StartWorkflow) -> Started | None:
+        """A client debounces; None where a workflow collects the calls: one that is open, or because they cannot be read."""
+        id = request.workflow_id
+        if request.signal_name != "call" or not id.startswith(BURSTS) or not request.signal_arguments:
+            return None
+        first, *arguments = request.signal_arguments
+        current = self._runs.current(id)
+        if first.encoding != "json/plain" or (current is not None and current.run.is_open):
+            return None
+        try:
+            call = _call.decode(first.data)
+        except (msgspec.MsgspecError, ValueError):
+            return None
+        kept = self._bursts.get(id)
+        if kept is not None and call.ticket in kept.burst.tickets:
+            return Started("", started=False, becomes=kept.becomes)
+        check_room(self._runs)
+        if kept is not None and kept.fired_ns:
+            kept = None
+        now = self._runs.clock.now_ns()
+        burst = joined(None if kept is None else kept.burst, call, now / SECOND)
+        made = KeptBurst(
+            burst=_with_few_tickets(burst),
+            becomes=f"{call.prefix}:{self._runs.new_run_id()}" if kept is None else kept.becomes,
+            calls=1 if kept is None else kept.calls + 1,
+            arguments=tuple(arguments),
+            headers=request.headers,
+            identity=request.identity,
+            due_ns=max(now, int(burst.due * SECOND)),
+        )
+        with self._runs.transaction():
+            self._keep(id, made)
+        self._due.set_alarm()
+        return Started("", started=kept is None, becomes=made.becomes)
+
+    def is_waiting(self, becomes: str, id: str) -> bool:
+        """Whether the calls that will be this workflow have not been run yet, nor dropped."""
+        kept = self._bursts.get(id)
+        return kept is not None and kept.becomes == becomes and not kept.fired_ns
+
+    def _keep(self, id: str, kept: KeptBurst) -> None:
+        self._bursts[id] = kept
+        self._due.set(id, 0 if kept.fired_ns else kept.due_ns)
+        keep_note(self._runs, id, msgspec.msgpack.encode(kept))
+
+    def _fire(self, id: str, kept: KeptBurst, now: int) -> None:
+        """Run a workflow in the place of all calls of a burst."""
+        call = kept.burst.call
+        request = StartWorkflow(
+            workflow_id=kept.becomes,
+            workflow_type=call.workflow,
+            request_id=kept.becomes,
+            arguments=kept.arguments,
+            headers=kept.headers,
+            identity=kept.identity,
+            spec=StartSpec(
+                task_queue=call.task_queue,
+                execution_timeout=call.execution_timeout or 0.0,
+                run_timeout=call.run_timeout or 0.0,
+                task_timeout=call.task_timeout or 0.0,
+            ),
+        )
+        with self._runs.transaction():
+            try:
+                check_room(self._runs)
+                start_workflow(self._runs, request)
+            except StorageError as error:
+                logger.warning("the debounced workflow %r is started later: %s", kept.becomes, error)
+                self._due.set(id, later(now, _PAUSE_NS))
+                return
+            except ServiceError as error:
+                logger.error("the debounced workflow %r cannot be started: %s", kept.becomes, error)
+                self._forget(id)
+                return
+            self._keep(id, msgspec.structs.replace(kept, arguments=(), headers={}, due_ns=0, fired_ns=now))
+
+    # --- for clients ----------------------------------------------------------------------------------------
+
+    def view(self, id: str = "") -> Iterator[KeptLimit]:
+        """The calls of a key, or of all, that have not been run."""
+        for each, kept in self._bursts.items() if not id else ((id, self._bursts.get(id)),):
+            if kept is not None and not kept.fired_ns:
+                yield KeptLimit(each, calls=kept.calls, becomes=kept.becomes, due_ns=kept.due_ns)
+
+    def drop(self, id: str) -> bool:
+        """Drop the calls of a key that have not been run; whether there were any."""
+        kept = self._bursts.get(id)
+        return kept is not None and not kept.fired_ns and self.forget(id)
+
+    def forget(self, id: str) -> bool:
+        """Forget a key, run or not; whether there was something to forget."""
+        if id not in self._bursts:
+            return False
+        with self._runs.transaction():
+            self._forget(id)
+        self.fired.ring()
+        self._due.set_alarm()
+        return True
+
+    def _forget(self, id: str) -> None:
+        self._bursts.pop(id, None)
+        self._due.set(id, 0)
+        keep_note(self._runs, id, b"")
+
+    # --- time -----------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Act from now on when the time of something has come."""
+        self._set_back()
+        self._due.begin()
+
+    def stop(self) -> None:
+        """Act no more."""
+        self._due.stop()
+        self.fired.ring()
+
+    def realign(self) -> None:
+        """Time has jumped. Calls that came while the clock was ahead came now."""
+        self._set_back()
+        self._due.realign()
+
+    def sweep(self) -> None:
+        """Forget what was run a while ago."""
+        now = self._runs.clock.now_ns()
+        past = [
+            id for id, kept in self._bursts.items() if kept.fired_ns and kept.fired_ns + _REMEMBERED_NS <= now
+        ]
+        if past:
+            with self._runs.transaction():
+                for id in past:
+                    self.forget(id)
+
+    def _elapse(self) -> None:
+        """The alarm: bursts that are calm are run."""
+        now = self._runs.clock.now_ns()
+        while (id := self._due.take(now)) is not None:
+            self._fire(id, self._bursts[id], now)
+        self._runs.queues.dispatch()
+        self.fired.ring()
+
+    def _set_back(self) -> None:
+        now = self._runs.clock.now_ns()
+        ahead = [each for each in self._bursts.items() if each[1].burst.last * SECOND > now + SECOND]
+        with self._runs.transaction():
+            for id, kept in ahead:
+                by = kept.burst.last - now / SECOND
+                burst = dataclasses.replace(
+                    kept.burst, first=kept.burst.first - by, last=kept.burst.last - by
+                )
+                due_ns = max(now, int(burst.due * SECOND)) if kept.due_ns else 0
+                fired_ns = min(kept.fired_ns, now)
+                self._keep(id, msgspec.structs.replace(kept, burst=burst, due_ns=due_ns, fired_ns=fired_ns))
+
+
+def _with_few_tickets(burst: Burst) -> Burst:
+    return Burst(burst.call, burst.first, burst.last, burst.tickets[-_MOST_TICKETS:])

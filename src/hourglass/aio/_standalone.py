@@ -1,0 +1,328 @@
+"""Activities that belong to no workflow, under temporalio's names: how a client starts and finds them, and their handle.
+
+A face of `hourglass.AsyncClient` and its handles, which do the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar, TypeVarTuple, Unpack, overload
+
+from hourglass._contract.workflows import IdConflictPolicy
+from hourglass._engine.options import Duration, RetryPolicy
+from hourglass._engine.specs import IdReusePolicy
+from hourglass.aio._activities import Awaits, Calls
+from hourglass.aio._values import given_options, given_values
+from hourglass.aio.common import Priority
+from hourglass.client import (
+    ActivityExecution,
+    ActivityExecutionDescription,
+    ActivityExecutionOptions,
+    AsyncActivityExecutionHandle,
+    AsyncClient,
+    RpcOptions,
+    WorkflowExecutionCount,
+)
+from hourglass.converter import SearchAttributes
+
+R = TypeVar("R")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+# --- one of them ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ActivityOptionsKey(Generic[T]):
+    """Something that can be changed of an activity: one of `ActivityOptionsKeys`."""
+
+    name: str
+
+    def value_set(self, value: T) -> ActivityOptionsUpdate[T]:
+        """It is this from now on."""
+        return ActivityOptionsUpdate(self, value)
+
+    def value_unset(self) -> ActivityOptionsUpdate[T]:
+        """It is not said any more."""
+        return ActivityOptionsUpdate(self, None)
+
+
+@dataclass(frozen=True)
+class ActivityOptionsUpdate(Generic[T]):
+    """A change of one thing; None takes away what was said."""
+
+    key: ActivityOptionsKey[T]
+    value: T | None
+
+
+class ActivityOptionsKeys:
+    """What `ActivityHandle.update_options` can change."""
+
+    task_queue: ClassVar = ActivityOptionsKey[str]("task_queue")
+    schedule_to_close_timeout: ClassVar = ActivityOptionsKey[Duration]("schedule_to_close_timeout")
+    schedule_to_start_timeout: ClassVar = ActivityOptionsKey[Duration]("schedule_to_start_timeout")
+    start_to_close_timeout: ClassVar = ActivityOptionsKey[Duration]("start_to_close_timeout")
+    heartbeat_timeout: ClassVar = ActivityOptionsKey[Duration]("heartbeat_timeout")
+    retry_policy: ClassVar = ActivityOptionsKey[RetryPolicy]("retry_policy")
+    priority: ClassVar = ActivityOptionsKey[Priority]("priority")
+
+
+class ActivityHandle(Generic[R]):
+    """An activity that belongs to no workflow, from outside."""
+
+    def __init__(self, handle: AsyncActivityExecutionHandle[R]) -> None:
+        self._handle = handle
+
+    @property
+    def id(self) -> str:
+        """The activity's id."""
+        return self._handle.id
+
+    @property
+    def run_id(self) -> str | None:
+        """The run that was started or named; None where only the activity was."""
+        return self._handle.run_id
+
+    async def result(self, **rpc: Unpack[RpcOptions]) -> R:
+        """Wait for the result. Raises `ActivityFailureError` if it did not complete."""
+        return await self._handle.result(**rpc)
+
+    async def describe(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionDescription:
+        """Look at it: its status, attempts, times and options."""
+        return await self._handle.describe(**rpc)
+
+    async def cancel(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
+        """Ask it to cancel: an attempt that runs hears of it with its next heartbeat."""
+        await self._handle.cancel(reason or "", **rpc)
+
+    async def terminate(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
+        """End it now. An attempt that runs is not asked, and its result counts no more."""
+        await self._handle.terminate(reason or "", **rpc)
+
+    async def pause(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
+        """Let it rest: no new attempt begins until `unpause`."""
+        await self._handle.pause(reason or "", **rpc)
+
+    async def unpause(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
+        """Let one that was paused go on."""
+        await self._handle.unpause(reason or "", **rpc)
+
+    async def update_options(
+        self, updates: Sequence[ActivityOptionsUpdate[Any]], **rpc: Unpack[RpcOptions]
+    ) -> ActivityExecutionOptions:
+        """Change what was said of it, from its next attempt on; gives what holds now."""
+        changes: dict[str, Any] = {each.key.name: each.value for each in updates}
+        if "priority" in changes:
+            changes |= given_options({"priority": changes.pop("priority") or Priority.default})
+        return await self._handle.update_options(**changes, **rpc)
+
+    async def restore_original_options(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionOptions:
+        """Let hold again what was said of it at first."""
+        return await self._handle.restore_original_options(**rpc)
+
+    def __repr__(self) -> str:
+        return f"<activity handle {self.id}>"
+
+
+# --- starting and finding them ----------------------------------------------------------------------------------------
+
+
+class StartActivityConfig(RpcOptions, total=False):
+    """How an activity is started by itself. All are optional."""
+
+    id: str
+    task_queue: str
+    schedule_to_close_timeout: Duration | None
+    schedule_to_start_timeout: Duration | None
+    start_to_close_timeout: Duration | None
+    heartbeat_timeout: Duration | None
+    id_reuse_policy: IdReusePolicy
+    id_conflict_policy: IdConflictPolicy
+    retry_policy: RetryPolicy | None
+    search_attributes: SearchAttributes | None
+    summary: str | None
+    priority: Priority
+    start_delay: Duration | None
+
+
+class ActivityClient:
+    """What a client does with activities that belong to no workflow."""
+
+    wrapped: AsyncClient
+
+    @overload
+    async def start_activity(
+        self,
+        activity: str,
+        /,
+        *given: Any,
+        args: Sequence[Any] = (),
+        result_type: Any = None,
+        **options: Unpack[StartActivityConfig],
+    ) -> ActivityHandle[Any]: ...
+    @overload
+    async def start_activity(
+        self, activity: Callable[[*Ts], Awaitable[R]], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+    ) -> ActivityHandle[R]: ...
+    @overload
+    async def start_activity(
+        self, activity: Callable[[*Ts], R], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+    ) -> ActivityHandle[R]: ...
+    @overload
+    async def start_activity(
+        self, activity: Callable[..., Any], /, *, args: Sequence[Any], **options: Unpack[StartActivityConfig]
+    ) -> ActivityHandle[Any]: ...
+    async def start_activity(  # type: ignore[misc]
+        self, activity: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
+    ) -> Any:
+        """Start an activity by itself, given as its function or its name, and get a handle to it."""
+        said = given_options(options)
+        if "summary" in said:
+            said["static_summary"] = said.pop("summary")
+        return ActivityHandle(await self.wrapped.start_activity(activity, *given_values(given, args), **said))
+
+    @overload
+    async def start_activity_method(
+        self,
+        activity: Callable[[Any, *Ts], Awaitable[R]],
+        /,
+        *given: *Ts,
+        **options: Unpack[StartActivityConfig],
+    ) -> ActivityHandle[R]: ...
+    @overload
+    async def start_activity_method(
+        self, activity: Callable[[Any, *Ts], R], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+    ) -> ActivityHandle[R]: ...
+    @overload
+    async def start_activity_method(
+        self, activity: Callable[..., Any], /, *, args: Sequence[Any], **options: Unpack[StartActivityConfig]
+    ) -> ActivityHandle[Any]: ...
+    async def start_activity_method(  # type: ignore[misc]
+        self, activity: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
+    ) -> Any:
+        """The same of a method: `Billing.charge`."""
+        return await self.start_activity(activity, *given, args=args, **options)
+
+    @overload
+    async def start_activity_class(
+        self, activity: type[Awaits[*Ts, R]], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+    ) -> ActivityHandle[R]: ...
+    @overload
+    async def start_activity_class(
+        self, activity: type[Calls[*Ts, R]], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+    ) -> ActivityHandle[R]: ...
+    @overload
+    async def start_activity_class(
+        self,
+        activity: type,
+        /,
+        *,
+        args: Sequence[Any],
+        **options: Unpack[StartActivityConfig],
+    ) -> ActivityHandle[Any]: ...
+    async def start_activity_class(  # type: ignore[misc]
+        self, activity: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
+    ) -> Any:
+        """The same of a class with `__call__`."""
+        return await self.start_activity(activity, *given, args=args, **options)
+
+    @overload
+    async def execute_activity(
+        self,
+        activity: str,
+        /,
+        *given: Any,
+        args: Sequence[Any] = (),
+        result_type: Any = None,
+        **options: Unpack[StartActivityConfig],
+    ) -> Any: ...
+    @overload
+    async def execute_activity(
+        self, activity: Callable[[*Ts], Awaitable[R]], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+    ) -> R: ...
+    @overload
+    async def execute_activity(
+        self, activity: Callable[[*Ts], R], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+    ) -> R: ...
+    @overload
+    async def execute_activity(
+        self, activity: Callable[..., Any], /, *, args: Sequence[Any], **options: Unpack[StartActivityConfig]
+    ) -> Any: ...
+    async def execute_activity(  # type: ignore[misc]
+        self, activity: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
+    ) -> Any:
+        """Start an activity by itself and wait for its result."""
+        handle = await self.start_activity(activity, *given, args=args, **options)
+        return await handle.result()
+
+    @overload
+    async def execute_activity_method(
+        self,
+        activity: Callable[[Any, *Ts], Awaitable[R]],
+        /,
+        *given: *Ts,
+        **options: Unpack[StartActivityConfig],
+    ) -> R: ...
+    @overload
+    async def execute_activity_method(
+        self, activity: Callable[[Any, *Ts], R], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+    ) -> R: ...
+    @overload
+    async def execute_activity_method(
+        self, activity: Callable[..., Any], /, *, args: Sequence[Any], **options: Unpack[StartActivityConfig]
+    ) -> Any: ...
+    async def execute_activity_method(  # type: ignore[misc]
+        self, activity: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
+    ) -> Any:
+        """The same of a method: `Billing.charge`."""
+        return await self.execute_activity(activity, *given, args=args, **options)
+
+    @overload
+    async def execute_activity_class(
+        self, activity: type[Awaits[*Ts, R]], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+    ) -> R: ...
+    @overload
+    async def execute_activity_class(
+        self, activity: type[Calls[*Ts, R]], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+    ) -> R: ...
+    @overload
+    async def execute_activity_class(
+        self,
+        activity: type,
+        /,
+        *,
+        args: Sequence[Any],
+        **options: Unpack[StartActivityConfig],
+    ) -> Any: ...
+    async def execute_activity_class(  # type: ignore[misc]
+        self, activity: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
+    ) -> Any:
+        """The same of a class with `__call__`."""
+        return await self.execute_activity(activity, *given, args=args, **options)
+
+    def get_activity_handle(
+        self, activity_id: str, *, run_id: str | None = None, result_type: Any = None
+    ) -> ActivityHandle[Any]:
+        """A handle to an activity that a client started; does not ask whether it exists."""
+        return ActivityHandle(
+            self.wrapped.get_activity_execution_handle(activity_id, run_id=run_id, result_type=result_type)
+        )
+
+    def list_activities(
+        self,
+        query: str | None = None,
+        *,
+        limit: int | None = None,
+        page_size: int = 1000,
+        **rpc: Unpack[RpcOptions],
+    ) -> AsyncIterator[ActivityExecution]:
+        """The activities, of those that clients started, that match a filter, fetched page by page."""
+        return self.wrapped.list_activities(query or "", limit=limit, page_size=page_size, **rpc)
+
+    async def count_activities(
+        self, query: str | None = None, **rpc: Unpack[RpcOptions]
+    ) -> WorkflowExecutionCount:
+        """How many activities that clients started match a filter."""
+        return await self.wrapped.count_activities(query or "", **rpc)

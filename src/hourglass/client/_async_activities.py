@@ -1,0 +1,220 @@
+"""Activities, for the asynchronous face: those that are completed from outside, and those that belong to no workflow."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
+
+from hourglass._engine.options import INT64, Duration, whole_number
+from hourglass.client import _activities, _standalone
+from hourglass.client._calls import (
+    CancelActivityInput,
+    PauseActivityInput,
+    TerminateActivityInput,
+    UnpauseActivityInput,
+)
+from hourglass.client._faces import ActivityExecutionHandleFacts, ActivityHandleFacts, ClientFacts
+from hourglass.client._options import RpcOptions, split_rpc
+from hourglass.client._standalone import (
+    ActivityExecution,
+    ActivityExecutionDescription,
+    ActivityExecutionOptions,
+    ActivityExecutionPage,
+    ActivityOptionsUpdate,
+    StartActivityOptions,
+)
+from hourglass.client._values import WorkflowExecutionCount
+
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
+
+# mypy does not see that `*args: Any` accepts `*args: *Ts`, hence `ignore[misc]` on the implementations.
+
+
+class AsyncActivityHandle(ActivityHandleFacts):
+    """An activity that is completed from outside."""
+
+    async def complete(self, result: Any = None, **rpc: Unpack[RpcOptions]) -> None:
+        """The activity returned `result`."""
+        await self._session.arun(_activities.complete(self._session, self._reference, result), rpc)
+
+    async def fail(
+        self, error: BaseException, *, last_heartbeat_details: Sequence[Any] = (), **rpc: Unpack[RpcOptions]
+    ) -> None:
+        """The activity failed with `error`; it is retried as its policy says, and the next attempt finds these details."""
+        await self._session.arun(
+            _activities.fail(self._session, self._reference, error, last_heartbeat_details), rpc
+        )
+
+    async def cancel(self, *details: Any, **rpc: Unpack[RpcOptions]) -> None:
+        """The activity ended because its cancellation was requested."""
+        await self._session.arun(_activities.report_cancelled(self._session, self._reference, details), rpc)
+
+    async def reset(self, *, reset_heartbeat: bool = False, **rpc: Unpack[RpcOptions]) -> None:
+        """Begin its attempts anew, at the first and now: for one that waits long for its next attempt. Named by its ids."""
+        await self._session.arun(_activities.reset(self._session, self._reference, reset_heartbeat), rpc)
+
+    async def pause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
+        """Let it rest: no new attempt begins until `unpause`. One that runs may end. Named by its ids."""
+        operation = _activities.act(self._session, PauseActivityInput, self._reference, reason)
+        await self._session.arun(operation, rpc)
+
+    async def unpause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
+        """Let one that was paused go on."""
+        operation = _activities.act(self._session, UnpauseActivityInput, self._reference, reason)
+        await self._session.arun(operation, rpc)
+
+    async def update_options(self, **changes: Unpack[ActivityOptionsUpdate]) -> ActivityExecutionOptions:
+        """Change what was said of it, from its next attempt on; gives what holds now. Named by its ids."""
+        said, rpc = split_rpc(changes)
+        return await self._session.arun(_activities.update_options(self._session, self._reference, said), rpc)
+
+    async def restore_original_options(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionOptions:
+        """Let hold again what was said of it at first."""
+        return await self._session.arun(_activities.restore_options(self._session, self._reference), rpc)
+
+    async def heartbeat(self, *details: Any, **rpc: Unpack[RpcOptions]) -> bool:
+        """The activity lives. True means that it is asked to stop."""
+        return await self._session.arun(_activities.heartbeat(self._session, self._reference, details), rpc)
+
+
+class AsyncActivityExecutionHandle(ActivityExecutionHandleFacts[R], Generic[R]):
+    """An activity that belongs to no workflow. Made by `client.start_activity` and `get_activity_execution_handle`."""
+
+    async def result(self, timeout: Duration | None = None, **rpc: Unpack[RpcOptions]) -> R:
+        """Wait for the result. Raises `ActivityFailedError` if it did not complete, and `TimeoutError` if it is not done in
+        time: it then goes on, and may be asked again.
+        """
+        value: R = await self._session.arun(_standalone.result(self._session, self._reference, timeout), rpc)
+        return value
+
+    async def describe(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionDescription:
+        """Look at it: its status, attempts, times and options."""
+        return await self._session.arun(_standalone.describe(self._session, self._reference), rpc)
+
+    async def cancel(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
+        """Ask it to cancel: an attempt that runs hears of it with its next heartbeat."""
+        operation = _standalone.act(self._session, CancelActivityInput, self._reference, reason)
+        await self._session.arun(operation, rpc)
+
+    async def terminate(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
+        """End it now. An attempt that runs is not asked, and its result counts no more."""
+        operation = _standalone.act(self._session, TerminateActivityInput, self._reference, reason)
+        await self._session.arun(operation, rpc)
+
+    async def pause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
+        """Let it rest: no new attempt begins until `unpause`. One that runs may end."""
+        operation = _standalone.act(self._session, PauseActivityInput, self._reference, reason)
+        await self._session.arun(operation, rpc)
+
+    async def unpause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
+        """Let one that was paused go on."""
+        operation = _standalone.act(self._session, UnpauseActivityInput, self._reference, reason)
+        await self._session.arun(operation, rpc)
+
+    async def delete(self, **rpc: Unpack[RpcOptions]) -> None:
+        """Remove it for good. One that is open is terminated first; a server takes a moment."""
+        await self._session.arun(_standalone.delete(self._reference), rpc)
+
+    async def update_options(self, **changes: Unpack[ActivityOptionsUpdate]) -> ActivityExecutionOptions:
+        """Change what was said of it, from its next attempt on; gives what holds now."""
+        said, rpc = split_rpc(changes)
+        return await self._session.arun(_standalone.update_options(self._session, self._reference, said), rpc)
+
+    async def restore_original_options(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionOptions:
+        """Let hold again what was said of it at first."""
+        return await self._session.arun(_standalone.restore_options(self._session, self._reference), rpc)
+
+
+class AsyncActivities(ClientFacts):
+    """What a client does with activities: starts those that belong to no workflow, and finds both kinds."""
+
+    @overload
+    async def start_activity(
+        self, activity: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartActivityOptions]
+    ) -> AsyncActivityExecutionHandle[Any]: ...
+    @overload
+    async def start_activity(
+        self, activity: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartActivityOptions]
+    ) -> AsyncActivityExecutionHandle[R]: ...
+    async def start_activity(  # type: ignore[misc]
+        self, activity: Any, /, *args: Any, result_type: Any = None, **options: Any
+    ) -> Any:
+        """Start an activity by itself, without a workflow, and get a handle to it: durable, retried by its policy, and run by
+        the workers of its task queue. It is given as its decorated object or its name.
+        """
+        operation = _standalone.start(self._session, activity, args, options, result_type)
+        return await self._session.arun(operation.then(partial(AsyncActivityExecutionHandle, self._session)))
+
+    @overload
+    async def execute_activity(
+        self, activity: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartActivityOptions]
+    ) -> Any: ...
+    @overload
+    async def execute_activity(
+        self, activity: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartActivityOptions]
+    ) -> R: ...
+    async def execute_activity(  # type: ignore[misc]
+        self, activity: Any, /, *args: Any, result_type: Any = None, **options: Any
+    ) -> Any:
+        """Start an activity by itself, and wait for its result."""
+        handle = await self.start_activity(activity, *args, result_type=result_type, **options)
+        return await handle.result()
+
+    @overload
+    def get_activity_execution_handle(
+        self, id: str, *, run_id: str | None = None, activity: Callable[..., R]
+    ) -> AsyncActivityExecutionHandle[R]: ...
+    @overload
+    def get_activity_execution_handle(
+        self, id: str, *, run_id: str | None = None, activity: str | None = None, result_type: Any = None
+    ) -> AsyncActivityExecutionHandle[Any]: ...
+    def get_activity_execution_handle(
+        self, id: str, *, run_id: str | None = None, activity: Any = None, result_type: Any = None
+    ) -> Any:
+        """A handle to an activity that a client started; does not ask whether it exists."""
+        reference = _standalone.refer(id, run_id, activity, result_type)
+        return AsyncActivityExecutionHandle(self._session, reference)
+
+    async def list_activities(
+        self, query: str = "", *, page_size: int = 100, limit: int | None = None, **rpc: Unpack[RpcOptions]
+    ) -> AsyncIterator[ActivityExecution]:
+        """The activities, of those that clients started, that match a filter (all, if it is empty), page by page as they are
+        asked for. With a `limit` no more than so many.
+        """
+        if limit is not None:
+            whole_number(limit, "limit", 0, INT64)
+        token, left = b"", limit
+        while left is None or left > 0:
+            page = await self.list_activities_page(query, page_size=page_size, page_token=token, **rpc)
+            for execution in page.items[:left]:
+                yield execution
+            token = page.next_page_token
+            if not token:
+                return
+            left = None if left is None else left - len(page.items)
+
+    async def list_activities_page(
+        self, query: str = "", *, page_size: int = 100, page_token: bytes = b"", **rpc: Unpack[RpcOptions]
+    ) -> ActivityExecutionPage:
+        """One page of them: the first, or the one after a page that told its token."""
+        return await self._session.arun(
+            _standalone.list_page(self._session, query, page_size, page_token), rpc
+        )
+
+    async def count_activities(self, query: str = "", **rpc: Unpack[RpcOptions]) -> WorkflowExecutionCount:
+        """How many activities that clients started match a filter."""
+        return await self._session.arun(_standalone.count(self._session, query), rpc)
+
+    def get_activity_handle(
+        self,
+        *,
+        token: bytes | None = None,
+        workflow_id: str | None = None,
+        run_id: str | None = None,
+        activity_id: str | None = None,
+    ) -> AsyncActivityHandle:
+        """A handle to an activity that is completed from outside, by its token or by ids."""
+        reference = _activities.refer_activity(token, workflow_id, run_id, activity_id)
+        return AsyncActivityHandle(self._session, reference)
