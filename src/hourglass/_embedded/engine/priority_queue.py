@@ -15,7 +15,6 @@ from heapq import heappop, heappush, heapreplace
 from itertools import chain, count, islice
 from typing import Any, Generic, TypeAlias, TypeVar
 
-
 K = TypeVar("K", bound=Hashable)
 
 Sharer: TypeAlias = tuple[str, str, str]
