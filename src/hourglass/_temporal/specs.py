@@ -100,7 +100,13 @@ class SpecIn(Generic[S]):
             if path is None:
                 continue
             *within, name = path.split(".")
-            found = reduce(getattr, (*within, name), message())  # raises where there is no such field
+            try:
+                found = reduce(getattr, (*within, name), message())
+            except AttributeError:
+                raise TypeError(
+                    f"{spec.__name__}.{field} has no place in {getattr(message, '__name__', message)}: its table in {__name__} "
+                    "wants the field's name there, or None and the reason"
+                ) from None
             plain = isinstance(found, float)  # all other floats of ours are durations
             kind = _PLAIN if plain else _KINDS.get(hints[field], _PLAIN)
             self._places.append(_SpecField(field, tuple(within), name, kind))

@@ -27,7 +27,7 @@ from hourglass._engine.operations import ActivityOperation, ChildOperation
 from hourglass._engine.scheduler import Future, Gathered
 
 if TYPE_CHECKING:
-    from hourglass._engine.evaluator import Run
+    from hourglass._engine.evaluator import Evaluator
     from hourglass._engine.event_loop import TaskLine
 
 LONGEST_VALUE = 2_000
@@ -125,7 +125,9 @@ class MomentRecorder:
         self._names: dict[tuple[str, int], str] = {}
         self.moments: list[Moment] = []
 
-    def after(self, run: Run, activation: e.Activation, issued: tuple[tuple[c.Command, Site], ...]) -> None:
+    def after(
+        self, run: Evaluator, activation: e.Activation, issued: tuple[tuple[c.Command, Site], ...]
+    ) -> None:
         """The run has answered an activation."""
         number = len(self.moments)
         live = run.live
