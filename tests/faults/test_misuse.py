@@ -153,6 +153,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     ),
     "target that is a number": (lambda c: _connect(7233), TargetError, "a target is a text"),
     "port out of range": (lambda c: _connect("example.com:99999"), TargetError, "1 to 65535"),
+    "misspelt local": (lambda c: _connect("locl:shop.db"), TargetError, "did you mean local:shop.db"),
 }
 
 

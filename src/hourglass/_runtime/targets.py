@@ -471,7 +471,9 @@ def _checked_address(address: str, origin: str) -> str:
             f"{_named(origin)}: {address!r} has no port (did you mean {hint}?); a target is {_CHOICES}"
         )
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise TargetError(f"{_named(origin)}: the port of {address!r} must be a number from 1 to 65535")
+        is_file = os.sep in port or port.endswith((".db", ".sqlite", ".sqlite3"))
+        hint = f" (did you mean local:{port}?)" if is_file else ""
+        raise TargetError(f"{_named(origin)}: the port of {address!r} must be a number from 1 to 65535{hint}")
     if not _is_host(host):
         brackets = " (an IPv6 address stands in brackets: [::1]:7233)" if ":" in host else ""
         raise TargetError(
