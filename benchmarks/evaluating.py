@@ -10,7 +10,7 @@ from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 
 from hourglass._engine.context import RunSettings
 from hourglass._engine.definition import workflow_definition
-from hourglass._engine.evaluator import Run
+from hourglass._engine.evaluator import Evaluator
 from hourglass._temporal.activations import Own, activation_from_proto, completion_to_proto
 
 from .report import Row, interleave
@@ -35,7 +35,7 @@ def _evaluate(activations: list[bytes], repetitions: int) -> dict[str, float]:
     own = Own(task_queue="bench", namespace="default")
     clock = cpu = 0.0
     for _ in range(repetitions):
-        run = Run(definition, "run", RunSettings(task_queue="bench"))
+        run = Evaluator(definition, "run", RunSettings(task_queue="bench"))
         completion = b""
         begun, used = time.perf_counter(), time.thread_time()
         for data in activations:

@@ -12,7 +12,7 @@ from hourglass._embedded.store.sqlite.records import encode_pending, encode_stat
 from hourglass._engine.commands import Command, ScheduleActivity
 from hourglass._engine.context import RunSettings
 from hourglass._engine.definition import workflow_definition
-from hourglass._engine.evaluator import Run
+from hourglass._engine.evaluator import Evaluator
 from hourglass._engine.events import Activation, ActivityCompleted, RunStarted
 from hourglass._engine.specs import ActivitySpec, StartSpec
 from hourglass._history import events as h
@@ -49,7 +49,7 @@ class Rules:
         self._length = self._run.length
         definition = workflow_definition(sequence)
         assert definition is not None
-        self._live = Run(definition, self.name, RunSettings()) if evaluates else None
+        self._live = Evaluator(definition, self.name, RunSettings()) if evaluates else None
 
     def evaluate(self) -> tuple[Command, ...]:
         """What the run asks for, on the lane."""

@@ -90,8 +90,8 @@ def logging_as_it_was() -> Iterator[None]:
                 each.removeHandler(handler)
 
 
-# By itself a server fires timers up to a second late, several of them together, and lets a second pass between the
-# runs of a chain.
+# By itself a server fires timers up to a second late, several of them together, lets a second pass between the runs of a chain,
+# and deletes a closed run half a minute after it was asked to.
 _QUICK = (
     "frontend.WorkflowPauseEnabled=true",  # off by default, as the next three
     "frontend.WorkflowTimeSkippingEnabled=true",
@@ -100,6 +100,8 @@ _QUICK = (
     'history.timerProcessorMaxTimeShift="1ms"',
     'history.continueAsNewMinInterval="1ms"',
     'history.workflowIdReuseMinimalInterval="0s"',
+    'history.transferProcessorUpdateAckInterval="100ms"',
+    'history.visibilityProcessorUpdateAckInterval="100ms"',
 )
 
 

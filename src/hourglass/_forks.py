@@ -53,7 +53,8 @@ class _Acts(NamedTuple):
     in_parent: Callable[[], object] | None
 
 
-_here = os.getpid()
+here = os.getpid()
+"""This process's id, as `os.getpid()` has it, which asks the system each time. Read it as `_forks.here`: a child's is another."""
 _registered: dict[ForkStage, list[_Acts]] = {stage: [] for stage in ForkStage}
 _leaked: list[object] = []
 
@@ -67,11 +68,6 @@ def at_fork(
 ) -> None:
     """Register what a part does at each fork from now on. `before` and `in_parent` come in pairs, as taking and releasing do."""
     _registered[stage].append(_Acts(in_child, before, in_parent))
-
-
-def process_id() -> int:
-    """This process's id, as `os.getpid()` has it, which asks the system each time: as much as ten calls of functions."""
-    return _here
 
 
 def leak(*inherited: object) -> None:
@@ -93,8 +89,8 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    global _here
-    _here = os.getpid()
+    global here
+    here = os.getpid()
     _run([acts.in_child for acts in _in_order()])
 
 

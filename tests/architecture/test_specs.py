@@ -33,7 +33,7 @@ from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.context import RunSettings
 from hourglass._engine.definition import workflow_definition
-from hourglass._engine.evaluator import Run as Evaluator
+from hourglass._engine.evaluator import Evaluator
 from hourglass._engine.options import RetryPolicy
 from hourglass._engine.specs import (
     SPECS,

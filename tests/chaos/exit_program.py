@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from hourglass import AsyncClient, Client, Worker
-from hourglass.worker import _applications
+from hourglass.worker._worker import _applications
 
 from . import arena, work
 

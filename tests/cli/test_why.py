@@ -533,7 +533,7 @@ def test_a_paused_activity(quick_server: DevServer, capsys: pytest.CaptureFixtur
                 [find_cli(), "activity", "pause", *named], check=True, capture_output=True, timeout=30
             )
             found, page = stage.why("paused-1", "paused")
-            assert "which is paused: it is not tried until somebody lets it go on" in page
+            assert "which is paused: it is not tried until it is unpaused" in page
             assert found["do"][0]["command"].endswith(f"--activity-id 1 --address {quick_server.target}")
             handle.terminate()
 

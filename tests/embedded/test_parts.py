@@ -13,8 +13,8 @@ from tests.specs import requests
 from hourglass._contract.deployments import DescribeNamespace, LastSeen
 from hourglass._embedded import RealClock, VirtualClock
 from hourglass._embedded.clients.requests import HANDLERS
-from hourglass._history import codec, times
-from hourglass._history.codec import TASK_FAILURE_CAUSES, write_failure
+from hourglass._history import shapes, times
+from hourglass._history.tables import TASK_FAILURE_CAUSES, write_failure
 from hourglass.converter import Failure, FailureInfo
 
 from .memory_world import run_async, text
@@ -105,7 +105,7 @@ def test_the_names_of_causes_are_temporals() -> None:
 def test_times_and_durations() -> None:
     """Nanoseconds survive."""
     assert times.moment_text(1_700_000_000_000_000_001) == "2023-11-14T22:13:20.000000001Z"
-    assert [codec._write_seconds(each) for each in (0.0, 0.5, 30.0, 100.25)] == [
+    assert [shapes.write_seconds(each) for each in (0.0, 0.5, 30.0, 100.25)] == [
         "0s",
         "0.5s",
         "30s",

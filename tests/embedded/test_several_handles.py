@@ -387,6 +387,9 @@ def test_what_the_engine_process_keeps_follows_what_keeps_it_busy() -> None:
     light = after_looks(use(1.0, 0.6), use(0.4, 0.3))
     assert light == after_looks(use(1.0, 0.6), idle, idle) == 0.0
     assert next_handicap(light, computing, [idle]) >= 1.0
+    for before in (1.0, 50.0):
+        nearly_all = next_handicap(before, use(1.0, 0.6), [use(0.4, 0.3)])
+        assert next_handicap(nearly_all, use(1.0, 0.6), [idle]) == 0.0, "a second look is enough"
     assert light == after_looks(use(0.4, 0.3), idle), "also where others take the processors"
     at_leisure = use(0.1, 0.08)
     handicap = light

@@ -34,7 +34,7 @@ from hourglass._engine.commands import (
 )
 from hourglass._engine.context import RunSettings
 from hourglass._engine.definition import WorkflowDefinition, workflow_definition
-from hourglass._engine.evaluator import Run
+from hourglass._engine.evaluator import Evaluator
 from hourglass._engine.events import (
     Activation,
     ActivityBackedOff,
@@ -74,7 +74,7 @@ def evaluate(
 ) -> tuple[State, Completion]:
     """The engine as a pure function: from the state and new events to the new state and the answer, no fibers kept in between."""
     fresh = State(run_id=state.run_id, task_queue=state.task_queue, journal=list(state.journal))
-    run = Run(definition, state.run_id, settings or RunSettings(task_queue=state.task_queue), fresh)
+    run = Evaluator(definition, state.run_id, settings or RunSettings(task_queue=state.task_queue), fresh)
     try:
         completion = run.activate(activation)
         return run.state, completion
@@ -119,7 +119,7 @@ class Driver:
         assert definition is not None, f"{workflow} is no workflow"
         self.definition = definition
         self.settings = settings or RunSettings(verify=True)
-        self.run = Run(definition, "run-1", self.settings)
+        self.run = Evaluator(definition, "run-1", self.settings)
         self.started = RunStarted(
             workflow_type=definition.name,
             workflow_id="workflow-1",

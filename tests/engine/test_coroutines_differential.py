@@ -18,7 +18,7 @@ from tests.effort import cases
 from hourglass._engine.commands import TERMINAL, Succeeded, TaskFailed
 from hourglass._engine.context import RunSettings
 from hourglass._engine.definition import workflow_definition
-from hourglass._engine.evaluator import Run
+from hourglass._engine.evaluator import Evaluator
 from hourglass._engine.verify import verify_run
 
 from . import interpreted_coroutines
@@ -50,7 +50,7 @@ def compare(
     """
     definition = workflow_definition(OURS)
     assert definition is not None
-    ours = Run(definition, "run-1", RunSettings(verify=not replaying))
+    ours = Evaluator(definition, "run-1", RunSettings(verify=not replaying))
     theirs = Official(Interpreted, 5, counting=False)
     engine = RandomEngine(messages=True)
     try:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hourglass import workflow
-from hourglass._engine.evaluator import Run
+from hourglass._engine.evaluator import Evaluator
 from hourglass.errors import NotInWorkflowError
 
 from .acts import charge, listing, refund, work
@@ -32,7 +32,7 @@ def silence() -> None:
     heard.clear()
 
 
-def drop(run: Run) -> None:
+def drop(run: Evaluator) -> None:
     """Drop a run's fibers and check that it said nothing."""
     commands, next_seq = list(run.state.commands), dict(run.state.next_seq)
     run.drop()

@@ -17,7 +17,7 @@ from tests.effort import cases
 from hourglass._engine.commands import TERMINAL, Succeeded
 from hourglass._engine.context import RunSettings
 from hourglass._engine.definition import workflow_definition
-from hourglass._engine.evaluator import Run
+from hourglass._engine.evaluator import Evaluator
 
 from .asyncio_turns import NEWER, OLDER, turns_of
 from .generated import RandomEngine, programs, steps
@@ -62,7 +62,7 @@ def _compare(
 ) -> None:
     definition = workflow_definition(InterpretedPlain)
     assert definition is not None
-    ours = Run(definition, "run-1", RunSettings(newer_turns=newer_turns))
+    ours = Evaluator(definition, "run-1", RunSettings(newer_turns=newer_turns))
     theirs = Official(InterpretedAsync, 5)
     engine = RandomEngine()
     departures.clear()

@@ -9,7 +9,7 @@ import pytest
 from hourglass import workflow
 from hourglass._engine.commands import Succeeded, TaskFailed
 from hourglass._engine.context import RunSettings
-from hourglass._engine.evaluator import Run
+from hourglass._engine.evaluator import Evaluator
 from hourglass._engine.events import ActivityCompleted, QueryReceived, RunEvicted, TimerFired
 
 from .acts import charge
@@ -84,7 +84,7 @@ def test_delivered_again_to_a_run_made_from_its_state(drive: Drive) -> None:
     activation = d.activation(signal("add", 2))
     first = d.run.activate(activation)
     d.run.drop()
-    other = Run(d.definition, "run-1", RunSettings(), d.run.state)
+    other = Evaluator(d.definition, "run-1", RunSettings(), d.run.state)
     again = other.activate(activation)
     other.drop()
     assert as_bytes(again) == as_bytes(first)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hourglass._engine.commands import Completion, Succeeded
 from hourglass._engine.context import RunSettings
 from hourglass._engine.definition import workflow_definition
-from hourglass._engine.evaluator import Run
+from hourglass._engine.evaluator import Evaluator
 from hourglass._engine.events import Activation, RunStarted
 from hourglass._engine.state import State
 from hourglass._engine.verify import verify_run
@@ -30,10 +30,10 @@ relaxed = settings(
 )
 
 
-def execute(program: dict[str, Any], script: Script, drops: list[int]) -> tuple[Run, list[Completion]]:
+def execute(program: dict[str, Any], script: Script, drops: list[int]) -> tuple[Evaluator, list[Completion]]:
     """Run a program by a script; before the activations in `drops` its fibers are dropped."""
     assert DEFINITION is not None
-    run = Run(DEFINITION, "run-1", RunSettings(verify=True))
+    run = Evaluator(DEFINITION, "run-1", RunSettings(verify=True))
     engine, protocol = RandomEngine(), Protocol()
     completions: list[Completion] = []
     started = RunStarted(workflow_type="Interpreted", workflow_id="w", arguments=(encode(program),), seed=5)
@@ -126,7 +126,7 @@ def test_a_journal_travels_as_bytes(program: dict[str, Any], script: Script) -> 
     run, _ = execute(program, script, [])
     journal = msgspec.msgpack.decode(msgspec.msgpack.encode(run.state.journal), type=list[Activation])
     assert journal == run.state.journal
-    other = Run(
+    other = Evaluator(
         DEFINITION, "run-1", RunSettings(), State(run_id="run-1", task_queue="default", journal=journal)
     )
     other.rebuild()

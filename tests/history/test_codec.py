@@ -24,7 +24,7 @@ from hourglass._engine.versions import (
     VersioningOverride,
     WorkerDeploymentVersion,
 )
-from hourglass._history import codec, times
+from hourglass._history import codec, shapes, tables, times
 from hourglass._history import events as h
 from hourglass._history.encoding import array, decode_events, encode_events
 from hourglass._temporal import quick_json
@@ -75,7 +75,7 @@ def values(kind: Any, name: str) -> st.SearchStrategy[Any]:
         return st.sampled_from(kind)
     if kind is int:
         if name == "cause":
-            return st.sampled_from(sorted(codec.TASK_FAILURE_CAUSES))
+            return st.sampled_from(sorted(tables.TASK_FAILURE_CAUSES))
         if name == "activation_index":
             return st.integers(-1, 5)
         return st.integers(
@@ -98,9 +98,9 @@ def values(kind: Any, name: str) -> st.SearchStrategy[Any]:
 def made(kind: type[Any], holder: type[Any] | None = None) -> st.SearchStrategy[Any]:
     """Structs with any values in the fields that JSON has."""
     fields = {
-        field.name: made(field.type, kind) if field.type in codec._INLINE else values(field.type, field.name)
+        field.name: made(field.type, kind) if field.type in tables._INLINE else values(field.type, field.name)
         for field in msgspec.structs.fields(kind)
-        if not {(kind, field.name), (holder, field.name)} & codec._NOT_WRITTEN
+        if not {(kind, field.name), (holder, field.name)} & tables._NOT_WRITTEN
     }
     return st.builds(kind, **fields)
 
@@ -190,12 +190,12 @@ def test_an_event_that_says_nothing_is_read(kind: type[h.Attributes]) -> None:
     """Missing attributes, and attributes of the wrong shape, read as unset."""
     name = h.name_of(kind)
     key = f"{name[0].lower()}{name[1:]}EventAttributes"
-    bare = codec.read_event({"eventType": f"EVENT_TYPE_{codec._snake(name).upper()}", key: {}}, 5)
+    bare = codec.read_event({"eventType": f"EVENT_TYPE_{shapes.snake(name).upper()}", key: {}}, 5)
     assert bare.id == 5
     assert h.kind_of(bare.attributes) == name
     for odd in (None, 7, [], "text"):
         assert codec.read_event({"eventType": name, key: odd}, 5) == bare
-    fields = [each for group in (codec.table(kind)._known, codec.table(kind)._outer) for each in group]
+    fields = [each for group in (tables.table(kind)._known, tables.table(kind)._outer) for each in group]
     for odd in (7, [1], "text", {"name": 7, "payloads": 7, "fields": [], "seconds": "x"}):
         codec.read_event({"eventType": name, key: dict.fromkeys(fields, odd)}, 5)
 
@@ -243,20 +243,20 @@ class Held(h.Attributes, frozen=True, kw_only=True):
 def test_a_struct_that_is_inlined() -> None:
     """Its fields stand among those of the event that holds it."""
 
-    known = codec._INLINE
+    known = tables._INLINE
     try:
-        codec._INLINE = known | {Spec}
+        tables._INLINE = known | {Spec}
         held = Held(activity_id="1", spec=Spec("echo", "q", RetryRule()), arguments=(Payload(b"1"),))
-        document = codec.Table(Held).write(held)
+        document = tables.Table(Held).write(held)
         assert document.keys() == {"activityId", "activityType", "taskQueue", "retryPolicy", "input"}
-        assert codec.Table(Held).read(json.loads(json.dumps(document))) == held
+        assert tables.Table(Held).read(json.loads(json.dumps(document))) == held
     finally:
-        codec._INLINE = known
+        tables._INLINE = known
 
 
 def test_overrides_of_versions() -> None:
     """All kinds."""
-    shape = codec._TYPES[VersioningOverride]
+    shape = tables._TYPES[VersioningOverride]
     version = WorkerDeploymentVersion("shop", "2")
     for each in (
         AutoUpgradeVersioningOverride(),

@@ -10,7 +10,7 @@ import pytest
 from hourglass import activity
 from hourglass._engine.commands import ScheduleActivity, ScheduleLocalActivity
 from hourglass._engine.context import RunSettings
-from hourglass._engine.evaluator import Run
+from hourglass._engine.evaluator import Evaluator
 from hourglass._engine.options import RetryPolicy
 from hourglass._engine.specs import ActivityCancellationType
 from hourglass.activity import PlainCallWarning, activity_definition
@@ -51,7 +51,7 @@ class Payments:
 
 def commands(fn):
     """What a workflow asks for in its first activation."""
-    run = Run(workflow(fn).__hourglass_workflow__, "r", RunSettings())
+    run = Evaluator(workflow(fn).__hourglass_workflow__, "r", RunSettings())
     completion = run.activate(start("r", fn.__name__))
     run.drop()
     assert run.error is None, run.error

@@ -6,7 +6,7 @@ import threading
 
 from hourglass._engine.commands import Succeeded
 from hourglass._engine.context import RunSettings
-from hourglass._engine.evaluator import Run
+from hourglass._engine.evaluator import Evaluator
 from hourglass._runtime.cache import CacheLimits, Entry, Key, LiveRuns, StateCache
 from hourglass._runtime.evaluation import Evaluations
 from hourglass._runtime.resolver import Resolver
@@ -19,7 +19,7 @@ RESOLVER = Resolver(workflows=[adds])
 
 def entry(run_id: str, queue: str = "q", generation: int = 0) -> Entry:
     definition = RESOLVER.workflow("adds")
-    return Entry(Key(queue, run_id, generation), Run(definition, run_id, RunSettings(task_queue=queue)))
+    return Entry(Key(queue, run_id, generation), Evaluator(definition, run_id, RunSettings(task_queue=queue)))
 
 
 def evaluations(cache: StateCache, queue: str = "q") -> Evaluations:

@@ -6,7 +6,6 @@ import threading
 
 from hourglass import workflow
 from hourglass._runtime.cache import Key, StateCache
-from hourglass._runtime.evaluation import let_go
 from hourglass.client import Client
 from hourglass.worker import Worker
 
@@ -24,10 +23,10 @@ def test_a_state_that_holds_fibers_is_given_to_whoever_discards_it() -> None:
     left = cache.discard(Key("q", "r"))
     assert left is not None
     assert (len(cache), stage.ended) == (0, [])
-    let_go(other, left)
+    other.let_go(left)
     assert stage.ended == []
-    let_go(lane, left)
-    let_go(lane, left)
+    lane.let_go(left)
+    lane.let_go(left)
     assert stage.ended == ["left to its lane"]
     assert (lane.counts.live, lane.counts.cached, lane.unwound) == (0, 0, 1)
     assert cache.discard(Key("q", "r")) is None

@@ -31,7 +31,7 @@ import hourglass
 from hourglass import activity, workflow
 from hourglass._engine.commands import Succeeded, TaskFailed
 from hourglass._engine.context import RunSettings
-from hourglass._engine.evaluator import Run
+from hourglass._engine.evaluator import Evaluator
 from hourglass._engine.events import TimerFired
 from hourglass._runtime.evaluation import Evaluations
 from hourglass._runtime.watcher import Watcher
@@ -109,7 +109,7 @@ OFFENCES = {
 def watched(fn, action="error"):
     """Run a function as a workflow under a watcher and return what was reported."""
     watcher = Watcher(action)
-    run = Run(workflow.defn(name="watched")(fn).__hourglass_workflow__, "r", RunSettings())
+    run = Evaluator(workflow.defn(name="watched")(fn).__hourglass_workflow__, "r", RunSettings())
     watcher.enter(run)
     try:
         run.activate(start("r", "watched"))

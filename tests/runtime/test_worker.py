@@ -347,7 +347,7 @@ def test_a_worker_needs_something_to_do_and_a_client(client):
 
 def test_a_shutdown_that_does_not_end_is_left_behind(client, monkeypatch, caplog):
     """Whatever does not end: who waits is told after the limit, and it goes on in the background."""
-    monkeypatch.setattr("hourglass.worker._EXIT_MARGIN", 0.05)
+    monkeypatch.setattr("hourglass.worker._worker._EXIT_MARGIN", 0.05)
     stop, going_on = Application._stop_worker, threading.Event()
     gate = threading.Event()
 

@@ -16,7 +16,7 @@ from hourglass._engine.commands import (
 )
 from hourglass._engine.context import RunSettings
 from hourglass._engine.definition import workflow_definition
-from hourglass._engine.evaluator import Run
+from hourglass._engine.evaluator import Evaluator
 from hourglass._engine.events import (
     Activation,
     ActivityCompleted,
@@ -28,11 +28,11 @@ from hourglass._engine.events import (
 from hourglass.converter import default_converter
 
 
-def run_of(workflow: Any, **settings: Any) -> Run:
+def run_of(workflow: Any, **settings: Any) -> Evaluator:
     """A run that has not begun."""
     definition = workflow_definition(workflow)
     assert definition is not None
-    return Run(definition, "run", RunSettings(**settings))
+    return Evaluator(definition, "run", RunSettings(**settings))
 
 
 def numbers(count: int) -> list[SignalReceived]:

@@ -8,7 +8,7 @@ import pytest
 
 from hourglass._engine.commands import Succeeded
 from hourglass._engine.context import RunSettings
-from hourglass._engine.evaluator import Run
+from hourglass._engine.evaluator import Evaluator
 from hourglass._engine.events import Activation
 from hourglass._runtime.cache import CacheLimits, Entry, Key, StateCache
 from hourglass._runtime.evaluation import Evaluations
@@ -200,7 +200,7 @@ def test_progress_moves_with_every_fiber_and_every_activation_executed_again() -
     assert pump.closed
 
 
-def the_run(evaluations: Evaluations) -> Run:
+def the_run(evaluations: Evaluations) -> Evaluator:
     """The only run of a lane."""
     (kept,) = evaluations._cache.owned(evaluations)
     return kept.run

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._history.codec import events_from_text, read_payloads
+from hourglass._history.codec import events_from_text
+from hourglass._history.shapes import read_payloads
 from hourglass._story.axis import fold
 from hourglass._story.spans import Fault, Kind, Outcome, Phase, Span, Story, document
 from hourglass._story.text import S

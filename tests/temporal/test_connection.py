@@ -11,7 +11,8 @@ import pytest
 from hourglass._contract.handle import HandleConfig
 from hourglass._contract.transport import TLSConfig
 from hourglass._temporal.configs import check_target, client_settings
-from hourglass._temporal.connection import TemporalConnection, _refused, connect
+from hourglass._temporal.connection import TemporalConnection, connect
+from hourglass._temporal.refusals import connection_refused
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, ServiceError, TargetError
 from hourglass.testing._dev_server import DevServer, free_port
 
@@ -149,10 +150,12 @@ def test_good_targets() -> None:
 def test_access_refused() -> None:
     """A refusal while connecting says to check key and certificate, and repeats nothing of what was sent."""
     reason = "Failed client connect: `get_system_info` call error after connection: Status { code: Unauthenticated }"
-    error = _refused(reason, "h:1", "ns")
+    error = connection_refused(reason, "h:1", "ns")
     assert error.status == "UNAUTHENTICATED"
     assert "Check the API key" in str(error)
-    assert isinstance(_refused("Failed client connect: dns error", "h:1", "ns"), ConnectionFailedError)
+    assert isinstance(
+        connection_refused("Failed client connect: dns error", "h:1", "ns"), ConnectionFailedError
+    )
 
 
 def test_no_secret_is_shown() -> None:

@@ -102,9 +102,9 @@ def test_it_does_not_outlive_us() -> None:
 
 @pytest.mark.server
 def test_a_port_that_is_taken(server: DevServer) -> None:
-    """A port where somebody else listens is refused: that one would answer in our server's place."""
+    """A port where another process listens is refused: that one would answer in our server's place."""
     port = int(server.target.rpartition(":")[2])
-    with pytest.raises(UsageError, match="somebody else listens"), dev_server(port=port):
+    with pytest.raises(UsageError, match="another process listens"), dev_server(port=port):
         pass
 
 

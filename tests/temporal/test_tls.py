@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from hourglass._contract.transport import TLSConfig
-from hourglass._temporal.connection import _transport_trouble, connect
+from hourglass._temporal.connection import connect
+from hourglass._temporal.refusals import transport_trouble
 from hourglass.errors import ConnectionFailedError
 
 from . import live
@@ -167,11 +168,11 @@ def test_a_key_that_cannot_be_read(peer: Callable[..., str]) -> None:
 )
 def test_other_words_of_core(reason: str, said: str) -> None:
     """What a real peer does not say on demand."""
-    told = _transport_trouble(reason)
+    told = transport_trouble(reason)
     assert told is not None
     assert said in told
 
 
 def test_what_is_not_about_tls_is_told_as_before() -> None:
     """A refused connection is no matter of TLS."""
-    assert _transport_trouble('code: 111, kind: ConnectionRefused, message: "Connection refused"') is None
+    assert transport_trouble('code: 111, kind: ConnectionRefused, message: "Connection refused"') is None

@@ -20,7 +20,7 @@ from hourglass._engine.versions import (
     VersioningBehavior,
     WorkerDeploymentVersion,
 )
-from hourglass._temporal import calls, configs
+from hourglass._temporal import calls, calls_deployments, configs
 from hourglass._temporal.activations import Own, activation_from_proto, completion_to_proto
 from hourglass._temporal.calls import CallScope
 
@@ -84,7 +84,7 @@ def test_overrides() -> None:
     def read(override: Any) -> tuple[Any, Any]:
         info: Any = WorkflowExecutionVersioningInfo(versioning_override=written(override))
         info.behavior = 2
-        return calls.behavior_of(info), calls.run_version(info)
+        return calls_deployments.behavior_of(info), calls_deployments.run_version(info)
 
     pinned = written(PinnedVersioningOverride(ONE))
     assert (pinned.behavior, pinned.pinned_version, pinned.pinned.version.build_id) == (1, "shop.1", "1")
@@ -104,7 +104,7 @@ def test_what_a_server_says_of_a_deployment() -> None:
         summary.deployment_version.deployment_name = "shop"
         summary.deployment_version.build_id = build_id
         summary.create_time.seconds = 10 + at
-    call = calls.describe(dp.DescribeDeployment(deployment_name="shop"), SCOPE)
+    call = calls_deployments.describe(dp.DescribeDeployment(deployment_name="shop"), SCOPE)
     found = call.read(answer.SerializeToString())
     assert found.current is None
     assert [(each.version.build_id, each.status) for each in found.versions] == [

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from bridge.scripted import VIOLATIONS
-from hourglass import worker
+from hourglass.worker import _worker
 
 from .world import stage
 
@@ -34,4 +34,4 @@ def _nothing_is_left() -> Iterator[None]:
         time.sleep(0.001)  # they are told and end; nobody else waits for them
     assert set(_threads()) - before == set()
     assert VIOLATIONS == []
-    assert not worker._applications
+    assert not _worker._applications

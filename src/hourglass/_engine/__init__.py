@@ -12,6 +12,7 @@ run's seed. Two files know asyncio, as a library of tasks and not of I/O, and ar
     state             all that is known of a run, as data: the journal, and what follows from it
     scheduler         turns: a queue of ready callbacks, futures, conditions
     fibers            lines of execution that can be suspended anywhere; alone in knowing greenlet
+    call_sites        where in the author's code a command was asked for, an error raised
     context           a run while it executes: its scheduler, its fibers, the facts of the current activation
     definition        what a decorated function or class is, checked where it is defined
     options           what authors may say of activities, children and timers, checked where it is said

@@ -11,8 +11,9 @@ from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any
 
+from hourglass._engine.call_sites import Site, raised_at, returned_at
 from hourglass._engine.commands import CancelRun, Command, CompleteRun, FailRun
-from hourglass._engine.context import LiveRun, Site, raised_at, returned_at
+from hourglass._engine.context import LiveRun
 from hourglass._engine.events import (
     ActivityBackedOff,
     ActivityCancelled,

@@ -8,7 +8,8 @@ import traceback
 from collections.abc import Collection, Mapping
 from typing import Any, Final, TypeAlias
 
-from hourglass._engine.context import LiveRun, is_library
+from hourglass._engine.call_sites import is_library
+from hourglass._engine.context import LiveRun
 from hourglass._engine.definition import MessageDefinition, MessageKind
 from hourglass.converter import Payload
 

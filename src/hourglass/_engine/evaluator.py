@@ -44,8 +44,8 @@ _AHEAD = frozenset({SignalReceived, UpdateReceived, PatchNoticed, SeedChanged, Q
 """The kinds of events that are not simply applied in order."""
 
 
-class Run:
-    """One run on one lane: its state, and its live fibers while there are any."""
+class Evaluator:
+    """Evaluates one run, on one lane: its state, and its live fibers while there are any."""
 
     __slots__ = (
         "definition",

@@ -9,11 +9,12 @@ The inputs show neither arguments nor headers in their `repr`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
-from hourglass._engine.options import ActivitySettings
+from hourglass._engine.options import ActivitySettings, CallSettings
+from hourglass._engine.specs import Payloads
 from hourglass.converter import Payload
 
 Headers: TypeAlias = dict[str, Payload]
@@ -270,3 +271,42 @@ def chain(
         inbound = intercept(inbound)
     inbound.init(_LastOutbound())
     return inbound, last.outbound
+
+
+# --- an activity on its way through a chain ----------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+
+def start_intercepted(
+    outbound: WorkflowOutboundInterceptor,
+    activity: str,
+    args: list[Any],
+    settings: CallSettings,
+    return_type: Any,
+    encode: Callable[[Sequence[Any]], Payloads],
+    *,
+    local: bool,
+    start: Callable[..., T],
+) -> T:
+    """Schedule an activity as the interceptors will have it: `encode` makes payloads of what they leave of its arguments, and
+    `start` schedules it.
+    """
+
+    def go_on(call: StartActivityInput | StartLocalActivityInput) -> Any:
+        return start(
+            call.activity,
+            encode(call.args),
+            call.settings.call(),
+            return_type,
+            local=local,
+            headers=call.headers,
+        )
+
+    task: T
+    said: dict[str, Any] = {"activity": activity, "settings": ActivitySettings.of(settings), "args": args}
+    if local:
+        task = outbound.start_local_activity(StartLocalActivityInput(**said, _proceed=go_on))
+    else:
+        task = outbound.start_activity(StartActivityInput(**said, _proceed=go_on))
+    return task

@@ -17,8 +17,9 @@ from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 from hourglass._engine import built_in_queries
+from hourglass._engine.call_sites import Site, raised_at, returned_at
 from hourglass._engine.commands import AcceptUpdate, AnswerQuery, CompleteUpdate, RejectUpdate
-from hourglass._engine.context import LiveRun, Site, raised_at, returned_at
+from hourglass._engine.context import LiveRun
 from hourglass._engine.definition import HandlerUnfinishedPolicy, MessageDefinition, MessageKind
 from hourglass._engine.events import QueryReceived, SignalReceived, UpdateReceived
 from hourglass._engine.fibers import (

@@ -3,13 +3,11 @@
 The turns are those of Temporal's Python SDK (see `scheduler`): there, an activity is a task that waits for a future through
 `asyncio.wait`, which gives three turns from the event to the fiber that waits. Here the same three turns are a small
 state machine, `Operation`, instead of four objects.
-
-Where a worker has interceptors, an activity or a sleep passes them first (`start_intercepted`, `sleep_intercepted`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -34,13 +32,7 @@ from hourglass._engine.commands import (
 from hourglass._engine.context import LiveRun
 from hourglass._engine.events import ActivityBackedOff
 from hourglass._engine.fibers import FiberTask, Task, require_fiber, suspend, wait_for
-from hourglass._engine.interception import (
-    SleepInput,
-    StartActivityInput,
-    StartLocalActivityInput,
-    WorkflowOutboundInterceptor,
-)
-from hourglass._engine.options import ActivitySettings, CallSettings
+from hourglass._engine.options import CallSettings
 from hourglass._engine.scheduler import CANCELLED, FAILED, PENDING, RESOLVED, Future
 from hourglass._engine.specs import Payloads
 from hourglass._engine.state import ACTIVITY, CANCEL, CHILD, NEXUS, SIGNAL, TIMER
@@ -418,6 +410,7 @@ def start_activity(
     *,
     local: bool = False,
     headers: dict[str, Payload] | None = None,
+    operation_type: type[ActivityOperation] = ActivityOperation,
 ) -> Task[Any]:
     """Schedule an activity and return the task that stands for it."""
     fiber = require_fiber("starting activity", activity_type)
@@ -435,7 +428,7 @@ def start_activity(
         note,
         event_groups=settings.event_groups,
     )
-    operation = ActivityOperation(fiber, command, return_type)
+    operation = operation_type(fiber, command, return_type)
     if fiber.scope is not None:
         fiber.scope.add(operation)
     return operation
@@ -452,25 +445,17 @@ def start_step(
     headers: dict[str, Payload] | None = None,
 ) -> Task[Any]:
     """Schedule a local activity whose `definition` is kept for the worker that executes this run."""
-    fiber = require_fiber("starting step", activity_type)
-    run = fiber.run
-    activity_id = keep_step(run, definition, settings)
-    seq = run.accumulator.number(ACTIVITY)
-    note = run.converter.encode(settings.summary) if settings.summary else None
-    command = ScheduleLocalActivity(
-        seq,
-        activity_id,
+    run = require_fiber("starting step", activity_type).run
+    said = msgspec.structs.replace(settings, activity_id=keep_step(run, definition, settings))
+    return start_activity(
         activity_type,
-        settings.spec,
         arguments,
-        headers or {},
-        note,
-        event_groups=settings.event_groups,
+        said,
+        return_type,
+        local=local,
+        headers=headers,
+        operation_type=StepOperation,
     )
-    operation = StepOperation(fiber, command, return_type)
-    if fiber.scope is not None:
-        fiber.scope.add(operation)
-    return operation
 
 
 def keep_step(run: LiveRun, definition: Any, settings: CallSettings) -> str:
@@ -510,9 +495,7 @@ def start_child(
     run = fiber.run
     numbered = msgspec.structs.replace(command, seq=run.accumulator.number(CHILD))
     operation = kind(fiber, numbered, return_type)
-    if fiber.scope is not None:
-        fiber.scope.add(operation)
-    _wait_through_cancellation(fiber, operation.start, operation._request_cancel, reraise=True)
+    _wait_for_start(operation)
     return operation
 
 
@@ -522,10 +505,15 @@ def start_nexus(command: ScheduleNexusOperation, return_type: Any) -> NexusOpera
     run = fiber.run
     numbered = msgspec.structs.replace(command, seq=run.accumulator.number(NEXUS))
     operation: NexusOperation[Any] = NexusOperation(fiber, numbered, return_type)
+    _wait_for_start(operation)
+    return operation
+
+
+def _wait_for_start(operation: ChildOperation[Any] | NexusOperation[Any]) -> None:
+    fiber = operation.fiber
     if fiber.scope is not None:
         fiber.scope.add(operation)
     _wait_through_cancellation(fiber, operation.start, operation._request_cancel, reraise=True)
-    return operation
 
 
 def signal_external(command: SignalExternalWorkflow) -> None:
@@ -571,54 +559,3 @@ def _wait_through_cancellation(
             if reraise and fiber.run.cancel_reason is not None:
                 raise
     wait_for(future)
-
-
-# --- calls through interceptors ---------------------------------------------------------------------------------------
-
-
-Encode = Callable[[Sequence[Any]], Payloads]
-
-
-def start_intercepted(
-    outbound: WorkflowOutboundInterceptor,
-    activity: str,
-    args: list[Any],
-    settings: CallSettings,
-    return_type: Any,
-    encode: Encode,
-    *,
-    local: bool,
-    start: Callable[..., Any] = start_activity,
-) -> Task[Any]:
-    """Schedule an activity as the interceptors will have it; `encode` makes payloads of what they leave of its arguments."""
-
-    def go_on(call: StartActivityInput | StartLocalActivityInput) -> Any:
-        return start(
-            call.activity,
-            encode(call.args),
-            call.settings.call(),
-            return_type,
-            local=local,
-            headers=call.headers,
-        )
-
-    task: Task[Any]
-    shown = ActivitySettings.of(settings)
-    if local:
-        task = outbound.start_local_activity(
-            StartLocalActivityInput(activity=activity, settings=shown, args=args, _proceed=go_on)
-        )
-    else:
-        task = outbound.start_activity(
-            StartActivityInput(activity=activity, settings=shown, args=args, _proceed=go_on)
-        )
-    return task
-
-
-def sleep_intercepted(outbound: WorkflowOutboundInterceptor, duration: float, summary: str) -> None:
-    """Wait as the interceptors will have it."""
-    outbound.sleep(
-        SleepInput(
-            duration=duration, summary=summary, _proceed=lambda call: sleep(call.duration, call.summary)
-        )
-    )

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from hourglass._engine.call_sites import Site
 from hourglass._engine.commands import (
     TERMINAL_KINDS,
     AnswerQuery,
@@ -18,14 +19,13 @@ from hourglass._engine.commands import (
     SignalExternalWorkflow,
     StartChildWorkflow,
 )
-from hourglass._engine.context import Site
-from hourglass._engine.evaluator import Run, begin, feed
+from hourglass._engine.evaluator import Evaluator, begin, feed
 from hourglass._engine.words import asked, describe
 from hourglass.converter import Failure
 from hourglass.errors import NondeterminismError
 
 
-def verify_run(run: Run) -> NondeterminismError | None:
+def verify_run(run: Evaluator) -> NondeterminismError | None:
     """Execute a run's journal again, in fresh fibers, and compare all it asks for with what it asked for the first time."""
     if run.record is None:
         return None

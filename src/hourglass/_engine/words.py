@@ -11,11 +11,9 @@ from typing import Any
 import msgspec
 
 from hourglass._engine import commands as c
-from hourglass._engine.context import Site
+from hourglass._engine.call_sites import NOWHERE, Site
 from hourglass._engine.specs import Payloads
 from hourglass.converter import Failure, Payload
-
-NOWHERE: Site = ("", 0)
 
 _MADE_UP = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}([_-].*)?", re.IGNORECASE)
 _CAPITALS = re.compile(r"(?<!^)(?=[A-Z])")

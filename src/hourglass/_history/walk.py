@@ -15,16 +15,14 @@ that break them it panics, on others it falls silent. A `HistoryError` names the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from hourglass._history import events as h
+from hourglass._history.shapes import snake
 from hourglass.converter import Failure
 from hourglass.errors import HistoryError, RetryState
-
-_CAPITALS = re.compile(r"(?<!^)(?=[A-Z])")
 
 # --- tasks --------------------------------------------------------------------------------------------------
 
@@ -189,7 +187,7 @@ def _heard(event: h.HistoryEvent) -> Sequence[h.HistoryEvent]:
 def _snake(attributes: h.Attributes) -> str:
     if isinstance(attributes, h.UnknownEvent):
         return attributes.name.lower()
-    return _CAPITALS.sub("_", h.kind_of(attributes)).lower()
+    return snake(h.kind_of(attributes))
 
 
 def is_patch_index(attributes: h.Attributes) -> bool:

@@ -20,13 +20,15 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Generator
+from traceback import StackSummary
 from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from hourglass._forks import ForkStage, at_fork, process_id
+from hourglass import _forks
+from hourglass._forks import ForkStage, at_fork
 from hourglass._runtime.attempts import end_fork
 from hourglass._runtime.daemon_executor import DaemonExecutor
-from hourglass._runtime.hung import frame_of, is_debugged, take_stack
+from hourglass._runtime.hung import frame_of, is_debugged, take_stack, told
 
 T = TypeVar("T")
 
@@ -141,7 +143,7 @@ class LoopThread:
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
-        home = process_id()
+        home = _forks.here
         _running[threading.get_ident()] = loop
         while not self._stopping:
             try:
@@ -166,6 +168,45 @@ class LoopThread:
             if rest:
                 loop.run_until_complete(asyncio.wait(rest, timeout=1.0))
             loop.run_until_complete(loop.shutdown_asyncgens())
+
+
+class LoopWork:
+    """An attempt on an activity loop: asyncio cancels it."""
+
+    def __init__(self, loop: LoopThread) -> None:
+        self.loop = loop
+        self.task: asyncio.Task[None] | None = None
+        self._taken = threading.Lock()
+
+    def take(self) -> bool:
+        """Begin it, or take it away before it has begun: one of the two can be done, once. From any thread."""
+        return self._taken.acquire(blocking=False)
+
+    def cancel(self, reason: str) -> None:
+        """Have asyncio cancel it."""
+        self.loop.call_soon(self._cancel)
+
+    def _cancel(self) -> None:
+        # One that has not begun is not cancelled, for then no line of ours would run: it sees for itself that it should stop.
+        if self.task is not None and self._taken.locked():
+            self.task.cancel()
+
+    def give_up(self) -> bool:
+        """Nothing to free."""
+        return True  # it holds nothing but its memory
+
+    def stack(self) -> str:
+        """Where it stands: from the outermost coroutine to what it awaits."""
+        if self.task is None:
+            return ""
+        if self.task is self.loop.running():
+            return self.loop.stack()
+        frames = []
+        waiting: object = self.task.get_coro()
+        while (frame := getattr(waiting, "cr_frame", None)) is not None:
+            frames.append((frame, frame.f_lineno))
+            waiting = getattr(waiting, "cr_await", None)
+        return told(StackSummary.extract(reversed(frames))).text
 
 
 class Keeper(Protocol):

@@ -24,11 +24,13 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from enum import Enum, auto
 from typing import Any
 
-from hourglass._forks import process_id
+from hourglass import _forks
 from hourglass._runtime.attempts import end_fork
+from hourglass._runtime.hung import frame_of, take_stack
 
 logger = logging.getLogger("hourglass.worker")
 
@@ -60,6 +62,11 @@ class Seat:
     def give_up(self) -> bool:
         """Have the pool go on without this job; see `ThreadPool.give_up`."""
         return self._pool.give_up(self)
+
+    def stack(self) -> str:
+        """Where its thread stands; empty if it has none."""
+        hand = self.hand
+        return "" if hand is None else take_stack(frame_of(hand.thread.ident)).text
 
 
 class _Hand:
@@ -208,7 +215,7 @@ class ThreadPool:
     # --- in a thread of the pool -------------------------------------------------------------------------------------
 
     def _work(self, hand: _Hand) -> None:
-        home = process_id()
+        home = _forks.here
         try:
             while (seat := self._take(hand)) is not None:
                 self._run(seat, home)
@@ -251,7 +258,7 @@ class ThreadPool:
         except BaseException:
             end_fork(home, 1)
             logger.exception("a job of %s let an exception out", self._name)
-        if process_id() != home:
+        if _forks.here != home:
             end_fork(home, 0)
 
     def _ended(self, hand: _Hand) -> None:
@@ -268,3 +275,43 @@ class ThreadPool:
                 seat.state, seat.hand = _ThreadState.WAITING, None
                 self._jobs.appendleft(seat)
             self._call_one()
+
+
+class OwnThread:
+    """A job in a thread of the executor that the worker was given: as with our threads, nothing reaches it."""
+
+    def __init__(self) -> None:
+        self._thread: int | None = None
+        self._future: Future[None] | None = None
+
+    def begin(self, executor: Executor, job: Callable[[], object], cancelled: Callable[[], object]) -> None:
+        """Have it run when the executor comes to it; `cancelled` is called if it never does, for the executor was shut down, or
+        the job given up, before.
+        """
+
+        def run() -> None:
+            self._thread = threading.get_ident()
+            try:
+                job()
+            finally:
+                self._thread = None
+
+        def ended(future: Future[None]) -> None:
+            if future.cancelled():
+                cancelled()
+
+        self._future = executor.submit(run)
+        self._future.add_done_callback(ended)
+
+    def cancel(self, reason: str) -> None:
+        """Nothing reaches a thread from here: its job must ask."""
+
+    def give_up(self) -> bool:
+        """Do not begin; the thread is the author's."""
+        if self._future is not None:
+            self._future.cancel()
+        return True
+
+    def stack(self) -> str:
+        """Where its thread stands; empty if it has none."""
+        return "" if self._thread is None else take_stack(frame_of(self._thread)).text

@@ -28,6 +28,7 @@ from typing import Any, Protocol, TypeVar, get_type_hints
 
 import msgspec
 
+from hourglass import _forks
 from hourglass._contract.handle import (
     ActivityDeferred,
     ActivityOk,
@@ -39,7 +40,6 @@ from hourglass._contract.handle import (
 )
 from hourglass._engine.options import RetryPolicy, policy_from
 from hourglass._engine.specs import ActivitySpec, Payloads
-from hourglass._forks import process_id
 from hourglass._runtime.portal import Mailbox
 from hourglass._runtime.work_log import facts_of
 from hourglass.activity import ActivityDefinition, Info
@@ -229,7 +229,7 @@ def call_plainly(
     task: ActivityTask, context: ActivityContext, definition: ActivityDefinition
 ) -> ActivityResult:
     """Run a `def` activity here, to its end."""
-    home = process_id()
+    home = _forks.here
     try:
         arguments = definition.arguments(context.equipment.converter, task.arguments)
     except BaseException as error:
@@ -241,7 +241,7 @@ def call_plainly(
     except BaseException as error:
         end_fork(home, 1)
         return _ended_by(task, context, error)
-    if process_id() != home:
+    if _forks.here != home:
         end_fork(home, 0)
     return _returned(task, context, value)
 
@@ -250,7 +250,7 @@ async def call_on_loop(
     task: ActivityTask, context: ActivityContext, definition: ActivityDefinition
 ) -> ActivityResult:
     """Run an `async def` activity on this loop, to its end."""
-    home = process_id()
+    home = _forks.here
     current.set(context)
     try:
         arguments = definition.arguments(context.equipment.converter, task.arguments)
@@ -272,7 +272,7 @@ async def call_on_loop(
 
 def end_fork(home: int, code: int) -> None:
     """End this process if it is not the one that it should be."""
-    if process_id() == home:
+    if _forks.here == home:
         return
     try:
         os.write(2, b"hourglass: a process that an activity forked has left the activity, and ends here\n")
@@ -333,6 +333,10 @@ class AttemptWork(Protocol):
 
     def give_up(self) -> bool:
         """Free what it holds although it has not ended; False if that cannot be."""
+        ...
+
+    def stack(self) -> str:
+        """Where it stands, the author's frames; empty where that cannot be seen from here."""
         ...
 
 

@@ -10,6 +10,9 @@ more.
 `LiveRuns` is a lane's own list of runs that hold live fibers, the cheap loss: beyond its limit they are dropped
 first, and the journal brings them back. Neither drops fibers; the lane does, on its thread, because a greenlet cannot
 leave the thread that made it.
+
+Two more remember something of runs that are gone: `LostJournals` what they did, `TurnRules` which turns those take that
+temporalio began.
 """
 
 from __future__ import annotations
@@ -25,8 +28,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from hourglass._engine.evaluator import Run
-from hourglass._engine.events import Activation, ActivityCompleted, ChildCompleted
+from hourglass._engine.context import RunSettings
+from hourglass._engine.evaluator import Evaluator
+from hourglass._engine.events import Activation, ActivityCompleted, ChildCompleted, RunEvicted
 
 # What an activation costs in a journal beside its payloads.
 _ACTIVATION_BYTES = 110
@@ -91,7 +95,7 @@ class Entry:
     """A run and what the cache knows of it."""
 
     key: Key
-    run: Run
+    run: Evaluator
     workflow_id: str = ""
     verified: bool = False
     activations: int = 0
@@ -125,7 +129,7 @@ class Entry:
         """The same run as data, for another lane: the old one's fibers cannot leave its thread."""
         old = self.run
         state = msgspec.structs.replace(old.state, journal=list(old.state.journal))
-        run = Run(old.definition, state.run_id, old.settings, state)
+        run = Evaluator(old.definition, state.run_id, old.settings, state)
         run.last, run.seen, run.work = old.last, old.seen, old.work
         run.record = None if old.record is None else list(old.record)
         return Entry(
@@ -218,8 +222,8 @@ class StateCache:
             self._unlist(key)
         return gone if gone is not None and gone.run.live is not None else None
 
-    def hand_over(self, owner: object, heir: object, without: Key | None = None) -> Entry | None:
-        """All states of an owner go to its heir, as data, but for one, which is forgotten and returned. The owner has
+    def hand_over(self, owner: object, successor: object, without: Key | None = None) -> Entry | None:
+        """All states of an owner go to its successor, as data, but for one, which is forgotten and returned. The owner has
         none, and gets none, from now on.
         """
         with self._lock:
@@ -227,17 +231,17 @@ class StateCache:
             left = owned.pop(without, None) if without is not None else None
             if left is not None:
                 self._unlist(left.key)
-            inherited = self._owned.setdefault(heir, {})
+            inherited = self._owned.setdefault(successor, {})
             for key, entry in owned.items():
                 fresh = entry.without_fibers()
                 inherited[key] = fresh
                 self._queues[key.task_queue, key.generation][key] = fresh
             return left
 
-    def pass_on(self, key: Key, owner: object, heir: object) -> Entry | None:
+    def pass_on(self, key: Key, owner: object, other: object) -> Entry | None:
         """One run of an owner goes to another, as data; gives what the owner had, whose fibers it must drop."""
         with self._lock:
-            inherited = self._owned.get(heir)
+            inherited = self._owned.get(other)
             entry = self._owned.get(owner, _NOTHING).pop(key, None) if inherited is not None else None
             if entry is None or inherited is None:
                 return None
@@ -390,3 +394,44 @@ def weight(activation: Activation) -> int:
             for argument in getattr(event, "arguments", ()):
                 total += len(argument.data)
     return total
+
+
+# --- turns of runs that temporalio began --------------------------------------------------------------------
+
+
+_MOST_TURNS = 10_000
+
+
+class TurnRules:
+    """Which Python's turns the runs take that temporalio began, by trial: histories do not say.
+
+    From Python 3.12 on `asyncio.wait_for`, and with it temporalio's `wait_condition`, and `asyncio.gather` of what is
+    done already take a turn less than before. A run of theirs that moves here takes the older turns first; where the
+    engine finds that its commands differ from those on record, the newer ones the next time, and so on by turns.
+
+    Must not know: lanes, engines, what a run does. For several threads: a run may come back to another lane.
+    Invariant: it holds at most `most` run ids; one that was pushed out is tried by the older rule again, and costs
+    one more failed task.
+    """
+
+    def __init__(self, most: int = _MOST_TURNS) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._newer: dict[str, None] = {}
+
+    def settings(self, run_id: str, usual: RunSettings) -> RunSettings:
+        """The settings of a run that begins here."""
+        return msgspec.structs.replace(usual, newer_turns=True) if run_id in self._newer else usual
+
+    def learn(self, evicted: RunEvicted, entry: Entry | None) -> None:
+        """The engine forgets a run: if that is because it does not fit its history, the other turns from now on."""
+        if evicted.reason != "NONDETERMINISM" or entry is None or not entry.run.behaviour.python_is_unknown:
+            return
+        run_id = entry.key.run_id
+        with self._lock:
+            if run_id in self._newer:
+                del self._newer[run_id]
+                return
+            self._newer[run_id] = None
+            if len(self._newer) > self._most:
+                del self._newer[next(iter(self._newer))]

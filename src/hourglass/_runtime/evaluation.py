@@ -2,8 +2,7 @@
 engine.
 
 `Evaluations` belongs to one lane; everything in it but what the control loop asks (a section of its own) runs on that
-lane's thread, because fibers cannot leave it. `Counts` are its figures. `TurnRules` tells which turns the runs
-take that temporalio began.
+lane's thread, because fibers cannot leave it. `Counts` are its figures.
 
 Invariants:
 
@@ -20,7 +19,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import threading
 import warnings
 import zlib
 from collections.abc import Callable
@@ -30,6 +28,7 @@ from typing import Literal, TypeAlias, cast
 
 import msgspec
 
+from hourglass import _forks
 from hourglass._engine.commands import (
     CancelRun,
     CompleteRun,
@@ -42,12 +41,11 @@ from hourglass._engine.commands import (
 )
 from hourglass._engine.context import RunSettings
 from hourglass._engine.definition import WorkflowDefinition
-from hourglass._engine.evaluator import Run
+from hourglass._engine.evaluator import Evaluator
 from hourglass._engine.events import Activation, QueryReceived, RunEvicted, RunStarted
 from hourglass._engine.verify import verify_run
-from hourglass._forks import process_id
 from hourglass._runtime import work_log
-from hourglass._runtime.cache import CacheLimits, Entry, Key, LiveRuns, LostJournals, StateCache
+from hourglass._runtime.cache import CacheLimits, Entry, Key, LiveRuns, LostJournals, StateCache, TurnRules
 from hourglass._runtime.hung import LaneStopped
 from hourglass._runtime.lane_notes import LaneNote, digest_of, packed
 from hourglass._runtime.parked import Hang, ParkedRuns, Quarantine, miss, refusal, task_failed
@@ -95,47 +93,6 @@ class Counts:
         self.closed[key] = self.closed.get(key, 0) + 1
 
 
-# --- turns of runs that temporalio began --------------------------------------------------------------------
-
-
-_MOST = 10_000
-
-
-class TurnRules:
-    """Which Python's turns the runs take that temporalio began, by trial: histories do not say.
-
-    From Python 3.12 on `asyncio.wait_for`, and with it temporalio's `wait_condition`, and `asyncio.gather` of what is
-    done already take a turn less than before. A run of theirs that moves here takes the older turns first; where the
-    engine finds that its commands differ from those on record, the newer ones the next time, and so on by turns.
-
-    Must not know: lanes, engines, what a run does. For several threads: a run may come back to another lane.
-    Invariant: it holds at most `most` run ids; one that was pushed out is tried by the older rule again, and costs
-    one more failed task.
-    """
-
-    def __init__(self, most: int = _MOST) -> None:
-        self._most = most
-        self._lock = threading.Lock()
-        self._newer: dict[str, None] = {}
-
-    def settings(self, run_id: str, usual: RunSettings) -> RunSettings:
-        """The settings of a run that begins here."""
-        return msgspec.structs.replace(usual, newer_turns=True) if run_id in self._newer else usual
-
-    def learn(self, evicted: RunEvicted, entry: Entry | None) -> None:
-        """The engine forgets a run: if that is because it does not fit its history, the other turns from now on."""
-        if evicted.reason != "NONDETERMINISM" or entry is None or not entry.run.behaviour.python_is_unknown:
-            return
-        run_id = entry.key.run_id
-        with self._lock:
-            if run_id in self._newer:
-                del self._newer[run_id]
-                return
-            self._newer[run_id] = None
-            if len(self._newer) > self._most:
-                del self._newer[next(iter(self._newer))]
-
-
 # --- the evaluations of a lane ------------------------------------------------------------------------------
 
 
@@ -179,7 +136,7 @@ class Evaluations:
         on_demand: bool = False,
     ) -> None:
         self._counts = Counts()
-        self._home = process_id()
+        self._home = _forks.here
         self.quarantine = quarantine if quarantine is not None else Quarantine()
         self.unwound = 0
         self.steps = 0  # moves while a large run is executed again, or unwound
@@ -274,14 +231,34 @@ class Evaluations:
 
     def hand_over(self, failed: Activation | None = None, generation: int = 0) -> Evaluations:
         """Give all runs to a successor on another thread, as data; the run of the activation that failed is forgotten."""
-        heir = _heir_of(self)
+        successor = self._successor()
         # First: a hung thread that comes back from here on finds itself retired, and stops instead of answering.
         self._retired = True
         without = Key(self._settings.task_queue, failed.run_id, generation) if failed is not None else None
-        left = self._cache.hand_over(self, heir, without)
-        _bequeath(self, heir, left, failed)
+        left = self._cache.hand_over(self, successor, without)
+        successor.beside(self)
+        successor._counts = dataclasses.replace(self._counts)
+        if failed is not None:
+            successor._counts.failed_tasks += 1
+            if left is not None:
+                _remember(successor._lost, left, failed)
         _silence(self._current)
-        return heir
+        return successor
+
+    def _successor(self) -> Evaluations:
+        """One that will have this lane's runs: the same on another thread, with nothing yet."""
+        return Evaluations(
+            self._resolve,
+            self._settings,
+            limits=self._limits,
+            verify=self._verify,
+            watcher=self._watcher.renewed() if self._watcher is not None else None,
+            cache=self._cache,
+            quarantine=self.quarantine,
+            note=self._note.renewed() if self._note is not None else None,
+            first_check=self._first_check,
+            on_demand=self._on_demand,
+        )
 
     def beside(self, other: Evaluations) -> None:
         """Share with another lane's what outlasts a run's stay on a lane: its state, why it is parked, what it did here
@@ -295,7 +272,7 @@ class Evaluations:
 
     def sibling(self) -> Evaluations:
         """The same on another thread, with no runs yet."""
-        sibling = _heir_of(self)
+        sibling = self._successor()
         sibling.beside(self)
         return sibling
 
@@ -404,7 +381,7 @@ class Evaluations:
         settings = self._turns.settings(key.run_id, self._verified_settings if verified else self._settings)
         entry = Entry(
             key=key,
-            run=Run(definition, key.run_id, settings),
+            run=Evaluator(definition, key.run_id, settings),
             workflow_id=started.workflow_id,
             verified=verified,
         )
@@ -425,7 +402,7 @@ class Evaluations:
         try:
             completion = entry.run.activate(activation)
         finally:
-            if process_id() != self._home:
+            if _forks.here != self._home:
                 _end_fork(
                     self._home
                 )  # before any lock is taken that another thread may have held when it forked
@@ -512,6 +489,11 @@ class Evaluations:
         _remember(self._lost, entry, failed)
         return entry
 
+    def let_go(self, entry: Entry) -> None:
+        """Drop the fibers of a run that was discarded, if they are here. On the lane's thread."""
+        if entry in self._live:
+            self._drop(entry)
+
     def _drop(self, entry: Entry) -> None:
         """Lose a run's fibers."""
         self._dropping = entry
@@ -528,44 +510,11 @@ class Evaluations:
         self.unwound += 1
 
 
-def let_go(lane: Evaluations, entry: Entry) -> None:
-    """Drop the fibers of a run that was discarded, if they are here. On the lane's thread."""
-    if entry in lane._live:
-        lane._drop(entry)
-
-
-def _heir_of(lane: Evaluations) -> Evaluations:
-    """A successor that will have a lane's runs: the same on another thread, with nothing yet."""
-    heir = Evaluations(
-        lane._resolve,
-        lane._settings,
-        limits=lane._limits,
-        verify=lane._verify,
-        watcher=lane._watcher.renewed() if lane._watcher is not None else None,
-        cache=lane._cache,
-        quarantine=lane.quarantine,
-        first_check=lane._first_check,
-        on_demand=lane._on_demand,
-    )
-    heir._note = lane._note.renewed() if lane._note is not None else None
-    return heir
-
-
-def _bequeath(lane: Evaluations, heir: Evaluations, left: Entry | None, failed: Activation | None) -> None:
-    """Leave an heir what a lane knows beside its runs; `left` is the one run that the heir does not have."""
-    heir.beside(lane)
-    heir._counts = dataclasses.replace(lane._counts)
-    if failed is not None:
-        heir._counts.failed_tasks += 1
-        if left is not None:
-            _remember(heir._lost, left, failed)
-
-
 def _end_fork(home: int) -> None:
     """End this process if workflow code has forked it, and the code is left: it would sleep for ever, with all that the
     worker has open.
     """
-    if process_id() == home:
+    if _forks.here == home:
         return
     try:
         os.write(

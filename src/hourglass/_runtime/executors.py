@@ -23,13 +23,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from traceback import StackSummary
 from typing import Any, cast
 
 from hourglass._contract.handle import (
@@ -38,8 +36,8 @@ from hourglass._contract.handle import (
     AttemptFailed,
 )
 from hourglass._runtime import work_log
-from hourglass._runtime.activity_loop import LoopThread, WatchedLoop
-from hourglass._runtime.activity_threads import Seat, ThreadPool
+from hourglass._runtime.activity_loop import LoopThread, LoopWork, WatchedLoop
+from hourglass._runtime.activity_threads import OwnThread, Seat, ThreadPool
 from hourglass._runtime.attempts import (
     Attempt,
     AttemptSurroundings,
@@ -55,7 +53,6 @@ from hourglass._runtime.attempts import (
     refused,
     stopped,
 )
-from hourglass._runtime.hung import frame_of, take_stack, told
 from hourglass._runtime.portal import Mailbox
 from hourglass._runtime.process_pool import ProcessPool
 from hourglass._runtime.process_wire import refuse_in_script
@@ -174,82 +171,6 @@ _UNWANTED = frozenset(("TIMED_OUT", "NOT_FOUND", "SUPERSEDED"))
 _GIVEN_UP = frozenset(("TIMED_OUT", "NOT_FOUND"))
 
 
-class _LoopWork:
-    """An attempt on an activity loop: asyncio cancels it."""
-
-    def __init__(self, loop: LoopThread) -> None:
-        self.loop = loop
-        self.task: asyncio.Task[None] | None = None
-        self._taken = threading.Lock()
-
-    def take(self) -> bool:
-        """Begin it, or take it away before it has begun: one of the two can be done, once. From any thread."""
-        return self._taken.acquire(blocking=False)
-
-    def cancel(self, reason: str) -> None:
-        self.loop.call_soon(self._cancel)
-
-    def _cancel(self) -> None:
-        # One that has not begun is not cancelled, for then no line of ours would run: it sees for itself that it should stop.
-        if self.task is not None and self._taken.locked():
-            self.task.cancel()
-
-    def give_up(self) -> bool:
-        return True  # it holds nothing but its memory
-
-
-class _OwnWork:
-    """An attempt in a thread of the executor that the worker was given: as with our threads, nothing reaches it."""
-
-    def __init__(self) -> None:
-        self.thread: int | None = None
-        self._future: Future[None] | None = None
-
-    def begin(self, executor: Executor, attempt: Attempt, definition: ActivityDefinition) -> None:
-        """Have it run when the executor comes to it."""
-
-        def run() -> None:
-            self.thread = threading.get_ident()
-            try:
-                _run_in_thread(attempt, definition)
-            finally:
-                self.thread = None
-
-        def ended(future: Future[None]) -> None:
-            if future.cancelled():  # the executor was shut down, or the attempt given up, before it began
-                attempt.finish_threadsafe(died_thread(attempt.task))
-
-        self._future = executor.submit(run)
-        self._future.add_done_callback(ended)
-
-    def cancel(self, reason: str) -> None:
-        pass
-
-    def give_up(self) -> bool:
-        if self._future is not None:
-            self._future.cancel()
-        return True  # the thread is the author's
-
-
-def _stack_of(work: object) -> str:
-    """Where an attempt stands; empty where that cannot be seen from here, as in another process."""
-    if isinstance(work, _OwnWork):
-        return "" if work.thread is None else take_stack(frame_of(work.thread)).text
-    if isinstance(work, Seat):
-        hand = work.hand
-        return "" if hand is None else take_stack(frame_of(hand.thread.ident)).text
-    if not isinstance(work, _LoopWork) or work.task is None:
-        return ""
-    if work.task is work.loop.running():
-        return work.loop.stack()
-    frames = []
-    waiting: object = work.task.get_coro()
-    while (frame := getattr(waiting, "cr_frame", None)) is not None:  # from the outermost to what it awaits
-        frames.append((frame, frame.f_lineno))
-        waiting = getattr(waiting, "cr_await", None)
-    return told(StackSummary.extract(reversed(frames))).text
-
-
 class ActivityExecutor:
     """Runs the activities of one worker. `client` is what `activity.client()` gives."""
 
@@ -324,7 +245,7 @@ class ActivityExecutor:
         found = []
         for attempt in list(self._attempts.values()):
             if attempt.task.run_id == run_id:
-                where = _stack_of(attempt.work)
+                where = "" if attempt.work is None else attempt.work.stack()
                 if where:
                     found.append(f"activity {attempt.task.activity_id}\n{where}")
         return "\n".join(found)
@@ -429,7 +350,7 @@ class ActivityExecutor:
             attempt.work.cancel(reason)
         if reason in _UNWANTED:
             attempt.after(self._limits.hang_grace, partial(self._overdue, attempt, reason))
-        elif not isinstance(attempt.work, (Seat, _LoopWork, _OwnWork)):
+        elif not isinstance(attempt.work, (Seat, LoopWork, OwnThread)):
             attempt.after(self._limits.cancel_grace, partial(self._overdue, attempt, reason))
 
     def _overdue(self, attempt: Attempt, reason: str) -> None:
@@ -437,7 +358,7 @@ class ActivityExecutor:
         task, work = attempt.task, attempt.work
         if work is None or (isinstance(work, Seat) and reason not in _UNWANTED):
             return
-        where = _stack_of(work) or "an unknown place"
+        where = work.stack() or "an unknown place"
         if not work.give_up():
             logger.error(
                 "%s does not stop (%s), and %d threads are lost already: it keeps its slot. It stands at\n%s",
@@ -448,7 +369,7 @@ class ActivityExecutor:
                 extra=work_log.facts_of(task),
             )
             attempt.after(self._limits.hang_grace, partial(self._overdue, attempt, reason))
-        elif isinstance(work, (Seat, _LoopWork)):
+        elif isinstance(work, (Seat, LoopWork)):
             logger.error(
                 "%s does not stop (%s): it is given up, with its thread if it has one; %d threads are lost. It stands at\n%s",
                 work_log.named(task),
@@ -467,7 +388,7 @@ class ActivityExecutor:
     def uses(self, loop: LoopThread | None) -> bool:
         """Whether an attempt is on this activity loop; None: on any."""
         return any(
-            isinstance(attempt.work, _LoopWork) and loop in (None, attempt.work.loop)
+            isinstance(attempt.work, LoopWork) and loop in (None, attempt.work.loop)
             for attempt in self._attempts.values()
         )
 
@@ -508,11 +429,11 @@ class ActivityExecutor:
                     attempt.work.cancel("ABANDONED")
                 attempt.finish(loop_blocked(attempt.task, _described(guilty), loop.stack()))
 
-    def _on_loop(self, loop: LoopThread) -> list[tuple[Attempt, _LoopWork]]:
+    def _on_loop(self, loop: LoopThread) -> list[tuple[Attempt, LoopWork]]:
         return [
             (attempt, attempt.work)
             for attempt in self._attempts.values()
-            if isinstance(attempt.work, _LoopWork) and attempt.work.loop is loop
+            if isinstance(attempt.work, LoopWork) and attempt.work.loop is loop
         ]
 
     def _who_blocks(self, loop: LoopThread) -> ActivityTask | None:
@@ -546,9 +467,13 @@ class ActivityExecutor:
         if self._own is None:
             attempt.work = self._pool.submit(_run_in_thread, attempt, definition)
             return
-        attempt.work = work = _OwnWork()
+        attempt.work = work = OwnThread()
         try:
-            work.begin(self._own, attempt, definition)
+            work.begin(
+                self._own,
+                partial(_run_in_thread, attempt, definition),
+                lambda: attempt.finish_threadsafe(died_thread(attempt.task)),
+            )
         except Exception as error:  # it was shut down, or cannot take it
             attempt.finish_threadsafe(refused(attempt.task, error))
 
@@ -561,7 +486,7 @@ class ActivityExecutor:
             attempt.after(limit + self._limits.late, partial(self._cancel, attempt, "TIMED_OUT"))
 
     def _start_coroutine(self, attempt: Attempt, definition: ActivityDefinition) -> None:
-        attempt.work = work = _LoopWork(self._loop.current)
+        attempt.work = work = LoopWork(self._loop.current)
         task = attempt.task
 
         def started(coroutine: asyncio.Task[None]) -> None:
@@ -602,7 +527,7 @@ def _run_in_thread(attempt: Attempt, definition: ActivityDefinition) -> None:
         attempt.finish_threadsafe(result or died_thread(attempt.task))
 
 
-async def _run_on_loop(attempt: Attempt, work: _LoopWork, definition: ActivityDefinition) -> None:
+async def _run_on_loop(attempt: Attempt, work: LoopWork, definition: ActivityDefinition) -> None:
     if not work.take():
         return  # this loop was blocked: it has begun on another
     if (reason := attempt.context.cancel_reason) is not None:  # before it began

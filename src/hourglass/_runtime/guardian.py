@@ -37,7 +37,7 @@ _FIRST_DELAY, _LAST_DELAY, _HEALTHY_AFTER = 1.0, 30.0, 60.0
 _MARGIN = 15.0  # for what has to end
 _LONGEST = 1 << 20  # of what a process says at once
 _REASONS = {
-    0: "ended, though nobody asked for it",
+    0: "ended, though it was not asked to",
     REFUSED: "could not start (exit code 2)",
     REPLACE_ME: "asked to be replaced: too many of its threads cannot be stopped",
     **{-each.value: f"was killed by {each.name}" for each in signal.Signals},

@@ -6,7 +6,7 @@ if need be, and is executed there from its journal; the run that takes so long k
 takes no new runs while another lane can, and ends when it has had nothing to do for a while.
 
 When a lane is replaced, the activation that it was at fails with the stack of the code that hung; all its other runs go on
-on the new thread, from their journals, without asking the engine; what was queued moves, in order.
+on the new thread, from tsuccessor journals, without asking the engine; what was queued moves, in order.
 
 `LaneGuard` and `Delays` only look, from the control loop, never in the lane; `LaneSet` acts on what they see.
 
@@ -26,7 +26,7 @@ from functools import partial
 from hourglass._engine.commands import Succeeded
 from hourglass._engine.events import Activation, RunStarted, is_eviction
 from hourglass._runtime.cache import Entry, Key
-from hourglass._runtime.evaluation import Counts, Evaluations, Verdict, let_go
+from hourglass._runtime.evaluation import Counts, Evaluations, Verdict
 from hourglass._runtime.hung import GilWatchdog, HungStack, Stopper, frame_of, take_stack
 from hourglass._runtime.lane import (
     LOOK,
@@ -89,6 +89,35 @@ class _Place:
     leaving: bool = False
 
 
+class _Homes(dict[tuple[int, str], _Place]):
+    """Where each run that is kept here lives, also while nothing of it is in flight, by its handle's generation and its id.
+    Invariant: `runs` of a place is how many live there.
+    """
+
+    def settle(self, run: tuple[int, str], place: _Place) -> None:
+        """A run that was at home nowhere lives here from now on."""
+        self[run] = place
+        place.runs += 1
+
+    def leave(self, run: tuple[int, str]) -> _Place | None:
+        """A run is at home nowhere any more; gives where it was."""
+        place = self.pop(run, None)
+        if place is not None:
+            place.runs -= 1
+        return place
+
+    def move(self, run: tuple[int, str], place: _Place, refuge: _Place) -> None:
+        """A run that lives at one place, if it still does, lives at another."""
+        if self.get(run) is place:
+            self[run] = refuge
+            place.runs, refuge.runs = place.runs - 1, refuge.runs + 1
+
+    def move_all(self, place: _Place, refuge: _Place) -> None:
+        """All that live at one place live at another."""
+        for run in [run for run, home in self.items() if home is place]:
+            self.move(run, place, refuge)
+
+
 class LaneSet:
     """Gives each new run to the lane that has the fewest, and keeps the lanes working."""
 
@@ -108,9 +137,7 @@ class LaneSet:
         self._places = {lane.name: _Place(lane) for lane in lanes}
         if len(self._places) != len(lanes):
             raise UsageError("lanes must have different names")
-        self._homes: dict[
-            tuple[int, str], _Place
-        ] = {}  # of runs kept here, also while nothing of them is in flight
+        self._homes = _Homes()
         self._quarantine = quarantine if quarantine is not None else Quarantine(clock=clock)
         self._guard = LaneGuard(deadlock_timeout, clock)
         self._delays = Delays(clock)
@@ -162,19 +189,17 @@ class LaneSet:
 
     def forget(self, generation: int, run_id: str) -> None:
         """A run is at home nowhere any more."""
-        home = self._homes.pop((generation, run_id), None)
-        if home is not None:
-            home.runs -= 1
+        self._homes.leave((generation, run_id))
 
     def drop(self, entry: Entry) -> None:
         """Have the fibers of a run that is in no cache any more unwound, by the lane that has them."""
-        self._do(lambda evaluations: let_go(evaluations, entry))
+        self._do(lambda evaluations: evaluations.let_go(entry))
 
     def forget_older(self, generation: int) -> None:
-        """Drop all that belongs to handles before this generation: their engine sends the runs anew."""
+        """Drop all that belongs to handles before this generation: tsuccessor engine sends the runs anew."""
         self._oldest = max(self._oldest, generation)
         for home in [each for each in self._homes if each[0] < generation]:
-            self._homes.pop(home).runs -= 1
+            self._homes.leave(home)
         self._do(lambda evaluations: evaluations.forget_older(generation))
 
     def _do(self, chore: Callable[[Evaluations], None]) -> None:
@@ -246,21 +271,16 @@ class LaneSet:
 
     def _place_of(self, activation: Activation, generation: int) -> _Place:
         run = (generation, activation.run_id)
-        home = self._homes.get(run)
         if is_eviction(activation):
-            if home is None:
-                return next(iter(self._places.values()))
-            del self._homes[run]
-            home.runs -= 1
-            return home
+            return self._homes.leave(run) or next(iter(self._places.values()))
+        home = self._homes.get(run)
         if home is None:
             if self._quarantine.is_suspect(activation.run_id):
                 home = self._for_suspects()
             else:
                 home = min(self._open, key=lambda place: place.runs)
             if any(isinstance(event, RunStarted) for event in activation.events):
-                self._homes[run] = home
-                home.runs += 1
+                self._homes.settle(run, home)
         return home
 
     # --- relieving ---------------------------------------------------------------------------------------------------
@@ -311,10 +331,8 @@ class LaneSet:
         left = place.lane.evaluations.pass_on(key, refuge.lane.evaluations)
         if left is not None:
             # Greenlets can be unwound by the thread that made them only: the old lane does it when it comes back.
-            place.lane.do(partial(let_go, entry=left))
-        if self._homes.get(run) is place:
-            self._homes[run] = refuge
-            place.runs, refuge.runs = place.runs - 1, refuge.runs + 1
+            place.lane.do(partial(Evaluations.let_go, entry=left))
+        self._homes.move(run, place, refuge)
 
     def _add_spare(self, beside: Lane) -> _Place:
         assert self._loop is not None
@@ -364,10 +382,7 @@ class LaneSet:
         usual = min((each for each in self._places.values() if not each.spare), key=lambda each: each.runs)
         place.leaving = True
         place.lane.evaluations.leave_to(usual.lane.evaluations)
-        for run, home in self._homes.items():
-            if home is place:
-                self._homes[run] = usual
-        usual.runs, place.runs = usual.runs + place.runs, 0
+        self._homes.move_all(place, usual)
         usual.replaced, place.replaced = usual.replaced + place.replaced, 0
         self._open = [each for each in self._open if each is not place] or [usual]
         place.lane.stop()
@@ -428,15 +443,15 @@ class LaneSet:
         stack = take_stack(frame_of(lane.thread_id))
         suspect = lane.evaluations.suspect()
         reason = f"workflow code did not wait or return within {self._guard.timeout:g} s: {stack.place}"
-        heir = self._replace(lane, "WorkflowHung", reason, stack, at=work)
-        if heir is None:
+        successor = self._replace(lane, "WorkflowHung", reason, stack, at=work)
+        if successor is None:
             return  # it came back while it was looked at
         run_id = work.activation.run_id if isinstance(work, LaneJob) else ""
         definition = None
         if suspect is not None:
             run_id, definition = suspect.key.run_id, suspect.run.definition
         times = self._quarantine.add(run_id, definition, stack)
-        heir.evaluations.park_hung(run_id, stack.place)
+        successor.evaluations.park_hung(run_id, stack.place)
         logger.error(
             "run %s hung %s on %s and its lane is replaced: %s%s\n%s",
             run_id,
@@ -463,18 +478,18 @@ class LaneSet:
             return None
         job = remains.job
         failed, generation = (job.activation, job.generation) if job is not None else (None, 0)
-        heir = self._successor(place, lane.evaluations.hand_over(failed, generation))
-        heir.take_over(remains.queued)
+        successor = self._successor(place, lane.evaluations.hand_over(failed, generation))
+        successor.take_over(remains.queued)
         if (self._stopping or place.leaving) and STOP not in remains.queued:
-            heir.stop()
-        place.lane, place.replaced = heir, place.replaced + 1
+            successor.stop()
+        place.lane, place.replaced = successor, place.replaced + 1
         self._stopper.tell(lane, self._loop)
         if job is not None:
             job.answer(_failed(job, kind, reason, stack))
-        self._begin(heir)
+        self._begin(successor)
         if self._on_replaced is not None:
             self._on_replaced(lane.name, f"{kind}: {reason}")
-        return heir
+        return successor
 
     def _begin(self, lane: Lane) -> None:
         assert self._loop is not None
@@ -493,11 +508,11 @@ class LaneSet:
     def _successor(self, place: _Place, evaluations: Evaluations) -> Lane:
         assert self._loop is not None
         name = place.lane.name
-        heir = Lane(
+        successor = Lane(
             name, evaluations, self._loop, thread_name=f"{name}.{place.replaced + 1}", clock=self._clock
         )
-        heir.on_died = self._lane_died
-        return heir
+        successor.on_died = self._lane_died
+        return successor
 
 
 def _failed(job: LaneJob, kind: str, reason: str, stack: HungStack | None) -> Verdict:

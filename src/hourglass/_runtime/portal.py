@@ -36,7 +36,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
-from hourglass._forks import ForkStage, at_fork, leak, process_id
+from hourglass import _forks
+from hourglass._forks import ForkStage, at_fork, leak
 from hourglass._runtime.daemon_executor import DaemonExecutor
 from hourglass.errors import InternalError, UsageError
 
@@ -58,13 +59,13 @@ class Mailbox:
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self._pid = process_id()
+        self._pid = _forks.here
         self._letters: deque[tuple[Callable[[Any], object], Any]] = deque()
         self._woken = False
 
     def post(self, callback: Callable[[T], object], argument: T) -> None:
         """Have `callback(argument)` called on the mailbox's loop."""
-        if process_id() != self._pid:
+        if _forks.here != self._pid:
             return
         self._letters.append((callback, argument))
         if self._woken:
@@ -198,7 +199,7 @@ class Portal:
     # Inherited portals, kept for ever: a loop must not be freed by a process in which it does not run.
 
     def __init__(self) -> None:
-        self._pid = process_id()
+        self._pid = _forks.here
         self._loop = _new_loop()
         self._loop.set_default_executor(DaemonExecutor("hourglass-thread"))
         self._closers: dict[int, tuple[Closer, float]] = {}
@@ -365,7 +366,7 @@ class Portal:
 
     def _check_owner(self, coro: Coroutine[Any, Any, T] | None = None) -> None:
         """Before the lock is taken: one that was held when the process forked is never released."""
-        if self._pid != process_id():
+        if self._pid != _forks.here:
             _refuse(
                 coro,
                 "this was made before the process forked and cannot be used in the child: connect again there",

@@ -259,6 +259,10 @@ class ProcessJob:
             child.kill()
         return True
 
+    def stack(self) -> str:
+        """Nothing: another process is not seen into."""
+        return ""
+
 
 class ProcessPool:
     """The children of one worker."""

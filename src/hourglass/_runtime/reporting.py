@@ -611,7 +611,9 @@ def request_of(task: ActivityTask, result: ActivityResult) -> CompleteActivity:
         case ActivityOk(token, payload):
             return CompleteActivity(token=token, result=payload, rpc_timeout=RPC_TIMEOUT)
         case ActivityDeferred():
-            raise ValueError(f"activity {task.activity_type} is completed by somebody else")
+            raise ValueError(
+                f"activity {task.activity_type} is completed from outside, and has no end to report"
+            )
 
 
 def _through(own: asyncio.Future[None]) -> bool:

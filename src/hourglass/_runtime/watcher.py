@@ -35,7 +35,7 @@ from types import BuiltinFunctionType, CodeType, FrameType, MethodDescriptorType
 from typing import Any, Literal, TypeAlias
 
 from hourglass._engine.context import current_run
-from hourglass._engine.evaluator import Run
+from hourglass._engine.evaluator import Evaluator
 from hourglass._engine.fibers import watchers
 from hourglass._runtime.code_origin import STDLIB, is_library, is_ours, is_package
 from hourglass.errors import DeterminismError
@@ -207,7 +207,7 @@ class Watcher:
         other._known = self._known
         return other
 
-    def enter(self, run: Run) -> None:
+    def enter(self, run: Evaluator) -> None:
         """Watch this thread from now on."""
         self._seen.clear()
         self._stop = (

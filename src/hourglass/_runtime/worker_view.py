@@ -114,7 +114,7 @@ class StopSignals:
 
     def _stop(self, number: int, _: object) -> None:
         logger.info("%s: shutting down", signal.Signals(number).name)
-        self._over.set()  # first: whoever is interrupted by the next one knows that it is the second
+        self._over.set()  # first: code that the next signal interrupts knows that it is the second
         self._restore()
 
     def _restore(self) -> None:

@@ -219,7 +219,7 @@ def send_something(facts: Facts, without: str = "") -> tuple[Action, ...]:
 def let_go(facts: Facts) -> tuple[Action, ...]:
     """Another fiber must act first."""
     return (
-        Action("Somebody else in the workflow must act first: see where the others stand."),
+        Action("Another task of the workflow must act first: see where the others stand."),
         *send_something(facts)[:4],
     )
 

@@ -29,7 +29,7 @@ class Cause(StrEnum):
     KILLS = "the worker's process dies of it"
     BUG = "bug in the workflow's code"
     TASK_FAILS = "workflow task fails"
-    WRONG_QUEUE = "nobody serves the task queue, others are served"
+    WRONG_QUEUE = "no worker on the task queue, but on others"
     NO_VERSION = "no worker of the version that it needs"
     NO_WORKER = "no worker on the task queue"
     UNKNOWN_ACTIVITY = "activity type unknown to the worker"

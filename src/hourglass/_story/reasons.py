@@ -55,7 +55,7 @@ def activity(facts: Facts, span: Span) -> Finding:
         return replace(
             tried,
             cause=Cause.NO_ACTIVITY_WORKER,
-            what=f"waits for activity {span.name}, which nobody takes: no worker polls task queue {queue!r} for activities",
+            what=f"waits for activity {span.name}, which no worker takes: none polls task queue {queue!r} for activities",
             next_attempt=None,
             actions=advice.start_worker(
                 queue, facts.options, "Start a worker with the activity's code on that queue:"
@@ -127,7 +127,7 @@ def _paused(facts: Facts, span: Span, tried: Finding) -> Finding:
     return replace(
         tried,
         cause=Cause.PAUSED,
-        what=f"waits for activity {span.name}, which is paused: it is not tried until somebody lets it go on",
+        what=f"waits for activity {span.name}, which is paused: it is not tried until it is unpaused",
         attempts=max(span.attempts - 1, 1) if span.faults else 0,
         next_attempt=None,
         actions=advice.unpause(facts, span.target),

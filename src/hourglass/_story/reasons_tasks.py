@@ -12,7 +12,7 @@ from collections.abc import Container, Iterator
 from difflib import get_close_matches
 
 from hourglass._history import events as h
-from hourglass._history.codec import table
+from hourglass._history.tables import table
 from hourglass._story import advice
 from hourglass._story.diagnosis import Action, Cause, Facts, Finding, QueueFacts
 from hourglass._story.faults import chain, place_of

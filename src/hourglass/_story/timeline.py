@@ -19,7 +19,7 @@ from typing import Any
 from hourglass._built_in import KEEPERS
 from hourglass._contract.limits import is_keeper
 from hourglass._history import events as h
-from hourglass._history.codec import TASK_FAILURE_CAUSES
+from hourglass._history.tables import TASK_FAILURE_CAUSES
 from hourglass._story.faults import chain, words
 from hourglass._story.spans import Fault, Kind, Outcome, Phase, Segment, Span, Story, Wait
 from hourglass._story.steps import MESSAGES, STEPS, Handler, SpanDraft, TaskDraft, Told, frozen

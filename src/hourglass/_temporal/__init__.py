@@ -5,17 +5,20 @@ configs          the plain objects that Core reads its settings from
 slots            a slot supplier of the author's, as Core calls it
 telemetry        what Core says of itself: its log, its metrics, the heartbeats of workers
 core             the one door to Core: bytes in and out
-protos           our values in Temporal's messages, both ways: payloads, durations, times, failures, specs
+protos           our values in Temporal's messages, both ways: payloads, durations, times, versions, failures
+specs            what an author may say of activities, starts and children, in Temporal's messages
 activations      a workflow task: Core's activations as ours, our completions as Core's
 handle           a worker's handle over Core, with Core's traps closed; activity tasks and results
 nexus            calls of Nexus operations, answered by the author's functions
-calls            requests as RPCs: workflows, changes, activities, deployments
+calls            requests as RPCs: workflows, changes, activities completed from outside
 calls_views      requests that look: describe, list, count, histories, pollers
 calls_schedules  requests about schedules
 calls_activities requests about activities without a workflow
+calls_deployments requests about versions of workers, and what other messages say of versions
+refusals         what a server, or the way to it, refuses, as errors of ours
 import_plan      which history a server can be brought to, and by which workflow tasks
 importing        a history on a server: a run is taken through the same workflow tasks again
-connection       connecting to a server; every request, sent; refusals become errors
+connection       connecting to a server; every request, sent
 quick_json       messages from their JSON form, the quick way
 histories        histories as JSON and as messages, and what holds in each
 replayer         a handle that replays histories through Core

@@ -22,11 +22,9 @@ from hourglass._engine import events as ev
 from hourglass._engine.commands import Command, Completion, Succeeded
 from hourglass._engine.events import Activation, AnyEvent
 from hourglass._engine.versions import WorkerDeploymentVersion
-from hourglass._temporal import protos
+from hourglass._temporal import specs
 from hourglass._temporal.protos import (
-    STARTED,
     failure_from,
-    local_bytes,
     nanos_from,
     payload_from,
     payload_map_from,
@@ -37,9 +35,9 @@ from hourglass._temporal.protos import (
     put_payload_map,
     put_payloads,
     put_seconds,
-    remote_bytes,
     seconds_from,
 )
+from hourglass._temporal.specs import STARTED, local_bytes, remote_bytes
 from hourglass.errors import HourglassError
 
 # --- Core's activations as ours --------------------------------------------------------------------------------------
@@ -400,9 +398,9 @@ def _start_child(out: Any, command: cmd.StartChildWorkflow, own: Own) -> None:
     child.task_queue = own.task_queue
     put_payloads(child.input, command.arguments)
     put_payload_map(child.headers, command.headers)
-    protos.CHILD_START.put(child, command.spec)
-    protos.CHILD.put(child, command.child)
-    protos.NOTES.put(out, command.spec)
+    specs.CHILD_START.put(child, command.spec)
+    specs.CHILD.put(child, command.child)
+    specs.NOTES.put(out, command.spec)
 
 
 def _cancel_child(out: Any, command: cmd.CancelChildWorkflow, own: Own) -> None:
@@ -526,7 +524,7 @@ def _continue_as_new(out: Any, command: cmd.ContinueAsNew, own: Own) -> None:
     again.workflow_type = command.workflow_type
     put_payloads(again.arguments, command.arguments)
     put_payload_map(again.headers, command.headers)
-    protos.CONTINUED.put(again, command.spec)
+    specs.CONTINUED.put(again, command.spec)
     if command.versioning and own.versioned:
         again.initial_versioning_behavior = int(command.versioning)
     if command.backoff:

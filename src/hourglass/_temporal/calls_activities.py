@@ -14,11 +14,10 @@ from temporalio.api.enums.v1 import PendingActivityState
 from hourglass._contract import activities as ac
 from hourglass._contract import service as sv
 from hourglass._contract import workflows as wf
-from hourglass._temporal.calls import LONG_POLL, CallScope, Rpc, put_callbacks, version_in
+from hourglass._temporal.calls import LONG_POLL, CallScope, Rpc, put_callbacks
+from hourglass._temporal.calls_deployments import version_in
 from hourglass._temporal.calls_views import group_from
 from hourglass._temporal.protos import (
-    ACTIVITY_OPTIONS,
-    ACTIVITY_START,
     failure_from,
     nanos_from,
     payload_from,
@@ -29,6 +28,7 @@ from hourglass._temporal.protos import (
     put_payloads,
     put_seconds,
 )
+from hourglass._temporal.specs import ACTIVITY_OPTIONS, ACTIVITY_START
 
 _STATES: dict[int, str] = {
     number: name.removeprefix("PENDING_ACTIVITY_STATE_") for name, number in PendingActivityState.items()

@@ -14,7 +14,6 @@ from hourglass._contract import workflows as wf
 from hourglass._contract.schedules import FIELDS
 from hourglass._temporal.calls import PATIENT, CallScope, Rpc
 from hourglass._temporal.protos import (
-    SCHEDULED,
     nanos_from,
     payload_map_from,
     payloads_from,
@@ -24,6 +23,7 @@ from hourglass._temporal.protos import (
     put_seconds,
     seconds_from,
 )
+from hourglass._temporal.specs import SCHEDULED
 
 # --- schedules to protobuf and back ----------------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
 """Connect to a Temporal server, and the connection: calls for clients, handles for workers. Each request says which call it
-is; what the server refuses becomes an error of ours, which says what was refused, why, and what to do.
+is; what the server refuses becomes an error of ours (`refusals`).
 
 Everything here runs on one loop, and that loop must outlive the connection: what Core answers belongs to it.
 """
@@ -9,35 +9,23 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-import re
 import socket
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import temporalio.api.workflowservice.v1 as ws
-from temporalio.api.common.v1 import GrpcStatus
-from temporalio.api.errordetails.v1 import (
-    ActivityExecutionAlreadyStartedFailure,
-    MultiOperationExecutionFailure,
-    NamespaceNotFoundFailure,
-    WorkflowExecutionAlreadyStartedFailure,
-)
 
-from hourglass._contract import activities as ac
 from hourglass._contract import service as sv
 from hourglass._contract import workflows as wf
-from hourglass._contract.activities import StartActivity
-from hourglass._contract.deployments import DescribeNamespace
 from hourglass._contract.handle import HandleBroken, HandleConfig, Shutdown
 from hourglass._contract.limits import KeptLimits, ListLimits
-from hourglass._contract.schedules import CreateSchedule
 from hourglass._contract.service import Request
 from hourglass._contract.transport import USUAL, TLSConfig, Transport
-from hourglass._contract.workflows import UpdateWithStart
 from hourglass._temporal import (
     calls,
     calls_activities,
+    calls_deployments,
     calls_schedules,
     calls_views,
     core,
@@ -47,180 +35,25 @@ from hourglass._temporal import (
 from hourglass._temporal.calls import CallScope, Rpc
 from hourglass._temporal.configs import NO_METADATA, check_target, client_settings, worker_settings
 from hourglass._temporal.handle import CoreHandle
+from hourglass._temporal.refusals import (
+    ServerRefusal,
+    connection_refused,
+    denied,
+    error_for,
+    no_namespace,
+    too_late,
+    unreachable,
+)
 from hourglass._temporal.telemetry import FETCH_EVERY
 from hourglass.errors import (
-    ActivityAlreadyStartedError,
-    ActivityNotFoundError,
     ConnectionFailedError,
     HourglassError,
     InternalError,
-    NamespaceNotFoundError,
-    QueryFailedError,
-    ScheduleAlreadyExistsError,
-    ScheduleNotFoundError,
     ServiceError,
-    ServiceStatus,
     ServiceTimeoutError,
     TargetError,
-    WorkflowAlreadyStartedError,
-    WorkflowNotFoundError,
 )
 from hourglass.metrics import Family
-
-# --- refusals --------------------------------------------------------------------------------------------------------
-
-
-STATUS: tuple[str, ...] = tuple(each.value for each in ServiceStatus)
-"""gRPC's names of its numbers."""
-
-
-class ServerRefusal:
-    """What an RPC error says: the name of its status, a message, and details as encoded messages."""
-
-    def __init__(self, code: int, message: str, details: bytes) -> None:
-        self.status = STATUS[code] if 0 <= code < len(STATUS) else "UNKNOWN"
-        self.message = message
-        self._details = details
-
-    def detail(self, kind: type[Any]) -> Any | None:
-        """The first detail, if it is of this kind."""
-        try:
-            status = GrpcStatus.FromString(self._details)
-        except Exception:  # details are a courtesy of the server: without them the message must do
-            return None
-        found = kind()
-        return found if status.details and status.details[0].Unpack(found) else None
-
-    def of_parts(self) -> list[ServerRefusal]:
-        """What is said of the parts of a request of several; a part that was given up for another's sake says nothing."""
-        whole = self.detail(MultiOperationExecutionFailure)
-        statuses = [] if whole is None else whole.statuses
-        return [
-            ServerRefusal(part.code, part.message, GrpcStatus(details=part.details).SerializeToString())
-            for part in statuses
-            if part.code and STATUS[part.code] != "ABORTED"
-        ]
-
-
-def no_namespace(namespace: str, target: str) -> NamespaceNotFoundError:
-    """The server does not have this namespace."""
-    return NamespaceNotFoundError(
-        f"the server at {target} has no namespace {namespace!r}. Create it with "
-        f"`temporal operator namespace create -n {namespace} --address {target}`, or check the name "
-        "(on Temporal Cloud it ends with the account's id)",
-        status="NOT_FOUND",
-    )
-
-
-def error_for(
-    refusal: ServerRefusal, request: sv.Request[Any], namespace: str, target: str
-) -> HourglassError:
-    """The error to raise for a refused request."""
-    if isinstance(request, UpdateWithStart):
-        parts = refusal.of_parts()
-        at_start = parts and parts[0].detail(WorkflowExecutionAlreadyStartedFailure) is not None
-        part = request.start if at_start else request.update
-        return error_for(parts[0] if parts else refusal, part, namespace, target)
-    match refusal.status:
-        case "NOT_FOUND":
-            return _not_found(refusal, request, namespace, target)
-        case "ALREADY_EXISTS":
-            return _exists(refusal, request)
-        case "INVALID_ARGUMENT" if isinstance(request, wf.QueryWorkflow):
-            return QueryFailedError(refusal.message)
-        case "DEADLINE_EXCEEDED" | "CANCELLED":
-            return too_late(request, target)
-        case "UNAVAILABLE":
-            return ConnectionFailedError(
-                f"the server at {target} cannot be reached: {refusal.message}", status=refusal.status
-            )
-        case "PERMISSION_DENIED" | "UNAUTHENTICATED":
-            return denied(refusal.status, refusal.message, namespace, target)
-        case _:
-            return ServiceError(
-                f"{_name(request)} was refused: {refusal.message} ({refusal.status})", status=refusal.status
-            )
-
-
-def denied(status: str, message: str, namespace: str, target: str) -> ServiceError:
-    """The server does not let us in."""
-    return ServiceError(
-        f"the server at {target} refuses access to the namespace {namespace!r}: {message or status}. "
-        "Check the API key or the TLS certificate, and that it is allowed to use this namespace",
-        status=status,
-    )
-
-
-def too_late(request: sv.Request[Any], target: str) -> ServiceTimeoutError:
-    """There was no answer in time."""
-    hint = ""
-    if isinstance(request, wf.QueryWorkflow):
-        hint = ". A query is answered by a worker: does one run on the workflow's task queue?"
-    return ServiceTimeoutError(
-        f"the server at {target} did not answer {_name(request)} in time{hint}", status="DEADLINE_EXCEEDED"
-    )
-
-
-def _not_found(
-    refusal: ServerRefusal, request: sv.Request[Any], namespace: str, target: str
-) -> HourglassError:
-    if isinstance(request, DescribeNamespace) or refusal.detail(NamespaceNotFoundFailure) is not None:
-        return no_namespace(namespace, target)
-    if isinstance(request, (ac.CompleteActivity, ac.HeartbeatActivity)):
-        return ServiceError(
-            "this activity does not wait any more: it has ended, timed out or been cancelled, or its "
-            f"workflow has closed ({refusal.message})",
-            status=refusal.status,
-        )
-    if schedule_id := getattr(request, "schedule_id", ""):
-        return ScheduleNotFoundError(
-            f"there is no schedule {schedule_id!r} in namespace {namespace!r}", status=refusal.status
-        )
-    workflow_id = getattr(request, "workflow_id", "")
-    if not workflow_id and (activity_id := getattr(request, "activity_id", "")):
-        return ActivityNotFoundError(
-            f"activity {activity_id!r} is not there or has ended, in namespace {namespace!r}: {refusal.message}",
-            status=refusal.status,
-        )
-    if not workflow_id:
-        return ServiceError(f"{_name(request)} found nothing: {refusal.message}", status=refusal.status)
-    run = f", run {request.run_id}," if getattr(request, "run_id", "") else ""  # type: ignore[attr-defined]
-    return WorkflowNotFoundError(
-        f"workflow {workflow_id!r}{run} is not there or has closed, in namespace {namespace!r}: "
-        f"{refusal.message}",
-        status=refusal.status,
-    )
-
-
-def _exists(refusal: ServerRefusal, request: sv.Request[Any]) -> HourglassError:
-    if isinstance(request, CreateSchedule):
-        return ScheduleAlreadyExistsError(
-            f"there is a schedule {request.schedule_id!r} already", schedule_id=request.schedule_id
-        )
-    if isinstance(request, StartActivity):
-        found = refusal.detail(ActivityExecutionAlreadyStartedFailure)
-        run_id = "" if found is None else found.run_id
-        return ActivityAlreadyStartedError(
-            f"activity {request.activity_id!r} has already started (run {run_id})",
-            activity_id=request.activity_id,
-            activity_type=request.activity_type,
-            run_id=run_id,
-        )
-    detail = refusal.detail(WorkflowExecutionAlreadyStartedFailure)
-    if not isinstance(request, (wf.StartWorkflow, wf.ImportWorkflow)) or detail is None:
-        return ServiceError(f"{_name(request)} was refused: {refusal.message}", status=refusal.status)
-    return WorkflowAlreadyStartedError(
-        f"workflow {request.workflow_id!r} has already started (run {detail.run_id})",
-        workflow_id=request.workflow_id,
-        workflow_type=getattr(request, "workflow_type", ""),
-        run_id=detail.run_id,
-    )
-
-
-def _name(request: sv.Request[Any]) -> str:
-    which = getattr(request, "workflow_id", "") or getattr(request, "schedule_id", "")
-    return f"{type(request).__name__}({which!r})" if which else type(request).__name__
-
 
 # --- requests --------------------------------------------------------------------------------------------------------
 
@@ -230,6 +63,7 @@ CALLS: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     **calls_views.LOOKING,
     **calls_schedules.ON_SCHEDULES,
     **calls_activities.ON_ACTIVITIES,
+    **calls_deployments.ON_DEPLOYMENTS,
 }
 
 
@@ -328,74 +162,6 @@ DEADLINE = 10.0
 
 # A server that is starting accepts connections before it serves them.
 _STARTING = "not healthy yet"
-_SAID = re.compile(
-    r'(?:code: \d+, kind: \w+, message: "|error: "failed to lookup address information: )([^"]+)"'
-)
-_STATUS = re.compile(r"code: '?([A-Za-z ]+)")
-
-# What TLS, and the lack of it, sounds like in Core, and what it means.
-_TRANSPORT: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern), words)
-    for pattern, words in (
-        (
-            r"UnknownIssuer|CaUsedAsEndEntity|BadSignature",
-            "the server's TLS certificate is signed by an authority that is not trusted here. Give the certificate of that "
-            "authority, in PEM: TLSConfig(server_root_ca_cert=…), or TEMPORAL_TLS_SERVER_CA_CERT_PATH",
-        ),
-        (
-            r"InvalidCertificate\(Expired",
-            "the server's TLS certificate has expired, or the clock of this machine is wrong",
-        ),
-        (
-            r"InvalidCertificate\(NotValidYet",
-            "the server's TLS certificate is not valid yet, or the clock of this machine is wrong",
-        ),
-        (
-            r"InvalidCertificate\(NotValidForName",
-            "the server's TLS certificate is for another name{names}. Connect by a name that it carries, or say it: "
-            "TLSConfig(domain=…)",
-        ),
-        (r"InvalidCertificate", "the server's TLS certificate cannot be accepted ({detail})"),
-        (
-            r"fatal alert: (?:CertificateRequired|HandshakeFailure)",
-            "the server wants a TLS certificate of ours: TLSConfig(client_cert=…, client_private_key=…)",
-        ),
-        (
-            r"fatal alert: (?:BadCertificate|UnknownCA|CertificateUnknown|CertificateExpired|CertificateRevoked|AccessDenied)",
-            "the server does not accept our TLS certificate ({detail})",
-        ),
-        (r"fatal alert", "the server broke off the TLS handshake ({detail})"),
-        (
-            r"InvalidContentType|CorruptMessage",
-            "the server does not speak TLS at this port. Connect without it (tls=False, and no API key), or to another port",
-        ),
-        (
-            r"PrivateKeyParseError|CertificateParseError|InconsistentKeys|KeyMismatch",
-            "our TLS certificate or private key cannot be read: both must be PEM, and belong together",
-        ),
-        (
-            r'hyper::Error\(Canceled, "connection closed"\)|hyper::Error\(Http2|connection closed before|h2 protocol error'
-            r"|Io, (?:Kind\(|Custom \{ kind: )(?:ConnectionReset|BrokenPipe|UnexpectedEof)",
-            "what listens there closed the connection, or does not speak gRPC. Does the server need TLS (tls=True, or an API "
-            "key)? Is the port that of gRPC (7233), not that of the web UI",
-        ),
-    )
-)
-_CERTIFICATE_NAMES = re.compile(r'DnsName\(\\*"([^"\\]+)\\*"\)')
-_TLS_DETAIL = re.compile(r"(?:InvalidCertificate\(|fatal alert: )(\w+)")
-
-
-def _transport_trouble(reason: str) -> str | None:
-    """What Core says of TLS, in plain words; None where it is about something else."""
-    for pattern, words in _TRANSPORT:
-        if pattern.search(reason):
-            carried = _CERTIFICATE_NAMES.findall(reason.partition("presented")[2])
-            detail = _TLS_DETAIL.search(reason)
-            return words.format(
-                names=f": {', '.join(carried)}" if carried else "",
-                detail=detail.group(1) if detail else "TLS",
-            )
-    return None
 
 
 async def connect(
@@ -443,35 +209,11 @@ async def connect(
             await connection.check_namespace(timeout)
             return connection
     except TimeoutError:
-        raise _unreachable(target, f"no answer within {timeout:g} s") from None
+        raise unreachable(target, f"no answer within {timeout:g} s") from None
     except RuntimeError as error:
-        raise _refused(str(error), target, namespace) from None
+        raise connection_refused(str(error), target, namespace) from None
     except ValueError as error:
         raise TargetError(f"Core cannot use this configuration for {target}: {error}") from None
-
-
-def _unreachable(target: str, reason: str) -> ConnectionFailedError:
-    return ConnectionFailedError(
-        f"cannot connect to a Temporal server at {target}: {reason}. Check the address, or start one with "
-        "`temporal server start-dev`",
-        status="UNAVAILABLE",
-    )
-
-
-def _refused(reason: str, target: str, namespace: str) -> ServiceError:
-    reason = " ".join(reason.removeprefix("Failed client connect: ").split())
-    status = _STATUS.search(reason)
-    name = status.group(1).strip().lower().replace(" ", "") if status else ""
-    if name in ("permissiondenied", "unauthenticated") or "caller does not have permission" in reason:
-        kind = "UNAUTHENTICATED" if name == "unauthenticated" else "PERMISSION_DENIED"
-        return denied(kind, "", namespace, target)
-    plain = _transport_trouble(reason)
-    if plain is not None:
-        return ConnectionFailedError(
-            f"cannot connect to a Temporal server at {target}: {plain}", status="UNAVAILABLE"
-        )
-    said = _SAID.search(reason)  # what the system said, where Core quotes it among the names of its parts
-    return _unreachable(target, said.group(1).lower() if said else reason[:300])
 
 
 class TemporalConnection:
@@ -572,7 +314,7 @@ class TemporalConnection:
                         f"{self.namespace!r} cannot be a namespace: {refusal.message}"
                     ) from None
                 case _:
-                    raise _unreachable(self._target, f"{refusal.message} ({refusal.status})") from None
+                    raise unreachable(self._target, f"{refusal.message} ({refusal.status})") from None
 
     async def open_handle(self, config: HandleConfig) -> CoreHandle:
         """Open a handle for a task queue. Raises `ServiceError` where Core or the server refuses."""
@@ -591,7 +333,7 @@ class TemporalConnection:
         except BaseException as error:
             self._dispose(handle)
             if isinstance(error, TimeoutError):
-                raise _unreachable(self._target, f"no answer within {DEADLINE:g} s") from None
+                raise unreachable(self._target, f"no answer within {DEADLINE:g} s") from None
             if isinstance(error, RuntimeError):
                 raise ServiceError(
                     f"no handle on the task queue {config.task_queue!r}: {error}", status="UNKNOWN"

@@ -52,8 +52,8 @@ from hourglass._temporal.protos import (
     put_failure,
     put_payload,
     put_payloads,
-    spec_of_task,
 )
+from hourglass._temporal.specs import spec_of_task
 from hourglass.converter import ApplicationFailure, Failure
 
 # --- activity tasks --------------------------------------------------------------------------------------------------

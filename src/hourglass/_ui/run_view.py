@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from hourglass._history.codec import read_payload
 from hourglass._history.events import HistoryEvent, WorkflowExecutionSignaled, WorkflowTaskCompleted
+from hourglass._history.shapes import read_payload
 from hourglass._story.reasons_closed import around_failure, first_undone
 from hourglass._story.spans import Kind, Outcome, Span, Story
 from hourglass._story.values import Peek

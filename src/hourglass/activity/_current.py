@@ -184,7 +184,7 @@ def complete_async() -> NoReturn:
         raise UsageError(
             f"activity {facts.activity_type} calls complete_async() but its heartbeats are automatic: they stop when it "
             f"returns, and it would time out {LIVENESS_TIMEOUT:g} s later. Declare it with heartbeat_timeout=None (no "
-            f"heartbeats), or with a timeout that whoever completes it keeps alive"
+            f"heartbeats), or with a timeout, and let the code that will complete it send heartbeats"
         )
     raise DeferredCompletion
 

@@ -43,7 +43,8 @@ from typing import (
 from hourglass._engine.context import current_run
 from hourglass._engine.definition import check_name
 from hourglass._engine.fibers import Task
-from hourglass._engine.operations import start_activity, start_intercepted
+from hourglass._engine.interception import start_intercepted
+from hourglass._engine.operations import start_activity
 from hourglass._engine.options import CallSettings
 from hourglass.activity import _context
 from hourglass.activity._options import DEFAULTS, LIVENESS_TIMEOUT, ActivityOptions, settings_with
@@ -343,7 +344,7 @@ class Activity(Generic[P, R]):
                 self.name, said.activity_id, said.spec.task_queue, local=local
             )
         if run.outbound is not None:
-            return start_intercepted(
+            intercepted: Task[R] = start_intercepted(
                 run.outbound,
                 self.name,
                 signature.bind(args, kwargs),
@@ -353,6 +354,7 @@ class Activity(Generic[P, R]):
                 local=local,
                 start=start,
             )
+            return intercepted
         payloads = signature.encode(converter, args, kwargs)
         task: Task[R] = start(self.name, payloads, said, signature.return_type, local=local)
         return task
@@ -429,8 +431,8 @@ def _define(fn: Any, /, *, name: str | None, dynamic: bool, executor: str, optio
     where = check_executor(fn, executor)
     if dynamic and (name is not None or options):
         raise DefinitionError(
-            f"activity {fn.__qualname__} is dynamic: it has no name and no options of its own. Whoever asks for an "
-            "activity by name gives both"
+            f"activity {fn.__qualname__} is dynamic: it has no name and no options of its own. The caller, who asks for "
+            "an activity by name, gives both"
         )
     if name is None and fn.__name__ == "<lambda>":
         raise DefinitionError("an activity that is a lambda needs a name: @activity.defn(name=…)")

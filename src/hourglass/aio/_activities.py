@@ -12,14 +12,10 @@ from hourglass._engine.awaited import ActivityHandle
 from hourglass._engine.context import LiveRun
 from hourglass._engine.event_groups import EventGroup
 from hourglass._engine.fibers import require_fiber
-from hourglass._engine.operations import drop_step, keep_step, start_intercepted
-from hourglass._engine.options import (
-    Duration,
-    RetryPolicy,
-)
-from hourglass._engine.specs import (
-    ActivityCancellationType,
-)
+from hourglass._engine.interception import start_intercepted
+from hourglass._engine.operations import drop_step, keep_step
+from hourglass._engine.options import Duration, RetryPolicy
+from hourglass._engine.specs import ActivityCancellationType
 from hourglass.activity import Activity
 from hourglass.activity._definition import activity_of
 from hourglass.activity._options import FOREIGN_DEFAULTS, settings_with
@@ -251,18 +247,15 @@ def _begin(
         encode = run.converter_of_activity(activity, settings.activity_id, queue, local=local).encode_all
     if run.outbound is None:
         return awaited.start_activity(activity, encode(values), settings, result_type, local=local)
-    return cast(
-        ActivityHandle[Any],
-        start_intercepted(
-            run.outbound,
-            activity,
-            list(values),
-            settings,
-            result_type,
-            encode,
-            local=local,
-            start=awaited.start_activity,
-        ),
+    return start_intercepted(
+        run.outbound,
+        activity,
+        list(values),
+        settings,
+        result_type,
+        encode,
+        local=local,
+        start=awaited.start_activity,
     )
 
 

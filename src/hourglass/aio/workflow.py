@@ -158,7 +158,7 @@ from hourglass.workflow import defn as _defn
 from hourglass.workflow import last_completion_result as get_last_completion_result
 from hourglass.workflow import last_failure as get_last_failure
 from hourglass.workflow import unsafe as _unsafe
-from hourglass.workflow._facts import BasicInfo, facts_of
+from hourglass.workflow._info import BasicInfo, facts_of
 
 __all__ = [
     "ActivityCancellationType",

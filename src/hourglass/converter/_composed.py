@@ -129,7 +129,7 @@ class CompositeConverter(Converter):
         except EncodeError:
             raise
         except Exception:
-            return self._rest.encode(value)  # which says where what stands that nobody takes
+            return self._rest.encode(value)  # its error says where the value stands that no converter takes
 
     def decode(self, payload: Payload, type: Any = Any) -> Any:
         """The value of a payload, as the given type. Raises DecodeError."""

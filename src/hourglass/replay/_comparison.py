@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from hourglass._engine.context import Place, Site
+from hourglass._engine.call_sites import Place, Site
 from hourglass._engine.specs import Payloads
 from hourglass._engine.words import AskedCommand, describe, is_made_up
 from hourglass.converter import (

@@ -22,14 +22,8 @@ import msgspec
 from hourglass._engine.specs import Payloads
 from hourglass._history import events as h
 from hourglass._history import times
-from hourglass._history.codec import (
-    LOCAL_MARKER,
-    PATCH_MARKER,
-    load_json,
-    read_duration,
-    read_moment,
-    read_payloads,
-)
+from hourglass._history.codec import LOCAL_MARKER, PATCH_MARKER, load_json
+from hourglass._history.shapes import read_duration, read_moment, read_payloads
 from hourglass._history.walk import WorkflowTask, tasks_of
 from hourglass.converter import Failure, Payload
 from hourglass.errors import HistoryError, HourglassError

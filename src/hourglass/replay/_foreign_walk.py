@@ -23,7 +23,7 @@ from hourglass._embedded.workers.cursor import rank, run_started, told_of
 from hourglass._embedded.workers.outcomes import BadCommand, Outcomes
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
-from hourglass._engine.context import Site
+from hourglass._engine.call_sites import NOWHERE, Site
 from hourglass._engine.state import CommandId, PathStep
 from hourglass._engine.words import AskedCommand
 from hourglass._history.events import (
@@ -46,7 +46,6 @@ from hourglass.replay._trace import asked_of, local_of, unread
 # --- where commands come from ---------------------------------------------------------------------
 
 
-NOWHERE: Site = ("", 0)
 ORDERS = 3
 """As asked for here; as if spawned functions began at once; the last first."""
 

@@ -20,13 +20,14 @@ import msgspec
 
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
-from hourglass._engine.context import LiveRun, Site, is_library
+from hourglass._engine.call_sites import Site, is_library
+from hourglass._engine.context import LiveRun
 from hourglass._engine.fibers import FiberTask
 from hourglass._engine.operations import ActivityOperation, ChildOperation
 from hourglass._engine.scheduler import Future, Gathered
 
 if TYPE_CHECKING:
-    from hourglass._engine.evaluator import Run
+    from hourglass._engine.evaluator import Evaluator
     from hourglass._engine.event_loop import TaskLine
 
 LONGEST_VALUE = 2_000
@@ -124,7 +125,9 @@ class MomentRecorder:
         self._names: dict[tuple[str, int], str] = {}
         self.moments: list[Moment] = []
 
-    def after(self, run: Run, activation: e.Activation, issued: tuple[tuple[c.Command, Site], ...]) -> None:
+    def after(
+        self, run: Evaluator, activation: e.Activation, issued: tuple[tuple[c.Command, Site], ...]
+    ) -> None:
         """The run has answered an activation."""
         number = len(self.moments)
         live = run.live

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hourglass._built_in import BUILT_IN
+from hourglass._engine.call_sites import Site, is_library
 from hourglass._engine.commands import Completion, Succeeded
-from hourglass._engine.context import RunSettings, Site, is_library
+from hourglass._engine.context import RunSettings
 from hourglass._engine.events import Activation
 from hourglass._engine.words import AskedCommand
 from hourglass._history.dialect import Dialect

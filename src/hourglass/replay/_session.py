@@ -17,10 +17,11 @@ from typing import Any
 
 import msgspec
 
+from hourglass._engine.call_sites import Site, place_in
 from hourglass._engine.commands import Command, Completion, Succeeded, TaskFailed
-from hourglass._engine.context import RunSettings, Site, place_in
+from hourglass._engine.context import RunSettings
 from hourglass._engine.definition import WorkflowDefinition
-from hourglass._engine.evaluator import Run
+from hourglass._engine.evaluator import Evaluator
 from hourglass._engine.events import Activation, RunEvicted, RunStarted
 from hourglass._engine.state import CommandId, PathStep
 from hourglass.errors import HistoryError
@@ -55,7 +56,7 @@ class HistoryExecution:
         self._resolve = resolve
         self.recorder = recorder
         self._settings = settings
-        self.run: Run | None = None
+        self.run: Evaluator | None = None
         self.commands: list[tuple[Command, Site]] = []
         self.steps: list[ReplayStep] = []
         self.error: BaseException | None = None
@@ -100,7 +101,7 @@ class HistoryExecution:
         except Exception as error:
             self.error = error
             return TaskFailed(activation.run_id, self._settings.converter.to_failure(error))
-        self.run = Run(definition, activation.run_id, self._settings)
+        self.run = Evaluator(definition, activation.run_id, self._settings)
         return None
 
     def paths(self) -> frozenset[tuple[PathStep, ...]]:

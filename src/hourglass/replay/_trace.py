@@ -19,8 +19,8 @@ from hourglass._embedded.rules.run import RequestCancelChild
 from hourglass._embedded.workers.matching import COMMAND_OF
 from hourglass._embedded.workers.outcomes import BadCommand, Outcomes
 from hourglass._engine import commands as c
-from hourglass._engine.context import Site
-from hourglass._engine.words import NOWHERE, AskedCommand, asked, spaced
+from hourglass._engine.call_sites import NOWHERE, Site
+from hourglass._engine.words import AskedCommand, asked, spaced
 from hourglass._history import events as h
 from hourglass._history.events import UpdateRequest, WorkflowExecutionUpdateAdmitted
 from hourglass.errors import NondeterminismError

@@ -111,7 +111,7 @@ class DevServer:
         if self._process is not None:
             raise UsageError(f"the dev server at {self.target} runs already")
         if _accepts(self._port):  # the other process would answer in our server's place
-            raise UsageError(f"somebody else listens on {self.target} already: choose another port")
+            raise UsageError(f"another process listens on {self.target} already: choose another port")
         output = self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         # A session of its own: Ctrl-C goes to us, and we stop the server when we are done with it.
         process = self._process = subprocess.Popen(

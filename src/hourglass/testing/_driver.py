@@ -472,7 +472,7 @@ class EnvironmentDriver:
         elif self.clock.now_ns() > self.horizon_ns:
             raise explain(self, "virtual time has come to the environment's horizon")
         elif not self._move():
-            raise explain(self, "nothing is due, and nobody will do anything")
+            raise explain(self, "nothing is due, and nothing is under way")
 
     def _await_others(self) -> None:
         """The engine or another thread has something to do: that takes no virtual time."""

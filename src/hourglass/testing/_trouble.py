@@ -184,7 +184,7 @@ async def _said(connection: Connection, waited: WaitForClose) -> str:
         for each in description.pending_activities
     ]
     if pending:
-        return f"{name} waits for {', '.join(pending)}, which somebody else must complete"
+        return f"{name} waits for {', '.join(pending)}, which code outside the workflow must complete"
     place = await _place(connection, waited)
     return (
         f"{name} waits{place} for a signal, or for a condition that no timer and no activity will make true"

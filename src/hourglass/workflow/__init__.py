@@ -16,8 +16,10 @@ world is an activity.
     _children      children and other workflows
     _nexus         Nexus operations
     _cancellation  cancellation as `with` blocks
-    _definitions   the decorators
-    _facts         deterministic facts
+    _definitions   the decorators of workflows
+    _handlers      handlers of signals, queries and updates: the decorators, and handlers as values
+    _info          what `info()` says
+    _facts         the other deterministic facts: time, randomness, memo, patches, the log
     _locks         `Lock`, `Semaphore`, `Event` and `Queue` for the tasks of one workflow, fair and in the turns of
                    asyncio's
     _references    what callers, in a workflow or outside, may give for a workflow or a message, resolved
@@ -66,47 +68,21 @@ from hourglass.workflow._children import (
 )
 from hourglass.workflow._definitions import (
     AsyncRunMethod,
-    AsyncSignal,
-    AsyncUpdate,
     AsyncWorkflow,
-    Query,
     RunMethod,
-    Signal,
-    Update,
     Workflow,
     defn,
     dynamic_config,
-    get_dynamic_query_handler,
-    get_dynamic_signal_handler,
-    get_dynamic_update_handler,
-    get_query_handler,
-    get_signal_handler,
-    get_update_handler,
     init,
-    query,
     run,
-    set_dynamic_query_handler,
-    set_dynamic_signal_handler,
-    set_dynamic_update_handler,
-    set_query_handler,
-    set_signal_handler,
-    set_update_handler,
-    signal,
-    update,
 )
 from hourglass.workflow._facts import (
-    Info,
-    ParentInfo,
-    RootInfo,
-    UpdateInfo,
     all_handlers_finished,
     cancellation_reason,
-    current_update_info,
     deprecate_patch,
     get_current_details,
     has_last_completion_result,
     in_workflow,
-    info,
     instance,
     is_catching_up,
     is_failure_exception,
@@ -134,6 +110,29 @@ from hourglass.workflow._facts import (
     uuid4,
     uuid7,
 )
+from hourglass.workflow._handlers import (
+    AsyncSignal,
+    AsyncUpdate,
+    Query,
+    Signal,
+    Update,
+    get_dynamic_query_handler,
+    get_dynamic_signal_handler,
+    get_dynamic_update_handler,
+    get_query_handler,
+    get_signal_handler,
+    get_update_handler,
+    query,
+    set_dynamic_query_handler,
+    set_dynamic_signal_handler,
+    set_dynamic_update_handler,
+    set_query_handler,
+    set_signal_handler,
+    set_update_handler,
+    signal,
+    update,
+)
+from hourglass.workflow._info import Info, ParentInfo, RootInfo, UpdateInfo, current_update_info, info
 from hourglass.workflow._locks import Event, Lock, Queue, Semaphore
 from hourglass.workflow._nexus import (
     NexusClient,

@@ -13,14 +13,9 @@ from hourglass._engine.commands import ContinueAsNew
 from hourglass._engine.context import LiveRun
 from hourglass._engine.event_groups import EventGroup, check_groups, in_groups
 from hourglass._engine.fibers import Task, require_fiber
-from hourglass._engine.interception import (
-    ContinueAsNewInput,
-)
+from hourglass._engine.interception import ContinueAsNewInput, start_intercepted
 from hourglass._engine.messages import ContinueAsNewError
 from hourglass._engine.operations import start_activity as _start_activity
-from hourglass._engine.operations import (
-    start_intercepted,
-)
 from hourglass._engine.operations import start_step as _start_step
 from hourglass._engine.options import (
     Duration,
@@ -30,9 +25,7 @@ from hourglass._engine.options import (
     optional_seconds,
     retry_rule,
 )
-from hourglass._engine.specs import (
-    StartSpec,
-)
+from hourglass._engine.specs import StartSpec
 from hourglass._engine.versions import ContinueAsNewVersioningBehavior
 from hourglass.activity import Activity, ActivityOptions
 from hourglass.activity._definition import activity_of, step_definition
@@ -123,7 +116,14 @@ def _begin_activity(
         encode = run.converter_of_activity(activity, settings.activity_id, queue, local=local).encode_all
     if run.outbound is not None:
         return start_intercepted(
-            run.outbound, activity, list(args), settings, result_type, encode, local=local
+            run.outbound,
+            activity,
+            list(args),
+            settings,
+            result_type,
+            encode,
+            local=local,
+            start=_start_activity,
         )
     return _start_activity(activity, encode(args), settings, result_type, local=local)
 

@@ -70,7 +70,7 @@ class Lock:
     def release(self) -> None:
         """Give the lock back; the task that waited longest takes it."""
         if not self._locked:
-            raise UsageError("a lock was released that nobody holds")
+            raise UsageError("a lock was released that no task holds")
         self._locked = False
         self._wake_first()
 

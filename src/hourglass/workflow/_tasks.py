@@ -8,11 +8,13 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from hourglass._engine import operations
-from hourglass._engine.context import call_site, current_run
+from hourglass._engine.call_sites import call_site
+from hourglass._engine.context import current_run
 from hourglass._engine.event_groups import EventGroup, block_of, carried, check_groups
 from hourglass._engine.fibers import FiberTask, LoopFiber, Task, error_of, require_fiber, was_cancelled
 from hourglass._engine.fibers import wait_for as wait_until
-from hourglass._engine.operations import Timer, sleep_intercepted
+from hourglass._engine.interception import SleepInput
+from hourglass._engine.operations import Timer
 from hourglass._engine.options import Duration, optional_seconds, seconds
 from hourglass._engine.scheduler import CANCELLED, FAILED, PENDING, RESOLVED, Future, Gathered
 from hourglass.errors import Cancelled, UsageError
@@ -40,7 +42,8 @@ def sleep(
     length = seconds(duration, "the duration of a sleep")
     run = current_run()
     if run is not None and run.outbound is not None:
-        sleep_intercepted(run.outbound, length, summary)
+        go_on: Callable[[SleepInput], None] = lambda call: operations.sleep(call.duration, call.summary)  # noqa: E731
+        run.outbound.sleep(SleepInput(duration=length, summary=summary, _proceed=go_on))
     else:
         operations.sleep(length, summary)
 

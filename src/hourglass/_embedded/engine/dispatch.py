@@ -36,7 +36,7 @@ from hourglass._embedded.rules.command_checks import (
     search_attributes_of,
 )
 from hourglass._embedded.rules.draft import Draft, Eager, with_priority_of
-from hourglass._embedded.rules.run import OpenActivity, Run, Transition
+from hourglass._embedded.rules.run import RUNNING, OpenActivity, Run, Transition
 from hourglass._embedded.rules.standalone import ALONE
 from hourglass._embedded.rules.steps import ask_for_activities, complete_and_take_task, start_task
 from hourglass._embedded.rules.tasks import TaskAnswer
@@ -368,7 +368,8 @@ class TaskDispatch:
                     continue
                 self._start(record, taker)
                 # A run that has outgrown its limits was ended instead. Begin anew: the queue changed under the loop.
-                return record if record.run.task_is_started else self.take(taker)
+                task = record.run.task
+                return record if task is not None and task.started_event_id else self.take(taker)
         return None
 
     def _start(self, record: LoadedRun, taker: QueuePoller) -> None:
@@ -444,7 +445,7 @@ class TaskDispatch:
         if record.sticky is taker:
             record.sticky = None
             self._runs.queues.release(taker, record.run.run_id)
-            if record.run.is_open:
+            if record.run.status is RUNNING:
                 self._runs.queues.wake(record.run.started.spec.task_queue)
 
     def refuse_queries(self, record: LoadedRun, error: HourglassError) -> None:

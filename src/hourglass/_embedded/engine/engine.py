@@ -70,7 +70,6 @@ class Engine:
             clock=self.clock,
             limits=self.limits,
             queues=self.queues,
-            idle=self._upkeep.may_drop,
             namespace=namespace,
         )
         self.writes = self.runs.writes

@@ -43,7 +43,7 @@ _NOTHING: frozenset[int] = frozenset()
 
 
 class RunTable:
-    """The table of runs, by workflow id and run id, over a store. `idle` hears of records that may be dropped."""
+    """The table of runs, by workflow id and run id, over a store."""
 
     def __init__(
         self,
@@ -52,7 +52,6 @@ class RunTable:
         clock: Clock,
         limits: Limits,
         queues: TaskQueues,
-        idle: Callable[[LoadedRun], None],
         namespace: str = "default",
     ) -> None:
         self.store = store
@@ -72,7 +71,8 @@ class RunTable:
         """Whether some worker of a queue was of the version that an override names: the engine's table of versions knows."""
         self.claims: dict[str, set[str]] = {}
         """The ids of the limits that each run has something of, by run id; `keeping` keeps it."""
-        self._idle = idle
+        self.idle: dict[str, LoadedRun] = {}
+        """Runs that nothing uses, as far as is known here: `upkeep` looks whether they can be dropped."""
         self.timers = RunTimers(self)
         self._transaction = Transaction(EffectsOnOthers(self, namespace).carry_out, self._settle)
         self._records: dict[str, LoadedRun] = {}
@@ -279,7 +279,7 @@ class RunTable:
         """A cache or a request no longer uses a record."""
         record.users -= 1
         if not record.users:
-            self._idle(record)
+            self.idle[record.run.run_id] = record
 
     def drop(self, record: LoadedRun) -> bool:
         """Forget a run until it is asked for again, if nothing uses it and it is durable."""
@@ -340,6 +340,7 @@ class RunTable:
         self.timers.silence(record)
         run_id, workflow_id = record.run.run_id, record.run.started.workflow_id
         self._records.pop(run_id, None)
+        self.idle.pop(run_id, None)
         if self._current.get(workflow_id) == run_id:
             del self._current[workflow_id]
 
@@ -483,7 +484,7 @@ class RunTable:
                 record.sticky.closed(run.run_id)
             record.closed.ring()
         if not record.users:
-            self._idle(record)
+            self.idle[run.run_id] = record
 
     def note_hands(self, record: LoadedRun) -> None:
         """Which handles have something of a run may have changed."""

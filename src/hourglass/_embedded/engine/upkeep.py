@@ -45,11 +45,6 @@ PAUSE = 0.005
 WINDOW = 256
 """While so much waits on a task queue that was brought in because it was due, what else is due waits in the store."""
 
-AHEAD = 100
-"""While so many changes are on their way to the disk nothing more is begun of what is late already: what clients ask for now
-would wait for all of it to be written.
-"""
-
 ROOM_PAUSE = 0.01
 """Seconds between looks for room on the queues, where there is none."""
 
@@ -197,7 +192,6 @@ class Upkeep:
 
     def __init__(self, retention: float) -> None:
         self._retention_ns = to_ns(retention)
-        self._idle: dict[str, LoadedRun] = {}
         self._unreadable: set[str] = set()
         self._open = False
         self._ticker: asyncio.TimerHandle | None = None
@@ -268,8 +262,8 @@ class Upkeep:
         self._open = True
         runs.queues.on_join = self.wake_sleepers
         if self._is_paced:
-            runs.queues.is_behind = lambda: not runs.is_durable(runs.writes.appended - AHEAD)
-            runs.queues.when_caught_up = self._when_caught_up
+            runs.queues.is_behind = runs.writes.is_behind
+            runs.queues.when_caught_up = runs.writes.when_caught_up
         self._time_written = float("-inf")  # at once: after a sudden end, too, the next process must know
         self.tick()
         if runs.store.latest_ns > runs.clock.now_ns():
@@ -295,17 +289,9 @@ class Upkeep:
         self._ticker = self._forgetting = self._watch = self._retries = self._sweep = None
         self._silence()
 
-    def _when_caught_up(self, told: Callable[[], None]) -> None:
-        self._runs.store.when_durable(self._runs.writes.appended - AHEAD, lambda _: told())
-
     def due(self, task_queue: str) -> int:
         """How many runs that are due wait in the store for a place on a queue."""
         return self._due.count(task_queue) if self._open else 0
-
-    def may_drop(self, record: LoadedRun) -> None:
-        """This run may be out of use: look at the next tick whether it can be dropped."""
-        if self._open and not record.users:
-            self._idle[record.run.run_id] = record
 
     def tick(self) -> None:
         """What is done every second."""
@@ -361,7 +347,7 @@ class Upkeep:
         def realign(run_id: str) -> None:
             record = self._brought_in(run_id)
             if record is not None:
-                self.may_drop(record)
+                self._runs.idle[run_id] = record
 
         try:
             waiting = self._runs.store.due(FOR_EVER, EVERYTHING, self._runs.clock.now_ns())
@@ -370,10 +356,11 @@ class Upkeep:
             self._die(error)
 
     def _drop_idle(self) -> None:
-        idle, self._idle = self._idle, {}
+        runs = self._runs
+        idle, runs.idle = runs.idle, {}
         for run_id, record in idle.items():
-            if not self._runs.drop(record) and not self._runs.is_durable(self._runs.writes.number_of(record)):
-                self._idle[run_id] = record
+            if not runs.drop(record) and not runs.is_durable(runs.writes.number_of(record)):
+                runs.idle[run_id] = record
 
     async def _try_parked(self) -> None:
         """The code may have been mended since the last owner failed with it: no run waits out its back-off."""
@@ -384,7 +371,7 @@ class Upkeep:
             if record is not None and is_backing_off(record.run, now):
                 self._runs.change(record, try_now)
             elif record is not None:
-                self.may_drop(record)
+                self._runs.idle[run_id] = record
 
         try:
             waiting = self._runs.store.due(later(now, to_ns(LONGEST_WAIT)), EVERYTHING, now)

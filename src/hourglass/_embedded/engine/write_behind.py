@@ -21,6 +21,11 @@ from hourglass._embedded.store.store import AT_ONCE, Change, ScheduleChange, Sto
 STANDSTILL = SECOND // 4
 """A store that has not written a change for so long stands still."""
 
+MANY = 100
+"""While so many changes are on their way to the disk nothing more is begun of what is late already: what clients ask for now
+would wait for all of it to be written.
+"""
+
 _NOTHING: frozenset[int] = frozenset()
 
 
@@ -167,6 +172,14 @@ class WriteBehind:
         """No commit is watched for: this one is."""
         if not self.is_durable(number):
             self._watched, self._watched_since_ns = number, self._clock.now_ns()
+
+    def is_behind(self) -> bool:
+        """Whether `MANY` changes are on their way."""
+        return not self.is_durable(self.appended - MANY)
+
+    def when_caught_up(self, told: Callable[[], None]) -> None:
+        """Have `told` called once that is no longer so."""
+        self._store.when_durable(self.appended - MANY, lambda _: told())
 
     # --- changes that are kept back -------------------------------------------------------------------------
 

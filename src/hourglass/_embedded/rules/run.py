@@ -180,7 +180,7 @@ class Pause(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     missed: bool = False
 
 
-class Priority(msgspec.Struct, frozen=True, omit_defaults=True):
+class RunPriority(msgspec.Struct, frozen=True, omit_defaults=True):
     """How urgent a run is, and whose share it is counted to."""
 
     priority_key: int = 0
@@ -227,7 +227,7 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     override: VersioningOverride | None = None
     """What a client has said since its start of the version that it belongs to; counts where `override_changed`."""
     override_changed: bool = False
-    priority: Priority | None = None
+    priority: RunPriority | None = None
     """What a client has said since its start of how urgent it is: `started` says so too, in memory."""
     paused: Pause | None = None
     """While it is paused: such a run is open, and has no task that a worker could take."""

@@ -28,7 +28,7 @@ from hourglass._embedded.rules.activities import LOST, lost_failure
 from hourglass._embedded.rules.draft import Draft, Eager, take_task
 from hourglass._embedded.rules.draft import start_attempt as start_attempt
 from hourglass._embedded.rules.followers import next_attempt_or_run
-from hourglass._embedded.rules.run import OpenActivity, Pause, Priority, Run, Transition
+from hourglass._embedded.rules.run import OpenActivity, Pause, Run, RunPriority, Transition
 from hourglass._embedded.rules.tasks import forget_speculative_task, time_out_task, wait_before
 from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
 from hourglass._engine.retries import next_delay
@@ -166,7 +166,7 @@ def change_override(run: Run, override: VersioningOverride | None, identity: str
     return draft.step()
 
 
-def change_priority(run: Run, priority: Priority, identity: str, now_ns: int) -> Transition:
+def change_priority(run: Run, priority: RunPriority, identity: str, now_ns: int) -> Transition:
     """A client says how urgent the run is, from now on."""
     draft = Draft(run, now_ns)
     said = msgspec.structs.asdict(priority)

@@ -42,7 +42,7 @@ from hourglass.errors import HourglassError, InternalError, ServiceError
 PROTOCOL = 3
 """Raised when a process that speaks the former number would misunderstand us. `Hello` keeps its form for ever."""
 
-SIGN_OF_LIFE, SIGN_WHEN_IDLE = 0.2, 1.0
+SIGN_OF_LIFE, SIGN_WHEN_IDLE = 0.1, 1.0
 """How often, in seconds, a process that works for the owner says that it runs, and while it has nothing to do."""
 
 A = TypeVar("A")

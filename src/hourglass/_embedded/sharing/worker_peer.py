@@ -74,13 +74,13 @@ def next_handicap(before: float, ours: ProcessorUse, others: Sequence[ProcessorU
     While it is busier than they are it gets less, down to nearly nothing where the engine alone keeps it busy; where all are
     as busy, as with long computations in activities, this is right as it is; where it has time it gets the same as they.
     Where what the authors' code takes is little beside what it takes to have it done, to send it costs as much as it
-    saves, and a third process would only take the processors from the first two: then it soon gets all that it has
-    room for (0).
+    saves, and a third process would only take the processors from the first two: then it gets nearly all, and at
+    the second look (0) all that it has room for.
     """
     control = ours.control + sum(each.control for each in others)
     is_light = ours.share + sum(each.share for each in others) < (1.0 + _LIGHT) * control
     if is_light and ours.share > _AT_WORK:
-        return before * 0.25 if before > _LIGHTEST else 0.0
+        return _LIGHTEST if before > _LIGHTEST else 0.0
     before = max(before, _LIGHTEST)
     if ours.share < _AT_LEISURE:
         return max(1.0, before * 0.7) if before > 1.0 else min(1.0, before * 1.5)

@@ -314,7 +314,7 @@ class Cache:
         self._letting_go = True
         for cached in tuple(self._runs.values()):
             if cached.is_idle:
-                self._unstick(cached)
+                self._engine.tasks.unstick(cached.record, self._taker)
             else:
                 self.hand_over(cached.cursor.run_id)
 
@@ -325,9 +325,7 @@ class Cache:
             if cached.task_number:
                 self._engine.tasks.fail(cached.record, cached.task_number, cause, _SHUT_DOWN, who)
             self._forget(cached)
-        self.local.abandon()
-        self.ready.clear()
-        self.outstanding = 0
+        self._clear()
 
     def lose(self) -> None:
         """The worker's process has ended: its tasks are wanted again at once, its queries are asked of others."""
@@ -340,6 +338,9 @@ class Cache:
                 tasks.lose(record, number)
             if questions:
                 tasks.ask_again(record, questions)
+        self._clear()
+
+    def _clear(self) -> None:
         self.local.abandon()
         self.ready.clear()
         self.outstanding = 0
@@ -377,11 +378,10 @@ class Cache:
                 return
         cached.resting = True
         self._engine.tasks.rest(record, True)
-        run_id = cached.cursor.run_id
-        if self._letting_go and not self.local.goes_on_here(run_id):
-            self.hand_over(run_id)
-            return
-        self._limit_rest(cached)
+        if self._letting_go and not self.local.goes_on_here(cached.cursor.run_id):
+            self.hand_over(cached.cursor.run_id)
+        else:
+            self._limit_rest(cached)
 
     def _limit_rest(self, cached: CachedRun) -> None:
         latest = _latest_answer(cached.record.run)
@@ -525,7 +525,7 @@ class Cache:
         if cached.eviction is not None:
             self._evict(cached)
         elif self._letting_go:
-            self._unstick(cached)
+            self._engine.tasks.unstick(cached.record, self._taker)
 
     def _ask(self, cached: CachedRun) -> None:
         events = tuple(question.event for question in cached.questions)
@@ -561,8 +561,7 @@ class Cache:
         cached = self._runs.get(run_id)
         if cached is None or cached.out is Out.EVICTION:
             return
-        if cached.eviction is None:
-            cached.eviction = eviction
+        cached.eviction = cached.eviction or eviction
         if cached.resting:
             if not cached.record.run.is_open:
                 cached.task_number = 0  # its task is gone with it
@@ -572,18 +571,17 @@ class Cache:
 
     def _evict(self, cached: CachedRun) -> None:
         assert cached.eviction is not None
-        self.local.forget(cached.cursor.run_id)
+        if self.local.in_use:
+            self.local.forget(cached.cursor.run_id)
         self._give(cached, Activation(run_id=cached.cursor.run_id, events=(cached.eviction,)), Out.EVICTION)
 
     def _forget(self, cached: CachedRun) -> None:
-        self._unstick(cached)
+        self._engine.tasks.unstick(cached.record, self._taker)
         self._rouse(cached)
-        self.local.forget(cached.cursor.run_id)
+        if self.local.in_use:
+            self.local.forget(cached.cursor.run_id)
         if self._runs.pop(cached.cursor.run_id, None) is not None:
             self._engine.runs.let_go(cached.record)
-
-    def _unstick(self, cached: CachedRun) -> None:
-        self._engine.tasks.unstick(cached.record, self._taker)
 
     def _give(self, cached: CachedRun, activation: Activation, out: Out) -> None:
         cached.out = out

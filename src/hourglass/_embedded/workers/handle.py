@@ -159,7 +159,7 @@ class EngineHandle:
             self._ring()
         elif not self._will_give and (
             self._cache.ready
-            or self._local.has_items
+            or (self._local.in_use and self._local.has_items)
             or (hand.kept and not self._is_told_of(hand.kept[0][1]))
         ):
             # Once for all that this turn of the loop brings: answers come in bursts.
@@ -176,9 +176,11 @@ class EngineHandle:
             if self._cache.ready:
                 self._task_bell.ring()
         hand, local = self._hand, self._local
-        if taker is not None and hand.polls and (hand.kept or local.has_items):
+        if taker is not None and hand.polls and (hand.kept or (local.in_use and local.has_items)):
             taker(self.take_activities())
-        if (hand.kept or local.has_items) and not self._is_told_of(hand.rests_on or local.rests_on):
+        if (hand.kept or (local.in_use and local.has_items)) and not self._is_told_of(
+            hand.rests_on or local.rests_on
+        ):
             self._activity_bell.ring()
 
     def _is_told_of(self, rests_on: int) -> bool:
@@ -367,7 +369,7 @@ class EngineHandle:
         """Those that a poll would bring at once."""
         taken: list[ActivityItem] = []
         local = self._local
-        while local.has_items and (item := local.next_item()) is not None:
+        while local.in_use and local.has_items and (item := local.next_item()) is not None:
             taken.append(item)
         while (item := self._hand.next_item()) is not None:
             taken.append(item)

@@ -117,6 +117,8 @@ class LocalAttempts:
         self._numbers = itertools.count(1)
         self._closing = False
         self._stopped = False
+        self.in_use = False
+        """Whether any was asked for so far: if not, there is nothing to look for."""
 
     # --- what the run asks for ------------------------------------------------------------------------------
 
@@ -141,6 +143,7 @@ class LocalAttempts:
             return self._late(wanted, kind, command.attempt)
         attempt = _Attempt(run, wanted, rests_on, now, max(command.attempt, 1))
         attempt.withheld = not self._is_durable(rests_on)
+        self.in_use = True
         self._known.setdefault(run.run_id, {})[command.seq] = attempt
         self._waiting.append(attempt)
         self._set_alarm(attempt)
@@ -229,7 +232,7 @@ class LocalAttempts:
                 self._fail(attempt, Ending.FAILED, result.failure)
             case ActivityDeferred():
                 failure = Failure(
-                    "a local activity cannot be completed later, by somebody else",
+                    "a local activity cannot be completed later, from outside",
                     ApplicationFailure(type="NotSupported", non_retryable=True),
                 )
                 self._settle(attempt, Ending.FAILED, failure=failure)

@@ -125,7 +125,7 @@ _ABANDON, _TRY_CANCEL = 1, 2  # how long a cancelled operation is waited for, in
 
 
 @dataclass(slots=True)
-class _Operation:
+class _NexusOperation:
     """A Nexus operation: not sent yet (`event_id` 0), pending, or over."""
 
     command: c.ScheduleNexusOperation
@@ -140,12 +140,12 @@ class NexusOutcomes:
     """The Nexus operations of one run, by Core's rules. For replays: this engine has no Nexus."""
 
     issued: deque[c.Command]
-    _known: dict[int, _Operation] = field(default_factory=dict)
+    _known: dict[int, _NexusOperation] = field(default_factory=dict)
 
     def issue(self, command: c.ScheduleNexusOperation | c.CancelNexusOperation) -> list[e.AnyEvent]:
         """The worker calls one, or cancels it; gives what it is told at once."""
         if isinstance(command, c.ScheduleNexusOperation):
-            self._known[command.seq] = _Operation(command)
+            self._known[command.seq] = _NexusOperation(command)
             self.issued.append(command)
             return []
         found = self._known.get(command.seq)
@@ -189,7 +189,7 @@ class NexusOutcomes:
             case _:
                 return []
 
-    def _ended(self, found: _Operation, failure: Failure) -> list[e.AnyEvent]:
+    def _ended(self, found: _NexusOperation, failure: Failure) -> list[e.AnyEvent]:
         found.over = True
         if found.has_started:
             return [e.NexusFailed(found.command.seq, failure)]

@@ -192,7 +192,7 @@ class Exploring(EnvironmentDriver):
             if options:
                 self._choose(options)
             elif may_move():
-                raise explain(self, "nothing is due, and nobody will do anything")
+                raise explain(self, "nothing is due, and nothing is under way")
             else:
                 self._await_others()
 

@@ -10,6 +10,6 @@ database       opening a file, its tables and formats, copies of it
 records        runs, events and schedules as rows
 file_reads     the reads of a file; a file that can only be read now, for want of room on its disk
 writer         batches of changes into the tables
-commit_thread  the thread that commits what was queued while the last commit ran
+commit_thread  the thread that commits what was queued while the last commit ran; which changes are durable
 store          the store itself: what the engine asks for, over all of these
 """

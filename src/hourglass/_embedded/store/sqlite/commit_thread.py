@@ -1,4 +1,5 @@
-"""The thread that commits: takes everything that was queued while the last commit ran, and commits it as one.
+"""The thread that commits (`StoreThread`): takes everything that was queued while the last commit ran, and commits it as one.
+`Durability` is what the control loop knows of it: which changes are durable, and which calls wait for that.
 
 Must not know: SQL, runs. There is no timer: a lone change is committed at once, and the busier it gets, the more
 changes share a commit. Invariants: turns are committed in the order in which they were given, each whole; nothing
@@ -9,15 +10,20 @@ cannot be written are left out; any other failure is the end, and is reported on
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
 from hourglass._embedded.store.sqlite.disk_faults import is_of_one_change, reason_to_hold
 from hourglass._embedded.store.store import Change, ScheduleChange
+from hourglass.errors import StorageError
 
 logger = logging.getLogger("hourglass")
 
@@ -167,3 +173,116 @@ class StoreThread(Generic[B]):
             )
         self.held = reason
         self._closing.wait(self._retry_seconds)
+
+
+# --- which changes are durable, and the calls that wait for them ---------------------------------------------
+
+_REMEMBERED = 10_000
+"""So many refusals are remembered: a call that waits for its change does so right after it was appended."""
+
+
+class Durability:
+    """How far everything is durable: numbers are given on the control loop, commits are reported by the store thread.
+
+    `committed`, `refuse` and `end` may be called on any thread, the rest on one loop. Invariants: numbers count from
+    1 without a gap; a waiter is woken when its number is durable, or gets the error that ended everything, or the one
+    for which this change alone was refused; one call wakes all that one commit satisfies.
+    """
+
+    def __init__(self) -> None:
+        self.given = 0
+        """The last number that was given."""
+        self._committed = 0
+        self._failure: StorageError | None = None
+        self._refused: dict[int, StorageError] = {}
+        self._waiters: list[
+            tuple[int, int, Callable[[StorageError | None], object]]
+        ] = []  # a heap, by number
+        self._order = count()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def failure(self) -> StorageError | None:
+        """What ended it, if anything has."""
+        return self._failure
+
+    def has(self, number: int) -> bool:
+        """Whether this change, and all before it, are durable."""
+        return number <= self._committed and number not in self._refused
+
+    async def wait(self, number: int) -> None:
+        """Wait until this change is durable; raises what ended everything, or why it was refused, if it never will
+        be.
+        """
+        if number in self._refused:
+            raise _copy(self._refused[number])
+        if number <= self._committed:
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self.call(number, partial(_end, waiter))
+        await waiter
+
+    def call(self, number: int, told: Callable[[StorageError | None], object]) -> None:
+        """Have `told` called, on the loop and not before this returns, when `wait` would return, or with what it would raise."""
+        self._loop = asyncio.get_running_loop()
+        heappush(self._waiters, (number, next(self._order), told))
+        # Asked only now: the store thread reports a commit once, and may have done so before `told` was in the heap.
+        if number <= self._committed or self._failure is not None:
+            self._loop.call_soon(self.settle)
+
+    def committed(self, number: int) -> None:
+        """All changes up to this one are durable."""
+        self._committed = number
+        self._notify()
+
+    def refuse(self, number: int, error: StorageError) -> None:
+        """This change will never be durable; all others may be. Said before the commit that passes it over."""
+        self._refused[number] = error
+        while len(self._refused) > _REMEMBERED:
+            del self._refused[next(iter(self._refused))]
+
+    def end(self, failure: StorageError) -> None:
+        """What is not durable now never will be."""
+        if self._failure is None:
+            self._failure = failure
+        self._notify()
+
+    def disown(self, failure: StorageError) -> None:
+        """In a forked child: end without waking any waiter. The loop and its tasks are the parent's."""
+        self._loop = None
+        self._waiters = []
+        self.end(failure)
+
+    def settle(self) -> None:
+        """Tell the calls whose wait is over. On the loop."""
+        committed, failure, waiters = self._committed, self._failure, self._waiters
+        while waiters and (waiters[0][0] <= committed or failure is not None):
+            number, _, told = heappop(waiters)
+            refusal = self._refused.get(number) if number <= committed else failure
+            try:
+                told(None if refusal is None else _copy(refusal))
+            except Exception:  # the others wait, too
+                logger.exception("a call that waited for the store could not be told")
+
+    def _notify(self) -> None:
+        loop = self._loop
+        if loop is None:
+            return  # no call has ever waited
+        try:
+            loop.call_soon_threadsafe(self.settle)
+        except RuntimeError:
+            pass  # the loop is closed, and the tasks that waited on it are gone
+
+
+def _end(waiter: asyncio.Future[None], error: StorageError | None) -> None:
+    if waiter.done():
+        return
+    if error is None:
+        waiter.set_result(None)
+    else:
+        waiter.set_exception(error)
+
+
+def _copy(error: StorageError) -> StorageError:
+    """An error that is raised in several places has a traceback for each."""
+    return type(error)(str(error), status=error.status)

@@ -20,7 +20,7 @@ import msgspec
 
 from hourglass._contract.workflows import Count, CountGroup, Page, WorkflowStatus, WorkflowSummary
 from hourglass._embedded.rules.draft import first_task_ns
-from hourglass._embedded.rules.run import Run
+from hourglass._embedded.rules.run import RUNNING, Run
 from hourglass._embedded.rules.standalone import PREFIX
 from hourglass._embedded.store.filters import parse, refusal
 from hourglass._embedded.store.search_attributes import (
@@ -197,7 +197,7 @@ def declare(connection: sqlite3.Connection, types: Mapping[str, str]) -> None:
 
 def _row(run: Run) -> tuple[Any, ...]:
     shown = summary(run)
-    closed = not run.is_open
+    closed = run.status is not RUNNING
     close_time = shown.close_time_ns // 1000 if closed else _NO_NUMBER
     fields = _Fields(shown.memo, shown.search_attributes)
     return (

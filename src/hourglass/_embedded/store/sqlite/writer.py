@@ -518,7 +518,7 @@ class BatchWriter:
 
     def _show(self, batch: Batch, run: Run, written: Written, *, is_new: bool) -> str:
         """Enter a run into the lists, where something that they show has changed: with its row if that can be."""
-        if run.is_open:
+        if run.status is RUNNING:
             self._known.show(run, written)
         else:
             self._known.forget(run.run_id)

@@ -1,0 +1,213 @@
+"""How values stand in Temporal's JSON form: numbers, texts, times, enums, payloads; written and read.
+
+Protobuf's JSON rules hold: 64-bit integers as text, bytes in base64, durations as "1.5s", times as RFC 3339, enums by name.
+Reading is lenient: what has another shape reads as unset, payloads may be such as the web UI has decoded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode, b64encode, urlsafe_b64decode
+from binascii import Error as BadBase64
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from typing import Any, NamedTuple, TypeAlias
+
+from hourglass._history import times
+from hourglass.converter import Payload
+
+Json: TypeAlias = dict[str, Any]
+
+_CAPITALS = re.compile(r"(?<!^)(?=[A-Z])")
+
+
+class Shape(NamedTuple):
+    """How values of one kind are written, read, and what they are where there is nothing to read."""
+
+    write: Callable[[Any], Any]
+    read: Callable[[Any], Any]
+    unset: Any
+    always: bool = False
+    """Whether the unset value, too, is written. None never is."""
+
+
+def camel(name: str) -> str:
+    """A name of ours as Temporal's JSON has it: `activityType`."""
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def snake(name: str) -> str:
+    """A name of Temporal's JSON as protobuf has it: `activity_type`."""
+    return _CAPITALS.sub("_", name).lower()
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def number(value: object) -> int:
+    """An integer, which protobuf's JSON may write as text; 0 where there is none."""
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return 0
+    try:
+        return int(value)
+    except (ValueError, OverflowError):
+        return 0
+
+
+def read_text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return 0.0
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def read_moment(value: Any) -> int:
+    """A moment as protobuf's JSON, or as an object of seconds and nanos; 0 where there is none."""
+    if isinstance(value, str):
+        return times.moment(value) or 0
+    if isinstance(value, dict):
+        return number(value.get("seconds")) * times.SECOND + number(value.get("nanos"))
+    return 0
+
+
+def read_duration(value: Any) -> int:
+    """A duration as protobuf's JSON, or as an object of seconds and nanos; 0 where there is none."""
+    return times.duration(value) or 0 if isinstance(value, str) else read_moment(value)
+
+
+def write_seconds(seconds: float) -> str:
+    whole = int(seconds)
+    return f"{whole}s" if whole == seconds else times.duration_text(round(seconds * times.SECOND))
+
+
+def _read_seconds(value: Any) -> float:
+    return read_duration(value) / times.SECOND
+
+
+def write_payload(payload: Payload) -> Json:
+    """One payload."""
+    metadata = {key: b64encode(value).decode() for key, value in (payload.metadata or {}).items()}
+    if payload.encoding:
+        metadata["encoding"] = b64encode(payload.encoding.encode("utf-8", "surrogateescape")).decode()
+    document: Json = {"metadata": metadata} if metadata else {}
+    if payload.data:
+        document["data"] = b64encode(payload.data).decode()
+    return document
+
+
+def read_payload(value: Any) -> Payload:
+    """One payload. A value that the web UI has decoded becomes JSON again."""
+    if not isinstance(value, dict) or not value.keys() <= {"metadata", "data", "externalPayloads"}:
+        return Payload(json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "replace"))
+    metadata = value.get("metadata")
+    entries = {key: _read_bytes(each) for key, each in metadata.items()} if isinstance(metadata, dict) else {}
+    encoding = entries.pop("encoding", b"").decode("utf-8", "surrogateescape")
+    return Payload(_read_bytes(value.get("data")), encoding, entries or None)
+
+
+def _read_bytes(value: Any) -> bytes:
+    if not isinstance(value, str):
+        return b""
+    try:
+        return b64decode(value, validate=True)
+    except (BadBase64, ValueError):
+        pass
+    try:
+        if "-" in value or "_" in value or len(value) % 4:
+            bare = value.rstrip("=")
+            return urlsafe_b64decode(bare + "=" * (-len(bare) % 4))
+    except (BadBase64, ValueError):
+        pass
+    return value.encode("utf-8", "replace")
+
+
+def write_payloads(payloads: tuple[Payload, ...]) -> Json:
+    """Several payloads."""
+    return {"payloads": [write_payload(payload) for payload in payloads]} if payloads else {}
+
+
+def read_payloads(value: Any) -> tuple[Payload, ...]:
+    """Several payloads."""
+    found = value.get("payloads") if isinstance(value, dict) else None
+    return tuple([read_payload(each) for each in found]) if isinstance(found, list) else ()
+
+
+def _read_first(value: Any) -> Payload | None:
+    found = read_payloads(value)
+    return found[0] if found else None
+
+
+def _named(inner: str) -> Shape:
+    """Named payloads, below a key."""
+    in_protobuf = snake(inner)
+
+    def read(value: Any) -> dict[str, Payload]:
+        found = value.get(inner, value.get(in_protobuf)) if isinstance(value, dict) else None
+        return {key: read_payload(each) for key, each in found.items()} if isinstance(found, dict) else {}
+
+    return Shape(lambda fields: {inner: {key: write_payload(each) for key, each in fields.items()}}, read, {})
+
+
+def list_of(of: type[Any]) -> Shape:
+    return Shape(list, lambda value: tuple(map(of, value)) if isinstance(value, list) else (), ())
+
+
+def enum_from(prefix: str, names: Mapping[int, str], make: Callable[[int], Any], otherwise: int = 0) -> Shape:
+    """An enum by its name; the unset value is left out, and a name that is not known reads as `otherwise`."""
+    texts = {value: f"{prefix}{name}" for value, name in names.items()}
+    known: dict[Any, Any] = {}
+    for value, text in texts.items():
+        bare = text.removeprefix(prefix)
+        old = "".join(word.capitalize() for word in bare.split("_"))
+        known[text] = known[bare] = known[old] = known[value] = make(value)
+    fallback = make(otherwise)
+    return Shape(lambda value: texts[value], lambda value: _known(known, value, fallback), fallback)
+
+
+def _known(table: Mapping[Any, Any], key: Any, otherwise: Any) -> Any:
+    return table.get(key, otherwise) if isinstance(key, (str, int)) else otherwise
+
+
+def enum_of(kind: type[IntEnum], prefix: str) -> Shape:
+    return enum_from(prefix, {each.value: each.name for each in kind}, kind, min(kind).value)
+
+
+TEXT = Shape(_same, read_text, "")
+FLAG = Shape(_same, lambda value: value is True, False)
+INT64 = Shape(str, number, 0)
+INT32 = Shape(_same, number, 0)
+NUMBER = Shape(_same, _float, 0.0)
+SECONDS = Shape(write_seconds, _read_seconds, 0.0, always=True)
+SOME_SECONDS = Shape(write_seconds, _read_seconds, 0.0)
+MAYBE_SECONDS = Shape(write_seconds, _read_seconds, None, always=True)
+NANOSECONDS = Shape(times.duration_text, read_duration, 0, always=True)
+MOMENT = Shape(times.moment_text, read_moment, 0)
+NAME = Shape(
+    lambda name: {"name": name},
+    lambda value: read_text(value.get("name")) if isinstance(value, dict) else "",
+    "",
+)
+QUEUE = Shape(lambda name: {"name": name, "kind": "TASK_QUEUE_KIND_NORMAL"}, NAME.read, "")
+PAYLOADS = Shape(write_payloads, read_payloads, ())
+FIRST = Shape(lambda payload: write_payloads((payload,)), _read_first, None)
+PAYLOAD = Shape(write_payload, read_payload, None)
+DETAILS = Shape(
+    lambda details: {key: write_payloads(each) for key, each in details.items()},
+    lambda value: (
+        {key: read_payloads(each) for key, each in value.items()} if isinstance(value, dict) else {}
+    ),
+    {},
+)
+HEADER = _named("fields")
+INDEXED = _named("indexedFields")

@@ -1,0 +1,128 @@
+"""Versions of workers: requests about deployments, and what other messages say of versions. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import temporalio.api.workflowservice.v1 as ws
+from temporalio.api.enums.v1 import WorkerDeploymentVersionStatus, WorkerVersioningMode
+
+from hourglass._contract import deployments as dp
+from hourglass._contract import service as sv
+from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
+from hourglass._temporal.calls import CallScope, Rpc
+from hourglass._temporal.protos import nanos_from, version_from
+
+_STATUSES: dict[int, str] = {
+    number: name.removeprefix("WORKER_DEPLOYMENT_VERSION_STATUS_")
+    for name, number in WorkerDeploymentVersionStatus.items()
+}
+_VERSIONED = WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
+
+
+def set_current(request: dp.SetCurrentVersion, scope: CallScope) -> Rpc:
+    """Make a version current."""
+    message = ws.SetWorkerDeploymentCurrentVersionRequest(
+        namespace=scope.namespace,
+        deployment_name=request.deployment_name,
+        build_id=request.build_id,
+        identity=request.identity or scope.identity,
+        ignore_missing_task_queues=request.ignore_missing_task_queues,
+    )
+
+    def read(data: bytes) -> dp.CurrentVersionSet:
+        answer: Any = ws.SetWorkerDeploymentCurrentVersionResponse.FromString(data)
+        return dp.CurrentVersionSet(version_in(answer, "previous_deployment_version"))
+
+    return Rpc("set_worker_deployment_current_version", message, read)
+
+
+def set_ramping(request: dp.SetRampingVersion, scope: CallScope) -> Rpc:
+    """Let a version ramp."""
+    message = ws.SetWorkerDeploymentRampingVersionRequest(
+        namespace=scope.namespace,
+        deployment_name=request.deployment_name,
+        build_id=request.build_id,
+        percentage=request.percentage,
+        identity=request.identity or scope.identity,
+        ignore_missing_task_queues=request.ignore_missing_task_queues,
+    )
+
+    def read(data: bytes) -> dp.RampingVersionSet:
+        answer: Any = ws.SetWorkerDeploymentRampingVersionResponse.FromString(data)
+        previous = version_in(answer, "previous_deployment_version")
+        return dp.RampingVersionSet(previous, answer.previous_percentage)
+
+    return Rpc("set_worker_deployment_ramping_version", message, read)
+
+
+def describe(request: dp.DescribeDeployment, scope: CallScope) -> Rpc:
+    """Look at a deployment."""
+    message = ws.DescribeWorkerDeploymentRequest(
+        namespace=scope.namespace, deployment_name=request.deployment_name
+    )
+    return Rpc("describe_worker_deployment", message, _described)
+
+
+def _described(data: bytes) -> dp.DeploymentInfo:
+    answer: Any = ws.DescribeWorkerDeploymentResponse.FromString(data)
+    info = answer.worker_deployment_info
+    routing = info.routing_config
+    versions = tuple(
+        dp.KnownVersion(
+            version=version_from(each.deployment_version),
+            status=_STATUSES.get(each.status, str(each.status)),
+            create_time_ns=nanos_from(each.create_time),
+        )
+        for each in info.version_summaries
+    )
+    return dp.DeploymentInfo(
+        name=info.name,
+        current=version_in(routing, "current_deployment_version"),
+        changed_ns=nanos_from(routing.current_version_changed_time),
+        ramping=version_in(routing, "ramping_deployment_version"),
+        ramping_percentage=routing.ramping_version_percentage,
+        versions=tuple(sorted(versions, key=lambda each: -each.create_time_ns)),
+    )
+
+
+ON_DEPLOYMENTS: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
+    dp.SetCurrentVersion: set_current,
+    dp.SetRampingVersion: set_ramping,
+    dp.DescribeDeployment: describe,
+}
+
+
+# --- what other messages say of versions -----------------------------------------------------------------------------
+
+
+def version_in(message: Any, field: str) -> WorkerDeploymentVersion | None:
+    """The version in a field of a message, if there is one."""
+    found = getattr(message, field)
+    return version_from(found) if message.HasField(field) and found.build_id else None
+
+
+def behavior_of(info: Any) -> VersioningBehavior:
+    """What holds for a run: what it was told from outside, or what its workflow says."""
+    override = info.versioning_override
+    if override.HasField("pinned"):
+        return VersioningBehavior.PINNED
+    if override.WhichOneof("override") == "auto_upgrade":
+        return VersioningBehavior.AUTO_UPGRADE
+    return VersioningBehavior(info.behavior) if info.behavior in (1, 2) else VersioningBehavior.UNSPECIFIED
+
+
+def run_version(info: Any) -> WorkerDeploymentVersion | None:
+    """The version that a run is pinned to, or that handled its last task."""
+    if info.versioning_override.HasField("pinned"):
+        return version_from(info.versioning_override.pinned.version)
+    return version_in(info, "deployment_version")
+
+
+def poller_version(poller: Any) -> WorkerDeploymentVersion | None:
+    """The version of a worker that polls; None for one without."""
+    options = poller.deployment_options
+    if not poller.HasField("deployment_options") or options.worker_versioning_mode != _VERSIONED:
+        return None
+    return version_from(options)

@@ -1,0 +1,72 @@
+"""`Worker`: runs the workflows and activities of one task queue.
+
+    with Client.connect("local:") as client, Worker(client, workflows=[checkout], activities=[charge]):
+        ...
+
+or, as a program of its own, `Worker(client, modules=["app"]).run()`, which ends on Ctrl-C or SIGTERM.
+
+    _worker   the worker: how it begins, moves, and ends
+    _options  what it was told, checked, as the plan that `_runtime` carries out
+"""
+
+from __future__ import annotations
+
+from hourglass._contract.deployments import WorkerProcess
+from hourglass._contract.tuning import (
+    ActivitySlotInfo,
+    CustomSlotSupplier,
+    FixedSizeSlotSupplier,
+    LocalActivitySlotInfo,
+    NexusSlotInfo,
+    PollerBehavior,
+    PollerBehaviorAutoscaling,
+    PollerBehaviorSimpleMaximum,
+    ResourceBasedSlotConfig,
+    ResourceBasedSlotSupplier,
+    ResourceBasedTunerConfig,
+    SlotInfo,
+    SlotMarkUsedContext,
+    SlotPermit,
+    SlotReleaseContext,
+    SlotReserveContext,
+    SlotSupplier,
+    WorkerTuner,
+    WorkflowSlotInfo,
+)
+from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
+from hourglass._runtime.plan import WorkerDeploymentConfig
+from hourglass._runtime.worker_view import WorkerStatistics, WorkerTree
+from hourglass.client._plugins import WorkerConfig
+from hourglass.worker._worker import Worker
+from hourglass.workflow._facts import PatchActivationInput
+
+__all__ = [
+    "ActivitySlotInfo",
+    "CustomSlotSupplier",
+    "FixedSizeSlotSupplier",
+    "LocalActivitySlotInfo",
+    "NexusSlotInfo",
+    "PatchActivationInput",
+    "PollerBehavior",
+    "PollerBehaviorAutoscaling",
+    "PollerBehaviorSimpleMaximum",
+    "ResourceBasedSlotConfig",
+    "ResourceBasedSlotSupplier",
+    "ResourceBasedTunerConfig",
+    "SlotInfo",
+    "SlotMarkUsedContext",
+    "SlotPermit",
+    "SlotReleaseContext",
+    "SlotReserveContext",
+    "SlotSupplier",
+    "VersioningBehavior",
+    "Worker",
+    "WorkerConfig",
+    "WorkerDeploymentConfig",
+    "WorkerDeploymentVersion",
+    "WorkerProcess",
+    "WorkerStatistics",
+    "WorkerTree",
+    "WorkerTuner",
+    "WorkflowSlotInfo",
+]
