@@ -23,12 +23,15 @@
     │   ├── ApplicationError          raised by you, in a workflow or an activity
     │   ├── ActivityError             an activity failed; the reason is its cause
     │   ├── ChildWorkflowError        a child workflow failed; the reason is its cause
+    │   ├── NexusOperationError       an operation of another service failed; the reason is its cause
+    │   ├── InvalidVersioningOverrideError   no worker of the version that a child shall have
     │   ├── CancelledError            it was cancelled
     │   ├── TimedOutError             it took too long (also a `TimeoutError`)
     │   ├── TerminatedError           it was terminated
     │   └── ServerError               the server gave up on it
     ├── WorkflowFailedError           `result()`: the run did not complete; the reason is its cause
     │   └── WorkflowContinuedAsNewError
+    ├── ActivityFailedError           the same of an activity that a client started
     ├── QueryFailedError              the workflow's query handler raised
     ├── QueryRejectedError            the workflow was not asked: the run is not in a state that you wanted
     ├── UpdateFailedError             the workflow rejected an update, or its handler failed
@@ -37,6 +40,8 @@
     │   ├── NamespaceNotFoundError
     │   ├── WorkflowNotFoundError
     │   ├── WorkflowAlreadyStartedError   (also a `FailureError`)
+    │   ├── ActivityNotFoundError
+    │   ├── ActivityAlreadyStartedError
     │   ├── ScheduleNotFoundError
     │   ├── ScheduleAlreadyExistsError
     │   ├── StorageError              the embedded engine's file cannot be used
@@ -58,7 +63,10 @@ from enum import IntEnum, StrEnum
 from typing import Any
 
 __all__ = [
+    "ActivityAlreadyStartedError",
     "ActivityError",
+    "ActivityFailedError",
+    "ActivityNotFoundError",
     "ApplicationError",
     "ApplicationErrorCategory",
     "ArgumentError",
@@ -76,7 +84,9 @@ __all__ = [
     "HistoryError",
     "HourglassError",
     "InternalError",
+    "InvalidVersioningOverrideError",
     "NamespaceNotFoundError",
+    "NexusOperationError",
     "NondeterminismError",
     "NotInWorkflowError",
     "PayloadError",
@@ -88,6 +98,7 @@ __all__ = [
     "ScheduleNotFoundError",
     "ServerError",
     "ServiceError",
+    "ServiceStatus",
     "ServiceTimeoutError",
     "StorageError",
     "TargetError",

@@ -409,7 +409,7 @@ def test_a_blocked_loop_is_reported_with_its_stack_and_goes_on(caplog):
         return result, executor.statistics()
 
     with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
-        result, seen = script(blocking, loop_tick=0.01, loop_limit=0.02)
+        result, seen = script(blocking, loop_tick=0.05, loop_limit=0.5)
     assert (result, seen.replaced_loops) == ("unblocked", 1)
     assert "activity blocks (1) of workflow w, run r, blocks its event loop" in caplog.text
     assert "place.go.wait()" in caplog.text
@@ -454,7 +454,7 @@ def test_others_do_not_wait_for_who_blocks_the_loop():
         place.go.set()
         return moved, following, lost, seen, value(await guilty)
 
-    moved, following, lost, seen, late = script(blocking, loop_tick=0.01, loop_limit=0.02, waiting_least=0.05)
+    moved, following, lost, seen, late = script(blocking, loop_tick=0.05, loop_limit=0.5, waiting_least=0.05)
     assert moved == [str(n) for n in range(20)]
     assert (following, late) == ("new", "unblocked")
     assert (seen.replaced_loops, seen.loop_blocked, seen.running) == (1, True, 1)
@@ -522,7 +522,7 @@ def test_blocked_loops_are_bounded(caplog):
         return value(await waiting), [value(await each) for each in guilty], executor.statistics()
 
     with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
-        late, ends, seen = script(blocking, loop_tick=0.01, loop_limit=0.02, max_blocked_loops=1)
+        late, ends, seen = script(blocking, loop_tick=0.05, loop_limit=0.5, max_blocked_loops=1)
     assert (late, ends, seen.replaced_loops) == ("late", ["unblocked"] * 2, 1)
     assert "1 activity loops are blocked already" in caplog.text
 

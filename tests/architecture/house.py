@@ -24,6 +24,7 @@ SMALL, FILE, CLASS, FUNCTION = 150, 600, 400, 60
 KEPT = {
     "_runtime/subsystem.py": "the tree as one expression: a page of the five-minute path, which its importer would drown",
     "_history/events.py": "a table of data: each kind of event once",
+    "errors.py": "a table of data: every exception once, with the tree of all at its head",
     "worker/_worker.py": "`Worker.__init__` is its options, each with its type and default: a table of data",
     "_cli/schedules.py": "`create` is the options of a schedule, each with its help: a table of data",
     "_cli/ui.py": "a command, found by the table of commands; `ui` is its options, each with its help",

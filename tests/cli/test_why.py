@@ -348,7 +348,7 @@ def test_a_misspelt_signal(either: Stage) -> None:
         assert "It also waits for signal 'decision'" in page
         assert found["do"][0]["command"].startswith("hourglass signal decision misspelt-1 VALUE")
         handle.signal("another", True)  # it may be meant for what the code has not come to
-        assert "another" not in either.ask("misspelt-1")[1]
+        assert "'another'" not in either.ask("misspelt-1")[1]
         handle.terminate()
 
 

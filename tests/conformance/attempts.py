@@ -108,7 +108,7 @@ def a_failure_names_its_delay(world: World) -> None:
 def a_timed_out_attempt_is_tried_again(world: World) -> None:
     """start-to-close is per attempt: the second one may succeed; the history tells why the first did not."""
     handle = world.start(calls, "slow_at_first")
-    assert handle.result(timeout=20) == 2
+    assert handle.result(timeout=60) == 2
     (started,) = [
         event["activityTaskStartedEventAttributes"]
         for event in handle.history().events
@@ -206,7 +206,7 @@ def completed_by_its_ids(world: World) -> None:
     handle = world.start(leaves_it, None)
     acts.arrived("token")
     world.client.get_activity_handle(workflow_id=handle.id, activity_id="1").complete("by ids")
-    assert handle.result(timeout=20) == "by ids"
+    assert handle.result(timeout=60) == "by ids"
 
 
 @scenario()
@@ -218,7 +218,7 @@ def an_end_is_taken_once(world: World) -> None:
     outside.complete("one")
     with pytest.raises(ServiceError):
         outside.complete("two")
-    assert handle.result(timeout=20) == "one"
+    assert handle.result(timeout=60) == "one"
 
 
 @scenario()
@@ -255,7 +255,7 @@ def cancelled_from_outside(world: World) -> None:
     outside = world.client.get_activity_handle(token=acts.place.token)
     assert outside.heartbeat() is True
     outside.cancel("tidied up")
-    assert handle.result(timeout=20) == ["CancelledError", "tidied up"]
+    assert handle.result(timeout=60) == ["CancelledError", "tidied up"]
 
 
 @workflow.defn
@@ -273,7 +273,7 @@ def an_attempt_begins_when_it_begins(world: World) -> None:
     handle.signal("word", "")
     world.until(handle, "WORKFLOW_TASK_COMPLETED", 2)
     acts.gate("go").set()
-    assert handle.result(timeout=20) == "begun"
+    assert handle.result(timeout=60) == "begun"
     moments = [datetime.fromisoformat(event["eventTime"]) for event in handle.history().events]
     times = dict(zip(kinds(handle.history()), moments, strict=True))
     assert times["ACTIVITY_TASK_STARTED"] < times["WORKFLOW_EXECUTION_SIGNALED"]

@@ -86,7 +86,7 @@ def a_delayed_start_is_begun_by_a_start_with_a_signal(world: World) -> None:
         Counter.run, id=handle.id, task_queue=world.queue, start_signal=Counter.tell
     )
     assert again.run_id == handle.run_id
-    assert handle.result(timeout=20) == 2
+    assert handle.result(timeout=60) == 2
 
 
 @scenario()
@@ -94,7 +94,7 @@ def a_delayed_start_is_begun_by_an_update(world: World) -> None:
     """An update begins the run that is there."""
     handle = world.start(Counter.run, start_delay=LONG)
     assert handle.execute_update(Counter.tell_and_ask) == 1
-    assert handle.result(timeout=20) == 1
+    assert handle.result(timeout=60) == 1
 
 
 @scenario()
@@ -102,7 +102,7 @@ def a_signal_at_the_start_waits_for_its_delay(world: World) -> None:
     """A run that is started with a signal and a delay begins when the delay has passed."""
     handle = world.start(Counter.run, start_delay=0.5, start_signal=Counter.tell)
     assert kinds(handle.history()) == [*STARTED, "WORKFLOW_EXECUTION_SIGNALED"]
-    assert handle.result(timeout=20) == 1
+    assert handle.result(timeout=60) == 1
 
 
 @scenario()
@@ -112,7 +112,7 @@ def a_query_waits_for_a_delayed_start(world: World) -> None:
     assert handle.query(Counter.how_many) == 0
     assert "WORKFLOW_TASK_COMPLETED" in kinds(handle.history())
     handle.signal(Counter.tell)
-    assert handle.result(timeout=20) == 1
+    assert handle.result(timeout=60) == 1
 
 
 @scenario()
@@ -138,7 +138,7 @@ def a_query_waits_for_a_worker(world: World) -> None:
     asker.join(20)
     assert answers == [0]
     handle.signal(Counter.tell)
-    assert handle.result(timeout=20) == 1
+    assert handle.result(timeout=60) == 1
 
 
 @scenario()
@@ -154,7 +154,7 @@ def a_next_attempt_is_begun_by_a_start_with_a_signal(world: World) -> None:
     """Neither does a signal that comes with a start."""
     last = waiting_attempt(world)
     world.client.start_workflow(Counter.run, id=last.id, task_queue=world.queue, start_signal=Counter.tell)
-    assert last.result(timeout=20) == 1
+    assert last.result(timeout=60) == 1
 
 
 @scenario()
@@ -164,7 +164,7 @@ def a_next_attempt_is_begun_by_an_update(world: World) -> None:
     last.signal(Counter.tell)
     assert kinds(last.history()) == [*STARTED, "WORKFLOW_EXECUTION_SIGNALED"]
     assert last.execute_update(Counter.tell_and_ask) == 2
-    assert last.result(timeout=20) == 2
+    assert last.result(timeout=60) == 2
 
 
 @scenario()
@@ -204,7 +204,7 @@ def runs_that_others_follow_are_told_as_continued(world: World) -> None:
     again = world.start(
         one_of_many, retry_policy=RetryPolicy(initial_interval=0.05, maximum_attempts=2), task_timeout=10
     )
-    assert again.result(timeout=20) == 2
+    assert again.result(timeout=60) == 2
     cron = world.start(one_of_many, cron_schedule="@every 1s")
     for handle in (again, cron):
         first = world.client.get_workflow_handle(handle.id, run_id=handle.run_id)

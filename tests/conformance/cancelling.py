@@ -158,7 +158,7 @@ def cancel_swallowed(world: World) -> None:
     handle = world.start(swallows)
     world.until(handle, "TIMER_STARTED")
     handle.cancel()
-    assert handle.result(timeout=20) == "went on, True"
+    assert handle.result(timeout=60) == "went on, True"
 
 
 @workflow.defn
@@ -257,7 +257,7 @@ def other_task_cancelled(world: World) -> None:
 
 @workflow.defn
 def cancels_running_activity(kind: int) -> list[str]:
-    task = acts.stops_when_told.options(cancellation_type=Kind(kind), heartbeat_timeout=20).start("begun")
+    task = acts.stops_when_told.options(cancellation_type=Kind(kind), heartbeat_timeout=60).start("begun")
     told = workflow.Channel("now", str)
     told.receive()
     task.cancel()
@@ -272,7 +272,7 @@ def activity_cancelled_at_once(world: World) -> None:
     handle = world.start(cancels_running_activity, Kind.TRY_CANCEL.value)
     acts.arrived("begun")
     handle.signal("now", "")
-    assert handle.result(timeout=20) == ["ActivityError", "CancelledError"]
+    assert handle.result(timeout=60) == ["ActivityError", "CancelledError"]
 
 
 @scenario("loose")
@@ -281,7 +281,7 @@ def activity_abandoned(world: World) -> None:
     handle = world.start(cancels_running_activity, Kind.ABANDON.value)
     acts.arrived("begun")
     handle.signal("now", "")
-    assert handle.result(timeout=20) == ["ActivityError", "CancelledError"]
+    assert handle.result(timeout=60) == ["ActivityError", "CancelledError"]
     assert "ACTIVITY_TASK_CANCEL_REQUESTED" not in kinds(handle.history())
 
 
@@ -316,7 +316,7 @@ def activity_cancelled_and_waited_for(world: World) -> None:
     handle = world.start(waits_for_the_stop)
     acts.arrived("begun")
     handle.signal("now", "")
-    assert handle.result(timeout=20) == ["ActivityError", "CancelledError"]
+    assert handle.result(timeout=60) == ["ActivityError", "CancelledError"]
     assert acts.place.calls == ["cleaned up"]
 
 

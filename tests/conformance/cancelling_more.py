@@ -54,7 +54,7 @@ def cancels_all() -> list[str]:
     workflow.sleep(0.1)
     for task in tasks:
         task.cancel()
-    workflow.wait_condition(lambda: len(log) == 4, timeout=30)
+    workflow.wait_condition(lambda: len(log) == 4, timeout=60)
     return sorted(log)
 
 

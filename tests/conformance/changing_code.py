@@ -61,7 +61,7 @@ class Changing:
 def went(world: World) -> Any:
     """A run from its start to its end."""
     handle = world.start(Changing.run)
-    handle.result(timeout=30)
+    handle.result(timeout=60)
     return handle
 
 
@@ -106,8 +106,8 @@ def a_patch_is_remembered(world: World) -> None:
     after = world.start(remembers)
     for handle in (before, after):
         handle.signal("word", "a word")
-    assert before.result(timeout=30) == ["a word"]
-    assert after.result(timeout=30) == ["new before", "a word", "new after"]
+    assert before.result(timeout=60) == ["a word"]
+    assert after.result(timeout=60) == ["new before", "a word", "new after"]
 
 
 @workflow.defn
@@ -126,7 +126,7 @@ def loops() -> list[bool]:
 def a_patch_in_a_loop(world: World) -> None:
     """A patch is marked once, however often it is asked for, by whichever fiber."""
     handle = world.start(loops)
-    assert handle.result(timeout=30) == [True] * 4
+    assert handle.result(timeout=60) == [True] * 4
     assert counts(handle.history())["MARKER_RECORDED"] == 2
 
 

@@ -206,7 +206,7 @@ def left(world: World, policy: ParentClosePolicy) -> object:
     if policy is ParentClosePolicy.ABANDON:
         child.signal("end")
     try:
-        return child.result(timeout=30)
+        return child.result(timeout=60)
     except WorkflowFailedError as error:
         return type(error.cause).__name__
 
@@ -259,7 +259,7 @@ def another_workflow_is_signalled(world: World) -> None:
     listener = world.start(Listener.run)
     world.until(listener, "WORKFLOW_TASK_COMPLETED")
     assert world.run(talks_to, listener.id) == "sent"
-    assert listener.result(timeout=30) == ["hello"]
+    assert listener.result(timeout=60) == ["hello"]
 
 
 @workflow.defn
@@ -314,7 +314,7 @@ def grandchild_of(depth: int) -> list[str]:
 def a_grandchild_knows_its_root(world: World) -> None:
     """Parents and root are told down the line."""
     handle = world.start(grandchild_of, 2)
-    assert handle.result(timeout=30) == [handle.id, "True"]
+    assert handle.result(timeout=60) == [handle.id, "True"]
 
 
 @workflow.defn

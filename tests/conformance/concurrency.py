@@ -47,7 +47,7 @@ def as_completed(world: World) -> None:
     """Tasks come in the order in which they end."""
     handle = world.start(in_order_of_end)
     release(world, handle, "quick", "slow")
-    assert handle.result(timeout=20) == ["quick", "slow"]
+    assert handle.result(timeout=60) == ["quick", "slow"]
 
 
 @workflow.defn
@@ -74,7 +74,7 @@ def waited(world: World, mode: str) -> Any:
     world.until(handle, "ACTIVITY_TASK_FAILED")
     world.until(handle, "WORKFLOW_TASK_COMPLETED", 4 if mode == "timeout" else 3)
     acts.gate("last").set()
-    return handle.result(timeout=20)
+    return handle.result(timeout=60)
 
 
 @scenario()

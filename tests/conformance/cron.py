@@ -121,4 +121,4 @@ def a_child_with_a_cron_schedule(world: World) -> None:
     child = world.client.get_workflow_handle(f"{handle.id}-child")
     world.until(child, "TIMER_STARTED")
     child.cancel()
-    assert handle.result(timeout=30) == "CancelledError"
+    assert handle.result(timeout=60) == "CancelledError"

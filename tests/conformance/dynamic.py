@@ -114,7 +114,7 @@ def handlers_of_a_dynamic_workflow(world: World) -> None:
     handle = world.start("waits")
     world.until(handle, "WORKFLOW_TASK_COMPLETED")
     handle.signal(Anything.tell, "hello")
-    assert handle.result(timeout=30) == ["hello"]
+    assert handle.result(timeout=60) == ["hello"]
 
 
 @scenario(loud=True)

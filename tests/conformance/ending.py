@@ -24,7 +24,7 @@ def counts_down(number: int, log: list[str]) -> list[str]:
 def continue_as_new(world: World) -> None:
     """Three runs in a chain; the result is the last one's, unless it is asked for the first alone."""
     handle = world.start(counts_down, 2, [])
-    assert handle.result(timeout=20) == ["run 2", "run 1"]
+    assert handle.result(timeout=60) == ["run 2", "run 1"]
     assert len(world.histories()) == 3
     with pytest.raises(WorkflowContinuedAsNewError):
         handle.result(timeout=20, follow_runs=False)
@@ -48,7 +48,7 @@ def signals_reach_the_new_run(world: World) -> None:
         lambda: world.client.get_workflow_handle(handle.id).describe().run_id != handle.run_id, ""
     )
     world.client.get_workflow_handle(handle.id).signal("inbox", "b")
-    assert handle.result(timeout=20) == ["a", "b"]
+    assert handle.result(timeout=60) == ["a", "b"]
 
 
 @workflow.defn
@@ -68,7 +68,7 @@ def patched_way() -> list[str]:
 def patches(world: World) -> None:
     """A new run takes the new way, marked once; a deprecated patch is marked too."""
     handle = world.start(patched_way)
-    assert handle.result(timeout=20) == ["new", "still new"]
+    assert handle.result(timeout=60) == ["new", "still new"]
     assert kinds(handle.history()).count("MARKER_RECORDED") == 2
 
 
@@ -81,7 +81,7 @@ def nothing() -> None:
 def empty(world: World) -> None:
     """A workflow that does nothing completes in its first task."""
     handle = world.start(nothing)
-    assert handle.result(timeout=20) is None
+    assert handle.result(timeout=60) is None
     assert len(handle.history()) == 5
 
 

@@ -135,7 +135,7 @@ def a_child_that_is_terminated_from_outside(world: World) -> None:
     """A parent hears that its child was terminated."""
     parent, child = with_child(world, waits_for_a_child)
     child.terminate("enough")
-    assert "TerminatedError(Terminated)" in parent.result(timeout=30)
+    assert "TerminatedError(Terminated)" in parent.result(timeout=60)
     assert isinstance(world.failure(child), TerminatedError)
 
 
@@ -144,7 +144,7 @@ def a_child_that_is_cancelled_from_outside(world: World) -> None:
     """A parent hears that its child was cancelled, though it did not ask for it."""
     parent, child = with_child(world, waits_for_a_child)
     child.cancel()
-    assert "CancelledError" in parent.result(timeout=30)
+    assert "CancelledError" in parent.result(timeout=60)
 
 
 @scenario("loose")
@@ -152,7 +152,7 @@ def a_child_that_is_signalled_from_outside(world: World) -> None:
     """A child is a workflow like any other."""
     parent, child = with_child(world, waits_for_a_child)
     child.signal("end", "well")
-    assert parent.result(timeout=30) == "went well"
+    assert parent.result(timeout=60) == "went well"
 
 
 @workflow.defn
@@ -209,9 +209,9 @@ def gives_a_child_up() -> str:
 def a_child_that_is_given_up(world: World) -> None:
     """Cancelling with ABANDON resolves at once, and the child does not hear of it."""
     parent, child = with_child(world, gives_a_child_up)
-    assert "CancelledError" in parent.result(timeout=30)
+    assert "CancelledError" in parent.result(timeout=60)
     child.signal("end", "and on")
-    assert child.result(timeout=30) == "goes on and on"
+    assert child.result(timeout=60) == "goes on and on"
 
 
 @workflow.defn
@@ -238,7 +238,7 @@ def a_child_that_continued_and_was_terminated(world: World) -> None:
     first = child.describe().first_execution_run_id
     world.until_true(lambda: child.describe().run_id != first, "second run")
     child.terminate("enough")
-    assert "TerminatedError" in parent.result(timeout=30)
+    assert "TerminatedError" in parent.result(timeout=60)
 
 
 # --- parents ----------------------------------------------------------------------------------------------------------
@@ -256,13 +256,13 @@ def continues_beside_a_child(policy: int, again: bool = True) -> str:
 
 def after_its_parent(world: World, policy: ParentClosePolicy) -> str:
     parent = world.start(continues_beside_a_child, int(policy))
-    assert parent.result(timeout=30) == "done"
+    assert parent.result(timeout=60) == "done"
     child = world.client.get_workflow_handle(f"{parent.id}/child")
     world.handles.append(child)
     if policy is ParentClosePolicy.ABANDON:
         child.signal("end", "alone")
     try:
-        return str(child.result(timeout=30))
+        return str(child.result(timeout=60))
     except WorkflowFailedError as error:
         return type(error.cause).__name__
 
@@ -436,7 +436,7 @@ def a_child_with_notes(world: World) -> None:
     assert (seen.parent_id, seen.root_id) == (parent.id, parent.id)
     assert seen.parent_run_id == seen.root_run_id == parent.describe().run_id
     child.signal("end", "well")
-    assert parent.result(timeout=30) == "noted well"
+    assert parent.result(timeout=60) == "noted well"
 
 
 @scenario("loose")
@@ -448,7 +448,7 @@ def children_that_are_pending(world: World) -> None:
     assert pending.run_id == child.describe().run_id
     assert pending.parent_close_policy is ParentClosePolicy.TERMINATE
     child.signal("end", "well")
-    parent.result(timeout=30)
+    parent.result(timeout=60)
     assert parent.describe().pending_children == ()
 
 
@@ -483,7 +483,7 @@ def speaks_to(name: str, run_id: str, cancel: bool) -> str:
 def a_closed_workflow_is_signalled(world: World) -> None:
     """A signal to a workflow that has closed does not arrive."""
     closed = world.start(squares, 2)
-    assert closed.result(timeout=30) == 4
+    assert closed.result(timeout=60) == 4
     assert "ExternalWorkflowExecutionNotFound" in world.run(speaks_to, closed.id, "", False)
 
 
@@ -491,7 +491,7 @@ def a_closed_workflow_is_signalled(world: World) -> None:
 def a_closed_workflow_is_cancelled(world: World) -> None:
     """A request to cancel a workflow that has closed is no error."""
     closed = world.start(squares, 2)
-    assert closed.result(timeout=30) == 4
+    assert closed.result(timeout=60) == 4
     assert world.run(speaks_to, closed.id, "", True) == "arrived"
 
 
@@ -501,7 +501,7 @@ def one_run_of_a_workflow_is_signalled(world: World) -> None:
     waiting = world.start(waits, "told ")
     world.until(waiting, "WORKFLOW_TASK_COMPLETED")
     assert world.run(speaks_to, waiting.id, waiting.run_id, False) == "arrived"
-    assert waiting.result(timeout=30) == "told by another"
+    assert waiting.result(timeout=60) == "told by another"
 
 
 @scenario("loose")
@@ -512,7 +512,7 @@ def another_run_of_a_workflow_is_signalled(world: World) -> None:
     nobody = "7b1f4e0a-0000-4000-8000-000000000000"
     assert "ExternalWorkflowExecutionNotFound" in world.run(speaks_to, waiting.id, nobody, False)
     waiting.signal("end", "at last")
-    assert waiting.result(timeout=30) == "told at last"
+    assert waiting.result(timeout=60) == "told at last"
 
 
 @workflow.defn
@@ -549,4 +549,4 @@ def a_signal_of_one_who_left(world: World) -> None:
     world.until(waiting, "WORKFLOW_TASK_COMPLETED")
     assert world.run(speaks_and_leaves, waiting.id) == "gone"
     waiting.signal("end", "this")
-    assert waiting.result(timeout=30) == "heard this"
+    assert waiting.result(timeout=60) == "heard this"

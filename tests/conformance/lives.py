@@ -43,7 +43,7 @@ def start_delay(world: World) -> None:
     """A run that starts later exists at once; its first task comes after the delay, which its start records."""
     handle = world.start(gives, 1, start_delay=0.2)
     assert kinds(handle.history()) == ["WORKFLOW_EXECUTION_STARTED"]
-    assert handle.result(timeout=20) == 1
+    assert handle.result(timeout=60) == 1
     started = handle.history().events[0]["workflowExecutionStartedEventAttributes"]
     assert started["firstWorkflowTaskBackoff"] == "0.200s"
 
@@ -75,7 +75,7 @@ def second_time_lucky() -> int:
 def run_timeout_is_tried_again(world: World) -> None:
     """A run that timed out is tried again, if its policy says so."""
     handle = world.start(second_time_lucky, run_timeout=1, retry_policy=QUICK)
-    assert handle.result(timeout=20) == 2
+    assert handle.result(timeout=60) == 2
     first, second = world.histories()
     assert kinds(first)[-1] == "WORKFLOW_EXECUTION_TIMED_OUT"
     assert successor(first) == second.run_id
@@ -132,12 +132,12 @@ def reuse_allowed_if_failed(world: World) -> None:
     """ALLOW_DUPLICATE_FAILED_ONLY: the id of a run that completed is refused, that of one that failed is free."""
     only_failed: dict[str, Any] = {"id_reuse_policy": IdReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY}
     good = world.start(gives, 1)
-    assert good.result(timeout=20) == 1
+    assert good.result(timeout=60) == 1
     with pytest.raises(WorkflowAlreadyStartedError):
         world.start(gives, 2, id=good.id, **only_failed)
     bad = world.start(breaks, "Any")
     world.failure(bad)
-    assert world.start(gives, 3, id=bad.id, **only_failed).result(timeout=20) == 3
+    assert world.start(gives, 3, id=bad.id, **only_failed).result(timeout=60) == 3
 
 
 @scenario()
@@ -163,7 +163,7 @@ def conflict_uses_the_running_one(world: World) -> None:
     )
     assert second.run_id == first.run_id
     second.signal("word", "one")
-    assert first.result(timeout=20) == "one"
+    assert first.result(timeout=60) == "one"
 
 
 @scenario()
@@ -172,7 +172,7 @@ def conflict_ends_the_running_one(world: World) -> None:
     first = world.start(waits_for_word)
     world.until(first, "WORKFLOW_TASK_COMPLETED")
     second = world.start(gives, "new", id=first.id, id_conflict_policy=IdConflictPolicy.TERMINATE_EXISTING)
-    assert second.result(timeout=20) == "new"
+    assert second.result(timeout=60) == "new"
     assert type(world.failure(first)).__name__ == "TerminatedError"
 
 
@@ -185,7 +185,7 @@ def signal_with_start_to_one_that_runs(world: World) -> None:
         waits_for_word, id=first.id, task_queue=world.queue, start_signal="word", start_signal_args=["hi"]
     )
     assert second.run_id == first.run_id
-    assert first.result(timeout=20) == "hi"
+    assert first.result(timeout=60) == "hi"
 
 
 @scenario()
@@ -205,7 +205,7 @@ def cancel_twice(world: World) -> None:
 def cancel_of_one_that_closed(world: World) -> None:
     """A closed run may be asked to cancel: nothing happens. It cannot be terminated or signalled."""
     handle = world.start(gives, 1)
-    assert handle.result(timeout=20) == 1
+    assert handle.result(timeout=60) == 1
     handle.cancel("late")
     with pytest.raises(WorkflowNotFoundError):
         handle.terminate("late")
@@ -224,7 +224,7 @@ def what_describe_tells(world: World) -> None:
     assert (told.static_summary, told.static_details) == ("in short", "at length")
     assert (told.root_id, told.parent_id) == (handle.id, "")
     handle.signal("word", "done")
-    handle.result(timeout=20)
+    handle.result(timeout=60)
     told = handle.describe()
     assert told.status == WorkflowStatus.COMPLETED
     assert told.start_time is not None

@@ -66,7 +66,7 @@ def one_of_each_style(name: str) -> list[Any]:
 def local_results(world: World) -> None:
     """Four local activities run within the first workflow task and leave four markers."""
     handle = world.start(one_of_each_style, "Ann")
-    assert handle.result(timeout=30) == [8, "hello Ann", "Bob greets Ann", 10]
+    assert handle.result(timeout=60) == [8, "hello Ann", "Bob greets Ann", 10]
     assert kinds(handle.history()).count("WORKFLOW_TASK_COMPLETED") == 1
     assert kinds(handle.history()).count(MARKER) == 4
 
@@ -102,7 +102,7 @@ def tries_locally(attempts: int) -> list[Any]:
 def local_retries(world: World) -> None:
     """Short pauses pass within the task: each local activity leaves one marker, whatever it took."""
     handle = world.start(tries_locally, 3)
-    assert handle.result(timeout=30) == [3, "LookupError", "nothing there"]
+    assert handle.result(timeout=60) == [3, "LookupError", "nothing there"]
     assert acts.place.calls == ["raised"] * 4
     assert kinds(handle.history()).count(MARKER) == 2
     assert kinds(handle.history()).count("WORKFLOW_TASK_COMPLETED") == 1
@@ -121,7 +121,7 @@ def pauses_for_long(attempt: int) -> int:
 def a_long_local_pause(world: World) -> None:
     """A pause beyond the threshold is a timer; the next attempt has a number, and a marker, of its own."""
     handle = world.start(pauses_for_long, 3)
-    assert handle.result(timeout=30) == 3
+    assert handle.result(timeout=60) == 3
     found = event_list(world, handle)
     assert found[1:-1] == [MARKER, "TIMER_STARTED", "TIMER_FIRED"] * 2 + [MARKER]
 
@@ -149,7 +149,7 @@ def cancelled_in_a_pause() -> str:
 def a_local_pause_that_is_cancelled(world: World) -> None:
     """Cancelling during the pause cancels its timer; there is no other attempt."""
     handle = world.start(cancelled_in_a_pause)
-    assert handle.result(timeout=30) == "left"
+    assert handle.result(timeout=60) == "left"
     assert "TIMER_CANCELED" in event_list(world, handle)
 
 
@@ -223,7 +223,7 @@ def a_local_schedule_to_start_timeout(world: World) -> None:
     acts.arrived("first runs")
     threading.Event().wait(0.3)
     acts.gate("first").set()
-    name, chain = handle.result(timeout=30)
+    name, chain = handle.result(timeout=60)
     assert name == "first"
     assert [each["class"] for each in chain] == ["ActivityError", "TimedOutError"]
 
@@ -253,7 +253,7 @@ def left(world: World, kind: Kind) -> Any:
 def try_to_cancel_a_local_activity(world: World) -> None:
     """The run goes on at once; the attempt is told to stop."""
     handle = left(world, Kind.TRY_CANCEL)
-    assert handle.result(timeout=30)[0] == "left"
+    assert handle.result(timeout=60)[0] == "left"
     world.until_true(lambda: acts.place.calls == ["held was cancelled"], "a cancelled attempt")
 
 
@@ -261,7 +261,7 @@ def try_to_cancel_a_local_activity(world: World) -> None:
 def wait_until_a_local_activity_has_stopped(world: World) -> None:
     """The run goes on when the attempt has stopped."""
     handle = left(world, Kind.WAIT_CANCELLATION_COMPLETED)
-    assert handle.result(timeout=30)[0] == "left"
+    assert handle.result(timeout=60)[0] == "left"
     assert acts.place.calls == ["held was cancelled"]
 
 
@@ -269,7 +269,7 @@ def wait_until_a_local_activity_has_stopped(world: World) -> None:
 def abandon_a_local_activity(world: World) -> None:
     """The run goes on at once."""
     handle = left(world, Kind.ABANDON)
-    assert handle.result(timeout=30)[0] == "left"
+    assert handle.result(timeout=60)[0] == "left"
 
 
 @workflow.defn
@@ -310,7 +310,7 @@ def cancels_at_once() -> list[str]:
 def local_activities_that_never_begin(world: World) -> None:
     """Each leaves a marker all the same, and no attempt is made."""
     handle = world.start(cancels_at_once)
-    handle.result(timeout=30)
+    handle.result(timeout=60)
     assert not acts.gate("never runs").is_set()
 
 
@@ -345,7 +345,7 @@ def takes_turns() -> list[Any]:
 def local_and_remote_activities(world: World) -> None:
     """In turns, and at the same time."""
     handle = world.start(takes_turns)
-    assert handle.result(timeout=30) == [2, 4, 8, 5, 16]
+    assert handle.result(timeout=60) == [2, 4, 8, 5, 16]
     found = handle.history().events
     ids = [
         each["activityTaskScheduledEventAttributes"]["activityId"]
@@ -389,7 +389,7 @@ def local_activities_in_handlers(world: World) -> None:
     handle.signal(Collector.add, 4)
     assert handle.execute_update(Collector.greet, "Ann") == "hello Ann"
     handle.signal(Collector.add, 5)
-    assert handle.result(timeout=30) == [10, 8, "hello Ann"]
+    assert handle.result(timeout=60) == [10, 8, "hello Ann"]
 
 
 @workflow.defn
@@ -411,10 +411,10 @@ def returns_at_once() -> str:
 def a_run_that_ends_before_its_local_activity(world: World) -> None:
     """The local activity is cancelled, and leaves no marker behind the end."""
     handle = world.start(does_not_wait, task_timeout=1)
-    assert handle.result(timeout=30) == "done"
+    assert handle.result(timeout=60) == "done"
     assert MARKER not in kinds(handle.history())
     handle = world.start(returns_at_once)
-    assert handle.result(timeout=30) == "done"
+    assert handle.result(timeout=60) == "done"
     assert MARKER not in kinds(handle.history())
 
 
@@ -447,7 +447,7 @@ def signals_and_queries_during_a_local_activity(world: World) -> None:
     handle.signal(Busy.say, "hello")
     world.until_true(lambda: handle.query(Busy.told) == ["hello"], "an answer")
     acts.gate("long").set()
-    assert handle.result(timeout=30) == ["hello", "long"]
+    assert handle.result(timeout=60) == ["hello", "long"]
     assert kinds(handle.history()).count("WORKFLOW_TASK_COMPLETED") > 1
 
 
@@ -468,6 +468,6 @@ def with_a_summary() -> int:
 def a_local_summary(world: World) -> None:
     """The marker carries the summary."""
     handle = world.start(with_a_summary)
-    assert handle.result(timeout=30) == 4
+    assert handle.result(timeout=60) == 4
     marker = next(each for each in handle.history().events if each["eventType"].endswith(MARKER))
     assert marker["userMetadata"]["summary"]["data"]

@@ -54,7 +54,7 @@ def condition_and_signals(world: World) -> None:
     for number, item in enumerate(("a", "b"), 1):
         world.until(handle, "WORKFLOW_TASK_COMPLETED", number)
         handle.signal("put", item)
-    assert handle.result(timeout=20) == ["a", "b"]
+    assert handle.result(timeout=60) == ["a", "b"]
 
 
 @scenario()
@@ -65,7 +65,7 @@ def condition_within_timeout(world: World) -> None:
     handle.signal("put", "a")
     world.until(handle, "WORKFLOW_TASK_COMPLETED", 2)
     handle.signal("put", "b")
-    assert handle.result(timeout=20) == ["a", "b"]
+    assert handle.result(timeout=60) == ["a", "b"]
 
 
 @scenario()
@@ -88,7 +88,7 @@ def queries_open_and_closed(world: World) -> None:
     with pytest.raises(QueryFailedError, match="no handler for query 'nonsense'"):
         handle.query("nonsense")
     handle.signal("put", "b")
-    assert handle.result(timeout=20) == ["a", "b"]
+    assert handle.result(timeout=60) == ["a", "b"]
     assert handle.query("so_far") == ["a", "b"]
     world.start_worker()
     assert handle.query("so_far") == ["a", "b"], "answered from history, by a worker that never saw the run"
@@ -101,7 +101,7 @@ def signal_with_start(world: World) -> None:
     world.until(handle, "WORKFLOW_TASK_COMPLETED")
     assert handle.query("so_far") == ["first"]
     handle.signal("put", "b")
-    assert handle.result(timeout=20) == ["first", "b"]
+    assert handle.result(timeout=60) == ["first", "b"]
 
 
 @workflow.defn
@@ -121,7 +121,7 @@ def channel_receives(world: World) -> None:
     handle = world.start(decides, None)
     world.until(handle, "WORKFLOW_TASK_COMPLETED")
     handle.signal(decisions, Decision("Ann", True))
-    result = handle.result(timeout=20)
+    result = handle.result(timeout=60)
     assert result == [{"by": "Ann", "approved": True}, []]
 
 
@@ -178,7 +178,7 @@ def class_style(world: World) -> None:
     world.until_true(lambda: handle.query(Cart.count) == 1, "a pear in the cart")
     handle.signal("other", 5)
     handle.signal(Cart.close)
-    assert handle.result(timeout=20) == "Ann: pear, other=5"
+    assert handle.result(timeout=60) == "Ann: pear, other=5"
     assert handle.query(Cart.count, 7) == 7
 
 
@@ -214,7 +214,7 @@ def signals_nobody_wants(world: World) -> None:
     handle.signal("unknown", 1)
     world.until(handle, "WORKFLOW_EXECUTION_SIGNALED")
     acts.gate("go").set()
-    assert handle.result(timeout=20) == "begun"
+    assert handle.result(timeout=60) == "begun"
 
 
 @workflow.defn
@@ -229,4 +229,4 @@ def burst_of_signals(world: World) -> None:
     handle = world.start(counts_burst, 50)
     for number in range(50):
         handle.signal("number", number)
-    assert handle.result(timeout=20) == list(range(50))
+    assert handle.result(timeout=60) == list(range(50))

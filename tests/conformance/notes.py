@@ -34,7 +34,7 @@ def changes_its_memo() -> dict[str, object]:
 def a_memo_that_changes(world: World) -> None:
     """A workflow reads and changes its memo; clients see it."""
     handle = world.start(changes_its_memo, memo={"a": 1, "c": 3})
-    assert handle.result(timeout=30) == {"a": 2, "b": "new"}
+    assert handle.result(timeout=60) == {"a": 2, "b": "new"}
     assert handle.describe().memo == {"a": 2, "b": "new"}
 
 
@@ -54,7 +54,7 @@ def search_attributes_that_change(world: World) -> None:
         changes_what_finds_it, search_attributes=[KEYWORD.value_set("us"), NUMBER.value_set(7)]
     )
     expected = {"CustomDatetimeField": "2030-01-02 00:00:00+00:00", "CustomKeywordField": "eu"}
-    assert handle.result(timeout=30) == expected
+    assert handle.result(timeout=60) == expected
     seen = handle.describe().search_attributes
     assert {name: str(seen[name]) for name in expected} == expected
     assert "CustomIntField" not in seen
@@ -71,7 +71,7 @@ def says_what_it_does() -> str:
 def current_details(world: World) -> None:
     """Current details are answered to whoever asks for the workflow's metadata."""
     handle = world.start(says_what_it_does)
-    assert handle.result(timeout=30) == "packing"
+    assert handle.result(timeout=60) == "packing"
     assert handle.query("__temporal_workflow_metadata")["currentDetails"] == "packing"
 
 
@@ -128,7 +128,7 @@ def groups_of(history: History) -> list[tuple[str, str]]:
 def events_that_belong_together(world: World) -> None:
     """What is asked for in a group says so in the history, whatever it is; what takes it back is of the same groups."""
     handle = world.start(groups_its_events, 1)
-    handle.result(timeout=30)
+    handle.result(timeout=60)
     history = world.histories()[0]
     assert groups_of(history) == [
         ("ACTIVITY_TASK_SCHEDULED", "billing"),
@@ -178,7 +178,7 @@ class GroupsItsEvents:
 def events_that_belong_together_in_coroutines(world: World) -> None:
     """A group holds what the tasks ask for that were begun in its block, and nothing after it."""
     handle = world.start(GroupsItsEvents.run)
-    assert handle.result(timeout=30) == 12
+    assert handle.result(timeout=60) == 12
     assert groups_of(world.histories()[0]) == [
         ("ACTIVITY_TASK_SCHEDULED", "order,billing"),
         ("TIMER_STARTED", "order"),

@@ -260,12 +260,12 @@ def outlives_a_worker() -> list[Any]:
     return workflow.gather(*tasks)
 
 
-@scenario("loose", graceful_shutdown_timeout=20)
+@scenario("loose", graceful_shutdown_timeout=60)
 def an_activity_hears_that_its_worker_ends(world: World) -> None:
     """When a worker begins to shut down its activities are told, and have the graceful time to end well."""
     handle = world.start(outlives_a_worker)
-    assert BEGUN.acquire(timeout=30)
-    assert BEGUN.acquire(timeout=30)
+    assert BEGUN.acquire(timeout=60)
+    assert BEGUN.acquire(timeout=60)
     world.stop_worker()
     world.start_worker()
     assert handle.result() == [[False, True, True, False], [True, False]]
@@ -372,7 +372,7 @@ def calls_classes() -> list[Any]:
         workflow.execute_activity(Scaling, 2),
         workflow.execute_local_activity(Scaling, 3),
         begun.result(),
-        workflow.execute_activity(Turning, "abc", start_to_close_timeout=30),
+        workflow.execute_activity(Turning, "abc", start_to_close_timeout=60),
         Turning.__call__("xyz"),
     ]
 
@@ -456,7 +456,7 @@ def the_priority_of_an_open_run(world: World) -> None:
     handle = world.start(waits_for_go, priority_key=4)
     world.until(handle, "WORKFLOW_TASK_COMPLETED")
     handle.update_options(priority_key=2)
-    handle.update_options(fairness_key="ann", rpc_timeout=30)
+    handle.update_options(fairness_key="ann", rpc_timeout=60)
     handle.signal("go", "on")
     assert handle.result(timeout=60) == "on"
     told = [each.get("workflowExecutionOptionsUpdatedEventAttributes") for each in handle.history().events]

@@ -117,7 +117,7 @@ def ended(world: World, handle: WorkflowHandle[str], how: str = "well") -> None:
     if how == "badly":
         assert world.failure(handle).type == "Fate"
     else:
-        assert handle.result(timeout=30) == how
+        assert handle.result(timeout=60) == how
 
 
 @scenario("loose")
@@ -335,7 +335,7 @@ def dynamic_handlers_that_come_late(world: World) -> None:
     handle.signal("order", "query")
     world.until_true(lambda: answers(handle, "late", "y") == "late:y", "a dynamic query")
     handle.signal("order", "end")
-    assert handle.result(timeout=30) == ["first:kept", "second:at once"]
+    assert handle.result(timeout=60) == ["first:kept", "second:at once"]
 
 
 def answers(handle: WorkflowHandle[Any], name: str, argument: str) -> Any:

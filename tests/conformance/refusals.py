@@ -51,7 +51,7 @@ def say(world: World, handle: WorkflowHandle[Any], word: str) -> None:
     """Let a run that listens end, after its first task."""
     world.until(handle, "WORKFLOW_TASK_COMPLETED")
     handle.signal("word", word)
-    assert handle.result(timeout=20) == word
+    assert handle.result(timeout=60) == word
 
 
 def refused(call: Callable[[], object], status: str = "INVALID_ARGUMENT", match: str | None = None) -> None:
@@ -349,4 +349,4 @@ def a_childs_task_timeout_is_cut(world: World) -> None:
     ]
     assert asked["workflowTaskTimeout"] == "120s"
     world.client.get_workflow_handle(f"{world.queue}-child").signal("word", "done")
-    assert handle.result(timeout=20) == "done"
+    assert handle.result(timeout=60) == "done"

@@ -84,7 +84,7 @@ def fans_out(count: int) -> int:
 def a_hundred_at_once(world: World) -> None:
     """A hundred activities asked for in one task."""
     handle = world.start(fans_out, 100)
-    assert handle.result(timeout=30) == 9900
+    assert handle.result(timeout=60) == 9900
     assert counts(handle.history())["ACTIVITY_TASK_COMPLETED"] == 100
 
 
@@ -99,7 +99,7 @@ def many_timers(count: int) -> int:
 def fifty_timers(world: World) -> None:
     """Fifty timers side by side all fire."""
     handle = world.start(many_timers, 50)
-    assert handle.result(timeout=30) == 50
+    assert handle.result(timeout=60) == 50
     assert counts(handle.history())["TIMER_FIRED"] == 50
 
 
@@ -115,7 +115,7 @@ def heavy_signals(world: World) -> None:
     handle = world.start(heavy_mail)
     for _ in range(3):
         handle.signal("mail", "x" * 500_000)
-    assert handle.result(timeout=30) == 1_500_000
+    assert handle.result(timeout=60) == 1_500_000
 
 
 @scenario()
@@ -151,7 +151,7 @@ def a_result_that_is_too_big(world: World) -> None:
 def a_workflow_by_its_name(world: World) -> None:
     """A workflow is started by its type's name alone; its result has no type then."""
     handle = world.start("through", {"a": [1, None]})
-    assert handle.result(timeout=20) == {"a": [1, None]}
+    assert handle.result(timeout=60) == {"a": [1, None]}
 
 
 @scenario(loud=True)

@@ -58,7 +58,7 @@ def patient(attempt: int) -> int:
 def retries_with_backoff(world: World) -> None:
     """The third attempt succeeds; the history tells the attempt and the failure before it."""
     handle = world.start(patient, 3)
-    assert handle.result(timeout=20) == 3
+    assert handle.result(timeout=60) == 3
     (started,) = [
         event["activityTaskStartedEventAttributes"]
         for event in handle.history().events
@@ -211,7 +211,7 @@ def every_kind() -> list[Any]:
 def kinds_of_activities(world: World) -> None:
     """A coroutine, a method on the worker's object, one by its name, one with an id of its own."""
     handle = world.start(every_kind)
-    assert handle.result(timeout=20) == [2, "Bob greets Ann", 8, 10, 12]
+    assert handle.result(timeout=60) == [2, "Bob greets Ann", 8, 10, 12]
     ids = [
         event["activityTaskScheduledEventAttributes"]["activityId"]
         for event in handle.history().events
@@ -234,7 +234,7 @@ def locally() -> list[Any]:
 def local_activities(world: World) -> None:
     """Within the workflow task: recorded as markers, no activity task."""
     handle = world.start(locally)
-    assert handle.result(timeout=30) == [8, "Broke", 2]
+    assert handle.result(timeout=60) == [8, "Broke", 2]
     assert kinds(handle.history()).count("MARKER_RECORDED") == 2
 
 
@@ -249,7 +249,7 @@ def completed_from_outside(world: World) -> None:
     handle = world.start(deferred)
     acts.arrived("token")
     world.client.get_activity_handle(token=acts.place.token).complete("from outside")
-    assert handle.result(timeout=20) == "from outside"
+    assert handle.result(timeout=60) == "from outside"
 
 
 @scenario()

@@ -38,7 +38,7 @@ def signals_wait_for_their_handler(world: World) -> None:
         handle.signal("tell", *words)
     world.until(handle, "WORKFLOW_TASK_COMPLETED", 4)
     handle.signal("begin", "")
-    assert handle.result(timeout=20) == [["a", 1], ["b", 2], ["c", 3]]
+    assert handle.result(timeout=60) == [["a", 1], ["b", 2], ["c", 3]]
 
 
 @workflow.defn
@@ -60,7 +60,7 @@ def a_signal_meets_the_end(world: World) -> None:
     acts.arrived("closing")
     handle.signal("word", "second")
     acts.gate("signalled").set()
-    assert handle.result(timeout=20) == ["second"]
+    assert handle.result(timeout=60) == ["second"]
     found = kinds(handle.history())
     assert found.count("WORKFLOW_TASK_FAILED") == 1
     failed = next(e for e in handle.history().events if "workflowTaskFailedEventAttributes" in e)
@@ -84,7 +84,7 @@ def signals_while_an_activity_runs(world: World) -> None:
         handle.signal("word", word)
     world.until(handle, "WORKFLOW_EXECUTION_SIGNALED", 2)
     acts.gate("go").set()
-    assert handle.result(timeout=20) == ["begun", "a", "b"]
+    assert handle.result(timeout=60) == ["begun", "a", "b"]
 
 
 @scenario("loose")
@@ -95,7 +95,7 @@ def signals_before_the_first_task(world: World) -> None:
     handle.signal("word", "early")
     acts.gate("go").set()
     world.start_worker()
-    assert handle.result(timeout=20) == ["begun", "early"]
+    assert handle.result(timeout=60) == ["begun", "early"]
 
 
 @workflow.defn
@@ -141,7 +141,7 @@ def queries_with_arguments(world: World) -> None:
     assert handle.query("both", 2, "y") == [2, "y", 0]
     assert handle.query("something", 1, 2) == "something/2"
     handle.signal(Answering.hear, "end")
-    assert handle.result(timeout=20) == 1
+    assert handle.result(timeout=60) == 1
 
 
 @scenario("loose")
@@ -152,7 +152,7 @@ def queries_see_signals_that_were_answered(world: World) -> None:
         handle.signal(Answering.hear, "word")
         assert handle.query(Answering.both, 0) == [0, "x", number]
     handle.signal(Answering.hear, "end")
-    assert handle.result(timeout=20) == 6
+    assert handle.result(timeout=60) == 6
 
 
 @scenario("loose")
@@ -162,7 +162,7 @@ def queries_may_only_look(world: World) -> None:
     with pytest.raises(QueryFailedError):
         handle.query("durable")
     handle.signal(Answering.hear, "end")
-    assert handle.result(timeout=20) == 1
+    assert handle.result(timeout=60) == 1
 
 
 @scenario("loose")
@@ -181,7 +181,7 @@ def queries_of_many_at_once(world: World) -> None:
         thread.join(30)
     assert answers == {number: [number, "x", 0] for number in range(8)}
     handle.signal(Answering.hear, "end")
-    assert handle.result(timeout=20) == 1
+    assert handle.result(timeout=60) == 1
 
 
 @workflow.defn
@@ -203,7 +203,7 @@ def handlers_that_wait(world: World) -> None:
     handle = world.start(spawns_from_signals)
     handle.signal("job", "a")
     handle.signal("job", "b")
-    assert handle.result(timeout=20) == ["a begins", "a ends", "b begins", "b ends"]
+    assert handle.result(timeout=60) == ["a begins", "a ends", "b begins", "b ends"]
 
 
 @workflow.defn
@@ -221,7 +221,7 @@ def signals_without_a_cache(world: World) -> None:
     handle = world.start(many_steps_by_signal)
     for number in (1, 2, 3, -1):
         handle.signal("n", number)
-    assert handle.result(timeout=20) == 12
+    assert handle.result(timeout=60) == 12
 
 
 @scenario()
@@ -232,7 +232,7 @@ def a_wrong_signal_does_no_harm(world: World) -> None:
     handle.signal("number", "not a number")
     world.until(handle, "WORKFLOW_TASK_COMPLETED", 2)
     handle.signal("number", 5)
-    assert handle.result(timeout=20) == 5
+    assert handle.result(timeout=60) == 5
 
 
 @workflow.defn

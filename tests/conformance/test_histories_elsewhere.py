@@ -41,7 +41,7 @@ def relays(targets: dict[str, str]) -> dict[str, tuple[str, History]]:
                 handle = client.start_workflow(ours.relay, task_queue=queue)
                 for word in ("one", "two"):
                     handle.signal("baton", word)
-                handle.result(timeout=30)
+                handle.result(timeout=60)
             played[name] = (handle.id, handle.history())
     return played
 

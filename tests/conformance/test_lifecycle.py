@@ -146,7 +146,7 @@ def test_a_client_is_replaced(world: World) -> None:
 @pytest.mark.parametrize("verify", ["always", "off"])
 def test_worker_replaced_in_the_middle(world: World, verify: str) -> None:
     """A new worker goes on where the old one stopped: nothing is run again, nothing is lost."""
-    world.start_worker(verify=verify, graceful_shutdown_timeout=20)
+    world.start_worker(verify=verify, graceful_shutdown_timeout=60)
     handle = world.start(pauses)
     acts.arrived("between")
     acts.gate("go").set()
@@ -181,7 +181,7 @@ def test_started_without_a_worker(world: World) -> None:
     handle = world.start(steps, 1)
     assert kinds(handle.history()) == ["WORKFLOW_EXECUTION_STARTED", "WORKFLOW_TASK_SCHEDULED"]
     world.start_worker()
-    assert handle.result(timeout=30) == 8
+    assert handle.result(timeout=60) == 8
 
 
 def test_ids_in_conflict(world: World) -> None:
@@ -197,7 +197,7 @@ def test_ids_in_conflict(world: World) -> None:
     assert other.run_id != first.run_id
     assert type(world.failure(first)).__name__ == "TerminatedError"
     other.signal("go", "done")
-    assert other.result(timeout=30) == "done"
+    assert other.result(timeout=60) == "done"
     with pytest.raises(WorkflowAlreadyStartedError):
         world.start(idle, id=first.id, id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE)
     again = world.start(idle, id=first.id)
@@ -215,7 +215,7 @@ def test_describe_list_and_count(world: World) -> None:
     """What the client tells of runs: status, type, times, memo, what is pending; filters find them."""
     world.start_worker()
     done = world.start(steps, 1, memo={"note": [1, 2]})
-    done.result(timeout=30)
+    done.result(timeout=60)
     waiting = world.start(pauses)
     acts.arrived("between")
     told = done.describe()
@@ -240,7 +240,7 @@ def test_describe_list_and_count(world: World) -> None:
     assert [each.id for each in world.client.list_workflows(query)] == [done.id]
     assert world.client.count_workflows(f"{mine} AND ExecutionStatus = 'Running'") == 1
     acts.gate("go").set()
-    waiting.result(timeout=30)
+    waiting.result(timeout=60)
 
 
 def test_unknown_workflow(world: World) -> None:
@@ -263,7 +263,7 @@ def test_closed_runs_take_no_messages(world: World) -> None:
     """A closed run refuses signals and termination; cancelling it is not an error on either engine."""
     world.start_worker()
     handle = world.start(steps, 1)
-    handle.result(timeout=30)
+    handle.result(timeout=60)
     with pytest.raises(WorkflowNotFoundError):
         handle.signal("x")
     with pytest.raises(WorkflowNotFoundError):

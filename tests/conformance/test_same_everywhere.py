@@ -109,7 +109,7 @@ def play(
 def outcome(handle: Any) -> Any:
     """How a run ended, as data."""
     try:
-        return plain(repr(handle.result(timeout=20)))
+        return plain(repr(handle.result(timeout=60)))
     except WorkflowFailedError as error:
         return plain(described(error.cause))
 

@@ -45,7 +45,7 @@ def exists(world: World, name: str, *, closed: bool = False) -> WorkflowHandle[i
     handle = world.client.start_workflow(Purse.run, id=name, task_queue=world.queue)
     if closed:
         handle.signal(Purse.close)
-        handle.result(timeout=30)
+        handle.result(timeout=60)
     return handle
 
 
@@ -70,7 +70,7 @@ def close(world: World, name: str, balance: int) -> None:
     """Let the purse end."""
     handle = world.client.get_workflow_handle(name, result_type=int)
     handle.signal("close")
-    assert handle.result(timeout=30) == balance
+    assert handle.result(timeout=60) == balance
 
 
 @scenario("loose")

@@ -76,7 +76,7 @@ def an_update_returns(world: World) -> None:
     assert handle.execute_update(Account.deposit, 5) == 5
     assert handle.execute_update("deposit", 7, result_type=int) == 12
     handle.signal(Account.close)
-    assert handle.result(timeout=30) == 12
+    assert handle.result(timeout=60) == 12
 
 
 @scenario("loose")
@@ -89,7 +89,7 @@ def an_update_that_is_refused(world: World) -> None:
     assert isinstance(caught.value.cause, ApplicationError)
     assert caught.value.cause.type == "BadDeposit"
     handle.signal(Account.close)
-    assert handle.result(timeout=30) == 1
+    assert handle.result(timeout=60) == 1
 
 
 @scenario("loose")
@@ -101,7 +101,7 @@ def an_update_that_fails(world: World) -> None:
     assert isinstance(caught.value.cause, ApplicationError)
     assert caught.value.cause.details == ("why",)
     handle.signal(Account.close)
-    assert handle.result(timeout=30) == 0
+    assert handle.result(timeout=60) == 0
 
 
 @scenario("loose")
@@ -111,7 +111,7 @@ def an_unknown_update(world: World) -> None:
     with pytest.raises(UpdateFailedError, match="deposit"):
         handle.execute_update("withdraw", 1)
     handle.signal(Account.close)
-    handle.result(timeout=30)
+    handle.result(timeout=60)
 
 
 @scenario("loose")
@@ -122,11 +122,11 @@ def several_updates_at_once(world: World) -> None:
     assert [each.id for each in started] == ["slow-1", "slow-2", "slow-3"]
     assert handle.execute_update(Account.deposit, 10) == 10
     handle.signal(Account.open_gate)
-    assert sorted(each.result(timeout=30) for each in started)[-1] == 16
+    assert sorted(each.result(timeout=60) for each in started)[-1] == 16
     again = handle.get_update_handle("slow-2", update=Account.slow)
-    assert again.result(timeout=30) == started[1].result()
+    assert again.result(timeout=60) == started[1].result()
     handle.signal(Account.close)
-    assert handle.result(timeout=30) == 16
+    assert handle.result(timeout=60) == 16
 
 
 @scenario("loose")
@@ -137,7 +137,7 @@ def an_update_asked_for_twice(world: World) -> None:
     assert handle.execute_update(Account.deposit, 5, id="once") == 5
     assert handle.query(Account.now) == 5
     handle.signal(Account.close)
-    assert handle.result(timeout=30) == 5
+    assert handle.result(timeout=60) == 5
 
 
 @scenario("loose")
@@ -146,9 +146,9 @@ def an_update_waited_for_later(world: World) -> None:
     handle = world.start(Account.run)
     update = handle.start_update(Account.slow, 4, wait_for_stage=UpdateStage.ACCEPTED)
     handle.signal(Account.open_gate)
-    assert update.result(timeout=30) == 4
+    assert update.result(timeout=60) == 4
     handle.signal(Account.close)
-    assert handle.result(timeout=30) == 4
+    assert handle.result(timeout=60) == 4
 
 
 @scenario("loose")
@@ -156,7 +156,7 @@ def an_update_of_a_closed_workflow(world: World) -> None:
     """There is nobody to update."""
     handle = world.start(Account.run)
     handle.signal(Account.close)
-    handle.result(timeout=30)
+    handle.result(timeout=60)
     with pytest.raises(WorkflowNotFoundError):
         handle.execute_update(Account.deposit, 1)
 
@@ -170,7 +170,7 @@ def starting_with_an_update(world: World) -> None:
         assert planned.execute_update(Account.deposit, amount) == balance
     world.handles.append(planned.handle)
     planned.handle.signal(Account.close)
-    assert planned.handle.result(timeout=30) == 7
+    assert planned.handle.result(timeout=60) == 7
 
 
 @scenario("loose")
@@ -182,7 +182,7 @@ def starting_with_an_update_that_is_refused(world: World) -> None:
         planned.execute_update(Account.deposit, 0)
     handle = world.client.get_workflow_handle(name)
     handle.signal("close")
-    assert handle.result(timeout=30) == 0
+    assert handle.result(timeout=60) == 0
 
 
 @scenario("loose")
@@ -193,7 +193,7 @@ def starting_with_a_signal(world: World) -> None:
     second = world.client.with_start(Account.run, id=name, task_queue=world.queue).signal(Account.close)
     assert first.run_id == second.run_id
     world.handles.append(first)
-    assert second.result(timeout=30) == 0
+    assert second.result(timeout=60) == 0
 
 
 @workflow.defn
@@ -206,9 +206,9 @@ def two_steps() -> list[object]:
 def a_run_begun_anew_before_a_step(world: World) -> None:
     """Reset by the name of a step: what was before it is kept, the step is done again."""
     handle = world.start(two_steps)
-    first = handle.result(timeout=30)
+    first = handle.result(timeout=60)
     again = handle.reset(before=acts.double, reason="do it again")
     assert again.run_id != handle.run_id
-    assert again.result(timeout=30) == first
+    assert again.result(timeout=60) == first
     assert world.client.get_workflow_handle(handle.id).describe().run_id == again.run_id
     world.handles[-1] = again

@@ -113,8 +113,8 @@ def facts() -> bool:
 def facts_as_arguments(world: World) -> None:
     """uuid4, random and now are the same on each execution, so that they can be arguments; two runs differ."""
     one, other = world.start(facts), world.start(facts)
-    assert one.result(timeout=20)
-    assert other.result(timeout=20)
+    assert one.result(timeout=60)
+    assert other.result(timeout=60)
     inputs = [
         event["activityTaskScheduledEventAttributes"]["input"]["payloads"][0]["data"]
         for handle in (one, other)
@@ -148,7 +148,7 @@ def who_am_i() -> Who:
 def info(world: World) -> None:
     """A workflow knows its ids, its type's name, its queue and its namespace."""
     handle = world.start(who_am_i)
-    assert handle.result(timeout=20) == Who(handle.id, handle.run_id, "known.as", world.queue, "default", 1)
+    assert handle.result(timeout=60) == Who(handle.id, handle.run_id, "known.as", world.queue, "default", 1)
 
 
 @workflow.defn

@@ -13,7 +13,7 @@ from hourglass.errors import TimedOutError, WorkflowFailedError
 from hourglass.replay import History
 from hourglass.worker import Worker
 
-LIMIT = 30.0
+LIMIT = 60.0
 
 
 class World:

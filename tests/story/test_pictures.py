@@ -11,10 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hourglass._cli.picture import STYLES
 from hourglass._story import html, svg
 from hourglass._story.axis import scale, ticks
 from hourglass._story.spans import Kind, Outcome, Phase, Segment, Span, Story
-from hourglass._story.terminal import STYLES, lines
+from hourglass._story.terminal import lines
 from hourglass._story.text import MIN, MS, US, YEAR, D, H, S, cells, duration, mono, sans
 from hourglass._story.timeline import tell
 
@@ -169,7 +170,7 @@ def test_random_stories_fit_into_a_terminal(story: Story, width: int, plain: boo
     """No line is wider than the terminal, every style is known, and pieces of one line never run into each other."""
     for line in lines(story, width, plain=plain):
         assert cells("".join(text for text, _ in line)) <= width
-        assert {style for _, style in line} <= STYLES
+        assert {style for _, style in line} <= STYLES.keys()
 
 
 @pytest.mark.parametrize("width", [80, 200])

@@ -40,8 +40,8 @@ def test_an_attempt_that_outlives_its_handle_reports_through_the_codec():
         Worker(client, workflows=WORKFLOWS, activities=ACTIVITIES) as worker,
     ):
         handle = client.start_workflow(waiting, 1, id="w")
-        assert stage.begun.wait(10)
+        assert stage.begun.wait(60)
         worker._portal.call(worker._app.holder.recycle("default", "a test says so"))
         stage.go.set()
-        assert handle.result(timeout=10) == 3
+        assert handle.result(timeout=60) == 3
         assert stage.attempts == 1

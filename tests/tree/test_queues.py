@@ -371,7 +371,7 @@ def test_run_returns_when_it_is_shut_down_before_the_server_is_there():
         client._session.link.opened = silent.opened  # type: ignore[method-assign]
         thread = threading.Thread(target=working.run)
         thread.start()
-        assert silent.asked.wait(10)
+        assert silent.asked.wait(60)
         working.shutdown()
         thread.join(10)
         assert not thread.is_alive()
@@ -463,7 +463,7 @@ def test_statistics_tell_what_the_worker_does(client):
         assert after.activations >= 3
         assert (after.failed_tasks, after.restarts, after.stuck_lanes) == (0, 0, 0)
         client.start_workflow(waiting, 1, id="v")
-        assert stage.begun.wait(10)
+        assert stage.begun.wait(60)
         assert working.statistics().running_activities == 1
         client.start_workflow(parks, id="p")
         while not working.statistics().parked:

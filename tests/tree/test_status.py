@@ -123,7 +123,7 @@ def test_no_ids_of_workflows_and_no_payloads_are_told(client):
         for secret in ("sesame", "order-of-bob", handle.run_id, "secretive"):
             assert secret.encode() not in body
         stage.go.set()
-        handle.result(timeout=10)
+        handle.result(timeout=60)
 
 
 @pytest.mark.parametrize(

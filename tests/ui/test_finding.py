@@ -46,5 +46,5 @@ def test_an_address_holds_the_search() -> None:
     search = Search(status=("RUNNING",), id="a b&c", page="ff")
     assert search.url() == "/workflows?status=RUNNING&id=a+b%26c"
     assert search.url(page="00") == "/workflows?status=RUNNING&id=a+b%26c&page=00"
-    assert search.toggled("RUNNING") == "/workflows?id=a+b%26c"
-    assert search.toggled("FAILED") == "/workflows?status=RUNNING&status=FAILED&id=a+b%26c"
+    assert search.url(status=()) == "/workflows?id=a+b%26c"
+    assert search.url(status=("RUNNING", "FAILED")) == "/workflows?status=RUNNING&status=FAILED&id=a+b%26c"

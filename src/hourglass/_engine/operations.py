@@ -2,7 +2,7 @@
 
 The turns are those of Temporal's Python SDK (see `scheduler`): there, an activity is a task that waits for a future through
 `asyncio.wait`, which gives three turns from the event to the fiber that waits. Here the same three turns are a small
-state machine, `Operation`, instead of four objects.
+state machine, `RemoteOperation`, instead of four objects.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Timer:
             run.issue(CancelTimer(self.seq, event_groups=self.groups), self.fiber)
 
 
-class Operation(Task[R]):
+class RemoteOperation(Task[R]):
     """Remote work: an activity's or a child's result. Kept encoded, and decoded anew each time it is read (I6)."""
 
     __slots__ = (
@@ -208,7 +208,7 @@ class Operation(Task[R]):
         raise NotImplementedError
 
 
-class ActivityOperation(Operation[Any]):
+class ActivityOperation(RemoteOperation[Any]):
     """An activity, remote or local."""
 
     __slots__ = ("pause",)
@@ -319,7 +319,7 @@ def activity_error(command: ScheduleActivity | ScheduleLocalActivity, error: Bas
     return wrapped
 
 
-class ChildOperation(Operation[R]):
+class ChildOperation(RemoteOperation[R]):
     """A child workflow's result; its start is a future of its own."""
 
     __slots__ = ("first_run_id", "start")
@@ -350,7 +350,7 @@ class ChildOperation(Operation[R]):
         return self.command.workflow_id
 
 
-class NexusOperation(Operation[R]):
+class NexusOperation(RemoteOperation[R]):
     """The result of an operation of another service; its start is a future of its own."""
 
     __slots__ = ("start", "token")

@@ -108,7 +108,6 @@ _STYLES = {
     Kind.UPDATE: "message",
     Kind.SIGNAL: "message",
 }
-STYLES = frozenset((*_STYLES.values(), "bad", "dim", "bold", "good", "plain", "cancelled"))
 
 
 def lines(story: Story, width: int, *, plain: bool = False, limit: int = LIMIT) -> tuple[Line, ...]:

@@ -10,14 +10,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 from hourglass._story.values import Peek, hidden, peek
 from hourglass._ui.pulse import Pulse
 from hourglass.client import Client
 from hourglass.replay import History, Moment, Replayer, ReplayResult
-
-T = TypeVar("T")
 
 _MOST_KEPT = 8
 

@@ -54,7 +54,7 @@ def any_uuid4() -> _uuid.UUID:
     return _uuid.uuid4()
 
 
-class Clock(_datetime.datetime):
+class RunDatetime(_datetime.datetime):
     """`datetime`, whose `now` is the workflow's time in a workflow."""
 
     @classmethod

@@ -36,6 +36,7 @@ from hourglass._contract.tuning import (
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
 from hourglass._runtime.plan import WorkerDeploymentConfig
 from hourglass._runtime.worker_view import WorkerStatistics, WorkerTree
+from hourglass.client._interception import Interceptor
 from hourglass.client._plugins import WorkerConfig
 from hourglass.worker._worker import Worker
 from hourglass.workflow._facts import PatchActivationInput
@@ -44,6 +45,7 @@ __all__ = [
     "ActivitySlotInfo",
     "CustomSlotSupplier",
     "FixedSizeSlotSupplier",
+    "Interceptor",
     "LocalActivitySlotInfo",
     "NexusSlotInfo",
     "PatchActivationInput",

@@ -75,9 +75,9 @@ def _in_workflow(ours: Callable[[], Any], real: Callable[[], Any]) -> Callable[[
 _agents.replace(
     "pydantic_ai",
     {
-        "pydantic_ai._utils:datetime": lambda _: _agents.Clock,
+        "pydantic_ai._utils:datetime": lambda _: _agents.RunDatetime,
         "pydantic_ai._utils:uuid": lambda _: SimpleNamespace(uuid4=_agents.uuid4),
-        "pydantic_ai._model_request_attempts:datetime": lambda _: _agents.Clock,
+        "pydantic_ai._model_request_attempts:datetime": lambda _: _agents.RunDatetime,
         "pydantic_ai._model_request_attempts:perf_counter_ns": lambda real: _in_workflow(
             workflow.time_ns, real
         ),

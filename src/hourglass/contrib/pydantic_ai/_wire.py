@@ -106,7 +106,7 @@ class _Event(_Request):
 
 @with_config(_ANY)
 @dataclass(kw_only=True)
-class _Operation(_Request):
+class _CapabilityCall(_Request):
     model_id: str | None
     arguments: dict[str, Any]
 
@@ -323,7 +323,7 @@ class Wire(ParameterTransports):
         """A durable operation of another capability."""
         return _Transport(
             self,
-            _Operation,
+            _CapabilityCall,
             lambda params: {"model_id": params.model_id, "arguments": params.arguments},
             lambda request, ctx: CapabilityOperationParams(
                 ctx, arguments=request.arguments, model_id=request.model_id
