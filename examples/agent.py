@@ -7,7 +7,8 @@
 
 Asking the model is an activity, and so is each tool: each is retried by itself, and after a crash no answer that was paid
 for is asked for again. Tools that are wanted together run together. What touches others waits for a person's consent, if
-need be for days. What the model says is streamed word by word. It is a fake here; `ask` is the place for a real one.
+need be for days. What the model says is streamed word by word. Kill it and run it again: it goes on. It is a fake here;
+`ask` is the place for a real one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from datetime import timedelta
 from typing import Any
 
 from hourglass import ApplicationError, Client, RetryPolicy, Worker, activity, workflow
+from hourglass.client import IdConflictPolicy
 from hourglass.errors import ActivityError, ArgumentError
 from hourglass.progress import Progress
 
@@ -78,8 +80,6 @@ def fake_model(messages: list[Message]) -> Iterator[str | ToolCall]:
             yield from ("Done:", *(f" {word}" for word in seen[-1].text.split()), ".")
 
 
-# --- the tools -------------------------------------------------------------------------------------------------------
-
 THREE_TIMES = RetryPolicy(maximum_attempts=3)
 WEATHER = {"Oslo": "snow", "Rome": "sun", "London": "rain"}
 
@@ -99,9 +99,6 @@ def mail(to: str, text: str) -> str:
 
 TOOLS: dict[str, Callable[..., str]] = {"weather": weather, "mail": mail}
 NEEDS_CONSENT = frozenset({"mail"})
-
-
-# --- the loop --------------------------------------------------------------------------------------------------------
 
 
 @workflow.defn
@@ -137,7 +134,10 @@ def has_consent(call: ToolCall) -> bool:
 
 def main() -> None:
     with Client.connect() as client, Worker(client, "agent", modules=[__name__]):
-        handle = client.start_workflow(agent, "What shall I wear in Oslo and in Rome?", task_queue="agent")
+        question, goes_on = "What shall I wear in Oslo and in Rome?", IdConflictPolicy.USE_EXISTING
+        handle = client.start_workflow(
+            agent, question, id="wardrobe", id_conflict_policy=goes_on, task_queue="agent"
+        )
         handle.signal(consents, True)  # a person says yes
         for piece in tokens.follow(handle):
             print(piece, end="", flush=True)

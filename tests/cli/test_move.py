@@ -154,6 +154,11 @@ def test_runs_move_where_their_history_can(
         events = there.get_workflow_handle("move-1").history().events
         grouped = [each["eventGroupMarkers"] for each in events if "eventGroupMarkers" in each]
         assert [group["label"]["id"] for groups in grouped for group in groups] == ["payment"]
+    assert main(["why", "move-1", "--target", f"local:{db}"]) == 0
+    asked = " ".join(capsys.readouterr().out.split())
+    assert "goes on there: nothing is wrong, at" in asked
+    assert f"hourglass why move-1 --target {quick_server.target}" in asked
+    assert "hourglass reset" not in asked, "it would be alive in both places"
     assert finish(quick_server, module, "move-1") == "charged o-1, signalled, charged o-1 again"
     assert (db.parent / "charges").read_text().splitlines().count("o-1") == 1
 

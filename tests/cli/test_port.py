@@ -85,12 +85,16 @@ def test_the_command_prints_a_diff(tmp_path: Path, capsys: pytest.CaptureFixture
     path = tmp_path / "app.py"
     path.write_text(PROGRAM)
     assert run(["port", str(tmp_path)]) == 0
-    shown = capsys.readouterr().out
+    shown, told = capsys.readouterr()
+    assert told.strip() == "1 file to be changed: --write does it"
     assert "-from temporalio import activity, workflow as flow" in shown
     assert "+from hourglass.aio import activity, workflow as flow" in shown
     assert path.read_text() == PROGRAM
     assert run(["port", "--write", str(path)]) == 0
     assert path.read_text() == PORTED
+    assert capsys.readouterr().err.strip() == "changed 1 file"
+    assert run(["port", str(path)]) == 0
+    assert capsys.readouterr().err.strip() == "nothing to change in 1 file"
     path.write_text("import temporalio.nexus\n")
     assert run(["port", str(path)]) == 1
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from tests.specs import made
 
 from hourglass._contract.activities import CompleteActivity, HeartbeatActivity
-from hourglass._contract.handle import ActivityDeferred, ActivityOk, AttemptCancelled, AttemptFailed
+from hourglass._contract.handle import (
+    ActivityDeferred,
+    ActivityOk,
+    ActivityTask,
+    AttemptCancelled,
+    AttemptFailed,
+)
 from hourglass._contract.workflows import DescribeWorkflow, RunCompleted, TerminateWorkflow
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
@@ -117,6 +125,40 @@ def test_a_failure_for_good_is_wrapped_as_core_wraps_it(
         )
         expected = e.ActivityFailed(1, Failure("Activity task failed", info, cause=failure))
         assert (await world.activation()).events == (expected,)
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_retry_is_stored_with_the_attempt_that_begins_it() -> None:
+    """That the time of a retry has come is no change of its own: a worker that waits takes the attempt, and one change is
+    stored; where none waits, the store knows when the run must be looked at next.
+    """
+
+    async def body() -> None:
+        world = await World.new()
+        await begun(world, schedule(retry_policy=RetryRule()))
+        task = await world.activity()
+        await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
+        poll = asyncio.ensure_future(world.handle.poll_activity())
+        await settle()
+        before = world.engine.runs.writes.appended
+        world.clock.advance(1.0)
+        second = await poll
+        assert isinstance(second, ActivityTask)
+        assert second.attempt == 2
+        assert world.engine.runs.writes.appended == before + 1
+
+        await world.handle.complete_activity(AttemptFailed(second.token, app_failure("no")))
+        world.clock.advance(2.0)
+        await settle()
+        record = world.engine.current("w")
+        assert record is not None
+        assert record.stored_wake_ns == record.wake_ns(world.clock.now_ns())
+        before = world.engine.runs.writes.appended
+        third = await world.activity()
+        assert third.attempt == 3
+        assert world.engine.runs.writes.appended == before + 1
         await world.close()
 
     run_async(body)

@@ -13,6 +13,7 @@ from hourglass._embedded.clock import SECOND
 from hourglass.client import WorkflowStatus
 from hourglass.errors import WorkflowFailedError, WorkflowParked
 from hourglass.limits import _keepers, slot, throttle
+from hourglass.limits._throttles import TurnKeeper
 from hourglass.testing import Environment
 
 
@@ -255,3 +256,32 @@ def test_a_wait_for_a_slot_ends_in_time_though_the_clock_was_set_back(env: Envir
     begin = env.now()
     assert waits.result() == "none"
     assert (env.now() - begin).total_seconds() < 10
+
+
+@workflow.defn
+def many(key: str, count: int) -> None:
+    """Tasks that come one after the other, all the time."""
+
+    def one(number: int) -> None:
+        throttle(key, 100, per=1)
+        workflow.sleep(0.05 + 0.01 * (number % 7))
+
+    workflow.map(one, range(count), limit=20)
+
+
+def test_a_key_is_lent_though_the_keeper_takes_its_time(
+    by_workflow: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While an answer is under way others of the run's tasks want a turn: they wait for it, and the loan serves them too."""
+    serve = TurnKeeper._serve
+
+    def slow(keeper: TurnKeeper) -> bool:
+        workflow.sleep(0.3)
+        return serve(keeper)
+
+    monkeypatch.setattr(TurnKeeper, "_serve", slow)
+    with Environment() as env:
+        handle = env.start_workflow(many, "k", 200)
+        handle.result()
+        kinds = [event["eventType"] for event in handle.history().events]
+    assert kinds.count("EVENT_TYPE_SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED") <= 5

@@ -59,7 +59,7 @@ FORK = (
     LOOP
     + """
 import os
-from hourglass._contract import service as sv
+from hourglass._contract import workflows as sv
 from hourglass._contract.handle import HandleConfig, HandleBroken
 from hourglass.errors import ConnectionFailedError
 async def begin():

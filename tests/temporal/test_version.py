@@ -6,24 +6,27 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from temporalio.bridge.proto.workflow_commands import StartChildWorkflowExecution
 
-from hourglass._temporal import version
+from hourglass._engine.specs import ChildWorkflowSpec
+from hourglass._engine.versions import AutoUpgradeVersioningOverride
+from hourglass._temporal import specs, version
 from hourglass.errors import UsageError
 
 
-@pytest.mark.parametrize("installed", ["1.35", "1.35.0", "1.35.7", "1.35.0rc1"])
+@pytest.mark.parametrize("installed", ["1.34.0", "1.34.1", "1.35", "1.35.0", "1.35.7", "1.35.0rc1"])
 def test_known_releases(installed: str) -> None:
     """The minor releases that we know are taken, whatever their patch."""
     assert version.refusal(installed, anyway=False) is None
 
 
-@pytest.mark.parametrize("installed", ["1.34.9", "1.36.0", "1.350.0", "2.0", "1.3", "unknown"])
+@pytest.mark.parametrize("installed", ["1.33.9", "1.36.0", "1.350.0", "2.0", "1.3", "unknown"])
 def test_other_releases(installed: str) -> None:
     """Any other is refused by name, with what to install; the switch lets it pass."""
     reason = version.refusal(installed, anyway=False)
     assert reason is not None
     assert installed in reason
-    assert 'pip install "temporalio>=1.35,<1.36"' in reason
+    assert 'pip install "temporalio>=1.34,<1.36"' in reason
     assert version.ANYWAY in reason
     assert version.refusal(installed, anyway=True) is None
 
@@ -51,3 +54,28 @@ def test_the_package_says_the_same() -> None:
     """What the package depends on is the range that the guard lets pass."""
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert version.WANTED.strip('"') in project["dependencies"]
+
+
+def test_what_an_older_release_cannot_carry_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An option of a child that the installed Core has no place for is an error, not lost; the others are carried."""
+    monkeypatch.setattr(version, "installed", lambda: "1.34.2")
+    monkeypatch.setattr(specs, "installed", version.installed)
+    newer = {"versioning_override": (1, 35)}
+    names = {"id_reuse_policy": "workflow_id_reuse_policy"}
+    child = specs.SpecIn(ChildWorkflowSpec, StartChildWorkflowExecution, names, since=newer)
+    message = StartChildWorkflowExecution()
+    child.put(message, ChildWorkflowSpec(id_reuse_policy=2))
+    assert message.workflow_id_reuse_policy == 2
+    with pytest.raises(
+        UsageError, match=r"versioning_override needs temporalio 1\.35 or newer, not 1\.34\.2"
+    ):
+        child.put(message, ChildWorkflowSpec(versioning_override=AutoUpgradeVersioningOverride()))
+
+
+@pytest.mark.parametrize(
+    ("installed", "found"), [("1.34.9", False), ("1.35.0", True), ("2.0", True), ("unknown", True)]
+)
+def test_what_a_release_has(monkeypatch: pytest.MonkeyPatch, installed: str, found: bool) -> None:
+    """Older ones have not, newer ones have, and one without a number is believed to be new."""
+    monkeypatch.setattr(version, "installed", lambda: installed)
+    assert version.has((1, 35)) is found

@@ -20,6 +20,7 @@ import typer
 from hourglass._cli import connecting, console
 from hourglass._cli.connecting import Json, Namespace
 from hourglass._cli.console import Column, lines
+from hourglass._story.reasons_closed import moved
 from hourglass.errors import (
     HourglassError,
     ServiceError,
@@ -215,7 +216,7 @@ class _Mover:
                 raise _Stays("there is a workflow of this id there already") from error
             raise
         self._there.import_workflow(history, request_id=request_id)
-        handle.terminate(f"moved to {self._there.target} as run {held.run_id}")
+        handle.terminate(moved(self._there.target, str(held.run_id)))
         return str(held.run_id)
 
     def _at_rest(self, handle: WorkflowHandle[Any]) -> History:

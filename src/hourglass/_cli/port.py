@@ -56,8 +56,9 @@ def port(
       hourglass port app.py
       hourglass port --write src/
     """
-    left = 0
+    left = changed = seen = 0
     for path in _python_files(files):
+        seen += 1
         before = _read(path)
         after, notes = ported(before, str(path))
         left += len(notes)
@@ -69,10 +70,19 @@ def port(
             before.splitlines(), after.splitlines(), f"a/{path}", f"b/{path}", lineterm=""
         )
         console.write("\n".join(lines))
+        changed += 1
         if write:
             path.write_text(after, encoding="utf-8")
+    console.note(_told(seen, changed, write))
     if left:
         raise typer.Exit(1)
+
+
+def _told(seen: int, changed: int, write: bool) -> str:
+    if not changed:
+        return f"nothing to change in {seen} file{'s' * (seen != 1)}"
+    count = f"{changed} file{'s' * (changed != 1)}"
+    return f"changed {count}" if write else f"{count} to be changed: --write does it"
 
 
 def _python_files(given: list[Path]) -> Iterator[Path]:

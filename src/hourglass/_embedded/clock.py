@@ -487,26 +487,26 @@ class Bell:
     __slots__ = ("waiters",)
 
     def __init__(self) -> None:
-        self.waiters: list[asyncio.Future[None]] | None = None
+        self.waiters: list[asyncio.Future[bool]] | None = None
 
     def ring(self) -> None:
         """Wake all waiters."""
         if self.waiters:
             waiters, self.waiters = self.waiters, None
             for waiter in waiters:
-                _wake(waiter)
+                _wake(waiter, True)
 
-    async def wait(self, limit: float | None = None) -> None:
-        """Wait for the next ring, but no longer than so many seconds."""
+    async def wait(self, limit: float | None = None) -> bool:
+        """Wait for the next ring, but no longer than so many seconds; whether it rang."""
         loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
-        timer = None if limit is None else loop.call_later(limit, _wake, waiter)
+        waiter: asyncio.Future[bool] = loop.create_future()
+        timer = None if limit is None else loop.call_later(limit, _wake, waiter, False)
         if self.waiters is None:
             self.waiters = [waiter]
         else:
             self.waiters.append(waiter)
         try:
-            await waiter
+            return await waiter
         finally:
             if timer is not None:
                 timer.cancel()
@@ -514,6 +514,6 @@ class Bell:
                 self.waiters.remove(waiter)
 
 
-def _wake(waiter: asyncio.Future[None]) -> None:
+def _wake(waiter: asyncio.Future[bool], rang: bool) -> None:
     if not waiter.done():
-        waiter.set_result(None)
+        waiter.set_result(rang)

@@ -267,6 +267,12 @@ def see(facts: Facts) -> tuple[Action, ...]:
     return (Action("See what it did:", _command(f"show {_id(facts.story)}", facts.options)),)
 
 
+def ask_elsewhere(facts: Facts, target: str) -> tuple[Action, ...]:
+    """The run goes on at another target."""
+    asked = _command(f"why {_id(facts.story)}", f"--target {shlex.quote(target)}")
+    return (Action("Ask there:", asked), *see(facts))
+
+
 def search(similar: Sequence[str], options: str) -> tuple[Action, ...]:
     """The id is wrong, or the place."""
     first = [

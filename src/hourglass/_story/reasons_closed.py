@@ -135,9 +135,24 @@ def _left(facts: Facts) -> list[str]:
     ]
 
 
+def moved(target: str, run_id: str) -> str:
+    """The reason with which a run is terminated that goes on elsewhere."""
+    return f"moved to {target} as run {run_id}"
+
+
+_MOVED = re.compile(r"moved to (\S+) as run \S+\Z")
+
+
 def _terminated(facts: Facts) -> Finding:
     end = facts.events[-1].attributes
     who, reason = clean(getattr(end, "identity", "")), clean(getattr(end, "reason", ""))
+    if found := _MOVED.match(reason):  # to reset it here would have it twice
+        return Finding(
+            cause=Cause.CONTINUED,
+            what=f"has {reason}, and goes on there: nothing is wrong",
+            since=facts.story.end,
+            actions=advice.ask_elsewhere(facts, found[1]),
+        )
     return Finding(
         cause=Cause.TERMINATED,
         what="was terminated" + (f" by {who}" if who else ""),

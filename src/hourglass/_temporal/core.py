@@ -30,6 +30,7 @@ from hourglass._forks import ForkStage, at_fork
 from hourglass._temporal.configs import NO_METADATA, TemporalSettings, call_settings
 from hourglass._temporal.slots import SuppliedSlots
 from hourglass._temporal.telemetry import CoreMetrics, runtime_settings
+from hourglass._temporal.version import has
 from hourglass.metrics._telemetry import take_telemetry
 
 _rust: Any = _rust_module  # compiled, without type information
@@ -41,6 +42,7 @@ RpcError: type[Exception] = _rust.RPCError
 """An RPC was refused; `args` are gRPC's number, a message, and the encoded status with its details."""
 
 _WORKER, _CLIENT, _RUNTIME = range(3)  # the order in which they must be dropped
+_RUNTIMES_END = has((1, 35))
 
 
 class Ref:
@@ -117,7 +119,11 @@ def drop_all() -> None:
             except BaseException as error:
                 if not (isinstance(error, Exception) or is_panic(error)):
                     raise
-        ref.drop()
+        if ref.rank == _RUNTIME and not _RUNTIMES_END:
+            # It would wait for its threads, and they for the interpreter that this thread holds: half of the time, for ever.
+            ref.leak()
+        else:
+            ref.drop()
 
 
 def _after_fork() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache, reduce
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
@@ -40,7 +41,9 @@ from hourglass._temporal.protos import (
     retry_rule_from,
     seconds_from,
 )
+from hourglass._temporal.version import has, installed
 from hourglass.converter import Payload
+from hourglass.errors import UsageError
 
 S = TypeVar("S", bound=Spec)
 
@@ -89,15 +92,27 @@ class _SpecField(NamedTuple):
 
 
 class SpecIn(Generic[S]):
-    """A spec in one kind of message. `names`: the path of a field that is called otherwise there; None: it is not there."""
+    """A spec in one kind of message. `names`: the path of a field that is called otherwise there; None: it is not there.
+    `since`: of a field that messages of older releases of temporalio do not have, the release that brought it.
+    """
 
-    def __init__(self, spec: type[S], message: Callable[[], Any], names: Mapping[str, str | None]) -> None:
+    def __init__(
+        self,
+        spec: type[S],
+        message: Callable[[], Any],
+        names: Mapping[str, str | None],
+        since: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+    ) -> None:
         self.spec = spec
         hints = get_type_hints(spec)
         self._places: list[_SpecField] = []
+        self._absent: dict[str, tuple[int, int]] = {}
         for field in spec.__struct_fields__:
             path = names.get(field, field)
             if path is None:
+                continue
+            if field in since and not has(since[field]):
+                self._absent[field] = since[field]
                 continue
             *within, name = path.split(".")
             try:
@@ -123,7 +138,10 @@ class SpecIn(Generic[S]):
         return frozenset(place.field for place in self._places)
 
     def put(self, message: Any, spec: S) -> None:
-        """Write what is set."""
+        """Write what is set. Raises `UsageError` for what the installed temporalio cannot carry."""
+        for field, (major, minor) in self._absent.items():
+            if getattr(spec, field):
+                raise UsageError(f"{field} needs temporalio {major}.{minor} or newer, not {installed()}")
         for place in self._places:
             value = getattr(spec, place.field)
             if value:
@@ -294,5 +312,8 @@ NOTES = SpecIn(
 """The notes of a child, which stand beside Core's command for it."""
 
 CHILD = SpecIn(
-    ChildWorkflowSpec, StartChildWorkflowExecution, {"id_reuse_policy": "workflow_id_reuse_policy"}
+    ChildWorkflowSpec,
+    StartChildWorkflowExecution,
+    {"id_reuse_policy": "workflow_id_reuse_policy"},
+    since={"versioning_override": (1, 35)},
 )

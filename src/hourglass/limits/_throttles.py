@@ -156,22 +156,11 @@ class TurnPool(Hand):
 
     def enter(self, rate: Rate, timeout: int | None) -> bool:
         """Wait for a turn; False, at once, if it would come too late. A task that is cancelled has used its turn up."""
-        latest = None if timeout is None else self._now() + timeout
-        waiter = TurnWaiter(rate, latest)
-        if self._is_lent(rate):
-            self._numbers += 1
-            turns, at = next_turn(self._turns, str(self._numbers), rate, self._now(), latest)
-            if at is None:
-                return False
-            if self._loan is not None and at < self._loan.until:
-                self._turns = turns
-                self._used = [*self._used, at][-rate.kept :]
-                if at <= self._now():
-                    return True
-                waiter.at = at
-                self._due[waiter] = None
-        if waiter.at is None:
+        waiter = TurnWaiter(rate, None if timeout is None else self._now() + timeout)
+        if self._new or not self._has_lent(waiter):
             self._new[waiter] = None
+        elif waiter.done.is_set():
+            return waiter.at is not None
         self.poke()
         try:
             waiter.done.wait()
@@ -181,9 +170,27 @@ class TurnPool(Hand):
                 self.poke()
         return waiter.at is not None
 
-    def _is_lent(self, rate: Rate) -> bool:
-        loan = self._loan
-        return loan is not None and loan.rate == rate and not (self._new or self._asked or self._recalled)
+    def _has_lent(self, waiter: TurnWaiter) -> bool:
+        """Give a task its turn of the key that the run has on loan; False where the keeper must be asked."""
+        loan, (rate, latest) = self._loan, waiter.terms
+        if loan is None or loan.rate != rate or self._asked or self._recalled:
+            return False
+        self._numbers += 1
+        turns, at = next_turn(self._turns, str(self._numbers), rate, self._now(), latest)
+        if at is not None:
+            if at >= loan.until:
+                return False
+            self._turns = turns
+            self._used = [*self._used, at][-rate.kept :]
+        self._give(waiter, at)
+        return True
+
+    def _give(self, waiter: TurnWaiter, at: int | None) -> None:
+        waiter.at = at
+        if at is None or at <= self._now():
+            waiter.done.set()
+        else:
+            self._due[waiter] = None
 
     def hear(self, name: str, answers: Answers) -> None:
         """Turns were given out, the key was lent, or is wanted back."""
@@ -198,20 +205,26 @@ class TurnPool(Hand):
             self._turns = Turns(tuple(GivenTurn("", at) for at in answers.given))
         lead = self._lead()
         for waiter, at in zip(waiters, answers.numbers, strict=False):
-            waiter.at = at = None if at is None else at + lead
-            if at is None or at <= self._now():
-                waiter.done.set()
-            else:
-                self._due[waiter] = None
+            self._give(waiter, None if at is None else at + lead)
+        for waiter in list(self._new):
+            if not self._has_lent(waiter):
+                break
+            del self._new[waiter]
         self.poke()
 
     def is_due(self) -> bool:
         """Whether turns are to be asked for."""
-        return bool(self._new) or self._recalled
+        return self._may_ask() or self._recalled
+
+    def _may_ask(self) -> bool:
+        """Whether turns are to be asked for now: not while the key may be about to be lent, for that serves all who wait. Where
+        an answer takes longer than tasks take to come, each would be asked for apart, and the loan never used.
+        """
+        return bool(self._new) and not any(question.loan for question, _ in self._asked.values())
 
     def act(self) -> None:
         """Ask for turns, or give the key back."""
-        if self._new:
+        if self._may_ask():
             self._ask()
             return
         used = Used(self._name, self._end_loan())

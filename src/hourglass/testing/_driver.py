@@ -1,6 +1,6 @@
 """The driver: makes everything in an environment happen, one step at a time, in one thread, and lets time pass.
 
-It is what a worker's tree is in production, without its threads: polls bring activations and attempts, the
+It is what a worker's tree is in production, without its threads: it takes activations and attempts from the engine, the
 evaluations of production answer the one, `Attempts` the others. User code runs outside the event loop, as in a
 worker.
 
@@ -24,12 +24,14 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
-from hourglass._contract.handle import ActivityItem, ActivityResult, Handle, HandleConfig, Shutdown
+from hourglass._contract.handle import ActivityItem, ActivityResult, HandleConfig
 from hourglass._contract.ids import new_id
 from hourglass._contract.service import Connection
 from hourglass._contract.workflows import WaitForClose
 from hourglass._embedded import EngineConnection, VirtualClock
+from hourglass._embedded.clock import Bell
 from hourglass._embedded.engine.task_queues import DispatchPolicy
+from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine.commands import Completion, Succeeded
 from hourglass._engine.events import Activation, RunEvicted, is_eviction
 from hourglass._runtime.evaluation import Evaluations, Verdict
@@ -37,7 +39,7 @@ from hourglass._runtime.parked import task_failed
 from hourglass.errors import InternalError, UsageError
 from hourglass.testing._guard import Guard
 from hourglass.testing._registry import EnvironmentRegistry
-from hourglass.testing._threads import ManualPoll, QuietLoop
+from hourglass.testing._threads import QuietLoop
 from hourglass.testing._trouble import Troubles, explain
 
 # --- steps, and the choice of the next one --------------------------------------------------------
@@ -92,9 +94,9 @@ class Shuffled:
         return self._random.randrange(len(steps))
 
 
-# --- task queues: a handle, its runs, and its two polls -------------------------------------------
+# --- task queues: a handle, and its runs ----------------------------------------------------------
 #
-# What its polls bring becomes a step.
+# What is taken becomes a step.
 # A crash drops all that a worker would lose with its process.
 
 
@@ -107,11 +109,17 @@ class ServedQueue:
     """What serves one task queue. In the environment's thread."""
 
     def __init__(
-        self, name: str, connection: Connection, loop: QuietLoop, evaluations: Callable[[str], Evaluations]
+        self,
+        name: str,
+        connection: Connection,
+        loop: QuietLoop,
+        bell: Bell,
+        evaluations: Callable[[str], Evaluations],
     ) -> None:
         self.name = name
         self._connection = connection
         self._loop = loop
+        self._bell = bell
         self._make = evaluations
 
     async def open(self) -> None:
@@ -125,43 +133,25 @@ class ServedQueue:
             max_concurrent_activities=_MANY,
             max_concurrent_local_activities=_MANY,
         )
-        self.handle: Handle = await self._connection.open_handle(config)
-        door = self.handle.in_process
-        assert door is not None  # an environment's engine is in this thread
-        self._door = door
-        self._activations = ManualPoll(self.handle.poll_activation)
-        self._activities = ManualPoll(self.handle.poll_activity)
+        handle = await self._connection.open_handle(config)
+        assert isinstance(handle, EngineHandle)  # an environment's engine is in this thread
+        self.handle = handle
+        self.attend()
 
-    def polled(self) -> list[Activation | ActivityItem]:
-        """All that the polls bring now."""
-        task, attempt = self._activations.waits, self._activities.waits
-        tasks, attempts = task is None or task.done(), attempt is None or attempt.done()
-        return self._loop.call(self._take, tasks, attempts) if tasks or attempts else []
+    def attend(self) -> None:
+        """Begin to take what there is."""
+        self.handle.attend(self._bell)
 
-    def _take(self, tasks: bool, attempts: bool) -> list[Activation | ActivityItem]:
-        found: list[Activation | ActivityItem] = []
-        try:
-            # What is there is taken first: a poll that was woken then only waits on, which is cheaper than a new one.
-            if tasks:
-                found += self._door.take_activations()
-                while (activation := self._activations.take()) is not None:
-                    found.append(activation)
-            if attempts:
-                found += self._door.take_activities()
-                while (item := self._activities.take()) is not None:
-                    found.append(item)
-        except Shutdown:
-            pass
-        return found
+    def taken(self) -> Sequence[Activation | ActivityItem]:
+        """All that there is now."""
+        return self._loop.call(self._take) if self.handle.may_have_items else ()
 
-    def waits(self) -> set[asyncio.Future[Any]]:
-        """What the polls wait for."""
-        polls = (self._activations.waits, self._activities.waits)
-        return {each for each in polls if each is not None}
+    def _take(self) -> list[Activation | ActivityItem]:
+        return [*self.handle.take_activations(), *self.handle.take_activities()]
 
     def refuse(self, activation: Activation, why: str) -> None:
         """Fail the task of an activation without executing anything."""
-        self._loop.call(self._door.answer_activation, task_failed(activation.run_id, "WorkflowParked", why))
+        self._loop.call(self.handle.answer_activation, task_failed(activation.run_id, "WorkflowParked", why))
 
     def judge(self, activation: Activation) -> Verdict:
         """Have an activation evaluated; the driver sees to the answer."""
@@ -169,13 +159,13 @@ class ServedQueue:
 
     def answer(self, verdict: Verdict) -> None:
         """Answer the activation of a verdict."""
-        self._loop.call(self._door.answer_activation, verdict.completion)
+        self._loop.call(self.handle.answer_activation, verdict.completion)
         for run_id in verdict.evict:
             self.handle.request_eviction(run_id)
 
     def report(self, result: ActivityResult) -> None:
         """Answer for an attempt."""
-        self._loop.call(self._door.answer_activity, result)
+        self._loop.call(self.handle.answer_activity, result)
 
     def crash(self) -> None:
         """Lose everything that a worker knows, as if its process had died, and begin anew."""
@@ -185,8 +175,6 @@ class ServedQueue:
     def close(self) -> None:
         """Drop all fibers, in their own thread, and let go of the handle."""
         self.evaluations.close()
-        self._activations.close()
-        self._activities.close()
         self._loop.do(self.handle.finalize_shutdown())
 
 
@@ -296,7 +284,7 @@ class EnvironmentDriver:
         self._evaluations = evaluations
         self._thread = threading.get_ident()
         self._queues: dict[str, ServedQueue] = {}
-        self._bell: asyncio.Future[None] | None = None
+        self._bell = Bell()
         self._interrupted = False
 
     def may_take(self, run_id: str, scheduled_event_id: int) -> bool:
@@ -388,14 +376,17 @@ class EnvironmentDriver:
 
     def ring(self) -> None:
         """Wake the driver where it waits for other threads."""
-        if self._bell is not None and not self._bell.done():
-            self._bell.set_result(None)
+        self._bell.ring()
 
     async def serve(self, task_queue: str) -> None:
         """Serve a queue from now on; on the loop."""
         if task_queue not in self._queues:
             queue = self._queues[task_queue] = self.make_queue(
-                task_queue, self.connection, self.loop, lambda name: self._evaluations(name, self.troubles)
+                task_queue,
+                self.connection,
+                self.loop,
+                self._bell,
+                lambda name: self._evaluations(name, self.troubles),
             )
             await queue.open()
 
@@ -459,14 +450,14 @@ class EnvironmentDriver:
 
     def _collect(self) -> None:
         for queue in tuple(self._queues.values()):
-            for item in queue.polled():
+            for item in queue.taken():
                 self.steps.append(self._step(queue, item))
 
     def _wait_or_move(self) -> None:
         performer = self.performer
         assert performer is not None
         if performer.running > len(self.outside):
-            self.loop.do(self._ring_or(None))
+            self.loop.do(self._bell.wait())
         elif self.engine.runs.in_hand and not performer.asleep and not performer.running:
             self._await_others()
         elif self.clock.now_ns() > self.horizon_ns:
@@ -477,8 +468,8 @@ class EnvironmentDriver:
     def _await_others(self) -> None:
         """The engine or another thread has something to do: that takes no virtual time."""
         if self.performer is not None and self.performer.running > len(self.outside):
-            self.loop.do(self._ring_or(None))
-        elif not self.loop.do(self._ring_or(_PATIENCE)):
+            self.loop.do(self._bell.wait())
+        elif not self.loop.do(self._bell.wait(_PATIENCE)):
             raise InternalError(f"nothing happens in the environment for {_PATIENCE:g} s of real time")
 
     def _move(self) -> bool:
@@ -499,17 +490,6 @@ class EnvironmentDriver:
         parked = self.troubles.parked()
         if parked is not None:
             raise parked
-
-    # --- on the loop --------------------------------------------------------------------------------------
-
-    async def _ring_or(self, timeout: float | None) -> bool:
-        self._bell = self.loop.create_future()
-        waits: set[asyncio.Future[Any]] = {self._bell}
-        for queue in self._queues.values():
-            waits |= queue.waits()
-        done, _ = await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        self._bell = None
-        return bool(done)
 
     def _step(self, queue: ServedQueue, item: Activation | ActivityItem) -> Step:
         if isinstance(item, Activation):

@@ -18,7 +18,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
-from typing import Any, Generic, TypeVar, TypeVarTuple, cast
+from typing import Any, TypeVar, TypeVarTuple, cast
 
 from hourglass._forks import ForkStage, at_fork, leak
 from hourglass._runtime.activity_loop import LoopThread
@@ -101,38 +101,6 @@ def _rest(coro: Coroutine[Any, Any, Any], waits: Any) -> Generator[Any, None, An
             waits = step()
         except StopIteration as end:
             return end.value
-
-
-class ManualPoll(Generic[T]):
-    """A coroutine that is begun again and again, and resumed by hand as soon as what it waits for is there.
-
-    It is no task, so that looking whether there is something costs no turn of the loop.
-    """
-
-    def __init__(self, begin: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        self._begin = begin
-        self._coro: Coroutine[Any, Any, T] | None = None
-        self.waits: asyncio.Future[Any] | None = None
-        """What it waits for; None before it has begun."""
-
-    def take(self) -> T | None:
-        """What it has brought; None if it must wait. On the loop (`QuietLoop.call`)."""
-        while self.waits is None or self.waits.done():
-            if self._coro is None:
-                self._coro = self._begin()
-            try:
-                self.waits = self._coro.send(None)
-            except StopIteration as end:
-                self._coro = self.waits = None
-                result: T = end.value
-                return result
-        return None
-
-    def close(self) -> None:
-        """Poll no more."""
-        coro, self._coro, self.waits = self._coro, None, None
-        if coro is not None:
-            coro.close()
 
 
 class _Shared:

@@ -193,7 +193,8 @@ class Bursts:
 
     def begin(self) -> None:
         """Act from now on when the time of something has come."""
-        self._set_back()
+        if self._bursts:
+            self._set_back()
         self._due.begin()
 
     def stop(self) -> None:

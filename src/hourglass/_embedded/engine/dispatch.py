@@ -141,7 +141,11 @@ class ActivityDispatch:
                 continue
             token = AttemptToken(run_id, scheduled, activity.attempt)
             in_hand = record.attempts[scheduled] = TakenAttempt(token, taker, record)
-            if self._start(record, activity, taker.identity):
+            if runs.may_go_on(record):
+                runs.go_on(record, transitions.start_attempt(record.run, activity, taker.identity, now), now)
+                runs.queues.took_attempt(run_id, scheduled)
+                runs.in_hand.add(run_id)
+            elif self._start(record, activity, taker.identity):
                 return self.take(taker)  # the run was ended: the queues have changed under us
             started = record.run.activities[scheduled]
             return activity_task(self._namespace, record.run, started, token.encode()), in_hand, record.number

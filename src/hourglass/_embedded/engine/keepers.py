@@ -188,7 +188,8 @@ class Keepers:
 
     def begin(self) -> None:
         """Act from now on when the time of something has come."""
-        self._set_back()
+        if self._turns:
+            self._set_back()
         self._due.begin()
         self.bursts.begin()
 

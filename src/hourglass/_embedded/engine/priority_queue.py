@@ -15,8 +15,6 @@ from heapq import heappop, heappush, heapreplace
 from itertools import chain, count, islice
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from hourglass._embedded.rules.draft import LEVELS
-
 K = TypeVar("K", bound=Hashable)
 
 Sharer: TypeAlias = tuple[str, str, str]
@@ -111,7 +109,7 @@ class PriorityQueue(dict[K, "_Share[K]"]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._by_level: dict[int, _Level[K]] = {level: _Level() for level in LEVELS}
+        self._by_level: dict[int, _Level[K]] = {}  # those in use, the most urgent first
 
     def __iter__(self) -> Iterator[K]:
         for level in self._by_level.values():
@@ -142,7 +140,11 @@ class PriorityQueue(dict[K, "_Share[K]"]):
             if share.level == level and share.sharer == sharer and late is (key in share.late):
                 return
             self.drop(key)
-        share = self._by_level[level].share(level, sharer)
+        at_level = self._by_level.get(level)
+        if at_level is None:
+            at_level = _Level()
+            self._by_level = dict(sorted({**self._by_level, level: at_level}.items()))
+        share = at_level.share(level, sharer)
         if weight:
             share.cost = 1 / weight
         (share.late if late else share.fresh)[key] = None

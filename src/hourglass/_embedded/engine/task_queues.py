@@ -223,14 +223,14 @@ class TaskQueues:
             self.release(taker, run_id)
 
     def _count(self) -> None:
-        self.shared = any(len(takers) > 1 for takers in self._takers.values())
-        self.uniform = all(
-            len({(taker.workflow_types, taker.activity_types) for taker in takers}) <= 1
-            for takers in self._takers.values()
+        several = [takers for takers in self._takers.values() if len(takers) > 1]
+        self.shared = bool(several)
+        self.uniform = not several or all(
+            len({(taker.workflow_types, taker.activity_types) for taker in takers}) <= 1 for takers in several
         )
         if not self.shared:  # from now on all that waits on a queue stands in one place
             for taker in chain(*self._takers.values()):
-                for run_id in tuple(taker.own_tasks):
+                for run_id in tuple(taker.own_tasks) if taker.own_tasks else ():
                     self.release(taker, run_id)
 
     def release(self, taker: QueuePoller, run_id: str) -> None:
@@ -412,6 +412,10 @@ class TaskQueues:
             weight = spec.fairness_weight or own.fairness_weight
             self._attempts[queue].put(key, level_of(run, activity), sharer, late=late, weight=weight)
             self.wake(queue)
+
+    def took_attempt(self, run_id: str, event_id: int) -> None:
+        """A handle has taken this: it waits no more."""
+        self._withdraw_attempt((run_id, event_id))
 
     def offer_anew(self, run: Run, now_ns: int, sticky: QueuePoller | None) -> None:
         """How urgent a run is has changed: what waits of it takes its new place."""

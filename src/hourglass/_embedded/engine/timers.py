@@ -9,7 +9,7 @@ Invariant: an open run that needs a time has an alarm at that time or before.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Protocol
 
@@ -37,6 +37,10 @@ class TimedRuns(Protocol):
     @property
     def in_transaction(self) -> bool:
         """Whether what happens now is a part of a transaction."""
+        ...
+
+    def may_go_on(self, record: LoadedRun) -> bool:
+        """Whether a run is open, not paused, within its limits, and nothing keeps it from being changed."""
         ...
 
     def records(self) -> Iterator[LoadedRun]:
@@ -98,6 +102,9 @@ class RunTimers:
             record.wakes.put_off(withheld, now + LOOK_AGAIN)
             due -= withheld
         ids = runs.queues.policy.due_now(sorted(due))
+        if runs.may_go_on(record) and _only_available(record.run, ids, now):
+            self._offer(record, due, now)
+            return
         follower = runs.new_run_id() if record.run.deadline_ns else ""
         before = record.run
         # Of an attempt that a worker has, the worker is told, and its log tells.
@@ -111,6 +118,17 @@ class RunTimers:
             say_lost(before, record.run, alone, "timed out, and no worker had it")
         if not runs.in_transaction:
             runs.queues.dispatch()
+
+    def _offer(self, record: LoadedRun, due: frozenset[int], now: int) -> None:
+        """Attempts of a run may be taken from now on. That changes nothing of it but when it must be looked at next, which is
+        stored with the change by which they are taken; where none is, by itself.
+        """
+        runs = self._runs
+        self.set(record, record.look(due, now), now)
+        runs.queues.offer(record.run, due, now, record.sticky, late=record.late)
+        runs.queues.dispatch()
+        if record.wake_ns(now) != record.stored_wake_ns:
+            runs.writes.append(record, (), now)
 
     # --- a clock that jumps ---------------------------------------------------------------------------------
 
@@ -167,6 +185,19 @@ def _withheld(record: LoadedRun, due: frozenset[int], now: int, *, stands_still:
         if in_hand is not None and not in_hand.handed_out if activity.started_ns else stands_still:
             found.append(event_id)
     return frozenset(found)
+
+
+def _only_available(run: Run, ids: Collection[int], now_ns: int) -> bool:
+    """Whether these are activities whose next attempt may be taken from now on, and nothing else is due of a run."""
+    if not ids or run.task_count == 0 or 0 < run_wake_ns(run, now_ns) <= now_ns:
+        return False
+    for event_id in ids:
+        activity = run.activities.get(event_id)
+        if activity is None or activity.started_ns or activity.available_ns > now_ns:
+            return False
+        if 0 < deadline(activity)[0] <= now_ns:
+            return False
+    return True
 
 
 def _waits_with_a_limit(activity: OpenActivity, now_ns: int) -> bool:

@@ -88,6 +88,7 @@ class EngineHandle:
         self._task_bell = Bell()
         self._activity_bell = Bell()
         self._task_polls = 0
+        self._is_attended = False
         self._will_give = False
         self._awaited = 0  # the change that `_stored` is to hear of
         self._closing = False
@@ -162,6 +163,9 @@ class EngineHandle:
             or (self._local.in_use and self._local.has_items)
             or (hand.kept and not self._is_told_of(hand.kept[0][1]))
         ):
+            if self._is_attended:
+                self._task_bell.ring()
+                return
             # Once for all that this turn of the loop brings: answers come in bursts.
             self._will_give = True
             asyncio.get_running_loop().call_soon(self._give)
@@ -232,6 +236,27 @@ class EngineHandle:
     def _ring(self) -> None:
         self._task_bell.ring()
         self._activity_bell.ring()
+
+    def attend(self, bell: Bell) -> None:
+        """From now on its worker waits in no poll: it takes what there is whenever it likes, for which it is as if both polls
+        waited, and the bell rings when there is something, or may be.
+        """
+        self._is_attended = True
+        self._task_bell = self._activity_bell = bell
+        self._task_polls = self._hand.polls = 1
+
+    @property
+    def may_have_items(self) -> bool:
+        """Whether it is worth a look what there is to take."""
+        return bool(
+            self._cache.ready
+            or self._hand.kept
+            or self._tasks_offered
+            or self._attempts_offered
+            or self._asked
+            or self.own_tasks
+            or self._local.has_items
+        )
 
     # --- workflow tasks -------------------------------------------------------------------------------------
 

@@ -24,7 +24,6 @@ import msgspec
 
 from hourglass._contract.handle import ActivityItem, ActivityTask, Shutdown
 from hourglass._embedded.clock import to_ns
-from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation, QueryReceived, is_eviction
 from hourglass._runtime.evaluation import Verdict
@@ -45,9 +44,12 @@ T = TypeVar("T")
 class StillQueue(ServedQueue):
     """What serves one task queue of an exploration."""
 
-    def polled(self, *, asked: bool = False) -> list[Activation | ActivityItem]:
+    def attend(self) -> None:
+        """Nothing is taken but what is chosen."""
+
+    def taken(self, *, asked: bool = False) -> list[Activation | ActivityItem]:
         """What is there without being taken: replays, evictions, cancellations, and queries, if any was `asked`."""
-        handle = self._still
+        handle = self.handle
         found: list[Activation | ActivityItem] = []
         while (handle.has_activation or asked) and (activation := self.take_task()) is not None:
             found.append(activation)
@@ -62,11 +64,6 @@ class StillQueue(ServedQueue):
     def take_attempt(self) -> ActivityItem | None:
         """One attempt, or the cancellation of one, if the engine may give one out."""
         return self._once(self.handle.poll_activity)
-
-    @property
-    def _still(self) -> EngineHandle:
-        assert isinstance(self.handle, EngineHandle)
-        return self.handle
 
     def _once(self, poll: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
         """Poll, and do not wait."""
@@ -234,7 +231,7 @@ class Exploring(EnvironmentDriver):
                 self.steps.remove(step)
                 step.do()
             asked = self.engine.tasks.has_questions
-            found = [(queue, item) for queue in self._queues.values() for item in queue.polled(asked=asked)]
+            found = [(queue, item) for queue in self._queues.values() for item in queue.taken(asked=asked)]
             for queue, item in found:
                 if isinstance(item, Activation):
                     self._evaluate(queue, item)
@@ -243,7 +240,7 @@ class Exploring(EnvironmentDriver):
             if ended or found:
                 continue
             if performer.running > len(self.outside):
-                self.loop.do(self._ring_or(None))
+                self.loop.do(self._bell.wait(None))
             elif not self.loop.settle():
                 return
 
