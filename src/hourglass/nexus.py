@@ -35,7 +35,7 @@ import json
 import logging
 import threading
 import typing
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, TypeVarTuple
 
 import msgspec
 
+from hourglass._logs import Speaker, SpeakerLogger
 from hourglass.converter import Signature
 from hourglass.errors import DefinitionError, HourglassError, UsageError
 from hourglass.metrics import MetricMeter, Registry
@@ -440,13 +441,11 @@ def _required(what: str) -> CallContext:
     return context
 
 
-class _OperationLogger(logging.LoggerAdapter[logging.Logger]):
-    """Adds the call's names to each record, as attributes and at the end of the message."""
-
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+class _OperationLogger(SpeakerLogger):
+    def speaker(self) -> Speaker | None:
         context = current.get()
         if context is None:
-            return msg, kwargs
+            return None
         call = context.info
         names = {
             "nexus_service": call.service,
@@ -454,11 +453,7 @@ class _OperationLogger(logging.LoggerAdapter[logging.Logger]):
             "nexus_endpoint": call.endpoint,
             "nexus_request_id": call.request_id,
         }
-        kwargs["extra"] = {**names, **(kwargs.get("extra") or {})}
-        place = f"operation {call.service}.{call.operation}".replace(
-            "%", "_"
-        )  # where the message has arguments
-        return f"{msg} ({place})", kwargs
+        return Speaker(f"operation {call.service}.{call.operation}", names)
 
 
 logger = _OperationLogger(logging.getLogger("hourglass.nexus"), {})

@@ -53,6 +53,7 @@ NAMES = {
     "_async_activities": "_blocking_activities",
     "_async_handles": "_blocking_handles",
     "acall": "call",
+    "aeach": "each",
     "arun": "run",
     "aperform": "perform",
     "aperform_steps": "perform_steps",

@@ -10,7 +10,7 @@ import pytest
 from . import source
 
 RANKS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "_forks", "_loops"}),
+    frozenset({"errors", "_forks", "_logs", "_loops"}),
     frozenset({"converter", "metrics"}),
     frozenset({"_engine", "_supervision", "_check"}),
     frozenset({"activity", "nexus"}),

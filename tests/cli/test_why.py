@@ -137,7 +137,7 @@ def test_no_worker_for_an_activity(served: Stage) -> None:
     """The workflow is served, its activity's queue is not."""
     served.client.start_workflow(why_flows.asks_elsewhere, id="act-1")
     _, page = served.why("act-1", "no_activity_worker")
-    assert "no worker polls task queue 'elsewhere' for activities" in page
+    assert "which no worker takes: none polls task queue 'elsewhere' for activities" in page
 
 
 # --- activities ------------------------------------------------------------------------------------------------------

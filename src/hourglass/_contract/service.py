@@ -65,7 +65,7 @@ class Nothing(msgspec.Struct, frozen=True):
 # --- where it is asked -----------------------------------------------------------------------------------------
 
 
-class Service(Protocol):
+class EngineService(Protocol):
     """The seam between client and engine."""
 
     def call(self, request: Request[A]) -> Coroutine[Any, Any, A]:
@@ -73,7 +73,7 @@ class Service(Protocol):
         ...
 
 
-class Connection(Service, Protocol):
+class Connection(EngineService, Protocol):
     """An open connection to an engine, for one target and namespace. All its methods run on the control loop."""
 
     @property

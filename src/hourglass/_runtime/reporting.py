@@ -45,7 +45,7 @@ from hourglass._contract.progress import (
     with_tail,
     without_carrier,
 )
-from hourglass._contract.service import Service
+from hourglass._contract.service import EngineService
 from hourglass._engine.specs import Payloads
 from hourglass._runtime.attempts import Attempt, Heartbeat
 from hourglass._runtime.work_log import facts_of
@@ -82,7 +82,7 @@ class HeartbeatSender:
     def __init__(
         self,
         heartbeat: Heartbeat,
-        service: Service,
+        service: EngineService,
         cancel: Callable[[bytes, str], None],
         *,
         codec: Codec | None = None,
@@ -299,7 +299,7 @@ class ProgressSender:
     """Brings what attempts publish to the engine, by the client's calls; on the control loop."""
 
     def __init__(
-        self, service: Service, *, codec: Codec | None = None, converter: Converter = default_converter
+        self, service: EngineService, *, codec: Codec | None = None, converter: Converter = default_converter
     ) -> None:
         self._service = service
         self._codec = codec
@@ -484,7 +484,7 @@ class ResultSender:
 
     def __init__(
         self,
-        service: Service,
+        service: EngineService,
         *,
         codec: Codec | None = None,
         converter: Converter = default_converter,

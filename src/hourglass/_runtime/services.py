@@ -13,7 +13,7 @@ from typing import Any
 
 from hourglass._bridge.handles import HandleRecord
 from hourglass._bridge.holder import BridgeHolder, WorkerNotRegistered
-from hourglass._contract.service import Service
+from hourglass._contract.service import EngineService
 from hourglass._engine.context import RunSettings
 from hourglass._engine.specs import Payloads
 from hourglass._runtime import guarded
@@ -42,7 +42,7 @@ class QueueServices:
         self,
         plan: Plan,
         namespace: str,
-        service: Service,
+        service: EngineService,
         holder: Callable[[], BridgeHolder],
         client: Callable[[], Any] | None,
     ) -> None:
@@ -149,7 +149,7 @@ def _limits(plan: Plan) -> CacheLimits:
     )
 
 
-def _deaths(service: Service, namespace: str, process: Guarded | None) -> Deaths | None:
+def _deaths(service: EngineService, namespace: str, process: Guarded | None) -> Deaths | None:
     """What is known of processes that died at this target; None where the target cannot be resolved."""
     target = getattr(service, "target", "")
     try:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import MutableMapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
+from hourglass._logs import Speaker, SpeakerLogger
 from hourglass.activity._context import (
     ActivityContext,
     CancellationDetails,
@@ -212,13 +212,11 @@ def metric_meter() -> MetricMeter:
     )
 
 
-class _ActivityLogger(logging.LoggerAdapter[logging.Logger]):
-    """Adds the attempt's ids to each record, as attributes and at the end of the message."""
-
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+class _ActivityLogger(SpeakerLogger):
+    def speaker(self) -> Speaker | None:
         context = current.get()
         if context is None:
-            return msg, kwargs
+            return None
         facts = context.info
         ids = {
             "activity_type": facts.activity_type,
@@ -233,11 +231,8 @@ class _ActivityLogger(logging.LoggerAdapter[logging.Logger]):
             "task_queue": facts.task_queue,
             "workflow_type": facts.workflow_type,
         }
-        kwargs["extra"] = {**ids, **(kwargs.get("extra") or {}), "hourglass_activity": more}
         place = f"{facts.activity_type} {facts.activity_id}, attempt {facts.attempt}, workflow {facts.workflow_id}"
-        # The message may still be formatted with arguments, or not: a per cent sign would mean something in
-        # one case only.
-        return f"{msg} ({place.replace('%', '_')})", kwargs
+        return Speaker(place, ids, {"hourglass_activity": more})
 
 
 logger = _ActivityLogger(logging.getLogger("hourglass.activity"), {})

@@ -48,7 +48,7 @@ from hourglass.workflow._children import (
     signal_command,
     with_start_call,
 )
-from hourglass.workflow._references import given_message, given_workflow
+from hourglass.workflow._references import Given, given_message, given_workflow
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -84,8 +84,8 @@ class WithStartConfig(WithStartOptions, total=False):
     priority: Priority
 
 
-class ChildWorkflowHandle(awaited.ChildHandle[R], Generic[R]):
-    """A child workflow that has started: a task of asyncio's whose result is the child's, and which can be signalled."""
+class Signalled:
+    """A workflow that can be signalled from this one."""
 
     @overload
     async def signal(self, signal: str, /, *given: Any, args: Sequence[Any] = ()) -> None: ...
@@ -94,19 +94,31 @@ class ChildWorkflowHandle(awaited.ChildHandle[R], Generic[R]):
     @overload
     async def signal(self, signal: Callable[..., Any], /, *, args: Sequence[Any]) -> None: ...
     async def signal(self, signal: Any, /, *given: Any, args: Sequence[Any] = ()) -> None:  # type: ignore[misc]
-        """Send the child a signal and wait until it is delivered."""
-        run, message = self._run, given_message("signal", signal)
+        """Send a signal and wait until it is delivered. Raises `ApplicationError` where there is no such workflow."""
+        await self._send(given_message("signal", signal), list(given_values(given, args)))
 
-        async def send(call: SignalChildWorkflowInput) -> None:
-            await awaited.signal_external(signal_command(run, message, call))
+    async def _send(self, message: Given, values: list[Any]) -> None:
+        raise NotImplementedError
 
-        call = SignalChildWorkflowInput(
-            signal=message.name,
-            child_workflow_id=self.id,
-            args=list(given_values(given, args)),
-            _proceed=bridging(send),
-        )
-        await outward(run, send, call, "signal_child_workflow")
+
+async def _signal(
+    run: LiveRun, message: Given, values: list[Any], make: Callable[..., Any], method: str
+) -> None:
+    """Send a signal, as a call that `make` makes for the interceptors' `method`."""
+
+    async def send(call: Any) -> None:
+        await awaited.signal_external(signal_command(run, message, call))
+
+    call = make(signal=message.name, args=values, _proceed=bridging(send))
+    await outward(run, send, call, method)
+
+
+class ChildWorkflowHandle(Signalled, awaited.ChildHandle[R], Generic[R]):
+    """A child workflow that has started: a task of asyncio's whose result is the child's, and which can be signalled."""
+
+    async def _send(self, message: Given, values: list[Any]) -> None:
+        make = functools.partial(SignalChildWorkflowInput, child_workflow_id=self.id)
+        await _signal(self._run, message, values, make, "signal_child_workflow")
 
     def __repr__(self) -> str:
         return f"<child workflow {self._command.workflow_type} {self.id}>"
@@ -174,7 +186,7 @@ async def execute_child_workflow(workflow: Any, /, *given: Any, **options: Any) 
     return await (await start_child_workflow(workflow, *given, **options))
 
 
-class ExternalWorkflowHandle(Generic[T]):
+class ExternalWorkflowHandle(Signalled, Generic[T]):
     """A workflow that is not a child of this one. Made by `get_external_workflow_handle`."""
 
     id: str
@@ -184,28 +196,12 @@ class ExternalWorkflowHandle(Generic[T]):
         self.id = id
         self.run_id = run_id
 
-    @overload
-    async def signal(self, signal: str, /, *given: Any, args: Sequence[Any] = ()) -> None: ...
-    @overload
-    async def signal(self, signal: Callable[[*Ts], Any], /, *given: *Ts) -> None: ...
-    @overload
-    async def signal(self, signal: Callable[..., Any], /, *, args: Sequence[Any]) -> None: ...
-    async def signal(self, signal: Any, /, *given: Any, args: Sequence[Any] = ()) -> None:  # type: ignore[misc]
-        """Send a signal and wait until it is delivered. Raises `ApplicationError` where there is no such workflow."""
+    async def _send(self, message: Given, values: list[Any]) -> None:
         run = require_fiber("signalling another workflow").run
-        message = given_message("signal", signal)
-
-        async def send(call: SignalExternalWorkflowInput) -> None:
-            await awaited.signal_external(signal_command(run, message, call))
-
-        call = SignalExternalWorkflowInput(
-            signal=message.name,
-            workflow_id=self.id,
-            workflow_run_id=self.run_id,
-            args=list(given_values(given, args)),
-            _proceed=bridging(send),
+        make = functools.partial(
+            SignalExternalWorkflowInput, workflow_id=self.id, workflow_run_id=self.run_id
         )
-        await outward(run, send, call, "signal_external_workflow")
+        await _signal(run, message, values, make, "signal_external_workflow")
 
     async def cancel(self, reason: str = "") -> None:
         """Ask the workflow to cancel and wait until the request is delivered, not until it has cancelled."""

@@ -6,21 +6,23 @@ Faces of those of `hourglass.AsyncClient`, which do the work.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
+from typing import Any, ClassVar, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._contract.workflows import HistoryEventFilter, QueryRejectCondition
 from hourglass._contract.workflows import UpdateStage as WorkflowUpdateStage
 from hourglass.aio._values import given_options, given_values
-from hourglass.client import AsyncActivityHandle as _AsyncActivityHandle
 from hourglass.client import (
+    AsyncActivityExecutionHandle,
     AsyncUpdateHandle,
     AsyncWorkflowHandle,
     RpcOptions,
 )
+from hourglass.client import AsyncActivityHandle as _AsyncActivityHandle
 from hourglass.client import WorkflowDescription as WorkflowExecutionDescription
 from hourglass.errors import CancelledError
 from hourglass.replay import History as WorkflowHistory
 
+H = TypeVar("H", bound=AsyncWorkflowHandle[Any] | AsyncActivityExecutionHandle[Any])
 R = TypeVar("R")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -32,26 +34,37 @@ class SignalConfig(RpcOptions, total=False):
     request_id: str | None
 
 
-class WorkflowHandle(Generic[R]):
-    """A workflow, from outside."""
+class HandleFace(Generic[H]):
+    """A handle of `hourglass.client` under temporalio's names: what those of workflows and of activities have in common."""
 
-    def __init__(self, handle: AsyncWorkflowHandle[R]) -> None:
+    _noun: ClassVar[str]
+
+    def __init__(self, handle: H) -> None:
         self._handle = handle
 
     @property
-    def wrapped(self) -> AsyncWorkflowHandle[R]:
+    def wrapped(self) -> H:
         """The same as a handle of `hourglass.client`."""
         return self._handle
 
     @property
     def id(self) -> str:
-        """The workflow's id."""
+        """The workflow's id, or the activity's."""
         return self._handle.id
 
     @property
     def run_id(self) -> str | None:
-        """The run that was named; None where only the workflow was."""
+        """The run that was started or named; None where only the id was."""
         return self._handle.run_id
+
+    def __repr__(self) -> str:
+        return f"<{self._noun} handle {self.id}>"
+
+
+class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[R]):
+    """A workflow, from outside."""
+
+    _noun = "workflow"
 
     @property
     def first_execution_run_id(self) -> str | None:
@@ -233,9 +246,6 @@ class WorkflowHandle(Generic[R]):
             page_token=next_page_token or b"",
             **rpc,
         )
-
-    def __repr__(self) -> str:
-        return f"<workflow handle {self.id}>"
 
 
 # --- activities that are completed from outside -----------------------------------------------------------------------

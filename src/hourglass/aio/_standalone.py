@@ -13,6 +13,7 @@ from hourglass._contract.workflows import IdConflictPolicy
 from hourglass._engine.options import Duration, RetryPolicy
 from hourglass._engine.specs import IdReusePolicy
 from hourglass.aio._activities import Awaits, Calls
+from hourglass.aio._handles import HandleFace
 from hourglass.aio._values import given_options, given_values
 from hourglass.aio.common import Priority
 from hourglass.client import (
@@ -69,21 +70,10 @@ class ActivityOptionsKeys:
     priority: ClassVar = ActivityOptionsKey[Priority]("priority")
 
 
-class ActivityHandle(Generic[R]):
+class ActivityHandle(HandleFace[AsyncActivityExecutionHandle[R]], Generic[R]):
     """An activity that belongs to no workflow, from outside."""
 
-    def __init__(self, handle: AsyncActivityExecutionHandle[R]) -> None:
-        self._handle = handle
-
-    @property
-    def id(self) -> str:
-        """The activity's id."""
-        return self._handle.id
-
-    @property
-    def run_id(self) -> str | None:
-        """The run that was started or named; None where only the activity was."""
-        return self._handle.run_id
+    _noun = "activity"
 
     async def result(self, **rpc: Unpack[RpcOptions]) -> R:
         """Wait for the result. Raises `ActivityFailureError` if it did not complete."""
@@ -121,9 +111,6 @@ class ActivityHandle(Generic[R]):
     async def restore_original_options(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionOptions:
         """Let hold again what was said of it at first."""
         return await self._handle.restore_original_options(**rpc)
-
-    def __repr__(self) -> str:
-        return f"<activity handle {self.id}>"
 
 
 # --- starting and finding them ----------------------------------------------------------------------------------------

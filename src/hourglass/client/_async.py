@@ -359,22 +359,8 @@ class AsyncClient(AsyncActivities, AsyncOperator):
         """
         if limit is not None:
             whole_number(limit, "limit", 0, INT64)
-        return self._listed(query, page_size, limit, rpc)
-
-    async def _listed(
-        self, query: str, page_size: int, left: int | None, rpc: RpcOptions
-    ) -> AsyncIterator[WorkflowExecution]:
-        token = b""
-        while left is None or left > 0:
-            page = await self._session.arun(
-                _operations.list_page(self._session, query, page_size, token), rpc
-            )
-            for execution in page.items[:left]:
-                yield execution
-            token = page.next_page_token
-            if not token:
-                return
-            left = None if left is None else left - len(page.items)
+        page = partial(_operations.list_page, self._session, query, page_size)
+        return self._session.aeach(page, rpc, limit)
 
     async def list_page(
         self,
@@ -474,15 +460,9 @@ class AsyncClient(AsyncActivities, AsyncOperator):
         """A handle to an existing schedule; does not ask whether it exists."""
         return AsyncScheduleHandle(self._session, _schedules.refer_schedule(id))
 
-    async def list_schedules(
+    def list_schedules(
         self, query: str = "", *, page_size: int = 100, **rpc: Unpack[RpcOptions]
     ) -> AsyncIterator[ScheduleListDescription]:
         """The schedules that match a filter (all, if it is empty), fetched page by page as they are asked for."""
-        token = b""
-        while True:
-            page = await self._session.arun(_schedules.list_page(self._session, query, page_size, token), rpc)
-            for schedule in page.items:
-                yield schedule
-            token = page.next_page_token
-            if not token:
-                return
+        page = partial(_schedules.list_page, self._session, query, page_size)
+        return self._session.aeach(page, rpc)

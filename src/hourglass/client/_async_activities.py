@@ -177,7 +177,7 @@ class AsyncActivities(ClientFacts):
         reference = _standalone.refer(id, run_id, activity, result_type)
         return AsyncActivityExecutionHandle(self._session, reference)
 
-    async def list_activities(
+    def list_activities(
         self, query: str = "", *, page_size: int = 100, limit: int | None = None, **rpc: Unpack[RpcOptions]
     ) -> AsyncIterator[ActivityExecution]:
         """The activities, of those that clients started, that match a filter (all, if it is empty), page by page as they are
@@ -185,15 +185,8 @@ class AsyncActivities(ClientFacts):
         """
         if limit is not None:
             whole_number(limit, "limit", 0, INT64)
-        token, left = b"", limit
-        while left is None or left > 0:
-            page = await self.list_activities_page(query, page_size=page_size, page_token=token, **rpc)
-            for execution in page.items[:left]:
-                yield execution
-            token = page.next_page_token
-            if not token:
-                return
-            left = None if left is None else left - len(page.items)
+        page = partial(_standalone.list_page, self._session, query, page_size)
+        return self._session.aeach(page, rpc, limit)
 
     async def list_activities_page(
         self, query: str = "", *, page_size: int = 100, page_token: bytes = b"", **rpc: Unpack[RpcOptions]

@@ -377,7 +377,7 @@ class AsyncUpdateHandle(UpdateHandleFacts, Generic[R]):
 # --- with start -----------------------------------------------------------------------------------
 
 
-class AsyncWithStart(_starts.Planned, Generic[R]):
+class AsyncWithStart(_starts.PlannedStart, Generic[R]):
     """A workflow that is started, unless it runs, by what is sent to it. Used once: made by `client.with_start`."""
 
     @overload

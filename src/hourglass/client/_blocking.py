@@ -358,19 +358,8 @@ class Client(Activities, Operator):
         """
         if limit is not None:
             whole_number(limit, "limit", 0, INT64)
-        return self._listed(query, page_size, limit, rpc)
-
-    def _listed(
-        self, query: str, page_size: int, left: int | None, rpc: RpcOptions
-    ) -> Iterator[WorkflowExecution]:
-        token = b""
-        while left is None or left > 0:
-            page = self._session.run(_operations.list_page(self._session, query, page_size, token), rpc)
-            yield from page.items[:left]
-            token = page.next_page_token
-            if not token:
-                return
-            left = None if left is None else left - len(page.items)
+        page = partial(_operations.list_page, self._session, query, page_size)
+        return self._session.each(page, rpc, limit)
 
     def list_page(
         self,
@@ -470,10 +459,5 @@ class Client(Activities, Operator):
         self, query: str = "", *, page_size: int = 100, **rpc: Unpack[RpcOptions]
     ) -> Iterator[ScheduleListDescription]:
         """The schedules that match a filter (all, if it is empty), fetched page by page as they are asked for."""
-        token = b""
-        while True:
-            page = self._session.run(_schedules.list_page(self._session, query, page_size, token), rpc)
-            yield from page.items
-            token = page.next_page_token
-            if not token:
-                return
+        page = partial(_schedules.list_page, self._session, query, page_size)
+        return self._session.each(page, rpc)

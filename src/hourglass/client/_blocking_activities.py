@@ -186,14 +186,8 @@ class Activities(ClientFacts):
         """
         if limit is not None:
             whole_number(limit, "limit", 0, INT64)
-        token, left = b"", limit
-        while left is None or left > 0:
-            page = self.list_activities_page(query, page_size=page_size, page_token=token, **rpc)
-            yield from page.items[:left]
-            token = page.next_page_token
-            if not token:
-                return
-            left = None if left is None else left - len(page.items)
+        page = partial(_standalone.list_page, self._session, query, page_size)
+        return self._session.each(page, rpc, limit)
 
     def list_activities_page(
         self, query: str = "", *, page_size: int = 100, page_token: bytes = b"", **rpc: Unpack[RpcOptions]

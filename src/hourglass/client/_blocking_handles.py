@@ -375,7 +375,7 @@ class UpdateHandle(UpdateHandleFacts, Generic[R]):
 # --- with start -----------------------------------------------------------------------------------
 
 
-class WithStart(_starts.Planned, Generic[R]):
+class WithStart(_starts.PlannedStart, Generic[R]):
     """A workflow that is started, unless it runs, by what is sent to it. Used once: made by `client.with_start`."""
 
     @overload

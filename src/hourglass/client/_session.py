@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Generic, Self, TypeAlias, TypeVar, cast
+from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -131,18 +131,19 @@ def _summary(summary: S, codec: Codec, converter: Converter) -> S:
 
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 U = TypeVar("U")
 
 
-class ClientOperation(msgspec.Struct, Generic[T], frozen=True):
+class ClientOperation(msgspec.Struct, Generic[T_co], frozen=True):
     """Something that a client can do: what to ask on the control loop, and how to read the answer."""
 
     ask: Callable[[ClientSession], Coroutine[Any, Any, Any]]
-    parse: Callable[[Any], T]
+    parse: Callable[[Any], T_co]
     call: ClientCall | None = None
     """The call that this is, where interceptors are to see it first; it can be built again from that."""
 
-    def then(self, more: Callable[[T], U]) -> ClientOperation[U]:
+    def then(self, more: Callable[[T_co], U]) -> ClientOperation[U]:
         """The same, and something made of its answer."""
         call, parse = self.call, self.parse
         if call is not None:
@@ -164,6 +165,20 @@ def through(session: ClientSession, call: ClientCall) -> ClientOperation[Any]:
 
 Steps: TypeAlias = Generator[ClientOperation[Any], Any, None]
 """Operations, one after the other; each result is sent back in before the next is asked for."""
+
+
+class ListPage(Protocol[T_co]):
+    """A page of a list, and where to go on (empty at the end)."""
+
+    @property
+    def items(self) -> tuple[T_co, ...]:
+        """What it holds."""
+        ...
+
+    @property
+    def next_page_token(self) -> bytes:
+        """What the next one is asked for with."""
+        ...
 
 
 def nothing(_answer: object) -> None:
@@ -308,6 +323,33 @@ class ClientSession:
             except StopIteration:
                 return
             answer = await self.arun(operation)
+
+    def each(
+        self, page: Callable[[bytes], ClientOperation[ListPage[T]]], rpc: RpcOptions, limit: int | None = None
+    ) -> Iterator[T]:
+        """What the pages of a list hold, fetched as it is asked for; `page` makes the operation of one from its token."""
+        left, token = limit, b""
+        while left is None or left > 0:
+            found = self.run(page(token), rpc)
+            yield from found.items[:left]
+            token = found.next_page_token
+            if not token:
+                return
+            left = None if left is None else left - len(found.items)
+
+    async def aeach(
+        self, page: Callable[[bytes], ClientOperation[ListPage[T]]], rpc: RpcOptions, limit: int | None = None
+    ) -> AsyncIterator[T]:
+        """The same, awaited."""
+        left, token = limit, b""
+        while left is None or left > 0:
+            found = await self.arun(page(token), rpc)
+            for item in found.items[:left]:
+                yield item
+            token = found.next_page_token
+            if not token:
+                return
+            left = None if left is None else left - len(found.items)
 
     def within(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
         """A time limit for what is awaited inside: real seconds, but for a session of another time."""

@@ -137,7 +137,7 @@ def requested(session: ClientSession, given: Given, call: StartWorkflowInput) ->
 # --- with what is sent along ----------------------------------------------------------------------
 
 
-class Planned:
+class PlannedStart:
     """A start that waits for what is sent with it."""
 
     def __init__(
@@ -186,7 +186,7 @@ class Planned:
         return reference
 
 
-def signal(planned: Planned, message: object, arguments: Sequence[Any]) -> ClientOperation[Reference]:
+def signal(planned: PlannedStart, message: object, arguments: Sequence[Any]) -> ClientOperation[Reference]:
     """Start and signal."""
     options = {**planned.options, "start_signal": message, "start_signal_args": arguments}
     operation = start(

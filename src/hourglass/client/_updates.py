@@ -28,7 +28,7 @@ from hourglass.client._calls import StartUpdateWithStartInput, StartWorkflowUpda
 from hourglass.client._operations import Reference
 from hourglass.client._options import rpc_fields
 from hourglass.client._session import ClientOperation, ClientSession, through
-from hourglass.client._starts import Planned
+from hourglass.client._starts import PlannedStart
 from hourglass.converter import Converter
 from hourglass.errors import ServiceTimeoutError, UpdateFailedError, UsageError
 from hourglass.workflow._references import given_message
@@ -216,7 +216,7 @@ def refer_update(reference: Reference, update_id: str, message: object, result_t
 
 
 def update(
-    planned: Planned,
+    planned: PlannedStart,
     message: object,
     arguments: Sequence[Any],
     options: Mapping[str, Any],

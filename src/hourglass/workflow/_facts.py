@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import random as _random
 import uuid as _uuid
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,6 +22,7 @@ from hourglass._engine.event_groups import EventGroup, check_groups
 from hourglass._engine.fibers import require_fiber
 from hourglass._engine.messages import is_failure
 from hourglass._engine.options import named_values
+from hourglass._logs import Speaker, SpeakerLogger
 from hourglass.converter import Converter, SearchAttributes, decode_search_attribute, encode_search_attributes
 from hourglass.errors import ReadOnlyError, UsageError
 from hourglass.metrics import MetricMeter, default_registry
@@ -353,7 +354,7 @@ def _decided(live: LiveRun, patch_id: str, decide: Callable[[PatchActivationInpu
     return answers[patch_id]
 
 
-class WorkflowLogger(logging.LoggerAdapter[logging.Logger]):
+class WorkflowLogger(SpeakerLogger):
     """Logs with the workflow's ids, and stays quiet while a run catches up with its history."""
 
     def isEnabledFor(self, level: int) -> bool:
@@ -363,25 +364,22 @@ class WorkflowLogger(logging.LoggerAdapter[logging.Logger]):
             return False
         return super().isEnabledFor(level)
 
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Add who speaks to the record, under `hourglass_workflow`, and to the end of the message."""
+    def speaker(self) -> Speaker | None:
+        """The workflow; its facts stand under `hourglass_workflow`."""
         live = current_run()
-        if live is not None and live.started is not None:
-            started = live.started
-            facts: Mapping[str, object] = {
-                "attempt": started.attempt,
-                "namespace": live.settings.namespace,
-                "run_id": live.state.run_id,
-                "task_queue": live.settings.task_queue,
-                "workflow_id": started.workflow_id,
-                "workflow_type": started.workflow_type,
-            }
-            kwargs["extra"] = {**(kwargs.get("extra") or {}), "hourglass_workflow": facts}
-            # The message may still be formatted with arguments, or not: a per cent sign would mean something in
-            # one case only.
-            place = f"{started.workflow_type} {started.workflow_id}".replace("%", "_")
-            msg = f"{msg} ({place})"
-        return msg, kwargs
+        if live is None or live.started is None:
+            return None
+        started = live.started
+        facts = {
+            "attempt": started.attempt,
+            "namespace": live.settings.namespace,
+            "run_id": live.state.run_id,
+            "task_queue": live.settings.task_queue,
+            "workflow_id": started.workflow_id,
+            "workflow_type": started.workflow_type,
+        }
+        place = f"{started.workflow_type} {started.workflow_id}"
+        return Speaker(place, facts={"hourglass_workflow": facts})
 
 
 logger = WorkflowLogger(logging.getLogger("hourglass.workflow"), {})
