@@ -191,11 +191,11 @@ MUCH = 1_000_000
 
 _LOAD = """
 SELECT CAST(state AS BLOB), key,
-    CASE WHEN (SELECT total(length(data)) FROM events WHERE run = runs.key) < ?2 THEN
+    CASE WHEN (SELECT total(length(data)) FROM events WHERE run = runs.key) < ? THEN
         (SELECT group_concat(first_id || ':' || hex(data), ' ') FROM events WHERE run = runs.key) END,
-    CASE WHEN (SELECT total(length(data)) FROM pending WHERE run = runs.key) < ?2 THEN
+    CASE WHEN (SELECT total(length(data)) FROM pending WHERE run = runs.key) < ? THEN
         coalesce((SELECT group_concat(event_id || ':' || hex(data), ' ') FROM pending WHERE run = runs.key), '') END
-FROM runs WHERE run_id = ?1
+FROM runs WHERE run_id = ?
 """
 
 # CROSS: by the request's id first. A workflow may have any number of runs, an id has few.
@@ -219,9 +219,9 @@ class StoredReads:
         """A run with its whole history."""
         with storage_errors(self._path):
             try:
-                found = self.connection.execute(_LOAD, (plain(run_id), MUCH)).fetchall()
+                found = self.connection.execute(_LOAD, (MUCH, MUCH, plain(run_id))).fetchall()
             except sqlite3.DataError:  # longer than a text of SQLite can be here
-                found = self.connection.execute(_LOAD, (plain(run_id), 0)).fetchall()
+                found = self.connection.execute(_LOAD, (0, 0, plain(run_id))).fetchall()
             if not found:
                 return None
             state, key, events, pending = found[0]
