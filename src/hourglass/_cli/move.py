@@ -20,7 +20,6 @@ import typer
 from hourglass._cli import connecting, console
 from hourglass._cli.connecting import Json, Namespace
 from hourglass._cli.console import Column, lines
-from hourglass._story.reasons_closed import moved
 from hourglass.errors import (
     HourglassError,
     ServiceError,
@@ -202,6 +201,8 @@ class _Mover:
 
     def _move(self, run: WorkflowExecution, handle: WorkflowHandle[Any]) -> str:
         """Move a run; gives its run id there. What fails before it is let go there leaves it as it was here."""
+        from hourglass._story.reasons_closed import moved
+
         if handle.describe().status.name != "PAUSED":
             handle.pause(self._mark)
         request_id = f"moved-{run.run_id}"

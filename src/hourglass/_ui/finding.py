@@ -68,6 +68,11 @@ class Search:
         ]
         return f"{path}?{urlencode(pairs)}" if pairs else path
 
+    def toggled(self, status: str) -> str:
+        """The address with one status more, or less."""
+        kept = tuple(each for each in self.status if each != status)
+        return self.url(status=kept if status in self.status else (*kept, status))
+
 
 def text(value: str) -> str:
     """A text in a filter."""
