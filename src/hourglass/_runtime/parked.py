@@ -135,7 +135,7 @@ class Quarantine:
                     activity=each.activity,
                 )
                 self.hangs[each.run_id] = hang
-                if each.costly and each.workflow_type and each.age < self._back_off:
+                if each.costly and each.workflow_type and each.age < self._hold(hang):
                     runs = costly.setdefault(each.workflow_type, set())
                     runs.add(each.run_id)
                     if len(runs) >= _EPIDEMIC:
@@ -189,18 +189,26 @@ class Quarantine:
 
     def _held_back(self, run_id: str, hang: Hang) -> Hang | None:
         now = self._clock()
-        longer = min(hang.times - hang.limit, 10) if hang.died else 0  # each try costs a process
-        if now - hang.at < min(self._back_off * (1 << longer), max(self._back_off, _LONGEST_BACK_OFF)):
+        if now - hang.at < self._hold(hang):
             return hang
         # One try: the run is held again if it is asked for before that try has ended.
         self.hangs[run_id] = replace(hang, at=now)
         return None
 
+    def _hold(self, hang: Hang) -> float:
+        """For how long a run is held back. After a death it is not for long at first: where processes are killed from outside
+        again and again, a run may have been executing twice and be innocent. Then longer each time, for a try costs a process.
+        """
+        if not hang.died:
+            return self._back_off
+        longer = min(max(hang.times - hang.limit, 0), 12)
+        return min(self._back_off / 10 * (1 << longer), max(self._back_off, _LONGEST_BACK_OFF))
+
     def _held_in_epidemic(self, definition: WorkflowDefinition | None) -> Hang | None:
         hang = self._epidemics.get(definition.name) if definition is not None else None
         if hang is None or definition is None or (hang.died and not hang.is_of(definition)):
             return None
-        return hang if self._clock() - hang.at < self._back_off else None
+        return hang if self._clock() - hang.at < self._hold(hang) else None
 
     def _held_in_distress(self, definition: WorkflowDefinition | None) -> Hang | None:
         if not self.distress or definition is None:
