@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,10 @@ from hourglass.testing import DevServer
 
 from . import why_flows
 from .command import Command, run
+
+BY_ZERO = (
+    "integer division or modulo by zero" if sys.version_info < (3, 14) else "division by zero"
+)  # Python's words
 
 APP = """
 import logging
@@ -79,7 +84,7 @@ def test_dev_has_a_line_for_a_run_that_begins_ends_or_fails(target: str, queue: 
         in dev.text
     )
     assert "    return cents // 0\n" in dev.text
-    assert "activity charge failed: ZeroDivisionError: integer division or modulo by zero" in dev.text
+    assert f"activity charge failed: ZeroDivisionError: {BY_ZERO}" in dev.text
     assert "_runtime" not in dev.text
 
 
