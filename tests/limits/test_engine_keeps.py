@@ -209,8 +209,9 @@ class Reversed:
 def test_with_a_codec_a_workflow_keeps_the_limit() -> None:
     """The engine cannot read what runs say: it is answered by a keeper, as on a server."""
     with Client.connect("local:", codec=Reversed()) as client, Worker(client, workflows=[held, last]):
-        holder, waiting = (client.start_workflow(held, "k", id=each) for each in ("holder", "waiting"))
+        holder = client.start_workflow(held, "k", id="holder")
         assert next(inside.follow(holder, timeout=PATIENCE)) == "in"
+        waiting = client.start_workflow(held, "k", id="waiting")  # only now, or it may be the first to ask
         for handle in (holder, waiting):
             handle.signal(go, "out")
             assert handle.result(timeout=PATIENCE) == "out"
