@@ -114,7 +114,8 @@ def test_random_hangs_hurt_nobody_else(seed):
         assert len(world.verdicts) == asked
         assert world.replaced
         assert not planned
-        assert {(each.runs, each.queued) for each in world.lanes.status()} == {(0, 0)}
+        # A lane that was replaced may still have to take what it was told last.
+        await settled(lambda: {(each.runs, each.queued) for each in world.lanes.status()} == {(0, 0)})
 
     with_lanes(script, count=3, workflows=[accident])
 
