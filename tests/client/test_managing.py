@@ -196,6 +196,8 @@ def test_a_run_is_deleted(client: Client) -> None:
     again = start(client, order, "deleted")
     again.signal(go, "x")
     assert again.result(30)[1] == "x"
+    # A server that lists its end only after it was deleted lists it for good.
+    until(lambda: (again.id, "COMPLETED") in {(run.id, run.status.name) for run in client.list_workflows()})
     again.delete()
     until(lambda: not _is_there(again))
     until(lambda: again.id not in {run.id for run in client.list_workflows()})
