@@ -106,7 +106,11 @@ def _parser() -> argparse.ArgumentParser:
 def _publish(rows: list[Row]) -> None:
     from . import publish
 
-    arguments = " ".join(each for each in sys.argv[1:])
+    # Where the earlier checkout lies on this machine is no reader's concern.
+    before = ["", *sys.argv[1:-1]]
+    arguments = " ".join(
+        "FOLDER" if last == "--against" else each for last, each in zip(before, sys.argv[1:], strict=True)
+    )
     publish.save(publish.results_of(rows, f"python -m benchmarks {arguments}".strip()))
     whole = publish.load(publish.results_of(rows, "").path)
     written = publish.write_manual(whole)
