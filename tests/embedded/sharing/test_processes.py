@@ -72,7 +72,7 @@ def test_another_worker_takes_over_when_the_owner_is_killed(path: Path, client: 
         first.kill()
         handle.signal(work.Tally.note, "after")
         assert handle.query(work.Tally.count) == 2
-        assert second.ask("standing") == "owner"
+        eventually(lambda: second.ask("standing") == "owner", "the second does not own the file")
         handle.signal(work.Tally.stop)
         assert handle.result(timeout=30) == ["before", "after"]
     assert any("this process took over" in line for line in second.log)  # read to its end
@@ -83,12 +83,13 @@ def test_an_owner_that_is_shut_down_hands_over(path: Path, client: Client) -> No
     with ready(path) as first, ready(path) as second:
         assert first.ask("stop") == "stopped"
         assert client.execute_workflow(work.twice, 1, id=name()) == 3
-        assert second.ask("standing") == "owner"
+        # What it serves is told by the worker in a moment of its own, perhaps after the first result.
+        eventually(lambda: second.ask("standing") == "owner", "the second does not own the file")
         with ready(path) as third:
             assert third.ask("standing") == f"working for process {second.pid}"
             assert second.ask("stop") == "stopped"
             assert client.execute_workflow(work.twice, 2, id=name()) == 4
-            assert third.ask("standing") == "owner"
+            eventually(lambda: third.ask("standing") == "owner", "the third does not own the file")
 
 
 def test_workers_of_different_queues_share_a_file(path: Path, client: Client) -> None:
@@ -174,7 +175,7 @@ def test_a_child_of_an_owner_is_a_client(path: Path, client: Client) -> None:
         assert client.execute_workflow(work.twice, 1, id=name()) == 3, (
             f"the lock is held by the child {child}"
         )
-        assert second.ask("standing") == "owner"
+        eventually(lambda: second.ask("standing") == "owner", "the second does not own the file")
         assert first.ask("again") == "again 62"
         refusal = first.ask("own")
         assert refusal.startswith("refused: StorageError"), refusal
