@@ -15,7 +15,7 @@ import pytest
 
 from hourglass import AsyncClient, Client, RetryPolicy, Worker, activity, workflow
 from hourglass._engine.specs import Payloads
-from hourglass._runtime.reporting import _Publishing
+from hourglass._runtime.publishing import _Publishing
 from hourglass._temporal.handle import CoreHandle
 from hourglass.converter import Payload
 from hourglass.errors import ActivityError, UsageError, WorkflowFailedError, WorkflowParked

@@ -39,6 +39,7 @@ Activities:
     process_wire      what a worker and a process beside it say to each other
     process_pool      processes for activities with `executor="process"`
     process_child     the program of such a process
+    publishing        what attempts publish, on its way to the engine
     reporting         results and heartbeats of attempts that outlive their handle
     executors         runs one attempt where it belongs
 

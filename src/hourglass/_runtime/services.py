@@ -28,7 +28,8 @@ from hourglass._runtime.lane_notes import LaneNotes, digest_of
 from hourglass._runtime.lanes import LaneSet
 from hourglass._runtime.parked import Quarantine
 from hourglass._runtime.plan import Plan
-from hourglass._runtime.reporting import HeartbeatSender, ProgressSender, ResultSender
+from hourglass._runtime.publishing import ProgressSender
+from hourglass._runtime.reporting import HeartbeatSender, ResultSender
 from hourglass._runtime.targets import resolve
 from hourglass._runtime.watcher import Watcher
 from hourglass._runtime.work_log import ActivityMetrics
