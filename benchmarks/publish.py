@@ -78,8 +78,9 @@ def _memory() -> str:
 
 
 def results_of(rows: Sequence[Row], command: str) -> Results:
-    """What was measured just now, under the version that is installed."""
-    return Results(version("hourglass-temporal"), machine(), command, dict(LEFT_OUT), rows)
+    """What was measured just now, under the release that is installed or that the installed version leads to."""
+    release = version("hourglass-temporal").partition(".dev")[0]
+    return Results(release, machine(), command, dict(LEFT_OUT), rows)
 
 
 def save(results: Results) -> None:

@@ -100,7 +100,7 @@ __all__ = [
     "workflow",
 ]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _HOMES = {
     "ApplicationError": "hourglass.errors",
