@@ -17,8 +17,7 @@ _operations           operations on workflows, written once for both faces
 _options              options of a start, checked and built into a request
 _plugins              plugins: what one may change of clients, workers and replayers
 _reset                where to reset a run to
-_schedule_data        schedules as authors write them and clients show them
-_schedule_forms       schedules into what travels, and back
+_schedule_data        schedules as authors write them and clients show them, and as they travel
 _schedules            operations on schedules
 _services             a server's gRPC services as they are
 _session              a session: a link, how values travel over it, how operations are run
@@ -49,9 +48,9 @@ from hourglass._contract.workflows import (
     UpdateStage,
     WorkflowStatus,
 )
-from hourglass._engine.specs import IdReusePolicy
-from hourglass._engine.versions import (
+from hourglass._engine.specs import (
     AutoUpgradeVersioningOverride,
+    IdReusePolicy,
     OneTimeVersioningOverride,
     PinnedVersioningOverride,
     VersioningBehavior,

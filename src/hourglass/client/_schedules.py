@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from hourglass._contract.ids import new_id
 from hourglass._contract.schedules import (
     CreateSchedule,
     DeleteSchedule,
@@ -26,6 +25,7 @@ from hourglass._contract.schedules import (
     UpdateSchedule,
     canonical,
 )
+from hourglass._contract.service import new_id
 from hourglass._engine.options import (
     INT32,
     named_values,
@@ -44,7 +44,7 @@ from hourglass.client._calls import (
     UnpauseScheduleInput,
     UpdateScheduleInput,
 )
-from hourglass.client._schedule_forms import (
+from hourglass.client._schedule_data import (
     backfill_form,
     description_from,
     listed_from,

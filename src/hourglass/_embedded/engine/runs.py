@@ -33,7 +33,7 @@ from hourglass._embedded.rules.run import RUNNING, GiveUpClaims, Run, TellSchedu
 from hourglass._embedded.rules.transitions import needs_recovery
 from hourglass._embedded.store.search_attributes import SearchAttributes
 from hourglass._embedded.store.store import AT_ONCE, Refusal, ScheduleChange, Store, Stored
-from hourglass._engine.versions import VersioningOverride
+from hourglass._engine.specs import VersioningOverride
 from hourglass._history import events as h
 from hourglass.errors import StorageError
 

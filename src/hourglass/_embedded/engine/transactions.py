@@ -44,8 +44,7 @@ from hourglass._embedded.rules.run import (
     Transition,
 )
 from hourglass._embedded.store.store import Change
-from hourglass._engine.specs import IdReusePolicy, ParentClosePolicy
-from hourglass._engine.versions import VersioningOverride
+from hourglass._engine.specs import IdReusePolicy, ParentClosePolicy, VersioningOverride
 from hourglass._history import events as h
 from hourglass._history import events as o
 from hourglass.errors import StorageError

@@ -20,8 +20,13 @@ import msgspec
 from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
 from hourglass._engine.commands import Command
-from hourglass._engine.specs import ActivitySpec, Payloads
-from hourglass._engine.versions import VersioningBehavior, VersioningOverride, WorkerDeploymentVersion
+from hourglass._engine.specs import (
+    ActivitySpec,
+    Payloads,
+    VersioningBehavior,
+    VersioningOverride,
+    WorkerDeploymentVersion,
+)
 from hourglass._history import events as h
 from hourglass._history import events as o
 from hourglass.converter import Failure, Payload

@@ -33,7 +33,7 @@ from hourglass._embedded.rules.run import (
 )
 from hourglass._embedded.rules.versioning import after_task
 from hourglass._engine import commands as c
-from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
+from hourglass._engine.specs import VersioningBehavior, WorkerDeploymentVersion
 from hourglass._history import events as h
 from hourglass._history.events import (
     RecordLocalActivity,

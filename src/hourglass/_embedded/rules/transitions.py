@@ -32,8 +32,7 @@ from hourglass._embedded.rules.run import OpenActivity, Pause, Run, RunPriority,
 from hourglass._embedded.rules.tasks import forget_speculative_task, time_out_task, wait_before
 from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
 from hourglass._engine.retries import next_delay
-from hourglass._engine.specs import ActivitySpec, Payloads
-from hourglass._engine.versions import VersioningOverride
+from hourglass._engine.specs import ActivitySpec, Payloads, VersioningOverride
 from hourglass._history import events as h
 from hourglass.converter import Failure, Payload
 from hourglass.errors import RetryState

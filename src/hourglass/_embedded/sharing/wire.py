@@ -35,8 +35,7 @@ from hourglass._embedded.clients.requests import HANDLERS
 from hourglass._embedded.rules.schedules import storable_backfill, storable_spec
 from hourglass._engine.commands import AnyCommand, Succeeded, TaskFailed
 from hourglass._engine.events import Activation
-from hourglass._engine.specs import Payloads
-from hourglass._engine.versions import VersioningBehavior
+from hourglass._engine.specs import Payloads, VersioningBehavior
 from hourglass.errors import HourglassError, InternalError, ServiceError
 
 PROTOCOL = 3

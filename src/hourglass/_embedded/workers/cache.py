@@ -42,7 +42,7 @@ from hourglass._engine.commands import (
     TaskFailureCause,
 )
 from hourglass._engine.events import Activation, RunEvicted
-from hourglass._engine.versions import VersioningBehavior
+from hourglass._engine.specs import VersioningBehavior
 from hourglass._history import events as h
 from hourglass._history.events import UpdateRequest
 from hourglass.converter import ApplicationFailure, Failure, Payload

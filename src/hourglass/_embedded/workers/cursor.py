@@ -30,7 +30,7 @@ from hourglass._embedded.workers.outcomes import BadCommand, Outcomes
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.behaviour import NO_FLAGS
-from hourglass._engine.versions import WorkerDeploymentVersion
+from hourglass._engine.specs import WorkerDeploymentVersion
 from hourglass._history import events
 from hourglass._history import events as h
 from hourglass._history.events import (
