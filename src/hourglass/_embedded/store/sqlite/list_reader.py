@@ -100,7 +100,7 @@ class ListReader:
             while (question := self._queue.get()) is not None:
                 try:
                     if connection is None:
-                        with NO_FORK:
+                        with NO_FORK.lock:
                             connection = self._connect()
                     value, error = self._work_on(question, connection), None
                 except Exception as failure:
@@ -108,13 +108,13 @@ class ListReader:
                 _tell(question.answer, value, error)
         finally:
             if connection is not None:
-                with NO_FORK:
+                with NO_FORK.lock:
                     self._disconnect(connection)
 
     def _work_on(self, question: _Question, connection: sqlite3.Connection) -> Any:
         while not question.answer.done():
             self._check(question)
-            with NO_FORK:
+            with NO_FORK.lock:
                 connection.set_progress_handler(lambda: self._must_stop(question), LOOK_EVERY)
                 try:
                     with storage_errors(self._path):
