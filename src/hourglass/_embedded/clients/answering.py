@@ -18,6 +18,7 @@ from hourglass._contract.workflows import QueryWorkflow
 from hourglass._embedded.clock import Bell
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.run import LoadedRun
+from hourglass._embedded.rules.run import OpenActivity
 from hourglass._embedded.store.store import Stored
 from hourglass.errors import (
     ServiceError,
@@ -168,6 +169,22 @@ async def wait_for_room(engine: Engine, record: LoadedRun, is_room: Callable[[],
     await wait(engine, record, record.changed, is_room, ROOM)
     if not is_room() or engine.is_over:
         raise ServiceError(refusal, status="RESOURCE_EXHAUSTED")
+
+
+def state_of(activity: OpenActivity) -> str:
+    """How an open activity stands, in Temporal's words."""
+    if not activity.started_ns:
+        return "PAUSED" if activity.paused else "SCHEDULED"
+    if activity.cancel_requested_event_id:
+        return "CANCEL_REQUESTED"
+    return "PAUSE_REQUESTED" if activity.paused else "STARTED"
+
+
+def heard_of_ns(activity: OpenActivity) -> int:
+    """When the attempt's last heartbeat came; 0: none has. An attempt that has begun counts as heard of, for its timeout; here
+    only a heartbeat does.
+    """
+    return activity.heartbeat_ns if activity.heartbeat_ns > activity.started_ns else 0
 
 
 def done(engine: Engine, record: LoadedRun) -> PendingAnswer[s.Nothing]:

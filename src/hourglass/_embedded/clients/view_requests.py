@@ -15,7 +15,9 @@ from hourglass._embedded.clients.answering import (
     PendingAnswer,
     answered,
     find,
+    heard_of_ns,
     is_written,
+    state_of,
     stored,
     wait,
 )
@@ -70,22 +72,17 @@ def _described(run: Run, updates: tuple[wf.PendingUpdate, ...] = ()) -> wf.Descr
 
 
 def _pending(activity: OpenActivity) -> wf.PendingActivity:
-    state = "PAUSED" if activity.paused else "SCHEDULED"
-    if activity.started_ns:
-        state = "PAUSE_REQUESTED" if activity.paused else "STARTED"
-        state = "CANCEL_REQUESTED" if activity.cancel_requested_event_id else state
     return wf.PendingActivity(
         activity_id=activity.scheduled.activity_id,
         activity_type=activity.scheduled.activity_type,
-        state=state,
+        state=state_of(activity),
         attempt=activity.attempt - activity.earlier or 1,
         maximum_attempts=retry_rule(activity).maximum_attempts,
         last_failure=activity.last_failure,
         next_attempt_time_ns=0 if activity.started_ns else activity.available_ns,
         last_started_time_ns=activity.last_started_ns,
         last_worker_identity=activity.identity,
-        # An attempt that has begun counts as heard of, for its timeout; here only a heartbeat does.
-        last_heartbeat_time_ns=activity.heartbeat_ns if activity.heartbeat_ns > activity.started_ns else 0,
+        last_heartbeat_time_ns=heard_of_ns(activity),
     )
 
 

@@ -32,7 +32,6 @@ from hourglass._engine.options import LONGEST_TASK_TIMEOUT
 from hourglass._engine.retries import complete_retry
 from hourglass._engine.specs import IdReusePolicy, ParentClosePolicy, Payloads, StartSpec
 from hourglass._history import events as h
-from hourglass._history import events as o
 
 # --- every start --------------------------------------------------------------------------------------------
 
@@ -89,7 +88,7 @@ def initiate_child(draft: Draft, command: c.StartChildWorkflow, completed: int) 
             parent_close_policy=said.parent_close_policy or ParentClosePolicy.TERMINATE,
             id_reuse_policy=said.id_reuse_policy or IdReusePolicy.ALLOW_DUPLICATE,
         )
-    initiated = o.StartChildWorkflowExecutionInitiated(
+    initiated = h.StartChildWorkflowExecutionInitiated(
         namespace=command.namespace,
         workflow_id=command.workflow_id,
         workflow_type=command.workflow_type,
@@ -107,7 +106,7 @@ def initiate_child(draft: Draft, command: c.StartChildWorkflow, completed: int) 
 
 def initiate_signal(draft: Draft, command: c.SignalExternalWorkflow, completed: int) -> None:
     """A run sends a signal."""
-    spec = o.SignalExternalWorkflowExecutionInitiated(
+    spec = h.SignalExternalWorkflowExecutionInitiated(
         namespace=command.namespace,
         workflow_id=command.workflow_id,
         run_id=command.run_id,
@@ -124,7 +123,7 @@ def initiate_cancel(
     draft: Draft, command: c.RequestCancelExternal | RequestCancelChild, completed: int
 ) -> None:
     """A run asks another to cancel."""
-    spec = o.RequestCancelExternalWorkflowExecutionInitiated(
+    spec = h.RequestCancelExternalWorkflowExecutionInitiated(
         namespace=command.namespace,
         workflow_id=command.workflow_id,
         run_id=command.run_id,
@@ -146,7 +145,7 @@ def child_started(run: Run, initiated: int, run_id: str, now_ns: int) -> Transit
     # It begins right after the task that asked for it, when no worker can have the next one: this is never held.
     draft.put_child(msgspec.structs.replace(child, run_id=run_id))
     draft.happen(
-        o.ChildWorkflowExecutionStarted(
+        h.ChildWorkflowExecutionStarted(
             namespace=asked.namespace,
             workflow_id=asked.workflow_id,
             workflow_type=asked.workflow_type,
@@ -158,13 +157,13 @@ def child_started(run: Run, initiated: int, run_id: str, now_ns: int) -> Transit
     return draft.step()
 
 
-def child_not_started(run: Run, initiated: int, cause: o.StartChildFailedCause, now_ns: int) -> Transition:
+def child_not_started(run: Run, initiated: int, cause: h.StartChildFailedCause, now_ns: int) -> Transition:
     """A child could not be started."""
     draft = Draft(run, now_ns)
     asked = run.children[initiated].initiated
     draft.drop_child(initiated)
     draft.happen(
-        o.StartChildWorkflowExecutionFailed(
+        h.StartChildWorkflowExecutionFailed(
             namespace=asked.namespace,
             workflow_id=asked.workflow_id,
             workflow_type=asked.workflow_type,
@@ -192,41 +191,41 @@ def child_ended(run: Run, initiated: int, last: Run, now_ns: int) -> Transition:
     return draft.step()
 
 
-def _end(last: Run, names: dict[str, Any]) -> o.ChildEnd:
+def _end(last: Run, names: dict[str, Any]) -> h.ChildEnd:
     match last.final:
         case h.WorkflowExecutionCompleted(result=result):
-            return o.ChildWorkflowExecutionCompleted(result=result, **names)
+            return h.ChildWorkflowExecutionCompleted(result=result, **names)
         case h.WorkflowExecutionFailed(failure=failure, retry_state=state):
-            return o.ChildWorkflowExecutionFailed(failure=failure, retry_state=state, **names)
+            return h.ChildWorkflowExecutionFailed(failure=failure, retry_state=state, **names)
         case h.WorkflowExecutionCanceled(details=details):
-            return o.ChildWorkflowExecutionCanceled(details=details, **names)
+            return h.ChildWorkflowExecutionCanceled(details=details, **names)
         case h.WorkflowExecutionTimedOut(retry_state=state):
-            return o.ChildWorkflowExecutionTimedOut(retry_state=state, **names)
+            return h.ChildWorkflowExecutionTimedOut(retry_state=state, **names)
         case h.WorkflowExecutionTerminated():
-            return o.ChildWorkflowExecutionTerminated(**names)
+            return h.ChildWorkflowExecutionTerminated(**names)
         case other:
             raise TypeError(f"a child does not end with {type(other).__name__}")
 
 
-def signal_sent(run: Run, ask: SendSignal, cause: o.ExternalFailedCause | None, now_ns: int) -> Transition:
+def signal_sent(run: Run, ask: SendSignal, cause: h.ExternalFailedCause | None, now_ns: int) -> Transition:
     """A signal has arrived, or could not."""
     draft = Draft(run, now_ns)
     names = _names(ask)
     if cause is None:
-        draft.happen(o.ExternalWorkflowExecutionSignaled(**names))
+        draft.happen(h.ExternalWorkflowExecutionSignaled(**names))
     else:
-        draft.happen(o.SignalExternalWorkflowExecutionFailed(cause=cause, **names))
+        draft.happen(h.SignalExternalWorkflowExecutionFailed(cause=cause, **names))
     return draft.step()
 
 
-def cancel_sent(run: Run, ask: SendCancel, cause: o.ExternalFailedCause | None, now_ns: int) -> Transition:
+def cancel_sent(run: Run, ask: SendCancel, cause: h.ExternalFailedCause | None, now_ns: int) -> Transition:
     """A request to cancel has arrived, or could not."""
     draft = Draft(run, now_ns)
     names = _names(ask)
     if cause is None:
-        draft.happen(o.ExternalWorkflowExecutionCancelRequested(**names))
+        draft.happen(h.ExternalWorkflowExecutionCancelRequested(**names))
     else:
-        draft.happen(o.RequestCancelExternalWorkflowExecutionFailed(cause=cause, **names))
+        draft.happen(h.RequestCancelExternalWorkflowExecutionFailed(cause=cause, **names))
     return draft.step()
 
 

@@ -19,6 +19,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
@@ -331,7 +333,7 @@ class _Peer:
                 _log.debug("a request failed with %s", type(error).__name__)
             self.stream.send(wire.encode(wire.Failed(number, wire.problem_of(error))))
 
-    def _send_answer(self, number: int, value: Any) -> None:
+    def _send_answer(self, number: int, value: msgspec.Struct) -> None:
         data = wire.answer(number, value)
         if len(data) > FRAME_LIMIT:
             too_large = ServiceError(
