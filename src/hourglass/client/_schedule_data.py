@@ -15,7 +15,6 @@ from typing import Any, TypeAlias, TypedDict, TypeVarTuple, Unpack, overload
 import msgspec
 
 from hourglass._contract import schedules as sc
-from hourglass._contract.schedules import FIELDS, OverlapPolicy, canonical, is_empty
 from hourglass._contract.workflows import StartWorkflow
 from hourglass._engine.options import (
     INT64,
@@ -37,7 +36,7 @@ from hourglass.workflow._references import given_workflow
 
 Ts = TypeVarTuple("Ts")
 
-ScheduleOverlapPolicy = OverlapPolicy
+ScheduleOverlapPolicy = sc.OverlapPolicy
 
 
 # --- when ---------------------------------------------------------------------------------------------------
@@ -184,7 +183,7 @@ class SchedulePolicy:
     after a workflow that failed or timed out.
     """
 
-    overlap: OverlapPolicy = OverlapPolicy.SKIP
+    overlap: sc.OverlapPolicy = sc.OverlapPolicy.SKIP
     catchup_window: Duration | None = None
     pause_on_failure: bool = False
     keep_original_workflow_id: bool = False
@@ -216,7 +215,7 @@ class ScheduleBackfill:
 
     start_at: datetime
     end_at: datetime
-    overlap: OverlapPolicy | None = None
+    overlap: sc.OverlapPolicy | None = None
 
     def __post_init__(self) -> None:
         if self.end_at < self.start_at:
@@ -305,7 +304,7 @@ def schedule_form(
         raise UsageError(f"a schedule is a Schedule(action=…, spec=…), not a {type(schedule).__name__}")
     action, foreign = _action_form(schedule.action, schedule_id, converter, identity)
     spec = spec_form(schedule.spec)
-    canonical(spec)  # so that nothing is sent that makes no sense
+    sc.canonical(spec)  # so that nothing is sent that makes no sense
     policy, state = schedule.policy, schedule.state
     if not isinstance(policy, SchedulePolicy):
         raise UsageError(f"policy is a SchedulePolicy, not a {type(policy).__name__}")
@@ -338,13 +337,13 @@ def refuse_empty(spec: sc.EngineScheduleSpec) -> None:
 
     One that says nothing at all is meant: that schedule acts when it is triggered.
     """
-    if is_empty(spec) and (spec.skip or spec.start_at_ns or spec.end_at_ns or spec.jitter):
+    if sc.is_empty(spec) and (spec.skip or spec.start_at_ns or spec.end_at_ns or spec.jitter):
         raise UsageError(
             "the schedule names no time: its ScheduleSpec needs calendars, intervals or cron_expressions, or nothing at all "
             "where it is only triggered"
         )
     for calendar in (*spec.calendars, *spec.skip):
-        for each in FIELDS:
+        for each in sc.FIELDS:
             if each.name != "year" and not getattr(calendar, each.name):
                 raise UsageError(f"{each.name} of a calendar is empty: it would never match")
 
@@ -391,7 +390,7 @@ def _interval_form(interval: ScheduleIntervalSpec) -> sc.IntervalSpec:
 def _calendar_form(calendar: ScheduleCalendarSpec) -> sc.CalendarSpec:
     if not isinstance(calendar, ScheduleCalendarSpec):
         raise UsageError(f"a calendar is a ScheduleCalendarSpec, not a {type(calendar).__name__}")
-    ranges = {field.name: _ranges(getattr(calendar, field.name), field.name) for field in FIELDS}
+    ranges = {field.name: _ranges(getattr(calendar, field.name), field.name) for field in sc.FIELDS}
     return sc.CalendarSpec(**ranges, comment=check_text(calendar.comment, "the comment of a calendar"))
 
 
@@ -552,7 +551,7 @@ def _calendar_from(calendar: sc.CalendarSpec) -> ScheduleCalendarSpec:
         field.name: tuple(
             ScheduleRange(each.start, each.end, each.step) for each in getattr(calendar, field.name)
         )
-        for field in FIELDS
+        for field in sc.FIELDS
     }
     return ScheduleCalendarSpec(**ranges, comment=calendar.comment)
 

@@ -34,7 +34,6 @@ from hourglass._embedded.rules import standalone, transitions
 from hourglass._embedded.rules.activities import plan
 from hourglass._embedded.rules.children import may_reuse
 from hourglass._embedded.rules.run import OpenActivity, Run
-from hourglass._embedded.rules.standalone import PREFIX
 from hourglass._embedded.store.filters import TokenKind, parse, tokens
 from hourglass._engine.commands import ScheduleActivity
 from hourglass._engine.specs import ActivitySpec
@@ -57,7 +56,7 @@ _Naming: TypeAlias = (
 
 def _find(engine: Engine, request: _Naming) -> LoadedRun:
     """The standalone activity that a request names."""
-    workflow_id = PREFIX + request.activity_id
+    workflow_id = standalone.PREFIX + request.activity_id
     record = engine.record(request.run_id) if request.run_id else engine.current(workflow_id)
     if record is None or record.run.started.workflow_id != workflow_id:
         raise ActivityNotFoundError(f"activity not found for ID: {request.activity_id}", status="NOT_FOUND")
@@ -102,7 +101,7 @@ async def start(engine: Engine, request: ac.StartActivity) -> PendingAnswer[wf.S
         flaw = runs.attributes.flaw(request.search_attributes)
         if flaw is not None:
             raise ServiceError(flaw.message, status="INVALID_ARGUMENT")
-    existing = engine.current(PREFIX + request.activity_id)
+    existing = engine.current(standalone.PREFIX + request.activity_id)
     if existing is not None:
         if request.request_id and (made := runs.find_request(existing, request.request_id)):
             return PendingAnswer(wf.Started(made), runs.writes.newest)
@@ -202,7 +201,7 @@ def _of_pending(activity: OpenActivity) -> dict[str, Any]:
 
 def _summary(run: Run) -> ac.ActivitySummary:
     return ac.ActivitySummary(
-        activity_id=run.started.workflow_id.removeprefix(PREFIX),
+        activity_id=run.started.workflow_id.removeprefix(standalone.PREFIX),
         run_id=run.run_id,
         activity_type=run.started.workflow_type,
         status=standalone.STATUS[run.status],
@@ -235,7 +234,7 @@ async def list_activities(engine: Engine, request: ac.ListActivities) -> Pending
     )
     shown = tuple(
         ac.ActivitySummary(
-            activity_id=each.workflow_id.removeprefix(PREFIX),
+            activity_id=each.workflow_id.removeprefix(standalone.PREFIX),
             run_id=each.run_id,
             activity_type=each.workflow_type,
             status=standalone.STATUS.get(each.status, ac.ActivityExecutionStatus.PAUSED),

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from hourglass._contract import service as s
-from hourglass._contract.service import Request
 from hourglass._contract.workflows import QueryWorkflow
 from hourglass._embedded.clock import Bell
 from hourglass._embedded.engine.engine import Engine
@@ -48,11 +47,11 @@ class PendingAnswer(NamedTuple, Generic[A]):
     rests_on: int
 
 
-Handlers: TypeAlias = dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[PendingAnswer[Any]]]]
+Handlers: TypeAlias = dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[PendingAnswer[Any]]]]
 """The handler of each request."""
 
 
-def too_late(request: Request[Any], limit: float) -> ServiceTimeoutError:
+def too_late(request: s.Request[Any], limit: float) -> ServiceTimeoutError:
     """The error for a request that was not answered in time."""
     hint = ""
     if isinstance(request, QueryWorkflow):
@@ -74,7 +73,7 @@ def find(engine: Engine, workflow_id: str, run_id: str = "", first_run_id: str =
     return record
 
 
-def refusal_rests_on(engine: Engine, request: Request[Any]) -> int:
+def refusal_rests_on(engine: Engine, request: s.Request[Any]) -> int:
     """The change that the refusal of a request may rest on: any of the workflow that it is about, which is in memory
     unless all of it is durable; or any at all, where it is about more than one workflow.
     """

@@ -17,7 +17,6 @@ import msgspec
 from hourglass._contract import limits as li
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
-from hourglass._contract.service import Effect, Request, new_id
 from hourglass._embedded.clients.activity_requests import ACTIVITY_HANDLERS
 from hourglass._embedded.clients.answering import (
     LONG_POLL,
@@ -135,7 +134,7 @@ async def query(engine: Engine, request: wf.QueryWorkflow) -> PendingAnswer[wf.Q
         raise ServiceError(
             "Cannot query workflow: its workflow task keeps failing", status="FAILED_PRECONDITION"
         )
-    event = QueryReceived(new_id(), request.query_name, request.arguments, request.headers)
+    event = QueryReceived(s.new_id(), request.query_name, request.arguments, request.headers)
     asked = WaitingQuery(event, asyncio.get_running_loop().create_future())
     with holding(engine, record):
         engine.tasks.ask(record, asked)
@@ -411,7 +410,7 @@ HANDLERS: Handlers = {
 """All that this engine can be asked, with the handler of each."""
 
 
-def answer(engine: Engine, request: Request[A]) -> Coroutine[Any, Any, A]:
+def answer(engine: Engine, request: s.Request[A]) -> Coroutine[Any, Any, A]:
     """The way of a request through an engine: it is checked, carried out in memory, and answered when all that the
     answer rests on is durable. Raises the refusal, or `StorageError` if the engine has failed.
     """
@@ -428,7 +427,7 @@ def execute(engine: Engine, request: wf.StartWorkflow) -> Coroutine[Any, Any, wf
 
 
 async def _answer(
-    engine: Engine, request: Request[Any], handler: Callable[[Engine, Any], Awaitable[PendingAnswer[A]]]
+    engine: Engine, request: s.Request[Any], handler: Callable[[Engine, Any], Awaitable[PendingAnswer[A]]]
 ) -> A:
     if engine.failed is not None:
         raise engine.failed
@@ -451,7 +450,7 @@ async def _answer(
     engine.queues.dispatch()  # before the wait: what handles take of it may be in the same commit
     if engine.is_over or not engine.is_durable(found.rests_on):
         await engine.durable(found.rests_on)
-    if request.effect is Effect.READ and hasattr(found.value, "notice") and (trouble := engine.trouble):
+    if request.effect is s.Effect.READ and hasattr(found.value, "notice") and (trouble := engine.trouble):
         notice = f"{trouble}; what is told is what the file has" if engine.held else trouble
         return cast(A, msgspec.structs.replace(cast(msgspec.Struct, found.value), notice=notice))
     return found.value

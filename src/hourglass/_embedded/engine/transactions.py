@@ -28,7 +28,6 @@ from typing import Any, NamedTuple, Protocol, assert_never
 from hourglass._embedded.clock import Clock
 from hourglass._embedded.engine.run import EndListener, LoadedRun
 from hourglass._embedded.rules import children
-from hourglass._embedded.rules.children import may_reuse
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import (
     Ask,
@@ -223,7 +222,7 @@ class EffectsOnOthers:
         if existing is None:
             return None
         if not existing.run.is_open:
-            return None if may_reuse(asked.child.id_reuse_policy, existing.run.status) else _TAKEN
+            return None if children.may_reuse(asked.child.id_reuse_policy, existing.run.status) else _TAKEN
         if asked.child.id_reuse_policy is not IdReusePolicy.TERMINATE_IF_RUNNING:
             return _TAKEN
         reason = "TerminateIfRunning WorkflowIdReusePolicy Policy"

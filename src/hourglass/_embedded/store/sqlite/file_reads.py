@@ -19,7 +19,6 @@ from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.sqlite import database, inherited, records, visibility
 from hourglass._embedded.store.sqlite.disk_faults import storage_errors
 from hourglass._embedded.store.sqlite.list_reader import ListReader
-from hourglass._embedded.store.sqlite.records import StoredReads
 from hourglass._embedded.store.store import (
     LAST_KEY,
     Change,
@@ -45,7 +44,7 @@ class FileReads:
         lists_at_once: int = 1,
     ) -> None:
         self.path = path
-        self._reads = StoredReads(connection, path)
+        self._reads = records.StoredReads(connection, path)
         self.latest_ns = self._reads.latest_ns()
         """About the time of the newest event when the file was opened: time goes on from there."""
         self._lists = ListReader(path, connect_lists, inherited.close, threads=lists_at_once)
