@@ -13,10 +13,10 @@ _dev_server            a real Temporal dev server for tests and for trying thing
 _driver                the driver: does one step after another, and lets virtual time pass; its task queues, and
                        the choice of what happens next
 _environment           `Environment` and `AsyncEnvironment`
-_fixture               what an environment is made of, put together; what both environments share; scheduled actions
+_fixture               what an environment is made of, put together, with the session of its client; what both environments
+                       share; scheduled actions
 _guard                 notices and interrupts workflow code that never comes back
 _registry              workflows and activities by name, with the fakes and mishaps that a test has given them
-_session               a client's session over an environment
 _time_skipper          `TimeSkipper`
 _threads               loops and threads that all environments of a process share
 _trouble               what a test must hear of: parked runs, and why nothing happens any more

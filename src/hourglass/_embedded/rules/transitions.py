@@ -24,9 +24,9 @@ from hourglass._contract.workflows import (
 )
 from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules import activities, standalone, steps
+from hourglass._embedded.rules.children import next_attempt_or_run
 from hourglass._embedded.rules.draft import Draft, Eager, take_task
 from hourglass._embedded.rules.draft import start_attempt as start_attempt
-from hourglass._embedded.rules.followers import next_attempt_or_run
 from hourglass._embedded.rules.run import OpenActivity, Pause, Run, RunPriority, Transition
 from hourglass._embedded.rules.tasks import forget_speculative_task, time_out_task, wait_before
 from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
