@@ -12,7 +12,6 @@ _calls                what a client is asked to do, as its interceptors see it
 _deployments          task queues and the workers on them; versions of workers
 _faces                what the blocking and the asynchronous face share
 _interception         what may stand between callers and what they call: interceptors, and their chains
-_link                 the connection of this process, and of a fork of it
 _operations           operations on workflows, written once for both faces
 _options              options of a start, checked and built into a request
 _plugins              plugins: what one may change of clients, workers and replayers
@@ -20,7 +19,7 @@ _reset                where to reset a run to
 _schedule_data        schedules as authors write them and clients show them, and as they travel
 _schedules            operations on schedules
 _services             a server's gRPC services as they are
-_session              a session: a link, how values travel over it, how operations are run
+_session              a session: a link to the target, how values travel over it, how operations are run
 _standalone           activities that belong to no workflow: operations, and how they are shown
 _starts               operations that start workflows
 _updates              operations on updates

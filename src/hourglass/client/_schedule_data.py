@@ -183,7 +183,7 @@ class SchedulePolicy:
     after a workflow that failed or timed out.
     """
 
-    overlap: sc.OverlapPolicy = sc.OverlapPolicy.SKIP
+    overlap: ScheduleOverlapPolicy = ScheduleOverlapPolicy.SKIP
     catchup_window: Duration | None = None
     pause_on_failure: bool = False
     keep_original_workflow_id: bool = False
@@ -215,7 +215,7 @@ class ScheduleBackfill:
 
     start_at: datetime
     end_at: datetime
-    overlap: sc.OverlapPolicy | None = None
+    overlap: ScheduleOverlapPolicy | None = None
 
     def __post_init__(self) -> None:
         if self.end_at < self.start_at:

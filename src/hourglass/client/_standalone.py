@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from hourglass._contract import activities as ac
+from hourglass._contract.activities import ActivityExecutionStatus
 from hourglass._contract.service import new_id
 from hourglass._contract.workflows import IdConflictPolicy, Started
 from hourglass._engine.options import (
@@ -71,7 +72,7 @@ class ActivityExecution:
     id: str
     run_id: str
     activity_type: str
-    status: ac.ActivityExecutionStatus
+    status: ActivityExecutionStatus
     task_queue: str
     schedule_time: datetime | None
     close_time: datetime | None

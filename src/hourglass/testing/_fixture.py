@@ -41,8 +41,7 @@ from hourglass.activity._definition import ActivitySource
 from hourglass.client import Client, _operations
 from hourglass.client._faces import HandleFacts
 from hourglass.client._interception import Interceptor, activity_chain, checked, workflow_interceptors
-from hourglass.client._link import Link
-from hourglass.client._session import ClientOperation, ClientSession
+from hourglass.client._session import ClientOperation, ClientSession, Link
 from hourglass.converter import Converter, default_converter
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry, default_registry

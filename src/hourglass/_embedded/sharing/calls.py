@@ -22,7 +22,7 @@ import random
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -66,19 +66,23 @@ _PRECEDENCE = 0.05
 """After an owner's death the processes with workers have the first chance at the lock, for so many seconds."""
 
 
-@dataclass(slots=True)
-class _Search(Generic[A]):
-    """The search for the answer to a request: how each kind of engine is asked for it, and how far it has come. `key` names the
-    request, however often it is sent.
-    """
+@dataclass(frozen=True, slots=True)
+class _Question(Generic[A]):
+    """A request, and how each kind of engine is asked it."""
 
     request: s.Request[Any]
     of_engine: Callable[[OpenEngine], Awaitable[A]]
     of_owner: Callable[[OwnerConnection, str], Awaitable[A]]
     of_file: Callable[[], Awaitable[A | NoAnswer]]
     """While no process owns the file."""
+
+
+@dataclass(slots=True)
+class _Search:
+    """How far the search for an answer has come. `key` names the request, however often it is sent."""
+
     key: str
-    began: float = field(default_factory=time.monotonic)
+    began: float
     pause: float = SHORTEST
     ownerless_at: float = 0.0
     repeated: bool = False
@@ -139,15 +143,13 @@ class CallRouter:
                 return await engine.call(request)
             except EngineClosed:
                 lost = True
-        search = _Search(
+        question = _Question(
             request,
             lambda here: here.call(request),
             lambda owner, key: owner.ask(request, key),
             lambda: self._ownerless.ask(request),
-            self._new_key(),
-            repeated=lost,
         )
-        return await self._search(search)
+        return await self._search(question, lost)
 
     async def execute(self, request: wf.StartWorkflow) -> wf.Executed:
         """Start a workflow and wait for its end, as one request, where there is an engine to ask; else the answer says how
@@ -159,15 +161,13 @@ class CallRouter:
                 return await engine.execute(request)
             except EngineClosed:
                 lost = True
-        search = _Search(
+        question = _Question(
             request,
             lambda here: here.execute(request),
             lambda owner, key: owner.execute(request, key),
             lambda: self._start(request),
-            self._new_key(),
-            repeated=lost,
         )
-        return await self._search(search)
+        return await self._search(question, lost)
 
     async def _start(self, request: wf.StartWorkflow) -> wf.Executed | NoAnswer:
         """Start a workflow while no process owns the file: none could run it to its end."""
@@ -176,16 +176,14 @@ class CallRouter:
             return found
         return wf.Executed(found.run_id, wf.StillOpen(found.run_id))
 
-    def _new_key(self) -> str:
-        return f"{self._name}-{next(self._keys)}"
-
-    async def _search(self, search: _Search[A]) -> A:
-        """Go on until there is an answer. `repeated` says that the request may be under way already."""
-        if search.repeated:
+    async def _search(self, question: _Question[A], lost: bool) -> A:
+        """Go on until there is an answer. `lost` says that the request may be under way already."""
+        search = _Search(f"{self._name}-{next(self._keys)}", time.monotonic(), repeated=lost)
+        if lost:
             self._lost_at = search.began
         while True:
             try:
-                answer = await self._ask_once(search)
+                answer = await self._ask_once(question, search)
             except (EngineClosed, ConnectionLost):
                 # It may have been carried out, and its answer be lost: it is sent again under the same key, by which
                 # an owner that still lives gives the same answer, and with the same id, by which the next one does.
@@ -196,7 +194,7 @@ class CallRouter:
             except ServiceError as error:
                 # Refused, perhaps, because it was carried out when it was sent before.
                 again = search.repeated and error.status == "NOT_FOUND"
-                if again and await was_carried_out(search.request, self.call):
+                if again and await was_carried_out(question.request, self.call):
                     return cast(A, s.Nothing())
                 raise
             if not isinstance(answer, NoAnswer):
@@ -216,7 +214,7 @@ class CallRouter:
         if self.broken is not None:
             raise StorageError(str(self.broken), status=self.broken.status)
 
-    def _look_for_owner(self, search: _Search[Any]) -> None:
+    def _look_for_owner(self, search: _Search) -> None:
         """Whether a process that cannot be reached holds the lock, for so long that it is worth a word, or the end."""
         now = time.monotonic()
         if self.engine is not None or now < max(search.began + _UNREACHED, search.looked_at + LOOK):
@@ -243,25 +241,25 @@ class CallRouter:
             search.warned = True
             _log.warning("%s", what)
 
-    async def _ask_once(self, search: _Search[A]) -> A | NoAnswer:
+    async def _ask_once(self, question: _Question[A], search: _Search) -> A | NoAnswer:
         """The answer, or why there is none yet. Raises `EngineClosed` or `ConnectionLost` where the request may be
         under way.
         """
         engine = self.engine
         if engine is not None:
             if engine.failed is None:
-                return await search.of_engine(engine)
+                return await question.of_engine(engine)
             self._changed.ring()  # the shared file, which keeps the engine open, opens it anew
             return NoAnswer.BUSY
         owner = await self.reach()
         if owner is not None:
             self._no_worker.owner_seen()
             self._watch_owner()
-            return await search.of_owner(owner, search.key)
+            return await question.of_owner(owner, search.key)
         now = time.monotonic()
         if now < search.ownerless_at or now < self._lost_at + _PRECEDENCE:
             return NoAnswer.BUSY
-        return await search.of_file()
+        return await question.of_file()
 
     async def reach(self) -> OwnerConnection | None:
         """The connection to the owner; None if no process owns the file, or the owner does not listen yet."""
