@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -34,6 +35,17 @@ def takes_two(one: int, two: str) -> str:
 
 def plain() -> None:
     """Not decorated."""
+
+
+@dataclass
+class Item:
+    name: str
+    cents: float
+
+
+@workflow.defn
+def takes_item(item: Item, most: float = 1.0, tags: list[str] | None = None) -> float:
+    return item.cents
 
 
 class Opaque:
@@ -75,6 +87,21 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         "misses its argument 'two'",
     ),
     "too many arguments": (lambda c: c.start_workflow(takes_two, 1, "2", 3), ArgumentError, "got 3"),
+    "argument of another type": (
+        lambda c: c.start_workflow(takes_two, "one", "2"),
+        ArgumentError,
+        "argument 'one' of workflow takes_two: expected int, got str",
+    ),
+    "dict that is no such class": (
+        lambda c: c.start_workflow(takes_item, {"name": "pen"}),
+        ArgumentError,
+        "argument 'item' of workflow takes_item: Item misses its field 'cents'",
+    ),
+    "nothing for something": (
+        lambda c: c.execute_workflow(takes_item, None),
+        ArgumentError,
+        "argument 'item' of workflow takes_item: expected Item, got null",
+    ),
     "unknown option": (lambda c: c.start_workflow(takes_two, 1, "2", idd="x"), UsageError, "did you mean id"),
     "argument by keyword": (lambda c: c.start_workflow(takes_two, 1, two="2"), UsageError, "by position"),
     "empty id": (lambda c: c.start_workflow(takes_two, 1, "2", id=""), UsageError, "id must be"),
@@ -203,3 +230,35 @@ def test_mistake_inside_a_workflow(name: str, local: Client) -> None:
         (message, *_) = eventually(lambda: task_failures(handle))
         assert INSIDE[name][1] in message
         handle.terminate("seen")
+
+
+def test_what_a_type_takes_is_not_refused(local: Client) -> None:
+    """A dict with a class's fields, an int for a float and what Python cannot compare arrive as they did."""
+    _takes: Any = takes_item
+    with Worker(local, workflows=[takes_item]):
+        assert local.execute_workflow(_takes, {"name": "pen", "cents": 3}, 2, ("a",)) == 3
+
+
+def test_a_run_that_cannot_begin_says_why(local: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """Started by name there is no signature to ask: the worker says once what does not fit, without a line of ours; the
+    run begins when the code takes it.
+    """
+    with Worker(local, workflows=[takes_item]):
+        runs = [
+            local.start_workflow("takes_item", *given, id=f"begin-{at}", task_timeout=1)
+            for at, given in enumerate([({"name": "pen"},), (), ({"name": "pen", "cents": 1}, 1, [], 4)])
+        ]
+        for handle in runs:
+            eventually(lambda handle=handle: task_failures(handle))
+            handle.terminate("seen")
+    told = [each for each in caplog.records if "cannot begin: " in each.getMessage()]
+    assert [each.exc_info for each in told] == [None, None, None]
+    found = " ".join(each.getMessage() for each in told)
+    for words in (
+        "begin-0, run ",
+        "cannot begin: argument 'item' of workflow takes_item: Item misses its field 'cents' (json/plain as Item). ",
+        "cannot begin: workflow takes_item takes 1 to 3 arguments (item, most, tags), got 0. ",
+        "cannot begin: workflow takes_item takes 1 to 3 arguments (item, most, tags), got 4. ",
+    ):
+        assert words in found
+    assert "_signature.py" not in found

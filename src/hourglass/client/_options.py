@@ -170,11 +170,14 @@ def start_request(
                 "a workflow that is a Nexus operation cannot be started with a signal: send it afterwards"
             )
         fields["signal_name"], fields["signal_arguments"] = _start_signal(options, converter)
+    encoded = given.encode(converter, arguments)
+    # A run that cannot decode its arguments waits, parked, for other code: it had better not begin.
+    given.refuse_misfits(converter, arguments, encoded)
     return StartWorkflow(
         workflow_id=_text(options["id"], "id", converter) if "id" in options else new_id(),
         workflow_type=given.name,
         request_id=check_text(options.get("request_id") or new_id(), "request_id"),
-        arguments=given.encode(converter, arguments),
+        arguments=encoded,
         spec=StartSpec(**said),
         identity=identity,
         **fields,

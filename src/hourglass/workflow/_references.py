@@ -151,6 +151,13 @@ class Given:
             raise ArgumentError(f"{self.what} carries one value, not {len(arguments)}")
         return tuple(converter.encode_all(arguments))
 
+    def refuse_misfits(
+        self, converter: Converter, arguments: Sequence[Any], encoded: Sequence[Payload]
+    ) -> None:
+        """Refuse arguments of types that the signature does not take. Raises `ArgumentError`."""
+        if self.signature is not None:
+            self.signature.refuse_misfits(converter, arguments, encoded)
+
 
 def given_workflow(workflow: object) -> Given:
     """The workflow that a decorated function, a class, its run method or a name means."""
