@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from hourglass import RetryPolicy, activity, workflow
+from hourglass._runtime import work_log
 from hourglass.client import Client, _waiting
 from hourglass.errors import ApplicationError, ApplicationErrorCategory, WorkflowFailedError
 from hourglass.testing import DevServer
@@ -158,6 +159,22 @@ def test_a_workflow_that_fails_is_told_with_its_lines(
     assert "checks checks-1 failed after" in told.getMessage()
     assert "TooMuch: 7 is too much\n" in told.getMessage()
     assert "in refuse\n    raise ApplicationError" in told.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0, "0 s"),
+        (0.00008, "less than 1 ms"),
+        (0.01, "0.01 s"),
+        (90, "90 s"),
+        (5400, "1:30:00"),
+        (172_800, "2 days, 0:00:00"),
+    ],
+)
+def test_durations_are_told_as_people_read_them(seconds: float, said: str) -> None:
+    """No log speaks of 8e-05 s, or of 1.73e+05 s."""
+    assert work_log.duration_text(round(seconds * 1e9)) == said
 
 
 def test_benign_errors_are_quiet(client: Client, caplog: pytest.LogCaptureFixture) -> None:
