@@ -27,6 +27,18 @@ KINDS = {
     Kind.CANCEL: "cancellation",
     Kind.MARKER: "note",
 }
+STYLES = {
+    Kind.RUN: "run",
+    Kind.ACTIVITY: "activity",
+    Kind.LOCAL: "local",
+    Kind.TIMER: "timer",
+    Kind.CHILD: "child",
+    Kind.NEXUS: "child",
+    Kind.EXTERNAL: "message",
+    Kind.UPDATE: "message",
+    Kind.SIGNAL: "message",
+}
+"""What is drawn alike: the name of a colour in each picture."""
 _MOST_WAITS = 4
 _LEAST_SHARE = 0.01
 

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypedDict
 
-from hourglass._contract.ids import new_id
+from hourglass._contract.service import new_id
 from hourglass._contract.workflows import IdConflictPolicy, StartWorkflow, TimeSkippingConfig
 from hourglass._engine.options import (
     LONGEST_TASK_TIMEOUT,
@@ -22,8 +22,7 @@ from hourglass._engine.options import (
     retry_rule,
     several,
 )
-from hourglass._engine.specs import IdReusePolicy, StartSpec
-from hourglass._engine.versions import VersioningOverride, check_override
+from hourglass._engine.specs import IdReusePolicy, StartSpec, VersioningOverride, check_override
 from hourglass._runtime.targets import check_metadata
 from hourglass.converter import Converter, Payload, SearchAttributes, encode_search_attributes
 from hourglass.errors import UsageError
