@@ -73,6 +73,11 @@ _GLANCE = 0.05
 _applications: dict[tuple[Any, WorkerDeploymentVersion | None], Application] = {}
 
 
+def _no_client(given: object) -> UsageError:
+    how = f": Client.connect({given!r})" if isinstance(given, str) else ""
+    return UsageError(f"a worker needs a Client or an AsyncClient, not {type(given).__name__}{how}")
+
+
 class Worker(WorkerFacts):
     """Runs workflows and activities of one task queue, until it is shut down. It can be started again after
     that.
@@ -132,7 +137,7 @@ class Worker(WorkerFacts):
         plugins: Sequence[Plugin] = (),
     ) -> None:
         if not isinstance(client, (Client, AsyncClient)):
-            raise UsageError(f"a worker needs a Client or an AsyncClient, not {type(client).__name__}")
+            raise _no_client(client)
         every = all_plugins(client._session.plugins, plugins)
         said = self._config = configured(WorkerConfig, "configure_worker", every, locals())
         self._client = client
@@ -160,7 +165,7 @@ class Worker(WorkerFacts):
     @client.setter
     def client(self, client: Client | AsyncClient) -> None:
         if not isinstance(client, (Client, AsyncClient)):
-            raise UsageError(f"a worker needs a Client or an AsyncClient, not {type(client).__name__}")
+            raise _no_client(client)
         link = client._session.link
         if link is not self._link:
             self._check_same_engine(link)
