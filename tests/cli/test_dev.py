@@ -159,7 +159,7 @@ def test_what_we_raise_ourselves_is_a_message(project: Project, client: Client) 
     with project.dev() as dev:
         dev.wait_for("taking work")
         client.start_workflow("checkout", id="order-2")
-        dev.wait_for("ArgumentError: workflow checkout")
+        dev.wait_for("cannot begin: workflow checkout takes 1 argument (order), got 0")
         assert "Traceback" not in dev.text
 
 
