@@ -95,7 +95,7 @@ def test_the_application_does_what_it_says(monkeypatch: pytest.MonkeyPatch) -> N
     """An order that is packed, and one that is not."""
     monkeypatch.syspath_prepend(str(DEPLOY))
     app = importlib.import_module("app")
-    monkeypatch.delitem(sys.modules, "app")
+    del sys.modules["app"]  # for good: other tests have packages of this name
     with Environment() as env:
         packed = env.start_workflow(app.Order, "o-1")
         packed.signal(app.Order.pack)
