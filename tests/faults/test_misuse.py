@@ -77,6 +77,7 @@ _Worker: Any = Worker
 _connect: Any = Client.connect
 _good: Any = good
 _activity: Any = activity
+_workflow: Any = workflow
 
 MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "undecorated workflow started": (lambda c: c.start_workflow(plain), UsageError, "@workflow.defn"),
@@ -186,7 +187,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         r"not str: Client.connect\('local:'\)",
     ),
     "client made by hand": (lambda c: Client(), UsageError, r"Client.connect\(…\), not by Client\(…\)"),
-    "workflow named by position": (lambda c: workflow.defn("name")(plain), DefinitionError, 'name="name"'),
+    "workflow named by position": (lambda c: _workflow.defn("name")(plain), DefinitionError, 'name="name"'),
     "activity named by position": (lambda c: _activity.defn("name"), DefinitionError, 'name="name"'),
     "usual word for an option": (
         lambda c: _good.options(timeout=3),

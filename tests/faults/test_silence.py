@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
+import hourglass
 from hourglass import RetryPolicy, activity, workflow
 from hourglass._runtime import work_log
 from hourglass.client import Client, _waiting
-from hourglass.errors import ApplicationError, ApplicationErrorCategory, WorkflowFailedError
+from hourglass.errors import ApplicationError, ApplicationErrorCategory, StorageError, WorkflowFailedError
 from hourglass.testing import DevServer
 from hourglass.worker import Worker
 
@@ -26,6 +27,7 @@ from .polling import eventually
 BY_ZERO = (
     "integer division or modulo by zero" if sys.version_info < (3, 14) else "division by zero"
 )  # Python's words
+PACKAGE = Path(hourglass.__file__).parent
 SOON = RetryPolicy(initial_interval=0.01, maximum_interval=0.02)
 
 
@@ -382,6 +384,27 @@ def test_an_error_shows_where_it_was_raised(client: Client) -> None:
     assert [line.rpartition(" in ")[2] for line in ours] == ["execute_workflow"]
     assert "/hourglass/_runtime/" not in text
     assert "/hourglass/_runtime/" in str(getattr(caught.value.root_cause, "remote_traceback", ""))
+
+
+def test_a_file_that_cannot_be_used_is_told_in_words(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A directory, or what is no database: an error in words, in the log and at the call, without the way through our files."""
+    (tmp_path / "dir.db").mkdir()
+    (tmp_path / "text.db").write_text("no database, but long enough to be one\n" * 100)
+    with pytest.raises(StorageError, match="is a directory: name a file") as refused:
+        Client.connect(f"local:{tmp_path / 'dir.db'}")
+    with (
+        Client.connect(f"local:{tmp_path / 'text.db'}") as client,
+        pytest.raises(StorageError, match="is not a database") as unusable,
+    ):
+        Worker(client, workflows=[order]).start()
+    for caught in (refused, unusable):
+        frames = traceback.extract_tb(caught.value.__traceback__)
+        ours = [each.name for each in frames if Path(each.filename).is_relative_to(PACKAGE)]
+        assert ours in ([], ["connect"], ["start"])
+    assert [each for each in caplog.records if each.exc_info] == []
+    assert messages(caplog, "is not a database")
 
 
 def test_whole_tracebacks_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:

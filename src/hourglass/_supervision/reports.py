@@ -7,12 +7,14 @@ whatever the dead process worked on. What a sink raises is logged, and reaches n
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from hourglass._supervision.exits import Exit
+from hourglass.errors import ServiceError
 
 logger = logging.getLogger("hourglass.supervision")
 
@@ -69,9 +71,14 @@ Sink: TypeAlias = Callable[[SupervisionReport], object]
 
 
 def log_report(report: SupervisionReport) -> None:
-    """The default sink: Python's logging, by severity, with the traceback of what crashed."""
+    """The default sink: Python's logging, by severity, with the traceback of what crashed; of what a service or a disk
+    refuses the words are enough.
+    """
     if logger.isEnabledFor(report.level):
         error = report.error
+        if isinstance(error, ServiceError) and os.environ.get("HOURGLASS_TRACEBACK") != "full":
+            logger.log(report.level, "%s: %s", report, error)
+            return
         told = (type(error), error, error.__traceback__) if error is not None else None
         logger.log(report.level, "%s", report, exc_info=told)
 

@@ -20,6 +20,7 @@ from hourglass._contract.transport import (
 from hourglass._contract.workflows import QueryRejectCondition
 from hourglass._engine.options import INT64, Duration, whole_number
 from hourglass._engine.specs import VersioningOverride, WorkerDeploymentVersion
+from hourglass._runtime.code_origin import without_our_frames
 from hourglass._runtime.portal import Portal
 from hourglass.client import (
     _bulk,
@@ -50,6 +51,7 @@ from hourglass.converter import (
     SearchAttributes,
     default_converter,
 )
+from hourglass.errors import HourglassError
 
 if TYPE_CHECKING:
     from hourglass.replay import History
@@ -193,7 +195,11 @@ class AsyncClient(AsyncActivities, AsyncOperator):
         every = all_plugins((), plugins)
         said = configured(ClientConfig, "configure_client", every, locals())
         portal = Portal.current()
-        return cls(await portal.acall(opening(portal, said, every)))
+        try:
+            return cls(await portal.acall(opening(portal, said, every)))
+        except HourglassError as error:
+            without_our_frames(error)
+            raise
 
     @property
     def workflow_service(self) -> AsyncRawService:

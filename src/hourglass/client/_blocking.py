@@ -21,6 +21,7 @@ from hourglass._contract.transport import (
 from hourglass._contract.workflows import QueryRejectCondition
 from hourglass._engine.options import INT64, Duration, whole_number
 from hourglass._engine.specs import VersioningOverride, WorkerDeploymentVersion
+from hourglass._runtime.code_origin import without_our_frames
 from hourglass._runtime.portal import Portal
 from hourglass.client import (
     _bulk,
@@ -51,6 +52,7 @@ from hourglass.converter import (
     SearchAttributes,
     default_converter,
 )
+from hourglass.errors import HourglassError
 
 if TYPE_CHECKING:
     from hourglass.replay import History
@@ -192,7 +194,11 @@ class Client(Activities, Operator):
         every = all_plugins((), plugins)
         said = configured(ClientConfig, "configure_client", every, locals())
         portal = Portal.current()
-        return cls(portal.call(opening(portal, said, every)))
+        try:
+            return cls(portal.call(opening(portal, said, every)))
+        except HourglassError as error:
+            without_our_frames(error)
+            raise
 
     @property
     def workflow_service(self) -> RawService:

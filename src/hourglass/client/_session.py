@@ -427,7 +427,7 @@ class ClientSession:
                 return (self.with_rpc(rpc) if rpc else self).perform(operation)
             answer: T = getattr(self.outbound, operation.call._method)(_told(operation.call, rpc))
             return answer
-        except (HourglassError, KeyboardInterrupt) as error:
+        except (HourglassError, KeyboardInterrupt, TimeoutError) as error:
             without_our_frames(error)
             raise
 
@@ -448,7 +448,7 @@ class ClientSession:
         """Run an operation itself, and await it."""
         try:
             return operation.parse(await self.link.portal.acall(operation.ask(self)))
-        except HourglassError as error:
+        except (HourglassError, TimeoutError) as error:
             without_our_frames(error)
             raise
 

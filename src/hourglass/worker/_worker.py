@@ -32,6 +32,7 @@ from hourglass._forks import ForkStage, at_fork, leak
 from hourglass._runtime import hung
 from hourglass._runtime.application import Application
 from hourglass._runtime.cache import FEWEST_CACHED, most_cached
+from hourglass._runtime.code_origin import without_our_frames
 from hourglass._runtime.daemon_executor import DaemonExecutor
 from hourglass._runtime.evaluation import Verify
 from hourglass._runtime.plan import (
@@ -56,7 +57,7 @@ from hourglass.client._interception import Interceptor, activity_chain, nexus_ch
 from hourglass.client._interception import checked as checked_interceptors
 from hourglass.client._plugins import Plugin, WorkerConfig, all_plugins, configured
 from hourglass.client._session import Link
-from hourglass.errors import UsageError
+from hourglass.errors import HourglassError, UsageError
 from hourglass.metrics import Registry, default_registry
 from hourglass.nexus import Service
 from hourglass.workflow._definitions import WorkflowSource
@@ -244,8 +245,10 @@ class Worker(WorkerFacts):
         try:
             self._plan.resources.open()
             self._portal.call(self._begin())
-        except BaseException:
+        except BaseException as error:
             self._not_started()
+            if isinstance(error, HourglassError):
+                without_our_frames(error)
             raise
         if not self._started():
             self._life.check_wanted()
@@ -301,8 +304,10 @@ class Worker(WorkerFacts):
         try:
             await asyncio.to_thread(self._plan.resources.open)
             await self._portal.acall(self._begin())
-        except BaseException:
+        except BaseException as error:
             self._not_started()
+            if isinstance(error, HourglassError):
+                without_our_frames(error)
             raise
         if not self._started():
             self._life.check_wanted()

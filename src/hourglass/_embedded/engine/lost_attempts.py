@@ -7,6 +7,7 @@ Must not know: handles, stores, how runs change.
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Iterable
 
 from hourglass._embedded.engine.run import AttemptToken
@@ -16,6 +17,10 @@ from hourglass._embedded.rules.transitions import recover
 logger = logging.getLogger("hourglass.embedded")
 
 LOST_WITH_PROCESS = "was lost with the process of its worker"
+
+_REMEMBERED = 1000
+_said: OrderedDict[tuple[str, int, int], None] = OrderedDict()
+"""What this process has said. While a file cannot be written, each look at it finds the same attempts lost again."""
 
 
 class KeptAttempts:
@@ -63,6 +68,12 @@ def say_lost(before: Run, after: Run, ids: Iterable[int], what: str) -> None:
         activity, now = before.activities.get(event_id), after.activities.get(event_id)
         if activity is None or (now is not None and now.attempt == activity.attempt):
             continue
+        known = (before.run_id, event_id, activity.attempt)
+        if known in _said:
+            continue
+        _said[known] = None
+        if len(_said) > _REMEMBERED:
+            _said.popitem(last=False)
         scheduled, workflow_id = activity.scheduled, before.started.workflow_id
         logger.log(
             logging.ERROR if now is None else logging.WARNING,

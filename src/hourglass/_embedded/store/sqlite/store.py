@@ -431,8 +431,11 @@ class SqliteStore(FileReads):
             self._durability.end(StorageError(f"the file {self.path} was closed", status="UNAVAILABLE"))
             return
         self._is_sound = False
-        logger.error("%s: the store has ended and must be opened anew", self.path, exc_info=error)
-        self._durability.end(storage_error(self.path, error))
+        fault = storage_error(self.path, error)
+        # What the disk refuses is said in words; where the fault is ours, its lines are wanted.
+        trace = None if isinstance(error, (sqlite3.Error, OSError, StorageError)) else error
+        logger.error("%s: the store has ended and must be opened anew: %s", self.path, fault, exc_info=trace)
+        self._durability.end(fault)
 
     def _finish(self) -> None:
         try:
