@@ -111,6 +111,7 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            process_group=0,
         )
         self._readers = [
             threading.Thread(target=self._read, args=(self.process.stdout, self.lines), daemon=True),
@@ -125,6 +126,10 @@ class Program:
     def __exit__(self, *_: object) -> None:
         self.kill()
         self.wait_readers()
+        if any(reader.is_alive() for reader in self._readers):  # a grandchild still has its pipes
+            os.killpg(self.process.pid, signal.SIGKILL)
+            for reader in self._readers:
+                reader.join()
         for pipe in (self.process.stdout, self.process.stderr):
             if pipe is not None:
                 pipe.close()

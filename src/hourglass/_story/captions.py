@@ -133,10 +133,12 @@ def waited(story: Story) -> tuple[tuple[str, str], ...]:
         (what for what in total if total[what] >= _LEAST_SHARE * ran), key=lambda what: -total[what]
     )
     found = []
-    for what in most[:_MOST_WAITS]:
+    # The line for the rest names the one that is left, where there is only one.
+    shown = _MOST_WAITS + (len(most) == _MOST_WAITS + 1)
+    for what in most[:shown]:
         often = f", {times[what]} times" if times[what] > 1 else ""
         found.append((duration(total[what]), f"{what}{often} ({share(total[what], ran)})"))
-    if len(most) > _MOST_WAITS:
-        rest = sum(total[what] for what in most[_MOST_WAITS:])
-        found.append((duration(rest), f"{len(most) - _MOST_WAITS} others ({share(rest, ran)})"))
+    if len(most) > shown:
+        rest = sum(total[what] for what in most[shown:])
+        found.append((duration(rest), f"{len(most) - shown} others ({share(rest, ran)})"))
     return tuple(found)

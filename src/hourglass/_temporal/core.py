@@ -3,7 +3,7 @@
 What Core asks of a language SDK, and this file provides:
 
 - One runtime per process. After a fork the child must neither use nor drop what it inherited (dropping
-  hangs), so the references are leaked and a new runtime is made when one is needed.
+  hangs), so the references are leaked and a new runtime is made when one is needed, which is leaked at the child's end, too.
 - At exit workers, then clients, then the runtime are dropped while Python still lives; any other way hangs or
   crashes. So every Rust object sits in a `Ref`, and nothing else holds it longer than one call.
 - A future belongs to the loop that asked for it. Polls and completions must never be cancelled: `handle` sees
@@ -81,6 +81,7 @@ _live: weakref.WeakSet[Ref] = weakref.WeakSet()
 _lock = threading.Lock()
 _runtime: Ref | None = None
 _counts = False  # whether the runtime buffers metrics
+_was_forked = False  # whether the process that this one was forked from had a runtime
 
 
 def runtime() -> Ref:
@@ -119,16 +120,19 @@ def drop_all() -> None:
             except BaseException as error:
                 if not (isinstance(error, Exception) or is_panic(error)):
                     raise
-        if ref.rank == _RUNTIME and not _RUNTIMES_END:
+        if ref.rank == _RUNTIME and (_was_forked or not _RUNTIMES_END):
             # It would wait for its threads, and they for the interpreter that this thread holds: half of the time, for ever.
+            # In a child of a fork that holds for every release: Core's locks remember threads of the parent, which are not
+            # here, and a wake-up that is meant for one of ours may go to one of them.
             ref.leak()
         else:
             ref.drop()
 
 
 def _after_fork() -> None:
-    global _lock, _runtime
+    global _lock, _runtime, _was_forked
     _lock = threading.Lock()  # another thread may have held it
+    _was_forked = _was_forked or _runtime is not None
     for ref in list(_live):
         ref.leak()
     _runtime = None  # after the leaking: the last reference would free it here, and hang

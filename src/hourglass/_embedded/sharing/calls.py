@@ -67,7 +67,7 @@ _PRECEDENCE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class _Question(Generic[A]):
+class _RoutedCall(Generic[A]):
     """A request, and how each kind of engine is asked it."""
 
     request: s.Request[Any]
@@ -143,13 +143,13 @@ class CallRouter:
                 return await engine.call(request)
             except EngineClosed:
                 lost = True
-        question = _Question(
+        call = _RoutedCall(
             request,
             lambda here: here.call(request),
             lambda owner, key: owner.ask(request, key),
             lambda: self._ownerless.ask(request),
         )
-        return await self._search(question, lost)
+        return await self._search(call, lost)
 
     async def execute(self, request: wf.StartWorkflow) -> wf.Executed:
         """Start a workflow and wait for its end, as one request, where there is an engine to ask; else the answer says how
@@ -161,13 +161,13 @@ class CallRouter:
                 return await engine.execute(request)
             except EngineClosed:
                 lost = True
-        question = _Question(
+        call = _RoutedCall(
             request,
             lambda here: here.execute(request),
             lambda owner, key: owner.execute(request, key),
             lambda: self._start(request),
         )
-        return await self._search(question, lost)
+        return await self._search(call, lost)
 
     async def _start(self, request: wf.StartWorkflow) -> wf.Executed | NoAnswer:
         """Start a workflow while no process owns the file: none could run it to its end."""
@@ -176,14 +176,14 @@ class CallRouter:
             return found
         return wf.Executed(found.run_id, wf.StillOpen(found.run_id))
 
-    async def _search(self, question: _Question[A], lost: bool) -> A:
+    async def _search(self, call: _RoutedCall[A], lost: bool) -> A:
         """Go on until there is an answer. `lost` says that the request may be under way already."""
         search = _Search(f"{self._name}-{next(self._keys)}", time.monotonic(), repeated=lost)
         if lost:
             self._lost_at = search.began
         while True:
             try:
-                answer = await self._ask_once(question, search)
+                answer = await self._ask_once(call, search)
             except (EngineClosed, ConnectionLost):
                 # It may have been carried out, and its answer be lost: it is sent again under the same key, by which
                 # an owner that still lives gives the same answer, and with the same id, by which the next one does.
@@ -194,7 +194,7 @@ class CallRouter:
             except ServiceError as error:
                 # Refused, perhaps, because it was carried out when it was sent before.
                 again = search.repeated and error.status == "NOT_FOUND"
-                if again and await was_carried_out(question.request, self.call):
+                if again and await was_carried_out(call.request, self.call):
                     return cast(A, s.Nothing())
                 raise
             if not isinstance(answer, NoAnswer):
@@ -241,25 +241,25 @@ class CallRouter:
             search.warned = True
             _log.warning("%s", what)
 
-    async def _ask_once(self, question: _Question[A], search: _Search) -> A | NoAnswer:
+    async def _ask_once(self, call: _RoutedCall[A], search: _Search) -> A | NoAnswer:
         """The answer, or why there is none yet. Raises `EngineClosed` or `ConnectionLost` where the request may be
         under way.
         """
         engine = self.engine
         if engine is not None:
             if engine.failed is None:
-                return await question.of_engine(engine)
+                return await call.of_engine(engine)
             self._changed.ring()  # the shared file, which keeps the engine open, opens it anew
             return NoAnswer.BUSY
         owner = await self.reach()
         if owner is not None:
             self._no_worker.owner_seen()
             self._watch_owner()
-            return await question.of_owner(owner, search.key)
+            return await call.of_owner(owner, search.key)
         now = time.monotonic()
         if now < search.ownerless_at or now < self._lost_at + _PRECEDENCE:
             return NoAnswer.BUSY
-        return await question.of_file()
+        return await call.of_file()
 
     async def reach(self) -> OwnerConnection | None:
         """The connection to the owner; None if no process owns the file, or the owner does not listen yet."""
