@@ -155,13 +155,13 @@ class Fixture:
         self.session = EnvironmentSession(
             link, setting.converter, None, setting.interceptors, driver=self.driver, runner=runner
         )
-        self.client = Client(self.session)
+        self.client = client = Client(self.session)
         self.resources = Resources(setting.resources)
         self.resources.open()
         self.attempts = Attempts(
             self.driver,
             setting.converter,
-            lambda: self.client,
+            lambda: client,
             inbound=activity_chain(setting.interceptors),
             registry=setting.metrics,
             resources=self.resources,
