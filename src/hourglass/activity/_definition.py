@@ -23,7 +23,6 @@ import inspect
 import threading
 import warnings
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import (
     TYPE_CHECKING,
@@ -39,6 +38,8 @@ from typing import (
     cast,
     overload,
 )
+
+import msgspec
 
 from hourglass._engine.context import current_run
 from hourglass._engine.definition import check_name
@@ -148,8 +149,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class ActivityDefinition:
+class ActivityDefinition(msgspec.Struct, frozen=True):
     """What a worker needs to run an activity: its type name, the function to call, and how its arguments
     travel. A dynamic one takes every type that no other does; its name is for reports alone.
     """

@@ -144,7 +144,7 @@ class ServedQueue:
 
     def taken(self) -> Sequence[Activation | ActivityItem]:
         """All that there is now."""
-        return self._loop.call(self._take) if self.handle.may_have_items else ()
+        return self._loop.call(self._take)
 
     def _take(self) -> list[Activation | ActivityItem]:
         return [*self.handle.take_activations(), *self.handle.take_activities()]
@@ -461,9 +461,10 @@ class EnvironmentDriver:
                 self._await_others()
 
     def _collect(self) -> None:
-        for queue in tuple(self._queues.values()):
-            for item in queue.taken():
-                self.steps.append(self._step(queue, item))
+        for queue in self._queues.values():
+            if queue.handle.may_have_items:
+                for item in queue.taken():
+                    self.steps.append(self._step(queue, item))
 
     def _wait_or_move(self) -> None:
         performer = self.performer

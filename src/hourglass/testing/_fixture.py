@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from types import ModuleType
 from typing import Any, Literal, ParamSpec, TypeVar, TypeVarTuple, overload
+
+import msgspec
 
 from hourglass._embedded import VirtualClock, connect_memory
 from hourglass._embedded.clock import to_ns
@@ -67,8 +68,7 @@ open when their environment ends, there.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class FixtureSettings:
+class FixtureSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What an environment was asked to be."""
 
     workflows: Sequence[object]
