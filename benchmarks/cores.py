@@ -1,7 +1,8 @@
 """Part `cores`: what several processes that work on one file are worth, and what the death of one costs.
 
-Workers are processes of their own (`python -m benchmarks.cores PATH`); the driver is a client in this one. Each case is
-measured with one worker and with as many as there are processors, in turn, each time on a new file. Beside the time that
+Workers are processes of their own (`python -m benchmarks.cores PATH [PLACE]`); the driver is a client in this one. Each case is
+measured with one worker and with as many as there are processors, in turn, each time on a new file. Several keep to a
+processor each, as those of `hourglass worker` do, or not, as those of a web server. Beside the time that
 passed stands the processor time that the busiest process used for a step: on a machine that does other things, too, that
 is what would bound it.
 """
@@ -16,12 +17,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from hourglass import Client, Worker, activity, workflow
+from hourglass._runtime import processors
 
 from .report import Row, interleave
 
@@ -54,46 +55,55 @@ def computing(steps: int, in_activities: float, in_workflow: float) -> int:
 
 
 CASES = {
-    "3 ms activities": (0.003, 0.0, 40),
-    "1 ms workflow code": (0.0, 0.001, 80),
-    "plain steps": (0.0, 0.0, 400),
+    "3 ms activities": (0.003, 0.0),
+    "1 ms workflow code": (0.0, 0.001),
+    "plain steps": (0.0, 0.0),
 }
+_WARM_UP = 2.0  # seconds
 
 
 def measure(*, quick: bool) -> list[Row]:
     """Milliseconds per step with one process and with several; seconds until work goes on after a process was killed."""
     several = max(2, len(os.sched_getaffinity(0)))
     rows: list[Row] = []
-    for case, (in_activities, in_workflow, runs) in CASES.items():
+    for case, computing_for in CASES.items():
         subjects: dict[str, Callable[[], dict[str, float]]] = {
-            f"{count} process{'es' if count > 1 else ''}": partial(
-                run_steps, count, runs // 4 if quick else runs, in_activities, in_workflow
-            )
-            for count in (1, several)
+            "1 process": partial(run_steps, 1, *computing_for, quick=quick),
+            f"{several} processes": partial(run_steps, several, *computing_for, bound=True, quick=quick),
+            f"{several} processes, not pinned": partial(run_steps, several, *computing_for, quick=quick),
         }
         rows += interleave(subjects, rounds=1 if quick else 3, part="cores", case=case)
     return [*rows, *_kills(several + 1, 3 if quick else 10)]
 
 
-def run_steps(count: int, runs: int, in_activities: float, in_workflow: float) -> dict[str, float]:
-    with workers(count) as (path, processes), Client.connect(f"local:{path}") as client:
+def run_steps(
+    count: int, in_activities: float, in_workflow: float, *, bound: bool = False, quick: bool = False
+) -> dict[str, float]:
+    """Steps of workflows, always so many at a time, that end while some seconds pass."""
+    with workers(count, bound=bound) as (path, processes), Client.connect(f"local:{path}") as client:
+        ended = [0] * AT_A_TIME
+        stopped = threading.Event()
 
-        def one(number: int) -> None:
-            done = client.execute_workflow(
-                computing, STEPS, in_activities, in_workflow, id=f"{number}-{uuid.uuid4().hex}"
-            )
-            assert done == STEPS
+        def drive(number: int) -> None:
+            while not stopped.is_set():
+                client.execute_workflow(computing, STEPS, in_activities, in_workflow, id=uuid.uuid4().hex)
+                ended[number] += STEPS
 
-        with ThreadPoolExecutor(AT_A_TIME) as pool:
-            list(pool.map(one, range(AT_A_TIME)))  # the first ones warm up
-            used = [_processor_time(each.pid) for each in processes]
-            began = time.perf_counter()
-            list(pool.map(one, range(runs)))
-            passed = time.perf_counter() - began
+        threads = [threading.Thread(target=drive, args=(number,)) for number in range(AT_A_TIME)]
+        for thread in threads:
+            thread.start()
+        time.sleep(_WARM_UP)
+        used = [_processor_time(each.pid) for each in processes]
+        before, began = sum(ended), time.perf_counter()
+        time.sleep(4.0 if quick else 8.0)
+        steps, passed = sum(ended) - before, time.perf_counter() - began
         busiest = max(
             _processor_time(each.pid) - before for each, before in zip(processes, used, strict=True)
         )
-    return {"ms/step": passed * 1e3 / (runs * STEPS), "CPU ms/step": busiest * 1e3 / (runs * STEPS)}
+        stopped.set()
+        for thread in threads:
+            thread.join()
+    return {"ms/step": passed * 1e3 / steps, "CPU ms/step": busiest * 1e3 / steps}
 
 
 def _processor_time(pid: int) -> float:
@@ -140,11 +150,11 @@ def _kills(count: int, kills: int) -> list[Row]:
 
 
 @contextmanager
-def workers(count: int) -> Iterator[tuple[Path, list[subprocess.Popen[str]]]]:
-    """So many processes at work on a new file; the first owns it."""
+def workers(count: int, *, bound: bool = False) -> Iterator[tuple[Path, list[subprocess.Popen[str]]]]:
+    """So many processes at work on a new file; the first owns it. `bound`: each keeps to a processor."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "bench.db"
-        processes = [_begin(path) for _ in range(count)]
+        processes = [_begin(path, number if bound else None) for number in range(count)]
         try:
             yield path, processes
         finally:
@@ -155,9 +165,9 @@ def workers(count: int) -> Iterator[tuple[Path, list[subprocess.Popen[str]]]]:
                 each.stdout.close()
 
 
-def _begin(path: Path) -> subprocess.Popen[str]:
+def _begin(path: Path, place: int | None = None) -> subprocess.Popen[str]:
     begun = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.cores", str(path)],
+        [sys.executable, "-m", "benchmarks.cores", str(path), *([] if place is None else [str(place)])],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -169,6 +179,8 @@ def _begin(path: Path) -> subprocess.Popen[str]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        processors.bind(int(sys.argv[2]))
     with Client.connect(f"local:{sys.argv[1]}") as connected:
         Worker(connected, workflows=[computing], activities=[step]).run(
             on_started=lambda: print("ready", flush=True)

@@ -104,9 +104,9 @@ def _closed(*, quick: bool) -> list[Row]:
 def _processes(*, quick: bool) -> list[Row]:
     counts = sorted({1, *(2**power for power in range(1, 8) if 2**power <= max(2, os.cpu_count() or 1))})
     rows: list[Row] = []
-    for case, (in_activities, in_workflow, runs) in CASES.items():
+    for case, (in_activities, in_workflow) in CASES.items():
         for count in counts:
-            found = run_steps(count, runs // 4 if quick else runs, in_activities, in_workflow)
+            found = run_steps(count, in_activities, in_workflow, bound=count > 1, quick=quick)
             name = f"{count} process{'es' if count > 1 else ''}"
             rows.append(Row("growth", name, f"Hourglass, {case}", 1e3 / found["ms/step"], "steps/s"))
     return rows

@@ -3,7 +3,7 @@
     python examples/openai_agents_desk.py
     hourglass run examples/openai_agents_desk.py:desk '[]' --id desk-1
 
-It needs `pip install hourglass-temporal[openai-agents]`. `HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server.
+It needs `pip install 'hourglass-temporal[openai-agents]'`. `HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server.
 
 Calls of models and of tools are activities: after a crash none that has ended is made again. The models are fakes here, so that
 it runs without a key: leave `model=` out, or give the name of yours.

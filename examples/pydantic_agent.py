@@ -3,7 +3,7 @@
     python examples/pydantic_agent.py
     hourglass run examples/pydantic_agent.py:refund "order 7 came broken" --id refund-1
 
-It needs `pip install hourglass-temporal[pydantic-ai]`. `HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server.
+It needs `pip install 'hourglass-temporal[pydantic-ai]'`. `HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server.
 
 After a crash no answer that was paid for is asked for again, and a refund that was paid is not paid again. The model is a fake
 here, so that it runs without a key: put the name of yours in its place, `Agent("openai:gpt-5.2", …)`.

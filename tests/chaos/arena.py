@@ -135,7 +135,7 @@ class Program:
                 lines.append(line.rstrip("\n"))
                 self._changed.notify_all()
 
-    def wait_line(self, text: str, limit: float = 30.0) -> None:
+    def wait_line(self, text: str, limit: float = 60.0) -> None:
         """Wait until it has said this."""
         with self._changed:
             if not self._changed.wait_for(lambda: text in self.lines, limit):
@@ -147,7 +147,7 @@ class Program:
             self.process.send_signal(signal.SIGKILL)
         self.process.wait(10)
 
-    def end(self, how: signal.Signals | None, limit: float = 30.0) -> tuple[int, float]:
+    def end(self, how: signal.Signals | None, limit: float = 60.0) -> tuple[int, float]:
         """Its exit status, after a signal if one is given, and the seconds that took."""
         began = time.monotonic()
         if how is not None:

@@ -17,6 +17,11 @@ _STORMS = {
     "quick": {"workflows": 300, "kills": 60, "limit": 300.0},
     "short": {"workflows": 60, "kills": 12},
 }
+_SHARED = {
+    "full": {"workflows": 1000, "kills": 250, "life": 0.4, "limit": 1200.0},
+    "quick": {"workflows": 200, "kills": 40, "life": 0.4, "limit": 300.0},
+    "short": {"workflows": 60, "kills": 12},
+}
 _WEB_KILLS = {"full": 60, "quick": 12, "short": 3}
 _CAMPAIGNS = {  # so many campaigns, of so many faults each
     "full": {"on_file": (6, 150), "on_server": (2, 75)},
@@ -58,13 +63,31 @@ def _part(name: str) -> Any:
 
 
 def storm(seed: int, scale: Scale) -> Outcome:
-    """No start, signal or result is lost or doubled."""
+    """No start, signal or result is lost or doubled while owners are killed."""
+    return _storm(seed, _STORMS[scale.name])
+
+
+def storm_over_three(seed: int, scale: Scale) -> Outcome:
+    """The same while any of three processes that work on one file is killed, its owner or another. A recovery is the time
+    until what the killed one had in hand went on elsewhere.
+    """
+    return _storm(seed, {**_SHARED[scale.name], "processes": 3})
+
+
+def _storm(seed: int, size: dict[str, Any]) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
-        raging = _part("storm").Storm(Path(folder), _part("storm").Size(**_STORMS[scale.name]), seed)
+        raging = _part("storm").Storm(Path(folder), _part("storm").Size(**size), seed)
         told = raging.rage()
         found = _part("audit").complaints(told, raging.path, raging.notes)
+        recoveries = _part("audit").recoveries(told, raging.notes)
     good = told.kills if not found else 0
-    return Outcome(told.kills, good, troubles=tuple(found[:_FEW]))
+    kinds = {"owner-killed": told.owners, "worker-killed": told.kills - told.owners}
+    checked = {
+        "starts": len(told.started),
+        "signals": sum(map(len, told.signalled.values())),
+        "results": len(told.receipts),
+    }
+    return Outcome(told.kills, good, tuple(recoveries.values()), tuple(found[:_FEW]), kinds, checked)
 
 
 def web(seed: int, scale: Scale) -> Outcome:

@@ -38,5 +38,6 @@ FAULTS: dict[str, Fault] = {
     "campaign-on-file": durability.campaign_on_file,
     "campaign-on-server": durability.campaign_on_server,
     "durability": durability.storm,
+    "any-of-three-killed": durability.storm_over_three,
     "web-processes": durability.web,
 }

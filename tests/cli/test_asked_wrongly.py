@@ -123,6 +123,15 @@ def test_help_is_quick_and_narrow(tmp_path: Path) -> None:
     assert "--deadlock-timeout" in done.stdout
 
 
+@pytest.mark.parametrize("group", [[], ["activity"], ["schedule"]], ids=["all", "activity", "schedule"])
+def test_lists_of_commands_cut_nothing_short(group: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """What each command does is said on its line in a whole sentence."""
+    assert main([*group, "--help"]) == 0
+    _, _, commands = capsys.readouterr().out.partition("Commands:\n")
+    assert commands
+    assert "..." not in commands
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     """`--version` says which."""
     from hourglass import __version__

@@ -8,7 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -205,6 +207,65 @@ def test_on_a_file_every_processor_has_a_process(folder: Path, tmp_path: Path) -
         )  # the killed one has been replaced: its death is none while ending
         command.signal(signal.SIGTERM)
         assert command.wait_end() == 0, command.text
+
+
+WHERE = """
+import os, time
+from hourglass import activity, workflow
+
+def found():
+    return [os.getpid(), sorted(os.sched_getaffinity(0))]
+
+@activity.defn
+def brief() -> list:
+    end = time.thread_time() + 0.002  # enough for the owner to give some away
+    while time.thread_time() < end:
+        pass
+    return found()
+
+@activity.defn
+async def on_a_loop() -> list:
+    return found()
+
+@activity.defn(executor="process")
+def in_a_process() -> list:
+    return found()
+
+@workflow.defn
+def look() -> list:
+    tasks = [workflow.spawn(brief) for _ in range(40)]
+    return [on_a_loop(), in_a_process(), *workflow.gather(*tasks)]
+"""
+
+
+@pytest.mark.parametrize("option", [(), ("--no-pin",)])
+def test_each_process_keeps_to_a_processor(tmp_path: Path, option: tuple[str, ...]) -> None:
+    """As many processes as processors: each has its own, for brief activities. Loops and processes of activities use all."""
+    processors = sorted(os.sched_getaffinity(0))
+    if len(processors) < 2:
+        pytest.skip("there is but one processor")
+    (tmp_path / "where.py").write_text(WHERE)
+    target = f"local:{tmp_path / 'where.db'}"
+    with Command("worker", "where.py", "--target", target, *option, cwd=tmp_path) as command:
+        command.wait_running(len(processors))
+        with Client.connect(target) as client:
+            places: dict[int, set[tuple[int, ...]]] = {pid: set() for pid in command.pids()}
+            deadline = time.monotonic() + 60
+            while not all(option or any(len(each) == 1 for each in found) for found in places.values()):
+                assert time.monotonic() < deadline, places
+                on_a_loop, in_a_process, *brief = client.execute_workflow("look", id=uuid.uuid4().hex)
+                assert on_a_loop[1] == in_a_process[1] == processors
+                for pid, found in brief:
+                    places[pid].add(tuple(found))
+            if option:
+                for pid, found in client.execute_workflow("look", id="last"):
+                    assert found == processors, pid
+        if not option:
+            own = [each for found in places.values() for each in found if len(each) == 1]
+            assert sorted(own) == [(each,) for each in processors]
+        command.signal(signal.SIGTERM)
+        assert command.wait_end() == 0, command.text
+        assert ("it keeps to processor" in command.text) == (not option)
 
 
 def test_an_engine_in_memory_has_one_process(folder: Path) -> None:

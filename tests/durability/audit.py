@@ -17,7 +17,7 @@ from typing import Any
 from hourglass import Client, History, Replayer
 
 from . import work
-from .storm import Told
+from .storm import Death, Told
 
 
 @dataclass
@@ -75,6 +75,31 @@ def complaints(told: Told, path: Path, notes: Path) -> list[str]:
         *_about_file(path),
         *_about_replays(histories),
     ]
+
+
+def recoveries(told: Told, notes: Path) -> dict[Death, float]:
+    """How long it took, after each death, until the last of what its process had in hand went on elsewhere: until the next
+    attempt of each activity began. Where that attempt died, too, before it could say so, another death is to blame.
+    """
+    begun: dict[tuple[str, str, int], tuple[int, float]] = {}
+    ended: set[tuple[str, str, int]] = set()
+    for line in notes.read_text().splitlines():
+        said = json.loads(line)
+        name = (said["run"], said["activity"], said["attempt"])
+        if said["what"] == "begun":
+            begun[name] = (said["process"], said["at"])
+            if said["type"] == "pay" or (said["type"] == "charge" and said["attempt"] == 1):
+                ended.add(name)  # it is not tried again, or fails by itself
+        elif said["what"] == "done":
+            ended.add(name)
+    deaths = {death.process: death for death in told.deaths}
+    found: dict[Death, float] = {}
+    for (run_id, activity_id, attempt), (process, _) in begun.items():
+        following = begun.get((run_id, activity_id, attempt + 1))
+        if (run_id, activity_id, attempt) not in ended and process in deaths and following is not None:
+            death = deaths[process]
+            found[death] = max(found.get(death, 0.0), following[1] - death.at)
+    return found
 
 
 def _histories(told: Told, path: Path) -> dict[str, list[History]]:

@@ -88,6 +88,11 @@ class Series:
         """How much came on top, by that slope."""
         return self.slope() * (self.at[-1] - self.at[0]) if self.at else 0.0
 
+    def course(self) -> list[float]:
+        """What there was at the beginning, after each quarter of the time, and at its end."""
+        last = len(self.values) - 1
+        return [self.values[last * quarter // 4] for quarter in range(5)]
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -98,6 +103,7 @@ class Verdict:
     largest: float
     growth: float
     allowed: float
+    course: list[float]
 
     @property
     def is_flat(self) -> bool:
@@ -110,9 +116,10 @@ class Verdict:
             f"{each / allowance.unit:,.1f}" for each in (self.middle, self.largest, self.growth, self.allowed)
         )
         mark = "" if self.is_flat else "  GROWS"
+        course = " → ".join(f"{each / allowance.unit:,.1f}" for each in self.course)
         return (
             f"{self.name:16} middle {middle:>9}, most {largest:>9}, growth {growth:>8} of {allowed:>6} allowed"
-            f" {allowance.unit_name}{mark}"
+            f" {allowance.unit_name}{mark}\n{'':16} {course}"
         )
 
 
@@ -123,7 +130,7 @@ def judge(name: str, seen: Series, begin: float) -> Verdict:
         raise ValueError(f"{name} was seen {len(settled.at)} times only")
     middle = statistics.median(settled.values)
     allowed = max(allowance.floor, allowance.share * middle)
-    return Verdict(name, middle, max(settled.values), settled.growth(), allowed)
+    return Verdict(name, middle, max(settled.values), settled.growth(), allowed, seen.course())
 
 
 # --- what a process holds -------------------------------------------------------------------------------------

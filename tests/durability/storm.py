@@ -33,6 +33,15 @@ class Size:
     limit: float = 120.0
 
 
+@dataclass(frozen=True)
+class Death:
+    """A process was killed: which, when by the machine's monotonic clock, and whether it owned the file."""
+
+    process: int
+    at: float
+    is_owner: bool
+
+
 @dataclass
 class Told:
     """What the clients were told."""
@@ -42,11 +51,19 @@ class Told:
     signalled: dict[str, list[int]] = field(default_factory=dict)
     receipts: dict[str, work.Receipt] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
-    kills: int = 0
-    owners: int = 0
-    """How many of those that were killed owned the file."""
+    deaths: list[Death] = field(default_factory=list)
     unserved: int = 0
     """How often nobody was left after a kill."""
+
+    @property
+    def kills(self) -> int:
+        """How many were killed."""
+        return len(self.deaths)
+
+    @property
+    def owners(self) -> int:
+        """How many of those owned the file."""
+        return sum(death.is_owner for death in self.deaths)
 
 
 class Storm:
@@ -104,9 +121,8 @@ class Storm:
             victim = chance.choice(nursery.alive)
             if owner in nursery.alive and (not self._size.processes or (not left and not self.told.owners)):
                 victim = owner
+            self.told.deaths.append(Death(victim, time.monotonic(), victim == owner))
             nursery.kill(victim)
-            self.told.kills += 1
-            self.told.owners += victim == owner
             if not nursery.alive:
                 self.told.unserved += 1
                 time.sleep(chance.random() * self._size.life)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from tests.effort import cases
 
-from .audit import complaints
-from .storm import Size, Storm
+from .audit import complaints, recoveries
+from .storm import Death, Size, Storm, Told
 
 
 def test_killed_again_and_again(tmp_path: Path) -> None:
@@ -31,3 +32,33 @@ def test_any_of_several_that_work_is_killed_again_and_again(tmp_path: Path) -> N
     assert told.kills == kills
     assert 0 < told.owners < kills
     assert len(told.receipts) >= 60
+
+
+def test_how_soon_the_work_of_the_dead_goes_on(tmp_path: Path) -> None:
+    """It counts from a death to the last of what its process had in hand; not what was done, fails by itself, or is not tried
+    again, and not what was lost a second time.
+    """
+    notes = tmp_path / "notes"
+    lines: list[dict[str, object]] = []
+
+    def begin(
+        run: str, attempt: int, process: int, at: float, *, of: str = "pack", done: bool = False
+    ) -> None:
+        name = {"run": run, "activity": "1", "type": of, "attempt": attempt, "process": process}
+        lines.append({"what": "begun", "at": at, **name})
+        if done:
+            lines.append({"what": "done", "at": at, "token": f"{run}-{attempt}", **name})
+
+    begin("a", 1, 7, 10.0)
+    begin("b", 1, 7, 10.2)
+    begin("a", 2, 8, 10.7, done=True)
+    begin("b", 2, 8, 11.5, done=True)
+    begin("done", 1, 7, 10.1, done=True)
+    begin("fails", 1, 7, 10.1, of="charge")
+    begin("fails", 2, 8, 19.0, of="charge", done=True)
+    begin("once", 1, 7, 10.1, of="pay")
+    begin("twice lost", 1, 7, 10.1)
+    begin("twice lost", 3, 8, 19.0, done=True)
+    notes.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    owner, idle = Death(7, 10.5, is_owner=True), Death(9, 12.0, is_owner=False)
+    assert recoveries(Told(deaths=[owner, idle]), notes) == {owner: 1.0}

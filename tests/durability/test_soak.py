@@ -42,6 +42,13 @@ def test_a_few_outliers_turn_nothing() -> None:
     assert judge("log of the file", seen, 180).is_flat
 
 
+def test_the_course_of_a_thing_is_told() -> None:
+    """At the beginning, after each quarter of the time, and at its end."""
+    verdict = judge("threads", Series([*map(float, range(9))], [*map(float, range(9))]), 0)
+    assert verdict.course == [0, 2, 4, 6, 8]
+    assert "0.0 → 2.0 → 4.0 → 6.0 → 8.0" in str(verdict)
+
+
 def test_too_few_looks_say_nothing() -> None:
     """A soak that was too short to judge is no success."""
     with pytest.raises(ValueError, match="was seen 2 times only"):

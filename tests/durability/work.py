@@ -35,6 +35,7 @@ def note(what: str, **more: Any) -> None:
         "activity": here.activity_id,
         "type": here.activity_type,
         "attempt": here.attempt,
+        "process": os.getpid(),
         "at": time.monotonic(),
         **more,
     }

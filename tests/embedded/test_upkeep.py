@@ -13,7 +13,7 @@ from tests.specs import made
 from hourglass._contract import activities as ac
 from hourglass._contract import limits
 from hourglass._contract import workflows as wf
-from hourglass._contract.handle import ActivityDeferred, ActivityTask, AttemptFailed, HandleConfig
+from hourglass._contract.handle import ActivityDeferred, ActivityTask, AttemptFailed, Handle, HandleConfig
 from hourglass._embedded import RealClock
 from hourglass._embedded.clients.connection import EngineConnection
 from hourglass._embedded.engine.engine import Engine
@@ -29,6 +29,8 @@ from .memory_world import World, app_failure, run_async, settle, text
 from .scripted_store import ScriptedStore
 
 DAY = 86_400
+LIMIT = 60.0
+"""For what comes at once or never, in seconds."""
 
 
 async def sleeping(world: World, workflow_id: str = "w", seconds: int = DAY, **more: Any) -> str:
@@ -419,6 +421,82 @@ def test_a_failing_task_that_the_clock_puts_off_comes_back_when_nothing_uses_its
         assert place.engine.runs.in_memory(run_id) is None, "something uses it"
         place.passes(10.0)
         assert place.engine.runs.in_memory(run_id) is not None, "it does not come back"
+        await place.connection.close()
+
+    run_async(body)
+
+
+async def _with_a_retry(place: Place, pause: float) -> Handle:
+    """A run whose activity has failed once, and is tried again after so many seconds; the handle that had it."""
+    handle = await place.connection.open_handle(HandleConfig(task_queue="q"))
+    run_id = await place.start()
+    await handle.poll_activation()
+    rule = RetryRule(initial_interval=pause, backoff_coefficient=1.0)
+    spec = made(ActivitySpec, start_to_close_timeout=60.0, retry_policy=rule)
+    command = made(c.ScheduleActivity, seq=1, activity_id="1", activity_type="a", spec=spec)
+    await handle.complete_activation(c.Succeeded(run_id, (command,)))
+    first = await handle.poll_activity()
+    await handle.complete_activity(AttemptFailed(first.token, app_failure("not yet")))
+    return handle
+
+
+@pytest.mark.parametrize("pause", [0.5, 30.0, 3600.0])
+def test_an_attempt_that_is_due_by_a_jump_of_the_clock_may_be_taken(pause: float) -> None:
+    """The wall clock is set forward past the end of a retry's pause: the attempt is given out, whichever sees the jump first,
+    the alarm of the run or the look after all runs.
+    """
+
+    async def body() -> None:
+        place = await Place.new(Watch())
+        handle = await _with_a_retry(place, pause)
+        place.set(2 * 3600.0)
+        async with asyncio.timeout(LIMIT):  # on this clock no time passes: it is there, or never comes
+            again = await handle.poll_activity()
+        assert isinstance(again, ActivityTask)
+        assert again.attempt == 2
+        await place.connection.close()
+
+    run_async(body)
+
+
+def test_a_failed_task_that_is_due_by_a_jump_of_the_clock_may_be_taken() -> None:
+    """The same for a workflow task that is tried again."""
+
+    async def body() -> None:
+        place = await Place.new(Watch())
+        handle = await place.connection.open_handle(HandleConfig(task_queue="q"))
+        run_id = await place.start()
+        for _ in range(2):  # the first is tried again at once
+            await handle.poll_activation()
+            await handle.complete_activation(c.TaskFailed(run_id, app_failure("bug")))
+            await handle.poll_activation()  # the eviction
+            await handle.complete_activation(c.Succeeded(run_id))
+        place.set(2 * 3600.0)
+        async with asyncio.timeout(LIMIT):
+            assert (await handle.poll_activation()).run_id == run_id
+        await place.connection.close()
+
+    run_async(body)
+
+
+def test_an_attempt_that_a_jump_back_puts_off_comes_in_its_time() -> None:
+    """It could be taken by a clock that was ahead, and was not; by the right one it is taken when its pause is over."""
+
+    async def body() -> None:
+        place = await Place.new(Watch())
+        handle = await _with_a_retry(place, 30.0)
+        place.set(3600.0)
+        assert place.engine.queues.waiting_attempts()
+        place.set(0.0)
+        assert not place.engine.queues.waiting_attempts()
+        taking = asyncio.create_task(handle.poll_activity())
+        place.passes(31.0)
+        (record,) = place.engine.runs.records()
+        place.engine.runs.timers.elapse(record)
+        async with asyncio.timeout(LIMIT):
+            again = await taking
+        assert isinstance(again, ActivityTask)
+        assert again.attempt == 2
         await place.connection.close()
 
     run_async(body)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,8 @@ from hourglass.worker import Worker
 
 KEY = "sk-very-secret-api-key"
 PEM = b"-----BEGIN PRIVATE KEY-----\nc2VjcmV0LWtleS1tYXRlcmlhbA==\n-----END PRIVATE KEY-----\n"
+LONG = 3600
+"""A timeout in seconds that no test lives to see: what ends before is not ended by it."""
 PEM_TEXT = "c2VjcmV0LWtleS1tYXRlcmlhbA"
 
 
@@ -68,12 +69,10 @@ def closed_port() -> str:
 
 
 def test_nobody_listens() -> None:
-    """The error names host and port and comes within the timeout."""
+    """The error names host and port, and comes when the connection is refused: it does not wait for the timeout."""
     target = closed_port()
-    began = time.monotonic()
-    with pytest.raises(ConnectionFailedError, match=target):
-        Client.connect(target, timeout=2)
-    assert time.monotonic() - began < 20
+    with pytest.raises(ConnectionFailedError, match=rf"{target}: connection refused"):
+        Client.connect(target, timeout=LONG)
 
 
 def test_no_such_host() -> None:
@@ -82,14 +81,17 @@ def test_no_such_host() -> None:
         Client.connect("no-such-host.invalid:7233", timeout=2)
 
 
-@pytest.mark.parametrize("answer", [says_nothing, speaks_http, hangs_up])
+@pytest.mark.parametrize("answer", [speaks_http, hangs_up])
 def test_somebody_else_listens(answer: Callable[[socket.socket], None]) -> None:
-    """A peer that is no Temporal server: an error that names it, within the timeout, and no hang."""
-    with peer(answer) as target:
-        began = time.monotonic()
-        with pytest.raises(ServiceError, match=target):
-            Client.connect(target, timeout=1)
-        assert time.monotonic() - began < 20
+    """A peer that is no Temporal server: an error that names it as soon as it shows that."""
+    with peer(answer) as target, pytest.raises(ServiceError, match=rf"{target}: what listens there"):
+        Client.connect(target, timeout=LONG)
+
+
+def test_somebody_who_says_nothing_listens() -> None:
+    """It is the timeout that ends the wait, and the error says so."""
+    with peer(says_nothing) as target, pytest.raises(ServiceError, match=rf"{target}: no answer within 1 s"):
+        Client.connect(target, timeout=1)
 
 
 @pytest.mark.server

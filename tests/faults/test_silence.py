@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from hourglass import RetryPolicy, activity, workflow
+from hourglass._runtime import work_log
 from hourglass.client import Client, _waiting
 from hourglass.errors import ApplicationError, ApplicationErrorCategory, WorkflowFailedError
 from hourglass.testing import DevServer
@@ -160,6 +161,22 @@ def test_a_workflow_that_fails_is_told_with_its_lines(
     assert "in refuse\n    raise ApplicationError" in told.getMessage()
 
 
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0, "0 s"),
+        (0.00008, "less than 1 ms"),
+        (0.01, "0.01 s"),
+        (90, "90 s"),
+        (5400, "1:30:00"),
+        (172_800, "2 days, 0:00:00"),
+    ],
+)
+def test_durations_are_told_as_people_read_them(seconds: float, said: str) -> None:
+    """No log speaks of 8e-05 s, or of 1.73e+05 s."""
+    assert work_log.duration_text(round(seconds * 1e9)) == said
+
+
 def test_benign_errors_are_quiet(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     """An error that its author called benign is retried and recorded as any other, and not logged; it stays benign."""
     with (
@@ -208,6 +225,126 @@ def test_a_wait_without_a_worker_says_so_on_a_server(
         handle.terminate("enough")
         assert isinstance(waiting.exception(30), WorkflowFailedError)
     assert told == "workflow unserved-1 has no worker: none polls its task queue 'silence-unserved'"
+
+
+@workflow.defn
+def asks_elsewhere() -> int:
+    return fails_for_long.options(task_queue="silence-nowhere")(1)
+
+
+@workflow.defn
+def parent_of_elsewhere() -> int:
+    return asks_elsewhere()
+
+
+@workflow.defn
+def parent_on_no_queue() -> int:
+    return waits_long.options(task_queue="silence-no-queue")()
+
+
+def test_a_wait_says_what_no_worker_takes(
+    client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An activity that no worker has been given, one on a queue of its own, a child's, a child without a worker, a workflow
+    where there are activities only, and an activity of no workflow: the client that waits names each, once.
+    """
+    monkeypatch.setattr(_waiting, "SILENCE", 0.05)
+    mine = [waits_long, asks_elsewhere, parent_of_elsewhere, parent_on_no_queue]
+    cases: list[tuple[Any, str, str, str]] = [
+        (
+            waits_long,
+            "untaken",
+            "waits for activity fails_for_long, which is taken by no worker: ",
+            "silence-untaken",
+        ),
+        (
+            asks_elsewhere,
+            "untaken",
+            "activity fails_for_long, which is taken by no worker: ",
+            "silence-nowhere",
+        ),
+        (parent_on_no_queue, "untaken", "waits for workflow ", "silence-no-queue"),
+        (waits_long, "idle", "workflow taken-idle-", "silence-idle"),
+    ]
+    with (
+        Worker(client, "silence-untaken", workflows=mine),
+        Worker(client, "silence-idle", activities=[fails_for_long]),
+        ThreadPoolExecutor(1) as thread,
+    ):
+        for at, (asked, queue, part, named) in enumerate(cases):
+            handle = client.start_workflow(asked, id=f"taken-{queue}-{at}", task_queue=f"silence-{queue}")
+            waiting = thread.submit(handle.result)
+            (told,) = eventually(
+                lambda at=at, part=part: [m for m in messages(caplog, part) if f"-{at} " in m]
+            )
+            handle.terminate("enough")
+            assert isinstance(waiting.exception(30), WorkflowFailedError)
+            assert repr(named) in told
+        alone = client.start_activity(
+            fails_for_long, 1, id="alone-1", task_queue="silence-alone", start_to_close_timeout=5
+        )
+        waiting = thread.submit(alone.result)
+        (told,) = eventually(
+            lambda: messages(caplog, "activity alone-1 (fails_for_long) is taken by no worker: ")
+        )
+        alone.terminate("enough")
+        assert waiting.exception(30) is not None
+        assert told.endswith(". Give it to one: Worker(client, 'silence-alone', activities=[fails_for_long])")
+
+
+def test_a_wait_says_that_a_child_lacks_an_activity(
+    client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no worker takes is told once on a connection, of a child's too, however many wait for it."""
+    monkeypatch.setattr(_waiting, "SILENCE", 0.05)
+    with (
+        Worker(client, "silence-child", workflows=[asks_elsewhere, parent_of_elsewhere]),
+        ThreadPoolExecutor(2) as threads,
+    ):
+        handles = [
+            client.start_workflow(parent_of_elsewhere, id=f"child-{at}", task_queue="silence-child")
+            for at in range(2)
+        ]
+        waiting = [threads.submit(each.result) for each in handles]
+        (told,) = eventually(lambda: messages(caplog, "is taken by no worker"))
+        for each in handles:
+            each.terminate("enough")
+        assert [isinstance(each.exception(30), WorkflowFailedError) for each in waiting] == [True, True]
+    assert "waits for workflow " in told
+    assert "which waits for activity fails_for_long, which is taken by no worker: " in told
+    assert len(messages(caplog, "is taken by no worker")) == 1
+
+
+def test_a_wait_without_a_worker_says_so_in_memory(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine in memory has no file to be named: it is the run that is."""
+    monkeypatch.setattr(_waiting, "SILENCE", 0.05)
+    with Client.connect("local:") as client, ThreadPoolExecutor(1) as thread:
+        handle = client.start_workflow(order, "o", id="unserved-2")
+        waiting = thread.submit(handle.result)
+        (told,) = eventually(lambda: messages(caplog, "has no worker"))
+        handle.terminate("enough")
+        assert isinstance(waiting.exception(30), WorkflowFailedError)
+    assert told == "workflow unserved-2 has no worker: none polls its task queue 'default'"
+
+
+@pytest.mark.server
+def test_workers_that_have_ended_count_no_more(
+    quick_server: DevServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server lists pollers for minutes after they have gone: those that leave a task where it is are told of as gone."""
+    monkeypatch.setattr(_waiting, "SILENCE", 0.05)
+    monkeypatch.setattr(_waiting, "_PATIENCE", 0.1)
+    with Client.connect(quick_server.target) as client, ThreadPoolExecutor(1) as thread:
+        with Worker(client, "silence-ended", workflows=[checks]), pytest.raises(WorkflowFailedError):
+            client.execute_workflow(checks, 1, id="ended-0", task_queue="silence-ended")
+        handle = client.start_workflow(checks, 1, id="ended-1", task_queue="silence-ended")
+        waiting = thread.submit(handle.result)
+        (told,) = eventually(lambda: messages(caplog, "has no worker"))
+        handle.terminate("enough")
+        assert isinstance(waiting.exception(30), WorkflowFailedError)
+    assert told.startswith("workflow ended-1 has no worker: ")
 
 
 def test_an_attempt_that_times_out_is_told(client: Client, caplog: pytest.LogCaptureFixture) -> None:

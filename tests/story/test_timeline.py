@@ -354,3 +354,15 @@ def test_a_signal_after_which_nothing_was_done_ended_no_wait() -> None:
     made.wait(5).signal("pay").task()
     made.add("WORKFLOW_EXECUTION_COMPLETED", workflowTaskCompletedEventId="4")
     assert [each.what for each in tell(made.read).waits] == ["timer 1 min 40 s", "signal pay"]
+
+
+def test_what_came_during_a_pause_is_what_was_waited_for() -> None:
+    """A run that is resumed goes on with the signal that came meanwhile: that ended its wait, and not the resuming."""
+    made = Made()
+    made.task().wait(30)
+    made.add("WORKFLOW_EXECUTION_PAUSED")
+    made.wait(30).signal("pay").wait(40)
+    made.add("WORKFLOW_EXECUTION_UNPAUSED")
+    made.task()
+    made.add("WORKFLOW_EXECUTION_COMPLETED", workflowTaskCompletedEventId=str(len(made.events)))
+    assert [each.what for each in tell(made.read).waits] == ["signal pay"]

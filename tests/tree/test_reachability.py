@@ -10,10 +10,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from bridge.virtual_loop import run as on_virtual_time
 from chaos.proxy import Proxy
 from hourglass import Client, Worker
 from hourglass._contract.deployments import DescribeNamespace, Namespace
@@ -61,6 +63,42 @@ def test_the_limits_keep_the_promise() -> None:
     """A loss shows within the interval and the limit of one answer, even where both are used up to the end."""
     limits = ReachLimits()
     assert limits.interval + 2 * limits.answer < PROMISED
+
+
+@pytest.mark.parametrize("trouble", [DEAD, LATE, GONE, None], ids=["dead", "late", "gone", "silent"])
+@pytest.mark.parametrize("after", [0.0, 1.0, 2.9, 4.0])
+def test_a_loss_and_a_return_show_within_what_is_promised(trouble: ServiceError | None, after: float) -> None:
+    """Whenever it is lost, and even if it says nothing at all, by a connection that keeps to no limit. On virtual time."""
+    lost = asyncio.Event()
+
+    class Link:
+        async def call(self, request: Any) -> Any:
+            if lost.is_set():
+                if trouble is None:
+                    await asyncio.Event().wait()
+                else:
+                    raise trouble
+            return Namespace("default")
+
+    app: Any = SimpleNamespace(
+        raw=Link(),
+        tables=SimpleNamespace(registrations={}),
+        reach=ReachLimits(),
+        reachability=Reachability(),
+    )
+
+    async def body() -> None:
+        watch = asyncio.create_task(watch_reachability(app))
+        await asyncio.sleep(after)
+        lost.set()
+        await asyncio.sleep(PROMISED)
+        assert app.reachability.outage is not None
+        lost.clear()
+        await asyncio.sleep(PROMISED)
+        assert app.reachability.outage is None
+        watch.cancel()
+
+    on_virtual_time(body)
 
 
 def test_a_loss_and_a_return_are_told_once_each(caplog: pytest.LogCaptureFixture) -> None:
@@ -229,13 +267,12 @@ def test_an_embedded_engine_cannot_be_asked() -> None:
 # --- on a real server -------------------------------------------------------------------------------------------------
 
 
-def until(what: Callable[[], bool]) -> float:
-    """Seconds until it is so, within what is promised; under load the machine may need a little longer to say it."""
-    begun = time.monotonic()
+def until(what: Callable[[], bool]) -> None:
+    """Wait until it is so. That it is so within what is promised is shown on virtual time, above."""
+    deadline = time.monotonic() + 60
     while not what():
-        assert time.monotonic() - begun < 4 * PROMISED
+        assert time.monotonic() < deadline, "it never was so"
         time.sleep(0.05)
-    return time.monotonic() - begun
 
 
 @contextmanager
@@ -269,18 +306,18 @@ def works(worker: Worker, client: Client) -> bool:
 
 @pytest.mark.server
 def test_a_server_that_dies_and_comes_back(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Killed, it is missed within 15 s; started again on the same port it is found, and the worker works."""
+    """Killed, it is missed; started again on the same port it is found, and the worker works."""
     caplog.set_level(logging.INFO, "hourglass.worker")
     with dev_server(db_filename=tmp_path / "server.db") as server, worker_at(server.target) as worker:
         assert reasons(worker) == []
         server.kill()
-        assert until(lambda: reasons(worker) != []) < PROMISED
+        until(lambda: reasons(worker) != [])
         assert server.target in reasons(worker)[0]
         report = json.loads(ask(worker, "/status")[1])
         assert (report["ready"], report["alive"], report["reasons"]) == (False, True, reasons(worker))
         assert [level for level, _ in lines(caplog)] == ["WARNING"]
         server.start()
-        assert until(lambda: reasons(worker) == []) < PROMISED
+        until(lambda: reasons(worker) == [])
         assert [level for level, _ in lines(caplog)] == ["WARNING", "INFO"]
         with Client.connect(server.target) as client:
             assert works(worker, client)
@@ -288,15 +325,15 @@ def test_a_server_that_dies_and_comes_back(tmp_path: Any, caplog: pytest.LogCapt
 
 @pytest.mark.server
 def test_a_link_that_swallows_everything(quick_server: DevServer, caplog: pytest.LogCaptureFixture) -> None:
-    """The connection stands and nothing comes through: missed within 15 s, and found when something does again."""
+    """The connection stands and nothing comes through: it is missed, and found when something does again."""
     caplog.set_level(logging.INFO, "hourglass.worker")
     with Proxy(quick_server.target) as proxy, worker_at(proxy.target) as worker:
         proxy.swallow()
         try:
-            assert until(lambda: reasons(worker) != []) < PROMISED
+            until(lambda: reasons(worker) != [])
         finally:
             proxy.let_through()
-        assert until(lambda: reasons(worker) == []) < PROMISED
+        until(lambda: reasons(worker) == [])
     assert [level for level, _ in lines(caplog)] == ["WARNING", "INFO"]
 
 
@@ -315,10 +352,10 @@ def test_a_namespace_that_is_deleted_and_made_again(
     operator("create", "-n", namespace)
     with worker_at(quick_server.target, namespace) as worker:
         operator("delete", "-n", namespace, "--yes")
-        assert until(lambda: reasons(worker) != []) < PROMISED
+        until(lambda: reasons(worker) != [])
         assert namespace in reasons(worker)[0]
         operator("create", "-n", namespace)
-        assert until(lambda: reasons(worker) == []) < PROMISED
+        until(lambda: reasons(worker) == [])
     assert [level for level, _ in lines(caplog)] == ["WARNING", "INFO"]
 
 

@@ -44,7 +44,7 @@ def list_(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """List the activities that a workflow waits for, with their attempts and what went wrong last.
+    """List the activities that a workflow waits for. With their attempts and what went wrong last.
 
     \b
     Example:
@@ -88,7 +88,7 @@ def complete(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Complete an activity by hand: the workflow goes on as if it had returned VALUE.
+    """Complete an activity by hand. The workflow goes on as if it had returned VALUE.
 
     Also one that waits for its next attempt. An attempt that is running is not stopped, and its own end counts no more.
 
@@ -120,7 +120,7 @@ def fail(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Fail an activity by hand: the workflow sees an ActivityError, and does what it does about that.
+    """Fail an activity by hand. The workflow sees an ActivityError, and does what it does about that.
 
     Only an attempt that is running can be failed; one that waits for its next attempt can be completed or reset.
 
@@ -160,7 +160,7 @@ def reset(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Begin an activity's attempts anew, now: for one that has waited long, when what was broken is mended.
+    """Begin an activity's attempts anew, now. For one that has waited long, when what was broken is mended.
 
     An attempt that is running goes on; if it fails, the next one counts as the first.
 

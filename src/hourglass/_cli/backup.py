@@ -18,7 +18,7 @@ def backup(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
     json: Json = False,
 ) -> None:
-    """Copy a file of the embedded engine, also while workers use it. The copy is whole or not there at all.
+    """Copy the engine's file, also while workers use it. The copy is whole or not there at all.
 
     \b
     Example:

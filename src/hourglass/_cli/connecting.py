@@ -267,6 +267,11 @@ def confirm(what: str, yes: bool) -> None:
     typer.confirm(f"{what}?", abort=True)
 
 
+def workflows(count: int) -> str:
+    """So many workflows, in words."""
+    return "1 workflow" if count == 1 else f"{count} workflows"
+
+
 def to_many(
     client: Client,
     query: str,
@@ -284,7 +289,7 @@ def to_many(
 
     what, doing, done = words
     if not yes:
-        confirm(f"{what} {client.count_workflows(open_ones(query))} workflows", yes)
+        confirm(f"{what} {workflows(client.count_workflows(open_ones(query)))}", yes)
     with progress(doing) as tell:
         result = act(tell)
     if as_json:

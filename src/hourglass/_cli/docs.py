@@ -14,6 +14,8 @@ from hourglass._cli.console import Column, lines
 from hourglass.errors import UsageError
 
 _COLUMNS = (Column("PAGE"), Column("TITLE"))
+_FIRST = ("index", "tutorial", "examples", "concepts")
+"""Where a reader begins."""
 
 
 def docs(
@@ -63,9 +65,13 @@ def manual() -> Path:
 
 
 def pages(root: Path) -> list[Path]:
-    """All pages, the manual's own before its how-tos and the reference."""
+    """All pages: those to begin with, then the manual's own, its how-tos and the reference."""
     found = [each for each in root.rglob("*.md") if each.is_file()]
-    return sorted(found, key=lambda each: (len(each.relative_to(root).parts), each))
+    first = {name: at for at, name in enumerate(_FIRST)}
+    return sorted(
+        found,
+        key=lambda each: (len(each.relative_to(root).parts), first.get(_name(root, each), len(first)), each),
+    )
 
 
 def _name(root: Path, page: Path) -> str:
@@ -88,7 +94,8 @@ def _list(root: Path, search: str | None, json: bool) -> None:
         return
     for line in lines(_COLUMNS, [[(name, ""), (title, "")] for name, title in rows], console.room()):
         console.show(line)
-    console.show("hourglass docs PAGE shows one")
+    begin = "; begin with `hourglass docs tutorial`" if search is None else ""
+    console.show(f"`hourglass docs PAGE` shows one{begin}")
 
 
 def _found(root: Path, page: str) -> Path:

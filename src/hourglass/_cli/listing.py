@@ -201,7 +201,7 @@ def describe(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Describe one workflow: status, times, notes, open activities. `hourglass why` says more.
+    """Describe one workflow. Status, times, notes, open activities; `hourglass why` says more.
 
     \b
     Example:

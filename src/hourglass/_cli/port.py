@@ -44,7 +44,9 @@ REASONS = {
 
 
 def port(
-    files: Annotated[list[Path], typer.Argument(help="Python files, or directories of them.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE|FOLDER", help="Python files, or folders of them.")
+    ],
     write: Annotated[bool, typer.Option("--write", help="Change the files in place.")] = False,
 ) -> None:
     """Show how a program of temporalio becomes one of Hourglass.

@@ -13,6 +13,7 @@ import typer
 
 from hourglass._cli import connecting, console
 from hourglass._cli.connecting import Codec, Json, MaybeWorkflowId, Namespace, RunId, Target
+from hourglass._story.text import near
 from hourglass.errors import HistoryError, NondeterminismError, UsageError
 
 if TYPE_CHECKING:
@@ -119,11 +120,17 @@ def _tell(name: str, result: ReplayResult, json: bool) -> None:
         console.show(f"fits    {name}")
     else:
         console.show(f"{'BROKEN' if isinstance(error, HistoryError) else 'BREAKS'}  {name}")
-        _indented(str(error))
+        _indented(_seen_from_here(error))
         if result.does_the_same and isinstance(error, NondeterminismError):
             _indented("the code does the same things as this history says, in another order")
         elif result.difference is not None and str(result.difference) != str(error):
-            _indented(f"apart from their order, this differs:\n{result.difference}")
+            _indented(f"apart from their order, this differs:\n{_seen_from_here(result.difference)}")
+
+
+def _seen_from_here(error: Exception) -> str:
+    """What an error says, with the short name of a file that is below the working folder."""
+    file = error.file if isinstance(error, NondeterminismError) else ""
+    return str(error).replace(f" {file}:", f" {near(file)}:") if file else str(error)
 
 
 def _indented(text: str) -> None:
@@ -179,7 +186,8 @@ def export(
             written.append((run.id, path))
     _tell_written(written, json)
     if not json:
-        console.show(f"{len(written)} histories in {to}" + ("; --limit takes more" * (len(written) == limit)))
+        count = "1 history" if len(written) == 1 else f"{len(written)} histories"
+        console.show(f"{count} in {to}" + ("; --limit takes more" * (len(written) == limit)))
 
 
 def _file_name(workflow_id: str) -> str:

@@ -99,7 +99,7 @@ def create(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Create a schedule: it starts WORKFLOW with these arguments at each of its times.
+    """Create a schedule. It starts WORKFLOW with these arguments at each of its times.
 
     \b
     Examples:
@@ -215,7 +215,7 @@ def describe(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Describe one schedule: what it starts when, what it has started, and when it acts next.
+    """Describe one schedule. What it starts when, what it has started, and when it acts next.
 
     \b
     Example:
@@ -356,7 +356,7 @@ def trigger(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Let a schedule act now, besides its times, also while it is paused.
+    """Let a schedule act now, besides its times. Also while it is paused.
 
     \b
     Example:
@@ -371,18 +371,18 @@ def trigger(
 @schedule.command()
 def backfill(
     schedule_id: ScheduleId,
-    start: Annotated[str, typer.Option("--from", metavar="TIME", help="From when: 2030-01-31T09:00.")],
+    start: Annotated[str, typer.Option("--from", metavar="TIME", help="From when: 2026-01-28T09:00.")],
     end: Annotated[str, typer.Option("--to", metavar="TIME", help="Until when, included.")],
     overlap: OverlapOption = None,
     target: Target = None,
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Let a schedule act for times of the past, as if they were now: what an outage has left out.
+    """Let a schedule act for times of the past. As if they were now: what an outage has left out.
 
     \b
     Example:
-      hourglass schedule backfill nightly --from 2030-01-28 --to 2030-01-31 --overlap buffer-all
+      hourglass schedule backfill nightly --from 2026-01-28 --to 2026-01-31 --overlap buffer-all
     """
     from hourglass.client import ScheduleBackfill
 

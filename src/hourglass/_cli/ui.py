@@ -41,7 +41,7 @@ def ui(
     sources: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILE|MODULE]...",
+            metavar="FILE|MODULE",
             help="Code of the workflows: for forms that know their types, and to walk back in time.",
         ),
     ] = None,

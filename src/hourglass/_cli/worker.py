@@ -97,7 +97,7 @@ class WorkerOptions:
     retention: float | None
 
 
-def serve(options: WorkerOptions, process: Guarded | None) -> int:
+def serve(options: WorkerOptions, process: Guarded | None, *, pinned: bool = False) -> int:
     """Work; returns the exit code."""
     from hourglass._cli import console
     from hourglass._cli.loading import load
@@ -108,6 +108,8 @@ def serve(options: WorkerOptions, process: Guarded | None) -> int:
 
         show_standstills(_STANDSTILLS * options.deadlock_timeout)
     loaded = load(options.sources)
+    if pinned:
+        _keep_to_a_processor(0 if process is None else process.number)
     for kind, names in (("workflows", loaded.workflows), ("activities", loaded.activities)):
         logger.info("%s: %s", kind, ", ".join(names) or "none")
     try:
@@ -129,6 +131,18 @@ def serve(options: WorkerOptions, process: Guarded | None) -> int:
         if process.exit_code:
             _leave(process.exit_code)
     return 0
+
+
+def _keep_to_a_processor(place: int) -> None:
+    """After all modules were loaded: threads that they have begun are free; and before any thread of ours begins."""
+    from hourglass._runtime import processors
+
+    try:
+        own = processors.bind(place).own
+    except OSError as error:
+        logger.warning("this process cannot keep to a processor of its own, and uses all: %s", error)
+        return
+    logger.info("it keeps to processor %d, but for activities that run long (--no-pin: it uses all)", own)
 
 
 def _connected(options: WorkerOptions) -> Client:
@@ -240,6 +254,15 @@ Processes: TypeAlias = Annotated[
         help="Worker processes.  [default: on a file as many as there are processors; on a server 1]",
     ),
 ]
+Pin: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--pin/--no-pin",
+        show_default=False,
+        help="Keep each process to a processor of its own, but for activities that run long.  [default: with as many processes "
+        "as processors]",
+    ),
+]
 Parent: TypeAlias = Annotated[
     bool, typer.Option("--parent/--no-parent", help="Watch the worker from a process of its own.")
 ]
@@ -266,6 +289,7 @@ def worker(
     drain_timeout: DrainTimeout = 10.0,
     retention: Retention = None,
     processes: Processes = None,
+    pin: Pin = None,
     parent: Parent = True,
 ) -> None:
     """Run a production worker.
@@ -300,23 +324,37 @@ def worker(
         drain_timeout=drain_timeout,
         retention=None if retention is None else retention * _DAY,
     )
-    raise typer.Exit(_run(options, processes, parent=parent and os.name == "posix"))
+    raise typer.Exit(_run(options, processes, pin, parent=parent and os.name == "posix"))
 
 
-def _run(options: WorkerOptions, processes: int | None, *, parent: bool) -> int:
+def _run(options: WorkerOptions, processes: int | None, pin: bool | None, *, parent: bool) -> int:
     from hourglass._runtime import guarded
 
     process = guarded.enter(os.environ)
+    count = _how_many(options.target, processes) if process is not None or parent else 1
+    pinned = _is_pinned(pin, count)
     if process is None and parent:
-        return _guard(options, _how_many(options.target, processes))
+        return _guard(options, count)
 
-    return serve(options, process)
+    return serve(options, process, pinned=pinned)
+
+
+def _is_pinned(pin: bool | None, processes: int) -> bool:
+    """Whether each process keeps to a processor: unless it was said, if that leaves none of them without one."""
+    from hourglass._runtime import processors
+
+    if pin and not processors.can_bind():
+        raise typer.BadParameter("this system does not bind processes to processors", param_hint="--pin")
+    if pin is not None:
+        return pin
+    return processors.can_bind() and processes > 1 and processes == len(processors.given())
 
 
 def _how_many(target: str | None, processes: int | None) -> int:
     """How many processes work. On a file all of them share its queues, and each uses one processor; an engine in memory is
     one process's own; on a server the worker is one of many already, and so each is asked for.
     """
+    from hourglass._runtime import processors
     from hourglass._runtime.targets import resolve
 
     kind = resolve(target).kind
@@ -329,15 +367,7 @@ def _how_many(target: str | None, processes: int | None) -> int:
         return 1
     if processes is not None:
         return processes
-    return _processors() if kind == "file" else 1
-
-
-def _processors() -> int:
-    """How many processors this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
-        return os.cpu_count() or 1
+    return processors.available() if kind == "file" else 1
 
 
 def _guard(options: WorkerOptions, processes: int) -> int:

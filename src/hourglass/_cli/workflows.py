@@ -247,7 +247,7 @@ def delete(
     \b
     Examples:
       hourglass delete order-1
-      hourglass delete --query "ExecutionStatus = 'Completed' AND CloseTime < '2030-01-01T00:00:00Z'" --yes
+      hourglass delete --query "ExecutionStatus = 'Completed' AND CloseTime < '2026-01-01T00:00:00Z'" --yes
     """
     connecting.one_or_many(workflow_id, query)
     with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
@@ -264,7 +264,7 @@ def delete(
 
 def _delete_many(client: Client, query: str, yes: bool, json: bool) -> None:
     if not yes:
-        connecting.confirm(f"remove {client.count_workflows(query)} workflows with their histories", yes)
+        connecting.confirm(f"remove {connecting.workflows(client.count_workflows(query))} for good", yes)
     done, errors = 0, dict[str, ServiceError]()
     found = list(client.list_workflows(query))
     with connecting.progress("deleting") as tell:
@@ -297,11 +297,13 @@ def _told(text: str, workflow_id: str, json: bool) -> None:
 # --- signal, query and update: talk to a workflow ---------------------------------------------------------------------
 
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The handler's or channel's name.")]
+SignalName = Annotated[str, typer.Argument(metavar="NAME", help="The signal's or channel's name.")]
+QueryName = Annotated[str, typer.Argument(metavar="NAME", help="The query's name.")]
+UpdateName = Annotated[str, typer.Argument(metavar="NAME", help="The update's name.")]
 
 
 def signal(
-    name: Name,
+    name: SignalName,
     workflow_id: MaybeWorkflowId = None,
     arguments: Values = None,
     query: Query = None,
@@ -347,7 +349,7 @@ def signal(
 
 
 def query(
-    name: Name,
+    name: QueryName,
     workflow_id: WorkflowId,
     arguments: Values = None,
     timeout: Annotated[
@@ -396,7 +398,7 @@ def _unanswered(client: Client, handle: WorkflowHandle[Any], limit: float) -> st
 
 
 def update(
-    name: Name,
+    name: UpdateName,
     workflow_id: WorkflowId,
     arguments: Values = None,
     update_id: Annotated[
@@ -408,7 +410,7 @@ def update(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Ask a workflow for an update, wait for it and show its result.
+    """Ask a workflow for an update and show its result.
 
     \b
     Example:

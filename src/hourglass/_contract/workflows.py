@@ -244,9 +244,13 @@ class PendingActivity(msgspec.Struct, frozen=True, kw_only=True):
     activity_id: str
     activity_type: str
     state: str
+    task_queue: str = ""
+    """Where it waits for a worker; empty of a server that does not say (before 1.28)."""
     attempt: int = 1
     maximum_attempts: int = 0
     last_failure: Failure | None = None
+    scheduled_time_ns: int = 0
+    """When the run asked for it, or for its latest attempt."""
     next_attempt_time_ns: int = 0
     last_started_time_ns: int = 0
     last_worker_identity: str = ""

@@ -262,7 +262,7 @@ class Handlers:
             return ()
         unfinished = [each for each in map(self._described, (self.running or {}).items()) if each]
         notices = [
-            Notice(f"{count} of signal {name!r} came, and no handler took them and no code read them")
+            Notice(f"signal {name!r} came {count}×, and no handler took it and no code read it")
             for name, count in ((name, len(waiting)) for name, waiting in self.run.state.signals.items())
             if count
         ]

@@ -42,6 +42,7 @@ Activities:
     publishing        what attempts publish, on its way to the engine
     reporting         results and heartbeats of attempts that outlive their handle
     executors         runs one attempt where it belongs
+    processors        how many there are, and one for each of several processes
 
 The guardian, a small parent process that replaces a worker's process that cannot be saved:
     guarded           the guarded side, and what the two tell each other

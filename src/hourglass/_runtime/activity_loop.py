@@ -26,6 +26,7 @@ from weakref import WeakKeyDictionary
 
 from hourglass import _forks
 from hourglass._forks import ForkStage, at_fork
+from hourglass._runtime import processors
 from hourglass._runtime.attempts import end_fork
 from hourglass._runtime.daemon_executor import DaemonExecutor
 from hourglass._runtime.hung import frame_of, is_debugged, take_stack, told
@@ -142,6 +143,7 @@ class LoopThread:
             return self._loop
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        processors.free_thread()
         asyncio.set_event_loop(loop)
         home = _forks.here
         _running[threading.get_ident()] = loop

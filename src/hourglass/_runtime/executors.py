@@ -35,7 +35,7 @@ from hourglass._contract.handle import (
     ActivityTask,
     AttemptFailed,
 )
-from hourglass._runtime import work_log
+from hourglass._runtime import processors, work_log
 from hourglass._runtime.activity_loop import LoopThread, LoopWork, WatchedLoop
 from hourglass._runtime.activity_threads import OwnThread, Seat, ThreadPool
 from hourglass._runtime.attempts import (
@@ -455,7 +455,7 @@ class ActivityExecutor:
         if attempt.over:
             return
         if definition is None:
-            attempt.work = self._pool.submit(self._find_and_run, attempt)
+            self._submit(attempt, self._find_and_run, attempt)
         elif definition.executor == "process":
             self._start_process(attempt, definition)
         elif definition.is_async:
@@ -465,7 +465,7 @@ class ActivityExecutor:
 
     def _start_in_thread(self, attempt: Attempt, definition: ActivityDefinition) -> None:
         if self._own is None:
-            attempt.work = self._pool.submit(_run_in_thread, attempt, definition)
+            self._submit(attempt, _run_in_thread, attempt, definition)
             return
         attempt.work = work = OwnThread()
         try:
@@ -476,6 +476,13 @@ class ActivityExecutor:
             )
         except Exception as error:  # it was shut down, or cannot take it
             attempt.finish_threadsafe(refused(attempt.task, error))
+
+    def _submit(self, attempt: Attempt, job: Callable[..., object], *arguments: Any) -> None:
+        bound = processors.binding
+        if bound is None:
+            attempt.work = self._pool.submit(job, *arguments)
+        else:
+            attempt.work = self._pool.submit(bound.run, attempt.task.activity_type, job, *arguments)
 
     def _start_process(self, attempt: Attempt, definition: ActivityDefinition) -> None:
         attempt.work = self._processes.submit(attempt, definition)

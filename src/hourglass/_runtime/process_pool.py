@@ -26,6 +26,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from hourglass._contract.handle import ActivityResult, ActivityTask
+from hourglass._runtime import processors
 from hourglass._runtime.activity_threads import ThreadPool
 from hourglass._runtime.attempts import Attempt, died, refused, stopped
 from hourglass._runtime.process_wire import (
@@ -84,6 +85,7 @@ class ChildProcess:
     """
 
     def __init__(self, setup: Setup) -> None:
+        processors.free_thread()  # this one only waits, and the process that it starts is free, too
         ours, theirs = socket.socketpair()
         # `wake` writes a byte there, so that the select of `_listen` returns.
         self._bell, self._rope = os.pipe()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from hourglass._contract.handle import (
@@ -49,6 +49,7 @@ from hourglass.metrics._samples import Labels, labels_of
 logger = logging.getLogger("hourglass.worker")
 runs = logging.getLogger("hourglass.runs")
 
+_DAY = 86_400_000_000_000  # in nanoseconds
 _LONGEST_MESSAGE = 1000
 _MOST_CAUSES = 5
 _NO_MORE = {
@@ -88,18 +89,18 @@ def say_begun(started: RunStarted, run_id: str, queue: str) -> None:
 
 def say_closed(started: RunStarted, run_id: str, queue: str, result: object, now_ns: int) -> None:
     """A run has ended, at this time by the engine's clock."""
-    took = max(now_ns - started.start_time_ns, 0) / 1e9
+    took = duration_text(max(now_ns - started.start_time_ns, 0))
     facts = _run(started, run_id, queue)
     named = f"{started.workflow_type} {started.workflow_id}"
     if not isinstance(result, FailRun):
-        runs.info("%s %s after %.3g s", named, _ENDS.get(type(result), "ended"), took, extra=facts)
+        runs.info("%s %s after %s", named, _ENDS.get(type(result), "ended"), took, extra=facts)
         return
     level = logging.DEBUG if is_benign(result.failure) else logging.WARNING
     told = _step_failed(result.failure) or "\n".join(_chain(result.failure))
     *_, first = causes(result.failure)
     runs.log(
         level,
-        "%s failed after %.3g s: %s",
+        "%s failed after %s: %s",
         named,
         took,
         told,
@@ -203,9 +204,18 @@ def _told(task: ActivityTask, failure: Failure, ahead: int | RetryState, now_ns:
     if isinstance(ahead, RetryState):
         then = f"failed for good ({_NO_MORE.get(ahead, 'it is not tried again')})"
     else:
-        at = datetime.fromtimestamp(ahead / 1e9).strftime("%H:%M:%S")
-        then = f"failed (tried again in {(ahead - now_ns) / 1e9:.3g} s, at {at})"
+        form = "%H:%M:%S" if ahead - now_ns < _DAY else "%Y-%m-%d %H:%M:%S"
+        at = datetime.fromtimestamp(ahead / 1e9).strftime(form)
+        then = f"failed (tried again in {duration_text(ahead - now_ns)}, at {at})"
     return f"{named(task)} {then}: " + "\n".join(_chain(failure))
+
+
+def duration_text(ns: int) -> str:
+    """A duration as people read it: `0.1 s`, `20 s`, `1:30:00`, `2 days, 0:00:00`."""
+    seconds = ns / 1e9
+    if 0 < seconds < 0.001:
+        return "less than 1 ms"
+    return f"{seconds:.3g} s" if seconds < 999.5 else str(timedelta(seconds=round(seconds)))
 
 
 def _chain(failure: Failure) -> Iterator[str]:

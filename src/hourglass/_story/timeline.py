@@ -253,6 +253,9 @@ def _waits(events: Sequence[h.HistoryEvent], told: Told) -> Iterator[Wait]:
             ended = _NOTHING if told.run is None else f"its end ({told.run.outcome})"
             yield Wait(since if signal is None else signal.start, event.time_ns, ended)
             since = signal = None
+        elif kind in (h.WorkflowExecutionPaused, h.WorkflowExecutionUnpaused):
+            # What came during a pause is what the task after it is for.
+            waking = waking or (event if kind is h.WorkflowExecutionUnpaused else None)
         elif not _was_asked_for(event.attributes):
             waking = event  # the last one before a task is what the task is for
         elif signal is not None:

@@ -45,8 +45,8 @@ class Link:
         self.target = str(self.where) if connection is None else connection.target
         self.namespace = self.where.namespace if connection is None else connection.namespace
         self.closed = False
-        self.unserved: set[str] = set()
-        """The task queues of which a client that waits has said that no worker serves them."""
+        self.unserved: set[tuple[str, ...]] = set()
+        """The workflows' task queues, and the activities, of which a client that waits has said that no worker takes them."""
         self._opener = opener
         self._opening = asyncio.Lock()
         self._portal: Portal | None = portal

@@ -43,7 +43,7 @@ from hourglass.client._calls import (
 from hourglass.client._options import RpcOptions, callbacks_of, rpc_fields, without_rpc
 from hourglass.client._session import ClientOperation, ClientSession, asking, nothing, through
 from hourglass.client._values import WorkflowExecutionCount, attributes_from, count_from, time_from
-from hourglass.client._waiting import ask_through_outage, first
+from hourglass.client._waiting import ActivityWaitNotice, ask_through_outage, first
 from hourglass.converter import (
     ActivitySerializationContext,
     Converter,
@@ -367,6 +367,7 @@ def result(
     request = ac.WaitForActivity(**reference.address())
 
     async def ask(session: ClientSession) -> ac.ActivityOutcome:
+        notice = ActivityWaitNotice(session, reference.activity_id, reference.run_id)
         try:
             async with session.within(limit):
                 while True:
@@ -383,6 +384,8 @@ def result(
                 f"activity {reference.activity_id!r} has not ended within {limit:g} s; it goes on, "
                 "and its result can be asked for again"
             ) from None
+        finally:
+            notice.end()
 
     def parse(outcome: ac.ActivityOutcome) -> Any:
         if outcome.failure is not None:

@@ -1,22 +1,23 @@
 """Waiting for a run to close: through outages, along its successors, and not in silence; and how it ended, as its caller sees it.
 
 A wait changes nothing, so it is repeated where the service cannot be reached for a while. A client that waits for a run that
-cannot end as it stands logs why, once: its code is parked, an activity fails and is tried again, no worker serves its task
-queue, or one of these holds of a child that it waits for. The first look is after a few seconds, later ones at growing
-pauses, until something was said. A look must not disturb the wait: what cannot be found out is left out.
+cannot end as it stands logs why, once: its code is parked, an activity fails and is tried again, or no worker takes it, no
+worker serves its task queue, or one of these holds of a child that it waits for. The first look is after a few seconds, later
+ones at growing pauses, until something was said. A look must not disturb the wait: what cannot be found out is left out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
 
-from hourglass._contract.deployments import GetPollers
+from hourglass._contract.activities import ActivityExecutionStatus, DescribeActivity
+from hourglass._contract.deployments import GetPollers, Pollers
 from hourglass._contract.service import Request
 from hourglass._contract.workflows import (
     DescribeWorkflow,
@@ -63,21 +64,22 @@ _LONGEST_SILENCE = 300.0
 # Above this a history is not fetched for the sake of a log line.
 _LONGEST_HISTORY = 2000
 _DEEPEST, _MOST_CHILDREN = 3, 3
+# How many events a run has whose first task no worker has taken; and how long that may be so where workers were seen, in seconds.
+_UNTOUCHED, _PATIENCE = 2, 10.0
 
 
-class WaitNotice:
+class Notice:
     """Looks after one wait. Belongs to the control loop."""
 
-    __slots__ = ("_looking", "_said", "_session", "_timer", "_workflow_id", "run_id")
+    __slots__ = ("_began", "_looking", "_said", "_session", "_timer")
 
-    def __init__(self, session: ClientSession, workflow_id: str, run_id: str) -> None:
-        self.run_id = run_id
-        """The run that is waited for: its successors have others."""
+    def __init__(self, session: ClientSession) -> None:
+        loop = asyncio.get_running_loop()
         self._session = session
-        self._workflow_id = workflow_id
         self._said = False
+        self._began = loop.time()
         self._looking: asyncio.Task[None] | None = None
-        self._timer = asyncio.get_running_loop().call_later(SILENCE, self._begin)
+        self._timer = loop.call_later(SILENCE, self._begin)
 
     def end(self) -> None:
         """The wait is over."""
@@ -92,7 +94,7 @@ class WaitNotice:
         """Look now, unless something was said already; True if something was."""
         if not self._said:
             try:
-                self._said = await self._say(self._workflow_id, self.run_id, 0)
+                self._said = await self._say()
             except HourglassError:
                 pass
         return self._said
@@ -103,7 +105,94 @@ class WaitNotice:
             pause = min(2 * pause, _LONGEST_SILENCE)
             await asyncio.sleep(pause)
 
-    async def _say(self, workflow_id: str, run_id: str, depth: int) -> bool:
+    async def _say(self) -> bool:
+        """Log what keeps it, if anything does."""
+        raise NotImplementedError
+
+    def _is_unserved(self, found: Pollers) -> bool:
+        """Whether no worker takes from a queue what was asked for; that a file has no worker at all, its connection says."""
+        target = self._session.link.target
+        on_file = target.startswith("local:") and target != "local:"
+        return not found.pollers and (bool(found.served) or not on_file)
+
+    def _is_left(self, found: Pollers, since_ns: int) -> bool:
+        """Whether a queue's workers have ended, though they are known. A server remembers pollers for minutes: those that
+        polled last before a task came, and leave it where it is, are no more, or have their hands full.
+        """
+        if not found.pollers or asyncio.get_running_loop().time() - self._began < _PATIENCE:
+            return False
+        return max(each.last_seen_ns for each in found.pollers) < since_ns
+
+    def _is_new(self, *what: str) -> bool:
+        """Whether that has not been said on this connection; it counts as said from now on."""
+        told = self._session.link.unserved
+        if what in told:
+            return False
+        told.add(what)
+        return True
+
+    def _say_failing(
+        self, subject: str, activity: PendingActivity, facts: dict[str, object], advice: str = ""
+    ) -> None:
+        most = f" of {activity.maximum_attempts}" if activity.maximum_attempts else ""
+        due = activity.next_attempt_time_ns
+        again = f", next at {datetime.fromtimestamp(due / 1e9):%H:%M:%S}" if due else ""
+        logger.warning(
+            "%s fails and is tried again (attempt %d%s%s): %s%s",
+            subject,
+            activity.attempt,
+            most,
+            again,
+            _in_a_line(activity.last_failure, self._session.converter),
+            advice,
+            extra={**facts, **_facts_of_activity(activity), "attempt": activity.attempt},
+        )
+
+    async def _say_untaken(self, subject: str, activity: PendingActivity, facts: dict[str, object]) -> bool:
+        """That no worker takes an activity from its queue; once for each type, queue and connection."""
+        name, queue = activity.activity_type, activity.task_queue
+        if not queue or not _is_untouched(activity):
+            return False
+        if ("activity", name, queue) in self._session.link.unserved:
+            return False
+        found = await self._session.call(GetPollers(task_queue=queue, activities=True))
+        left = self._is_left(found, activity.scheduled_time_ns)
+        if not (left or self._is_unserved(found)) or not self._is_new("activity", name, queue):
+            return False
+        if found.pollers:
+            told = f"those of task queue {queue!r} have ended, or take no more work"
+        elif queue in found.served:
+            told = f"the worker of task queue {queue!r} has workflows only"
+        elif found.served:
+            told = f"no worker serves task queue {queue!r}, but {_listed(found.served)}"
+        else:
+            told = f"none polls task queue {queue!r} for activities"
+        logger.warning(
+            "%s is taken by no worker: %s. Give it to one: Worker(client, %r, activities=[%s])",
+            subject,
+            told,
+            queue,
+            name if name.isidentifier() else "…",
+            extra={**facts, **_facts_of_activity(activity)},
+        )
+        return True
+
+
+class WaitNotice(Notice):
+    """Looks after the wait for a workflow."""
+
+    __slots__ = ("_workflow_id", "run_id")
+
+    def __init__(self, session: ClientSession, workflow_id: str, run_id: str) -> None:
+        super().__init__(session)
+        self.run_id = run_id
+        """The run that is waited for: its successors have others."""
+        self._workflow_id = workflow_id
+
+    async def _say(self) -> bool:
+        return await self._say_of(self._workflow_id, self.run_id, 0)
+
+    async def _say_of(self, workflow_id: str, run_id: str, depth: int) -> bool:
         """Log what keeps a run, or a child that it waits for, if anything does."""
         description = await self._session.call(DescribeWorkflow(workflow_id=workflow_id, run_id=run_id))
         if description.summary.status is not WorkflowStatus.RUNNING:
@@ -111,15 +200,22 @@ class WaitNotice:
         if description.task_attempt > 1:
             await self._say_parked(description)
             return True
-        failing = next(_failing(description), None)
-        if failing is not None:
-            self._say_failing(description, failing)
-            return True
+        for activity in description.pending_activities:
+            if _is_failing(activity):
+                advice = f". `hourglass why {description.summary.workflow_id}` tells more"
+                self._say_failing(
+                    self._waits_for(description, activity), activity, _facts(description), advice
+                )
+                return True
         if await self._say_unserved(description):
             return True
+        for activity in description.pending_activities:
+            subject = self._waits_for(description, activity)
+            if await self._say_untaken(subject, activity, _facts(description)):
+                return True
         if depth < _DEEPEST:
             for child in description.pending_children[:_MOST_CHILDREN]:
-                if await self._say(child.workflow_id, "", depth + 1):
+                if await self._say_of(child.workflow_id, "", depth + 1):
                     return True
         return False
 
@@ -128,70 +224,95 @@ class WaitNotice:
         if known.history_length <= _LONGEST_HISTORY:
             reason = await _last_task_failure(self._session, known.workflow_id, known.run_id)
         logger.warning(
-            "%s (run %s) is parked: its task has failed and is tried again (attempt %d) until the code is mended; %s",
-            self._named(description),
-            known.run_id,
+            "%s is parked: its task has failed and is tried again (attempt %d) until the code is mended; %s",
+            self._named(description, f" (run {known.run_id})"),
             description.task_attempt,
             f"the last failure was: {reason}" if reason else "the worker's log says why",
             extra=_facts(description),
         )
 
-    def _say_failing(self, description: Description, activity: PendingActivity) -> None:
-        most = f" of {activity.maximum_attempts}" if activity.maximum_attempts else ""
-        due = activity.next_attempt_time_ns
-        again = f", next at {datetime.fromtimestamp(due / 1e9):%H:%M:%S}" if due else ""
-        logger.warning(
-            "%s waits for activity %s, which fails and is tried again (attempt %d%s%s): %s. `hourglass why %s` tells more",
-            self._named(description),
-            activity.activity_type,
-            activity.attempt,
-            most,
-            again,
-            _in_a_line(activity.last_failure, self._session.converter),
-            description.summary.workflow_id,
-            extra={
-                **_facts(description),
-                "activity_type": activity.activity_type,
-                "activity_id": activity.activity_id,
-                "attempt": activity.attempt,
-            },
-        )
-
     async def _say_unserved(self, description: Description) -> bool:
-        """That there is no worker for its queue; once for each queue and connection. That a file has none at all, its own
-        connection says.
-        """
+        """That there is no worker for its queue; once for each queue and connection."""
         queue, link = description.summary.task_queue, self._session.link
-        if queue in link.unserved:
+        if ("workflow", queue) in link.unserved:
             return False
         found = await self._session.call(GetPollers(task_queue=queue))
-        local = link.target.startswith("local:")
-        if found.pollers or queue in link.unserved or (local and not found.served):
+        known = description.summary
+        left = known.history_length == _UNTOUCHED and self._is_left(found, known.start_time_ns)
+        if not (left or self._is_unserved(found)) or not self._is_new("workflow", queue):
             return False
-        link.unserved.add(queue)
-        if not found.served:  # a server has no list of the queues that are served
-            logger.warning(
-                "%s has no worker: none polls its task queue %r",
-                self._named(description),
-                queue,
-                extra=_facts(description),
-            )
-            return True
-        logger.warning(
-            "%s waits in the task queue %r, which no worker serves: the worker on %s serves %s",
-            self._named(description),
-            queue,
-            link.target.partition("local:")[2] or link.target,
-            ", ".join(repr(each) for each in found.served),
-            extra=_facts(description),
-        )
+        told = _unserved(found, queue, link.target)
+        logger.warning("%s %s", self._named(description), told, extra=_facts(description))
         return True
 
-    def _named(self, description: Description) -> str:
+    def _waits_for(self, description: Description, activity: PendingActivity) -> str:
+        return f"{self._named(description)} waits for activity {activity.activity_type}, which"
+
+    def _named(self, description: Description, more: str = "") -> str:
         known = description.summary.workflow_id
         if known == self._workflow_id:
-            return f"workflow {known}"
-        return f"workflow {self._workflow_id} waits for workflow {known}, which"
+            return f"workflow {known}{more}"
+        return f"workflow {self._workflow_id} waits for workflow {known}{more}, which"
+
+
+class ActivityWaitNotice(Notice):
+    """Looks after the wait for an activity that belongs to no workflow."""
+
+    __slots__ = ("_activity_id", "_run_id")
+
+    def __init__(self, session: ClientSession, activity_id: str, run_id: str) -> None:
+        super().__init__(session)
+        self._activity_id = activity_id
+        self._run_id = run_id
+
+    async def _say(self) -> bool:
+        found = await self._session.call(DescribeActivity(activity_id=self._activity_id, run_id=self._run_id))
+        known = found.summary
+        activity = PendingActivity(
+            activity_id=known.activity_id,
+            activity_type=known.activity_type,
+            state=found.state,
+            task_queue=known.task_queue,
+            attempt=found.attempt,
+            maximum_attempts=found.spec.retry_policy.maximum_attempts if found.spec.retry_policy else 0,
+            last_failure=found.last_failure,
+            # One that begins with a delay waits for its time, not for a worker.
+            scheduled_time_ns=0
+            if found.next_attempt_time_ns > known.schedule_time_ns
+            else known.schedule_time_ns,
+            next_attempt_time_ns=found.next_attempt_time_ns,
+            last_started_time_ns=found.last_started_time_ns,
+        )
+        subject = f"activity {known.activity_id} ({known.activity_type})"
+        facts: dict[str, object] = {"task_queue": known.task_queue}
+        if known.status is not ActivityExecutionStatus.RUNNING:
+            return False
+        if _is_failing(activity):
+            self._say_failing(subject, activity, facts)
+            return True
+        return await self._say_untaken(subject, activity, facts)
+
+
+def _unserved(found: Pollers, queue: str, target: str) -> str:
+    """That no worker takes workflow tasks from a queue, and which work is taken instead, as far as that is known."""
+    if found.pollers:
+        return f"has no worker: those of its task queue {queue!r} have ended, or take no more work"
+    if queue in found.served:
+        return (
+            f"waits in the task queue {queue!r}, whose worker has activities only: "
+            f"give it the workflow, too: Worker(client, {queue!r}, workflows=[…])"
+        )
+    if found.served:
+        where = target.partition("local:")[2] or target
+        return (
+            f"waits in the task queue {queue!r}, which no worker serves: "
+            f"the worker on {where} serves {_listed(found.served)}"
+        )
+    return f"has no worker: none polls its task queue {queue!r}"  # a server has no list of the queues that are served
+
+
+def _listed(queues: Sequence[str]) -> str:
+    return ", ".join(repr(each) for each in queues)
 
 
 def _facts(description: Description) -> dict[str, object]:
@@ -204,10 +325,18 @@ def _facts(description: Description) -> dict[str, object]:
     }
 
 
-def _failing(description: Description) -> Iterator[PendingActivity]:
-    for each in description.pending_activities:
-        if each.last_failure is not None and not _is_benign(each.last_failure):
-            yield each
+def _facts_of_activity(activity: PendingActivity) -> dict[str, object]:
+    return {"activity_type": activity.activity_type, "activity_id": activity.activity_id}
+
+
+def _is_failing(activity: PendingActivity) -> bool:
+    return activity.last_failure is not None and not _is_benign(activity.last_failure)
+
+
+def _is_untouched(activity: PendingActivity) -> bool:
+    """Whether no worker has ever had it, though one might: a paused one waits for its client."""
+    never = not activity.last_started_time_ns and activity.last_failure is None
+    return never and activity.state == "SCHEDULED"
 
 
 def _is_benign(failure: Failure) -> bool:

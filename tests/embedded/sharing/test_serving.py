@@ -212,6 +212,38 @@ def test_a_start_to_its_end_that_is_sent_again_happens_once(tmp_path: Path) -> N
     run(body)
 
 
+def test_a_start_to_its_end_that_is_given_up_is_carried_out_and_not_waited_for(tmp_path: Path) -> None:
+    """The owner's wait ends with the client's, even if both words come at once; and nothing of it is kept."""
+    start = made(wf.StartWorkflow, workflow_id="w", workflow_type="t", task_queue="q", request_id="r")
+
+    async def body() -> None:
+        began, ended = asyncio.Semaphore(0), asyncio.Semaphore(0)
+
+        async def answer(request: Any) -> Any:
+            began.release()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.release()
+
+        async with serve(tmp_path / "a.db", answer) as server:
+            link = await reach(tmp_path / "a.db")
+            waiting = asyncio.create_task(link.execute(start, "waited for"))
+            await began.acquire()
+            waiting.cancel()
+            await ended.acquire()
+            sudden = asyncio.create_task(link.execute(start, "given up at once"))
+            await asyncio.sleep(0)  # it is sent
+            sudden.cancel()
+            await began.acquire()
+            await ended.acquire()
+            while server._remembered:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            link.close()
+
+    run(body)
+
+
 def test_an_owner_that_ends_leaves_nobody_waiting(tmp_path: Path) -> None:
     """What an owner cannot answer any more is lost for its client, who can ask the next; it is no error of the request."""
 

@@ -93,8 +93,12 @@ class RunTable:
             self.timers.silence(record)
 
     def realign(self) -> None:
-        """Time has jumped."""
+        """Time has jumped: what is due by it may be taken, and what no longer is may not."""
         self.timers.realign()
+        now = self.clock.now_ns()
+        for record in tuple(self._records.values()):
+            if record.run.run_id not in self.parked:
+                self.queues.offer(record.run, record.run.activities, now, record.sticky, late=record.late)
         for taker in self.queues.all_takers():
             taker.realign()
         self.awaiting.realign()

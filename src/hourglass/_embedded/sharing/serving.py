@@ -4,7 +4,7 @@ workers of other processes their share of the work (`worker_peer`).
 Must not know: locks, stores, how a request is answered. A request that changes something is remembered by its
 key for a while, with its answer: a client that lost the connection sends it again and gets the same answer, and
 nothing happens twice. Invariants: what a peer says wrongly ends that peer's connection and nothing else; a peer's
-end cancels what it only wanted to read.
+end cancels what it only wanted to read; a wait that a client gives up ends here, too.
 """
 
 from __future__ import annotations
@@ -185,11 +185,28 @@ class OwnerServer:
         return self.owner.answer(request)
 
     def _forget_result(self, key: str, task: asyncio.Task[Any]) -> None:
-        """Of a run that was waited for, remember that it was started: its result may be large, and can be read again."""
-        if key in self._remembered and not task.cancelled() and task.exception() is None:
+        """Of a run that was waited for, remember that it was started: its result may be large, and can be read again. A
+        wait that was given up is not asked for again.
+        """
+        if self._remembered.get(key) is not task:
+            return
+        if task.cancelled():
+            del self._remembered[key]
+        elif task.exception() is None:
             run_id = task.result().run_id
             started = self._remembered[key] = asyncio.get_running_loop().create_future()
             started.set_result(wf.Executed(run_id, wf.StillOpen(run_id)))
+
+
+@dataclass(frozen=True)
+class _Ask:
+    """What a client waits for: `is_change` if it goes on when the connection ends, `is_wait` if it ends when the client
+    gives it up.
+    """
+
+    task: asyncio.Future[Any]
+    is_change: bool
+    is_wait: bool
 
 
 class _Peer:
@@ -201,7 +218,7 @@ class _Peer:
         self._greeted = False
         self.pid = 0
         self.workers = WorkerPeer(self._opened, self.stream.send)
-        self._asks: dict[int, tuple[asyncio.Future[Any], bool]] = {}
+        self._asks: dict[int, _Ask] = {}
         self._patience: asyncio.TimerHandle | None = None
 
     def _made(self) -> None:
@@ -221,9 +238,9 @@ class _Peer:
         if self.workers.held:
             self._server.owner.lose_attempts(self.workers.held)
         asks, self._asks = self._asks, {}
-        for task, is_change in asks.values():
-            if not is_change:  # what changes something goes on: its client will ask for the answer again
-                task.cancel()
+        for each in asks.values():
+            if not each.is_change:  # what changes something goes on: its client will ask for the answer again
+                each.task.cancel()
 
     def _calm(self) -> None:
         if self._patience is not None:
@@ -287,7 +304,8 @@ class _Peer:
     def _ask(self, message: wire.RequestMessage) -> None:
         request = wire.request_of(message)
         task = self._server.begin(message.key, request, to_end=message.to_end)
-        self._watch(message.number, task, request.effect is s.Effect.CHANGE)
+        is_change = request.effect is s.Effect.CHANGE
+        self._watch(message.number, _Ask(task, is_change, is_wait=message.to_end or not is_change))
 
     async def _open_handle(self, message: wire.OpenHandle) -> None:
         self.workers.open(message)
@@ -305,18 +323,20 @@ class _Peer:
         return self._server.owner.open_handle(self.pid, id(self), config)
 
     def _begin(self, number: int, call: Coroutine[Any, Any, None]) -> None:
-        self._watch(number, asyncio.get_running_loop().create_task(call), True)
+        task = asyncio.get_running_loop().create_task(call)
+        self._watch(number, _Ask(task, is_change=True, is_wait=False))
 
-    def _watch(self, number: int, task: asyncio.Future[Any], is_change: bool) -> None:
+    def _watch(self, number: int, ask: _Ask) -> None:
         if number in self._asks:
             raise wire.Garbage("a number was used twice")
-        self._asks[number] = (task, is_change)
-        task.add_done_callback(lambda done: self._answer(number, done))
+        self._asks[number] = ask
+        ask.task.add_done_callback(lambda done: self._answer(number, done))
 
     def _give_up(self, number: int) -> None:
-        task, is_change = self._asks.pop(number, (None, True))
-        if task is not None and not is_change:
-            task.cancel()
+        given_up = self._asks.pop(number, None)
+        if given_up is not None and given_up.is_wait:
+            # After its first turn, in which a start that is waited for is carried out: it was sent, so it happens.
+            asyncio.get_running_loop().call_soon(given_up.task.cancel)
 
     def _answer(self, number: int, task: asyncio.Future[Any]) -> None:
         error = None if task.cancelled() else task.exception()  # read, or asyncio complains
