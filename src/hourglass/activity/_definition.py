@@ -23,6 +23,7 @@ import inspect
 import threading
 import warnings
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import (
     TYPE_CHECKING,
@@ -38,8 +39,6 @@ from typing import (
     cast,
     overload,
 )
-
-import msgspec
 
 from hourglass._engine.context import current_run
 from hourglass._engine.definition import check_name
@@ -149,7 +148,8 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-class ActivityDefinition(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class ActivityDefinition:
     """What a worker needs to run an activity: its type name, the function to call, and how its arguments
     travel. A dynamic one takes every type that no other does; its name is for reports alone.
     """

@@ -16,12 +16,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
-
-import msgspec
 
 from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityOk, ActivityResult, ActivityTask
 from hourglass._contract.progress import ProgressItems
@@ -407,7 +405,7 @@ class Attempts:
                     troubles.add(error)
                 raise
 
-        return msgspec.structs.replace(definition, fn=watched)
+        return replace(definition, fn=watched)
 
     def _in_thread(self, attempt: EnvironmentAttempt) -> None:
         result: ActivityResult | None = None
