@@ -1,7 +1,8 @@
 """An AI agent: a model that thinks, tools that act, and a loop between them that survives crashes.
 
     python examples/agent.py
-    hourglass run examples/agent.py:agent "What shall I wear in Oslo and in Rome?"
+    hourglass run examples/agent.py:agent "What shall I wear in Oslo and in Rome?" --id wear
+    hourglass signal consent wear true      (in another terminal, when it waits for it)
 
 `HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server.
 

@@ -10,9 +10,9 @@
 
 `HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server.
 
-Each process has a client and a worker. One of them owns `hourglass.db` and runs the orders; the other asks it, and takes over
-within a second when it ends, however it ends. The order's number is the workflow's id: a PUT that is sent twice is one order,
-and is charged once.
+Each process has a client and a worker, and both run orders. One of them owns `hourglass.db`; the other gets its work from it,
+and takes over within a second when it ends, however it ends. The order's number is the workflow's id: a PUT that is sent
+twice is one order, and is charged once.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from hourglass import ApplicationError, Client, RetryPolicy, Worker, activity, workflow
-from hourglass.errors import ActivityError
+from hourglass.errors import ActivityError, ApplicationErrorCategory
 
 
 @activity.defn(
@@ -36,7 +36,10 @@ def outcome(url: str) -> str:
         come_again = response.headers.get("Retry-After")
     if answer["state"] == "running":
         raise ApplicationError(
-            "not yet", type="NotYet", next_retry_delay=float(come_again) if come_again else None
+            "not yet",
+            type="NotYet",
+            next_retry_delay=float(come_again) if come_again else None,
+            category=ApplicationErrorCategory.BENIGN,  # nothing is wrong: the log stays quiet
         )
     return str(answer["result"])
 

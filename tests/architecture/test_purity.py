@@ -208,7 +208,7 @@ FLAGS = {
     "_engine/behaviour.py": "the table",
     "_engine/context.py": "asks it, by what the history has recorded",
     "_engine/evaluator.py": "says whose run it is",
-    "replay/_foreign_order.py": "makes activations of a foreign history",
+    "replay/_foreign_walk.py": "makes activations of a foreign history",
 }
 
 

@@ -39,13 +39,13 @@ from hourglass._engine.specs import (
     SPECS,
     ActivityCancellationType,
     ActivitySpec,
+    AutoUpgradeVersioningOverride,
     ChildCancellationType,
     ChildWorkflowSpec,
     IdReusePolicy,
     ParentClosePolicy,
     StartSpec,
 )
-from hourglass._engine.versions import AutoUpgradeVersioningOverride
 from hourglass._history import events as h
 from hourglass._history.codec import event_json
 from hourglass._history.encoding import encode_events

@@ -71,7 +71,7 @@ def storm_over_three(seed: int, scale: Scale) -> Outcome:
     """The same while any of three processes that work on one file is killed, its owner or another. A recovery is the time
     until what the killed one had in hand went on elsewhere.
     """
-    return _storm(seed, {**_SHARED[scale.name], "processes": 3})
+    return _storm(seed, {**_SHARED[scale.name], "processes": 3, "threads": 24, "beat": 0.05})
 
 
 def _storm(seed: int, size: dict[str, Any]) -> Outcome:

@@ -63,7 +63,7 @@ SHORT = Scale(
     outage=0.5,
     black_hole=2.0,
     liveness=1.0,
-    limit=180.0,
+    limit=100.0,
     strict=False,
 )
 

@@ -14,7 +14,10 @@ from .outcome import Outcome, Scale, Tally
 from .waiting import Stuck, results, until
 
 _RUNS = 30
-_PROMPTLY = 6.0  # a task's time limit on the server is 10 s, and is what this would cost without adoption
+_PROMPTLY = 6.0
+"""So many seconds longer it may take than with nothing killed. A task's time limit on the server is 10 s: so much more it would
+cost without adoption.
+"""
 _SUBSYSTEM = "Application/Subsystem"
 
 
@@ -49,11 +52,16 @@ def _killed(
     client: Client, worker: Worker, path: str, chance: random.Random, scale: Scale, tally: Tally
 ) -> None:
     runs = min(_RUNS, scale.workflows)
+    undisturbed = 0.0
+    if scale.strict:  # what these runs take on this machine, as busy as it is
+        began = time.monotonic()
+        results(arena.start_chains(client, worker.task_queue, runs), scale.limit, worker)
+        undisturbed = time.monotonic() - began
     handles = arena.start_chains(client, worker.task_queue, runs)
     time.sleep(chance.random() * 0.5)  # a random instant is the point
     strikes.kill(worker, path)
     began = time.monotonic()
     found = results(handles, scale.limit, worker)
-    took = time.monotonic() - began
-    good = arena.right(found) == runs and (took <= _PROMPTLY or not scale.strict)
-    tally.check(good, f"{path} killed: {found} after {took:.1f} s, of at most {_PROMPTLY:g}", took)
+    took, limit = time.monotonic() - began, undisturbed + _PROMPTLY
+    good = arena.right(found) == runs and (took <= limit or not scale.strict)
+    tally.check(good, f"{path} killed: {found} after {took:.1f} s, of at most {limit:.1f}", took)

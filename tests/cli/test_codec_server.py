@@ -81,6 +81,15 @@ def test_a_browser_asks_first() -> None:
         assert headers["Access-Control-Allow-Origin"] is None
 
 
+def test_a_person_who_opens_it_is_told_what_it_is() -> None:
+    """The address that the command prints, opened in a browser, is no error page of a server."""
+    with served(Backwards()) as address:
+        code, body, headers = ask(address, b"", "GET")
+        assert code == 405
+        assert b"POST /decode" in body
+        assert headers["Content-Type"].startswith("text/plain")
+
+
 def test_who_may_not_read() -> None:
     """Another origin, another host's name (a name that was pointed here), no token or a wrong one: refused, with nothing told."""
     body = {"payloads": [TURNED]}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 
+import pytest
 from rich.console import Console
+from rich.pager import SystemPager
 from rich.text import Text
 
 from hourglass._cli import console
@@ -37,3 +40,23 @@ def test_commands_stay_whole() -> None:
     command = "    hourglass why order-1 --target local:orders.db"
     assert said(command, whole=True) == f"{command}\n"
     assert said(command, terminal=False) == f"{command}\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "coloured"), [(None, "FRX", True), ("-R", "-R", True), ("-S", "-S", False)]
+)
+def test_pages_are_in_colours_where_the_pager_shows_them(
+    given: str | None, options: str, coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`less` is told to show colours; a reader whose own options do not let it gets none, instead of their codes."""
+    monkeypatch.setenv("LESS", given or "")
+    if given is None:
+        monkeypatch.delenv("LESS")
+    terminal = Console(file=io.StringIO(), force_terminal=True, color_system="256")
+    monkeypatch.setattr(console, "_console", lambda *, stderr: terminal)
+    paged: list[str] = []
+    monkeypatch.setattr(SystemPager, "show", lambda _, content: paged.append(content))
+    console.show_page("# Heading\n\n```python\nimport os\n```")
+    assert "Heading" in paged[0]
+    assert ("\x1b[" in paged[0]) is coloured
+    assert os.environ["LESS"] == options

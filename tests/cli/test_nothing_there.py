@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hourglass import Client, Worker, workflow
+from hourglass import Client, Worker, limits, workflow
 from hourglass._cli import main
+from hourglass.errors import WorkflowFailedError
 
 from .command import LIMIT, run
 
@@ -84,6 +85,19 @@ def test_one_that_has_closed(empty: Path, capsys: pytest.CaptureFixture[str]) ->
         assert "order-17 has closed (completed): " in capsys.readouterr().err
         assert main(["cancel", "order-17", "--target", "local:shop.db"]) == 0
         assert capsys.readouterr().out == "order-17 has closed already (completed)\n"
+
+
+def test_calls_that_the_engine_collects_are_dropped(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A burst of calls that waits in a file has no run to describe, and is cancelled by its name all the same, once."""
+    drop = ["cancel", "hourglass.debounce:page-7", "--target", "local:shop.db"]
+    with Client.connect("local:shop.db") as client, Worker(client, workflows=[nods]):
+        call = limits.debounce(client, nods, key="page-7", wait=3600)
+        assert main(drop) == 0
+        assert capsys.readouterr().out == "asked hourglass.debounce:page-7 to cancel\n"
+        with pytest.raises(WorkflowFailedError, match="never run"):
+            call.started(timeout=LIMIT)
+        assert main(drop) == 1
+        assert "there is no workflow 'hourglass.debounce:page-7'" in capsys.readouterr().err
 
 
 def test_a_query_that_nobody_answers(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -118,6 +118,7 @@ def test_replay_finds_what_changed(flows: Path, capsys: pytest.CaptureFixture[st
     assert main(["replay", "--query", "WorkflowType = 'parcel'", "--code", str(changed)]) == 1
     out = capsys.readouterr().out
     assert "BREAKS  p-1" in out
+    assert f"   at {changed.name}:" in out  # the file as seen from here
     assert changed.name in out
     sys.modules.pop(changed.stem, None)
 
@@ -150,6 +151,19 @@ def _of_typescript() -> str:
         for number, (name, attributes) in enumerate(kinds, 1)
     ]
     return json.dumps({"events": events})
+
+
+def test_replay_names_its_own_option(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An argument that changed is told with the option that allows it here, and that option does."""
+    assert main(["run", f"{flows}:parcel", "book", "--id", "p-1"]) == 0
+    changed = flows.with_name(f"{flows.stem}_changed.py")
+    changed.write_text(FLOWS.replace("return pack(item)", "return pack(item + '!')"))
+    asked = ["replay", "--query", "WorkflowType = 'parcel'", "--code", str(changed)]
+    capsys.readouterr()
+    assert main(asked) == 1
+    assert "to allow it here too: --no-arguments" in capsys.readouterr().out
+    assert main([*asked, "--no-arguments"]) == 0
+    sys.modules.pop(changed.stem, None)
 
 
 PAIR = """

@@ -16,8 +16,7 @@ from hourglass._contract import service as sv
 from hourglass._contract import workflows as wf
 from hourglass._runtime.portal import Portal
 from hourglass.client import AsyncClient, Client
-from hourglass.client._link import Link
-from hourglass.client._session import ClientSession
+from hourglass.client._session import ClientSession, Link
 from hourglass.converter import Codec, Converter, Payload, default_converter
 from hourglass.errors import WorkflowAlreadyStartedError, WorkflowNotFoundError
 

@@ -22,7 +22,8 @@ from .nursery import Nursery
 @dataclass(frozen=True, kw_only=True)
 class Size:
     """How much is done, and how often workers are killed: every `life` seconds, on average. With several `processes` at work
-    the owner is killed as often as any other; else it is the owner, beside one more or alone.
+    the owner is killed as often as any other; else it is the owner, beside one more or alone. An activity with heartbeats lets
+    `beat` seconds pass between two: the longer, the more others than the owner have in hand.
     """
 
     workflows: int
@@ -30,6 +31,7 @@ class Size:
     processes: int = 0
     threads: int = 8
     life: float = 0.15
+    beat: float = 0.002
     limit: float = 120.0
 
 
@@ -86,7 +88,7 @@ class Storm:
         deadline = time.monotonic() + self._size.limit
         with (
             Client.connect(f"local:{self.path}") as client,
-            Nursery(self.path, self.notes, self.log) as nursery,
+            Nursery(self.path, self.notes, self.log, **{work.BEAT: str(self._size.beat)}) as nursery,
         ):
             threads = [
                 threading.Thread(target=self._drive, args=(client, place), daemon=True)

@@ -64,11 +64,11 @@ def test_a_fork_waits_for_the_work() -> None:
     order: list[str] = []
 
     def work() -> None:
-        with fork_safety.NO_FORK, fork_safety.NO_FORK:  # it may be entered again
+        with fork_safety.NO_FORK.lock, fork_safety.NO_FORK.lock:  # it may be entered again
             inside.set()
             leave.wait()
             order.append("left")
-        with fork_safety.NO_FORK:
+        with fork_safety.NO_FORK.lock:
             order.append("entered")
 
     def fork() -> None:

@@ -20,6 +20,8 @@ from hourglass.errors import ActivityError
 NOTES = "HOURGLASS_TEST_NOTES"
 FILE = "HOURGLASS_TEST_FILE"
 """The environment's names for the file of notes, and for the engine's file."""
+BEAT = "HOURGLASS_TEST_BEAT"
+"""That for how many seconds lie between two heartbeats."""
 SIGNALS = 3
 BEATS = 3
 
@@ -76,7 +78,7 @@ def pack(number: int) -> str:
     for place in range(0 if come is None else come + 1, BEATS):
         note("beat", place=place)
         activity.heartbeat(place)
-        threading.Event().wait(0.002)  # something to be interrupted
+        threading.Event().wait(float(os.environ.get(BEAT, "0.002")))  # something to be interrupted
     return executed()
 
 

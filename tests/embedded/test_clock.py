@@ -221,8 +221,8 @@ async def looked(world: World, hands: Hands) -> None:
     """A second has passed: the clock is looked at, and those who nap look too."""
     hands.go(TICK)
     world.engine._upkeep.tick()
-    if hands.clock._naps is not None:
-        hands.clock._naps._wake()
+    if hands.clock._timers is not None:
+        hands.clock._timers._wake()
     await settle()
 
 

@@ -10,7 +10,7 @@ from hourglass._embedded.engine.run import LoadedRun
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._history import events as h
-from hourglass._temporal.replayer import ReplayHandle
+from hourglass._temporal.handle import ReplayHandle
 
 from .families import Batch, Family, Member
 from .memory_world import World, run_async

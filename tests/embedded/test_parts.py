@@ -67,7 +67,7 @@ def test_the_real_clock_sleeps_in_pieces() -> None:
 
     async def body() -> None:
         clock = RealClock()
-        clock.longest_nap = 0.0
+        clock.longest_wait = 0.0
         offsets = iter([0, 0, 5, 10**12])
         start = clock.now_ns()
         clock.now_ns = lambda: start + next(offsets)  # type: ignore[method-assign]

@@ -22,7 +22,7 @@ from hourglass._embedded.rules.versioning import (
     pinned_version,
     without_version,
 )
-from hourglass._engine.versions import (
+from hourglass._engine.specs import (
     AutoUpgradeVersioningOverride,
     PinnedVersioningOverride,
     VersioningBehavior,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -34,6 +35,17 @@ def takes_two(one: int, two: str) -> str:
 
 def plain() -> None:
     """Not decorated."""
+
+
+@dataclass
+class Item:
+    name: str
+    cents: float
+
+
+@workflow.defn
+def takes_item(item: Item, most: float = 1.0, tags: list[str] | None = None) -> float:
+    return item.cents
 
 
 class Opaque:
@@ -69,12 +81,53 @@ _activity: Any = activity
 MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "undecorated workflow started": (lambda c: c.start_workflow(plain), UsageError, "@workflow.defn"),
     "activity started": (lambda c: c.start_workflow(good), UsageError, "@workflow.defn"),
+    "activity started as a workflow": (
+        lambda c: c.start_workflow(good, 1),
+        UsageError,
+        "good is an activity, no workflow: call it in a workflow",
+    ),
+    "nothing started": (
+        lambda c: c.start_workflow(None),
+        UsageError,
+        "None is no workflow: give the function",
+    ),
+    "argument as an option": (
+        lambda c: c.start_workflow(takes_two, one=1),
+        UsageError,
+        "'one', which is an argument of workflow takes_two: a workflow's own arguments are given by position",
+    ),
+    "option of another client": (
+        lambda c: c.start_workflow(takes_two, 1, "2", workflow_id="x"),
+        UsageError,
+        "did you mean id",
+    ),
+    "time limit of a wait": (
+        lambda c: c.execute_workflow(takes_two, 1, "2", timeout=3),
+        UsageError,
+        "result\\(timeout=…\\)",
+    ),
+    "arguments as a list": (lambda c: c.start_workflow(takes_two, args=[1, "2"]), UsageError, "one by one"),
     "too few arguments": (
         lambda c: c.start_workflow(takes_two, 1),
         ArgumentError,
         "misses its argument 'two'",
     ),
     "too many arguments": (lambda c: c.start_workflow(takes_two, 1, "2", 3), ArgumentError, "got 3"),
+    "argument of another type": (
+        lambda c: c.start_workflow(takes_two, "one", "2"),
+        ArgumentError,
+        "argument 'one' of workflow takes_two: expected int, got str",
+    ),
+    "dict that is no such class": (
+        lambda c: c.start_workflow(takes_item, {"name": "pen"}),
+        ArgumentError,
+        "argument 'item' of workflow takes_item: Item misses its field 'cents'",
+    ),
+    "nothing for something": (
+        lambda c: c.execute_workflow(takes_item, None),
+        ArgumentError,
+        "argument 'item' of workflow takes_item: expected Item, got null",
+    ),
     "unknown option": (lambda c: c.start_workflow(takes_two, 1, "2", idd="x"), UsageError, "did you mean id"),
     "argument by keyword": (lambda c: c.start_workflow(takes_two, 1, two="2"), UsageError, "by position"),
     "empty id": (lambda c: c.start_workflow(takes_two, 1, "2", id=""), UsageError, "id must be"),
@@ -97,6 +150,49 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "workflow called": (lambda c: takes_two(1, "2"), UsageError, "client.start_workflow"),
     "worker with nothing": (lambda c: _Worker(c), UsageError, "needs workflows or activities"),
     "worker with undecorated": (lambda c: _Worker(c, workflows=[plain]), DefinitionError, "@workflow.defn"),
+    "worker with both lists swapped": (
+        lambda c: _Worker(c, workflows=[good], activities=[takes_two]),
+        DefinitionError,
+        r"^workflows=\[…\]: \S+good \(.+\) is an activity: it belongs in activities=\[…\]",
+    ),
+    "worker with a workflow as an activity": (
+        lambda c: _Worker(c, workflows=[takes_two], activities=[takes_two]),
+        DefinitionError,
+        r"^activities=\[…\]: \S+takes_two \(.+\) is a workflow: it belongs in workflows=\[…\]",
+    ),
+    "worker with a name": (
+        lambda c: _Worker(c, workflows=["takes_two"]),
+        DefinitionError,
+        r"the text 'takes_two' is no workflow: give the function itself, workflows=\[takes_two\]",
+    ),
+    "worker with a module in a list": (
+        lambda c: _Worker(c, workflows=[takes_two], activities=[pytest]),
+        DefinitionError,
+        r"pytest is a module: give it as modules=\[pytest\], or the activities in it",
+    ),
+    "worker with nothing in a list": (
+        lambda c: _Worker(c, workflows=[None]),
+        DefinitionError,
+        "None is no workflow",
+    ),
+    "worker with a result": (
+        lambda c: _Worker(c, workflows=[takes_two], activities=[3]),
+        DefinitionError,
+        "not what a call of it returns",
+    ),
+    "worker with a text for a client": (
+        lambda c: _Worker("local:", workflows=[takes_two]),
+        UsageError,
+        r"not str: Client.connect\('local:'\)",
+    ),
+    "client made by hand": (lambda c: Client(), UsageError, r"Client.connect\(…\), not by Client\(…\)"),
+    "workflow named by position": (lambda c: workflow.defn("name")(plain), DefinitionError, 'name="name"'),
+    "activity named by position": (lambda c: _activity.defn("name"), DefinitionError, 'name="name"'),
+    "usual word for an option": (
+        lambda c: _good.options(timeout=3),
+        UsageError,
+        "did you mean start_to_close_timeout",
+    ),
     "worker with a bare workflow": (
         lambda c: _Worker(c, workflows=takes_two),
         DefinitionError,
@@ -152,6 +248,12 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         "without a scheme",
     ),
     "target that is a number": (lambda c: _connect(7233), TargetError, "a target is a text"),
+    "target without its colon": (lambda c: _connect("local"), TargetError, r"did you mean local:\?"),
+    "target of another library": (
+        lambda c: _connect("sqlite:///shop.db"),
+        TargetError,
+        "for a file: local:shop.db",
+    ),
     "port out of range": (lambda c: _connect("example.com:99999"), TargetError, "1 to 65535"),
     "misspelt local": (lambda c: _connect("locl:shop.db"), TargetError, "did you mean local:shop.db"),
 }
@@ -203,3 +305,35 @@ def test_mistake_inside_a_workflow(name: str, local: Client) -> None:
         (message, *_) = eventually(lambda: task_failures(handle))
         assert INSIDE[name][1] in message
         handle.terminate("seen")
+
+
+def test_what_a_type_takes_is_not_refused(local: Client) -> None:
+    """A dict with a class's fields, an int for a float and what Python cannot compare arrive as they did."""
+    _takes: Any = takes_item
+    with Worker(local, workflows=[takes_item]):
+        assert local.execute_workflow(_takes, {"name": "pen", "cents": 3}, 2, ("a",)) == 3
+
+
+def test_a_run_that_cannot_begin_says_why(local: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """Started by name there is no signature to ask: the worker says once what does not fit, without a line of ours; the
+    run begins when the code takes it.
+    """
+    with Worker(local, workflows=[takes_item]):
+        runs = [
+            local.start_workflow("takes_item", *given, id=f"begin-{at}", task_timeout=1)
+            for at, given in enumerate([({"name": "pen"},), (), ({"name": "pen", "cents": 1}, 1, [], 4)])
+        ]
+        for handle in runs:
+            eventually(lambda handle=handle: task_failures(handle))
+            handle.terminate("seen")
+    told = [each for each in caplog.records if "cannot begin: " in each.getMessage()]
+    assert [each.exc_info for each in told] == [None, None, None]
+    found = " ".join(each.getMessage() for each in told)
+    for words in (
+        "begin-0, run ",
+        "cannot begin: argument 'item' of workflow takes_item: Item misses its field 'cents' (json/plain as Item). ",
+        "cannot begin: workflow takes_item takes 1 to 3 arguments (item, most, tags), got 0. ",
+        "cannot begin: workflow takes_item takes 1 to 3 arguments (item, most, tags), got 4. ",
+    ):
+        assert words in found
+    assert "_signature.py" not in found

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from temporalio.api.history.v1 import HistoryEvent as ProtoEvent
 
 from hourglass._engine.commands import EventGroupMarker
-from hourglass._engine.specs import RetryRule
-from hourglass._engine.versions import (
+from hourglass._engine.specs import (
     AutoUpgradeVersioningOverride,
     OneTimeVersioningOverride,
     PinnedVersioningOverride,
+    RetryRule,
     VersioningOverride,
     WorkerDeploymentVersion,
 )

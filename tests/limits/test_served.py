@@ -9,7 +9,7 @@ import pytest
 
 from hourglass import workflow
 from hourglass._built_in import BUILT_IN
-from hourglass._engine.versions import VersioningBehavior
+from hourglass._engine.specs import VersioningBehavior
 from hourglass._runtime.resolver import Resolver
 from hourglass.errors import UnknownTypeError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hourglass._runtime import processors
-from hourglass._runtime.processors import Binding
+from hourglass._runtime.processors import ProcessorBinding
 
 pytestmark = pytest.mark.skipif(
     not processors.can_bind(), reason="this system binds no threads to processors"
@@ -58,12 +58,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.fixture
-def binding() -> Binding:
+def binding() -> ProcessorBinding:
     """This process as one of several; the threads of the tests, not this one, are what it places."""
     given = processors.given()
     if len(given) < 2:
         pytest.skip("there is but one processor")
-    return Binding(min(given), given)
+    return ProcessorBinding(min(given), given)
 
 
 def _in_a_thread(job: Callable[[], object]) -> None:
@@ -72,7 +72,9 @@ def _in_a_thread(job: Callable[[], object]) -> None:
     thread.join()
 
 
-def test_a_kind_is_bound_once_it_has_turned_out_to_be_brief(binding: Binding, clock: list[float]) -> None:
+def test_a_kind_is_bound_once_it_has_turned_out_to_be_brief(
+    binding: ProcessorBinding, clock: list[float]
+) -> None:
     """The first may start threads or programs that stay: those are free. One that ran long sets its kind free for good."""
     given, own = set(processors.given()), {binding.own}
     seen: list[set[int]] = []
@@ -98,7 +100,9 @@ def test_a_kind_is_bound_once_it_has_turned_out_to_be_brief(binding: Binding, cl
     assert len(seen) == 7  # all of it was executed
 
 
-def test_waiting_for_the_interpreter_is_not_running_long(binding: Binding, clock: list[float]) -> None:
+def test_waiting_for_the_interpreter_is_not_running_long(
+    binding: ProcessorBinding, clock: list[float]
+) -> None:
     """Among twenty that compute at a time each takes twenty times as long by the clock."""
     began, go_on = threading.Barrier(21), threading.Event()
 
@@ -119,7 +123,9 @@ def test_waiting_for_the_interpreter_is_not_running_long(binding: Binding, clock
     assert found == [{binding.own}]
 
 
-def test_what_an_attempt_raises_is_let_out_and_learned_from(binding: Binding, clock: list[float]) -> None:
+def test_what_an_attempt_raises_is_let_out_and_learned_from(
+    binding: ProcessorBinding, clock: list[float]
+) -> None:
     """The thread pool logs it; the kind is known all the same."""
     found: list[set[int]] = []
 
@@ -137,7 +143,7 @@ def test_what_an_attempt_raises_is_let_out_and_learned_from(binding: Binding, cl
 
 
 def test_a_processor_that_is_refused_changes_nothing(
-    binding: Binding, clock: list[float], monkeypatch: pytest.MonkeyPatch
+    binding: ProcessorBinding, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sandbox may forbid it, a container lose the processor: the attempt is made where the thread stands."""
 

@@ -160,7 +160,7 @@ def test_what_is_loaded() -> None:
     program = """
 import hourglass._temporal
 assert not any(name.startswith("temporalio") for name in sys.modules)
-import hourglass._temporal.connection, hourglass._temporal.replayer
+import hourglass._temporal.connection, hourglass._temporal.handle
 for name in ("temporalio.client", "temporalio.worker", "temporalio.workflow", "temporalio.bridge.worker"):
     assert name not in sys.modules, name
 """

@@ -11,7 +11,7 @@ import pytest
 from hourglass._contract.handle import Shutdown
 from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
-from hourglass._temporal.replayer import ReplayHandle
+from hourglass._temporal.handle import ReplayHandle
 from hourglass.errors import HistoryError
 from hourglass.testing._dev_server import DevServer
 

@@ -14,7 +14,7 @@ from hourglass._contract import deployments as dp
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleConfig
 from hourglass._engine.commands import Succeeded
-from hourglass._engine.versions import (
+from hourglass._engine.specs import (
     AutoUpgradeVersioningOverride,
     PinnedVersioningOverride,
     VersioningBehavior,

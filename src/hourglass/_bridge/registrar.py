@@ -300,7 +300,7 @@ class Registrar:
 
     def replace(self, registration: Registration, record: HandleRecord, reason: str) -> None:
         """Let this handle drain and open another, at once."""
-        logger.warning("%r is recycled: %s", record, reason)
+        logger.warning("the connection of task queue %r to its engine is replaced: %s", record.queue, reason)
         self._tables.counters.recycles += 1
         registration.current = None
         begin_drain(self._tables, record, HandleSignal.RECYCLED)

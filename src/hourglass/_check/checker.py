@@ -13,7 +13,6 @@ from hourglass._check.body import Hit, Lens, Seen, look
 from hourglass._check.kinds import Durable, Kinds, Root
 from hourglass._check.modules import EVERYTHING, Module, Project, UnreadableFile, allows, python_files
 from hourglass._check.resolving import ValueResolver
-from hourglass._check.rules import CallStep, CheckFinding, CheckReport, SourceRange
 from hourglass._check.sharing import Sharing
 from hourglass._check.values import Class, Func
 
@@ -25,7 +24,7 @@ class _Visit:
     """A function to look at: how it was reached, what comments on the way allow, and a cached function on the way."""
 
     function: Func
-    path: tuple[CallStep, ...]
+    path: tuple[rules.CallStep, ...]
     allowed: frozenset[str]
     cached: Func | None
     is_async: bool
@@ -41,7 +40,7 @@ class _Visit:
         )
 
 
-def check_paths(paths: Sequence[Path], base: Path) -> CheckReport:
+def check_paths(paths: Sequence[Path], base: Path) -> rules.CheckReport:
     """Check files, and directories with all that is below them; names are shown as seen from `base`."""
     roots = [path.resolve() for path in paths if path.is_dir()]
     project = Project(base, roots)
@@ -57,9 +56,9 @@ class _Checker:
         self._lens = Lens(resolver, kinds, Durable(resolver, kinds), Sharing(resolver, kinds.definitions))
         self._todo: deque[_Visit] = deque()
         self._known: set[tuple[ast.AST, Class | None, frozenset[str], bool, bool]] = set()
-        self._findings: dict[tuple[str, int, int, str], CheckFinding] = {}
+        self._findings: dict[tuple[str, int, int, str], rules.CheckFinding] = {}
 
-    def check(self, modules: Iterable[Module], files: int) -> CheckReport:
+    def check(self, modules: Iterable[Module], files: int) -> rules.CheckReport:
         """Look at all workflows of these modules and at what they call, wherever that is in the project."""
         workflows: set[str] = set()
         for module in modules:
@@ -70,11 +69,11 @@ class _Checker:
             self._look(self._todo.popleft())
         found = [*self._findings.values(), *map(_broken, self._project.broken)]
         found.sort(key=lambda each: (each.place.file, each.place.line, each.place.column, each.code))
-        return CheckReport(tuple(found), files, len(workflows))
+        return rules.CheckReport(tuple(found), files, len(workflows))
 
     def _begin(self, root: Root) -> None:
         function = root.function
-        step = CallStep(root.name, function.module.shown, function.node.lineno)
+        step = rules.CallStep(root.name, function.module.shown, function.node.lineno)
         self._add(_Visit(function, (step,), _NOTHING, None, root.is_async))
 
     def _add(self, visit: _Visit) -> None:
@@ -99,7 +98,7 @@ class _Checker:
 
     def _follow(self, called: Func, node: ast.AST, visit: _Visit) -> None:
         module = visit.function.module
-        step = CallStep(called.name, module.shown, getattr(node, "lineno", 1))
+        step = rules.CallStep(called.name, module.shown, getattr(node, "lineno", 1))
         allowed = visit.allowed | _allowed_at(module, node)
         cached = visit.cached or (called if "cached" in self._lens.kinds.of(called) else None)
         self._add(_Visit(called, (*visit.path, step), allowed, cached, visit.is_async))
@@ -120,7 +119,7 @@ class _Checker:
             name, node = hit.via
             if allows(_allowed_at(visit.function.module, node), hit.code):
                 return
-            path = (*path, CallStep(name, visit.function.module.shown, getattr(node, "lineno", 1)))
+            path = (*path, rules.CallStep(name, visit.function.module.shown, getattr(node, "lineno", 1)))
         finding = _finding(hit, path)
         key = (finding.place.file, finding.place.line, finding.place.column, finding.code)
         self._findings.setdefault(key, finding)
@@ -137,19 +136,19 @@ def _allowed_at(module: Module, node: ast.AST) -> frozenset[str]:
     return EVERYTHING if "*" in found else found
 
 
-def _finding(hit: Hit, path: tuple[CallStep, ...]) -> CheckFinding:
+def _finding(hit: Hit, path: tuple[rules.CallStep, ...]) -> rules.CheckFinding:
     node = hit.node
     line = getattr(node, "lineno", 1)
     end_line = getattr(node, "end_lineno", line) or line
     source = hit.module.lines[line - 1] if line <= len(hit.module.lines) else ""
-    place = SourceRange(
+    place = rules.SourceRange(
         hit.module.shown,
         line,
         _column(source, getattr(node, "col_offset", 0)),
         end_line,
         _column(source, getattr(node, "end_col_offset", 0)) if end_line == line else len(source) + 1,
     )
-    return CheckFinding(hit.code, place, hit.message, source, path)
+    return rules.CheckFinding(hit.code, place, hit.message, source, path)
 
 
 def _column(source: str, offset: int) -> int:
@@ -157,6 +156,6 @@ def _column(source: str, offset: int) -> int:
     return len(source.encode()[:offset].decode(errors="ignore")) + 1
 
 
-def _broken(each: UnreadableFile) -> CheckFinding:
-    place = SourceRange(each.shown, each.line, max(each.column, 1), each.line, max(each.column, 1) + 1)
-    return CheckFinding(rules.BROKEN, place, each.reason, each.source)
+def _broken(each: UnreadableFile) -> rules.CheckFinding:
+    place = rules.SourceRange(each.shown, each.line, max(each.column, 1), each.line, max(each.column, 1) + 1)
+    return rules.CheckFinding(rules.BROKEN, place, each.reason, each.source)

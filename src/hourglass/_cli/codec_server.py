@@ -33,6 +33,9 @@ UI_ORIGINS = ("http://localhost:8233", "http://127.0.0.1:8233", "http://localhos
 LARGEST = 64 * 1024 * 1024
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _JSON, _TEXT = "application/json", "text/plain; charset=utf-8"
+_WHAT_IT_IS = (
+    b"This is a codec server. Set its address in Temporal's UI; it answers POST /decode and POST /encode.\n"
+)
 _HEADERS = "Authorization, Content-Type, X-Namespace"
 
 
@@ -160,6 +163,10 @@ class CodecHandler(BaseHTTPRequestHandler):
     def do_OPTIONS(self) -> None:
         """A browser asks whether a page may ask."""
         self._answer(204 if self._is_allowed_origin() else 403)
+
+    def do_GET(self) -> None:
+        """A person has opened the address in a browser: say what it is for."""
+        self._answer(405, _WHAT_IT_IS, _TEXT)
 
     def do_POST(self) -> None:
         """Encode or decode."""

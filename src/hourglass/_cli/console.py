@@ -80,7 +80,9 @@ def show_page(text: str) -> None:
         return
     from rich.markdown import Markdown
 
-    with out.pager(styles=True):
+    # Without R `less` shows the codes of colours instead of colours. F ends it where all fits, X leaves it to be read.
+    options = os.environ.setdefault("LESS", "FRX")
+    with out.pager(styles="R" in options):
         out.print(Markdown(clean(text)))
 
 

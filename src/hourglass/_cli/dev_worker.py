@@ -429,7 +429,7 @@ def _fits(options: DevOptions, client: Client, loaded: LoadedCode, life: Life) -
         return True
     checked = check_open_runs(client, loaded, options.task_queues, options.check, life.over)
     for each in checked.broken[:_MOST_SAID]:
-        told = each.reason.replace("\n", "\n    ")
+        told = each.reason.replace(f"{Path.cwd()}{os.sep}", "").replace("\n", "\n    ")
         logger.error("this code would break %s (%s):\n    %s", each.id, each.workflow_type, told)
     if checked.broken:
         logger.error(

@@ -144,7 +144,7 @@ def _deaths(where: Where) -> Iterator[HealthCheck]:
 def _reach(target: str | None, namespace: str | None) -> str:
     with connecting.connected(target, namespace) as client:
         found = client.count_workflows()
-    return f"{found} workflows"
+    return connecting.workflows(found)
 
 
 def _workers(target: str | None, namespace: str | None, task_queue: str) -> str:
@@ -152,7 +152,7 @@ def _workers(target: str | None, namespace: str | None, task_queue: str) -> str:
         queue = client.describe_task_queue(task_queue)
     who = sorted({poller.identity for poller in (*queue.workflow_pollers, *queue.activity_pollers)})
     waiting = [
-        f"{told.backlog} {what} wait, the oldest for {duration(int(told.age.total_seconds() * 1e9))}"
+        f"{what} that wait: {told.backlog}, the oldest for {duration(int(told.age.total_seconds() * 1e9))}"
         for told, what in ((queue.workflow_stats, "workflow tasks"), (queue.activity_stats, "activities"))
         if told is not None and told.backlog
     ]

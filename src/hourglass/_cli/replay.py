@@ -128,9 +128,12 @@ def _tell(name: str, result: ReplayResult, json: bool) -> None:
 
 
 def _seen_from_here(error: Exception) -> str:
-    """What an error says, with the short name of a file that is below the working folder."""
+    """What an error says, with the short name of a file that is below the working folder, and with the option that this
+    command has for what a program would say otherwise.
+    """
     file = error.file if isinstance(error, NondeterminismError) else ""
-    return str(error).replace(f" {file}:", f" {near(file)}:") if file else str(error)
+    told = str(error).replace("Replayer(…, compare_arguments=False)", "--no-arguments")
+    return told.replace(f" {file}:", f" {near(file)}:") if file else told
 
 
 def _indented(text: str) -> None:

@@ -61,7 +61,10 @@ def cancel(
             )
         elif workflow_id is not None:
             handle = client.get_workflow_handle(workflow_id, run_id=run_id)
-            status = handle.describe().status.name  # asking a closed one succeeds, and does nothing
+            try:
+                status = handle.describe().status.name  # asking a closed one succeeds, and does nothing
+            except WorkflowNotFoundError:
+                status = "RUNNING"  # calls that the engine itself collects have no run to describe; others are refused below
             handle.cancel(reason)
             closed = f"{workflow_id} has closed already ({status.lower().replace('_', ' ')})"
             _told(f"asked {workflow_id} to cancel" if status == "RUNNING" else closed, workflow_id, json)

@@ -10,7 +10,7 @@ from typing import ClassVar
 import msgspec
 
 from hourglass._contract.service import Effect, Nothing, Request
-from hourglass._engine.versions import WorkerDeploymentVersion
+from hourglass._engine.specs import WorkerDeploymentVersion
 
 # --- versions of workers ------------------------------------------------------------------------------------
 

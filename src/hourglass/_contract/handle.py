@@ -26,8 +26,7 @@ import msgspec
 from hourglass._contract.tuning import PollerBehavior, PollerBehaviorAutoscaling
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation
-from hourglass._engine.specs import ActivitySpec, Payloads
-from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
+from hourglass._engine.specs import ActivitySpec, Payloads, VersioningBehavior, WorkerDeploymentVersion
 from hourglass.converter import ActivitySerializationContext, Codec, Converter, Failure, Payload
 from hourglass.errors import HourglassError, UsageError
 

@@ -13,8 +13,15 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import msgspec
 
 from hourglass._contract.service import Effect, Nothing, Request
-from hourglass._engine.specs import IdReusePolicy, ParentClosePolicy, Payloads, StartSpec
-from hourglass._engine.versions import VersioningBehavior, VersioningOverride, WorkerDeploymentVersion
+from hourglass._engine.specs import (
+    IdReusePolicy,
+    ParentClosePolicy,
+    Payloads,
+    StartSpec,
+    VersioningBehavior,
+    VersioningOverride,
+    WorkerDeploymentVersion,
+)
 from hourglass.converter import Failure, Payload
 from hourglass.nexus import NexusCallback
 

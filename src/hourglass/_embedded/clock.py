@@ -1,5 +1,5 @@
 """Time as a part: the engine asks a clock what time it is, and to be called back. `RealClock` follows the wall clock,
-and says when it jumps; `VirtualClock` moves only when a test lets it. Underneath is a timer queue (`Naps`): one timer
+and says when it jumps; `VirtualClock` moves only when a test lets it. Underneath is a timer queue (`TimerQueue`): one timer
 of the loop for all callbacks, set for the earliest, because a timer of the loop's for each would cost several times
 as much, and nearly all are cancelled long before their time. What waits for something to happen, not for a time, waits at
 a condition (`Bell`).
@@ -43,13 +43,13 @@ _AT_ONCE = 16
 
 
 class _Clock(Protocol):
-    longest_nap: float
+    longest_wait: float
 
     def now_ns(self) -> int: ...
 
 
-class Naps:
-    """The callbacks that wait on one loop. After `longest_nap` seconds at most the clock is looked at again.
+class TimerQueue:
+    """The callbacks that wait on one loop. After `longest_wait` seconds at most the clock is looked at again.
 
     A cancelled callback is let go of at once; its empty place in the queue is swept out when such places are the
     greater part.
@@ -59,18 +59,18 @@ class Naps:
         self.loop = loop
         self._clock = clock
         self._numbers = itertools.count()
-        self._due: list[tuple[int, int, _Nap]] = []
+        self._due: list[tuple[int, int, _Timer]] = []
         self._remains = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
 
     def add(self, when_ns: int, fn: Callable[[], None]) -> Callable[[], None]:
         """Call `fn` at that time; returns what cancels it."""
-        nap = _Nap(self, fn)
-        heapq.heappush(self._due, (when_ns, next(self._numbers), nap))
+        timer = _Timer(self, fn)
+        heapq.heappush(self._due, (when_ns, next(self._numbers), timer))
         if self._timer is None or when_ns < self._timer_ns:
             self._set_timer(when_ns)
-        return nap.cancel
+        return timer.cancel
 
     def look_again(self) -> None:
         """Time has jumped: set the timer anew, so that a callback that is due sooner now is not late."""
@@ -90,35 +90,37 @@ class Naps:
             self._timer.cancel()
         self._timer_ns = when_ns
         left = max(0, when_ns - self._clock.now_ns()) / SECOND
-        self._timer = self.loop.call_later(min(left, self._clock.longest_nap), self._wake)
+        self._timer = self.loop.call_later(min(left, self._clock.longest_wait), self._wake)
 
     def _wake(self) -> None:
         self._timer = None
         now, due, called = self._clock.now_ns(), self._due, 0
         while due and called < _AT_ONCE and (due[0][0] <= now or due[0][2].fn is None):
-            _, _, nap = heapq.heappop(due)
-            if nap.fn is None:
+            _, _, timer = heapq.heappop(due)
+            if timer.fn is None:
                 self._remains -= 1
             else:
                 called += 1
-                self.loop.call_soon(nap.end)  # not called here: one that raises must stop none of the others
+                self.loop.call_soon(
+                    timer.end
+                )  # not called here: one that raises must stop none of the others
         if due:
             self._set_timer(due[0][0])
 
 
-class _Nap:
+class _Timer:
     """One callback, until it is called or cancelled."""
 
-    __slots__ = ("_naps", "fn")
+    __slots__ = ("_timers", "fn")
 
-    def __init__(self, naps: Naps, fn: Callable[[], None]) -> None:
-        self._naps = naps
+    def __init__(self, timers: TimerQueue, fn: Callable[[], None]) -> None:
+        self._timers = timers
         self.fn: Callable[[], None] | None = fn
 
     def cancel(self) -> None:
         if self.fn is not None:
             self.fn = None
-            self._naps.note_cancelled()
+            self._timers.note_cancelled()
 
     def end(self) -> None:
         fn, self.fn = self.fn, None
@@ -230,10 +232,10 @@ class RealClock:
     Time goes on as the monotonic clock does. A wall clock that is set forward, or a machine that slept, takes it
     along; one that is set back does so too, as far as what is trusted, which is what the monotonic clock has counted.
     Below that, time neither goes back nor stands still: it goes a tenth slower until the wall has caught up. A jump
-    is logged, and counted in `jumps`. The timer queue looks at the clock again after `longest_nap` seconds at most.
+    is logged, and counted in `jumps`. The timer queue looks at the clock again after `longest_wait` seconds at most.
     """
 
-    longest_nap = 60.0
+    longest_wait = 60.0
     early_is_harmless = True
 
     def __init__(
@@ -251,9 +253,9 @@ class RealClock:
         self._look_every = _LOOK_EVERY
         self._owed = 0
         self._is_slow = False
-        self._naps: Naps | None = None
-        self._waits: Naps | None = None
-        self._followed = 0  # of the jumps, those that the naps have heard of
+        self._timers: TimerQueue | None = None
+        self._waits: TimerQueue | None = None
+        self._followed = 0  # of the jumps, those that the timers have heard of
 
     def now_ns(self) -> int:
         """The wall clock's time, or later if it was set back below what is trusted."""
@@ -296,18 +298,18 @@ class RealClock:
     def call_at(self, when_ns: int, fn: Callable[[], None]) -> Cancel:
         """Call `fn` on the running loop at that time."""
         loop = asyncio.get_running_loop()
-        if self._naps is None or self._naps.loop is not loop:
-            self._naps = Naps(loop, self)
+        if self._timers is None or self._timers.loop is not loop:
+            self._timers = TimerQueue(loop, self)
         if self._followed != self.jumps:
             self._followed = self.jumps
-            self._naps.look_again()
-        return self._naps.add(when_ns, fn)
+            self._timers.look_again()
+        return self._timers.add(when_ns, fn)
 
     def call_after(self, wait_ns: int, fn: Callable[[], None]) -> Cancel:
         """Call `fn` on the running loop after so much has passed."""
         loop = asyncio.get_running_loop()
         if self._waits is None or self._waits.loop is not loop:
-            self._waits = Naps(loop, _Monotonic(self._monotonic_ns))
+            self._waits = TimerQueue(loop, _Monotonic(self._monotonic_ns))
         return self._waits.add(self._monotonic_ns() + wait_ns, fn)
 
     def _look(self, monotonic: int) -> None:
@@ -380,7 +382,7 @@ class RealClock:
 class _Monotonic:
     """What passes, as a clock."""
 
-    longest_nap = 60.0
+    longest_wait = 60.0
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self.now_ns = now_ns

@@ -3,12 +3,11 @@
 Events in, commands out. Nothing here knows a clock, a file, a network or Temporal's classes; randomness comes from the
 run's seed. Two files know asyncio, as a library of tasks and not of I/O, and are loaded by the first coroutine. In reading order:
 
-    specs             what an author may say of an activity, a start, a child: held, never copied
+    specs             what an author may say of an activity, a start, a child, a version: held, never copied
     retries           when something that failed is tried again
     behaviour         in what the order of things differs by who began a run, and by what its history has recorded
     events            what can happen to a run
     commands          what a run can ask for
-    versions          versions of workers, as data
     state             all that is known of a run, as data: the journal, and what follows from it
     scheduler         turns: a queue of ready callbacks, futures, conditions
     fibers            lines of execution that can be suspended anywhere; alone in knowing greenlet

@@ -54,7 +54,7 @@ from hourglass._engine.messages import (
 from hourglass._engine.operations import ActivityOperation, ChildOperation, NexusOperation, Timer, nexus_error
 from hourglass._engine.scheduler import FAILED, PENDING, RESOLVED
 from hourglass._engine.state import ACTIVITY, CANCEL, CHILD, NEXUS, SIGNAL, TIMER
-from hourglass.converter import Failure
+from hourglass.converter import Failure, Payload
 from hourglass.errors import (
     Cancelled,
     CancelledError,
@@ -298,7 +298,7 @@ def _timer_fired(live: LiveRun, event: TimerFired) -> None:
         timer.fired()
 
 
-def _activity(live: LiveRun, seq: int, result: Any) -> ActivityOperation:
+def _activity(live: LiveRun, seq: int, result: Payload | Failure | None) -> ActivityOperation:
     operation: ActivityOperation | None = live.resolve((ACTIVITY, seq), result)
     if operation is None:
         raise _unknown("activity", seq)
@@ -325,7 +325,7 @@ def _child_started(live: LiveRun, event: ChildStarted) -> None:
     child.start.resolve()
 
 
-def _child(live: LiveRun, seq: int, result: Any) -> ChildOperation[Any]:
+def _child(live: LiveRun, seq: int, result: Payload | Failure | None) -> ChildOperation[Any]:
     child: ChildOperation[Any] | None = live.resolve((CHILD, seq), result)
     if child is None:
         raise _unknown("child workflow", seq)
@@ -372,7 +372,7 @@ def _nexus_started(live: LiveRun, event: NexusStarted) -> None:
     operation.start.resolve()
 
 
-def _nexus(live: LiveRun, seq: int, result: Any) -> NexusOperation[Any]:
+def _nexus(live: LiveRun, seq: int, result: Payload | Failure | None) -> NexusOperation[Any]:
     operation: NexusOperation[Any] | None = live.resolve((NEXUS, seq), result)
     if operation is None:
         raise _unknown("Nexus operation", seq)

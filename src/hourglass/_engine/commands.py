@@ -11,8 +11,14 @@ from typing import TypeAlias, get_args
 
 import msgspec
 
-from hourglass._engine.specs import ActivitySpec, ChildWorkflowSpec, Payloads, StartSpec
-from hourglass._engine.versions import ContinueAsNewVersioningBehavior, VersioningBehavior
+from hourglass._engine.specs import (
+    ActivitySpec,
+    ChildWorkflowSpec,
+    ContinueAsNewVersioningBehavior,
+    Payloads,
+    StartSpec,
+    VersioningBehavior,
+)
 from hourglass.converter import Failure, Payload
 
 

@@ -246,7 +246,7 @@ class LiveRun:
         )
         return in_context(self.settings.converter, context)
 
-    def converter_of(self, command: Any) -> Converter:
+    def converter_of(self, command: Command) -> Converter:
         """The converter for the answer to a command."""
         match command:
             case ScheduleActivity() | ScheduleLocalActivity():

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Literal
 
-from hourglass._engine.versions import VersioningBehavior, check_behavior
+from hourglass._engine.specs import VersioningBehavior, check_behavior
 from hourglass.converter import Converter, Payload, Signature, check_dynamic, raw_payloads
 from hourglass.errors import DefinitionError
 
@@ -142,7 +142,8 @@ def check_function(fn: Any, what: str) -> bool:
     """Refuse what cannot be a workflow or a handler; says whether it is an `async def`."""
     bare = inspect.unwrap(fn) if callable(fn) else fn
     if not inspect.isfunction(getattr(bare, "__func__", bare)):  # a bound method is as good as a function
-        raise DefinitionError(f"{what} must be a function, not {type(fn).__name__}")
+        named = f'; a name is given so: name="{fn}"' if isinstance(fn, str) else ""
+        raise DefinitionError(f"{what} must be a function, not {type(fn).__name__}{named}")
     if inspect.isgeneratorfunction(bare) or inspect.isasyncgenfunction(bare):
         raise DefinitionError(f"{what} must not contain `yield`: it is a function that returns its result")
     return is_coroutine_function(fn)

@@ -10,8 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from hourglass._engine.specs import Payloads, StartSpec
-from hourglass._engine.versions import WorkerDeploymentVersion
+from hourglass._engine.specs import Payloads, StartSpec, WorkerDeploymentVersion
 from hourglass.converter import Failure, Payload
 
 

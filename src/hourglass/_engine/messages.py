@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from hourglass._engine import built_in_queries
 from hourglass._engine.call_sites import Site, raised_at, returned_at
-from hourglass._engine.commands import AcceptUpdate, AnswerQuery, CompleteUpdate, RejectUpdate
+from hourglass._engine.commands import AcceptUpdate, AnswerQuery, CompleteUpdate, ContinueAsNew, RejectUpdate
 from hourglass._engine.context import LiveRun
 from hourglass._engine.definition import HandlerUnfinishedPolicy, MessageDefinition, MessageKind
 from hourglass._engine.events import QueryReceived, SignalReceived, UpdateReceived
@@ -151,7 +151,7 @@ class ContinueAsNewError(BaseException):
     It is a `BaseException`, so that `except Exception` does not hold it.
     """
 
-    def __init__(self, command: Any) -> None:
+    def __init__(self, command: ContinueAsNew) -> None:
         super().__init__("continue as new")
         self.command = command
 

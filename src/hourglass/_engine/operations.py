@@ -435,7 +435,7 @@ def start_activity(
 
 
 def start_step(
-    definition: Any,
+    definition: object,
     activity_type: str,
     arguments: Payloads,
     settings: CallSettings,
@@ -458,7 +458,7 @@ def start_step(
     )
 
 
-def keep_step(run: LiveRun, definition: Any, settings: CallSettings) -> str:
+def keep_step(run: LiveRun, definition: object, settings: CallSettings) -> str:
     """Keep what the step that comes next calls, for the worker; returns the step's activity id."""
     # Not its number alone: that would be another one after a long pause between two attempts (`back_off`).
     activity_id = settings.activity_id or f"step-{run.state.next_seq.get(ACTIVITY, 0) + 1}"

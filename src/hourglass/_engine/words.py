@@ -80,7 +80,7 @@ def spaced(name: str) -> str:
 _Facts = tuple[str, dict[str, Any]]
 
 
-def _activity(command: Any) -> _Facts:
+def _activity(command: c.ScheduleActivity | c.ScheduleLocalActivity) -> _Facts:
     kind = "activity" if isinstance(command, c.ScheduleActivity) else "local activity"
     return kind, {
         "key": command.activity_id,

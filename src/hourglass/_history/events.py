@@ -17,9 +17,12 @@ from typing import Any, TypeAlias
 import msgspec
 
 from hourglass._engine.commands import Command, EventGroupMarker, TaskFailureCause
-from hourglass._engine.specs import ActivitySpec, ChildWorkflowSpec, Payloads, StartSpec
-from hourglass._engine.versions import (
+from hourglass._engine.specs import (
+    ActivitySpec,
+    ChildWorkflowSpec,
     ContinueAsNewVersioningBehavior,
+    Payloads,
+    StartSpec,
     VersioningBehavior,
     VersioningOverride,
     WorkerDeploymentVersion,

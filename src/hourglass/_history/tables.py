@@ -15,11 +15,15 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
-from hourglass._engine.specs import SPECS, ActivitySpec, ChildWorkflowSpec, IdReusePolicy, ParentClosePolicy
-from hourglass._engine.versions import (
+from hourglass._engine.specs import (
+    SPECS,
+    ActivitySpec,
     AutoUpgradeVersioningOverride,
+    ChildWorkflowSpec,
     ContinueAsNewVersioningBehavior,
+    IdReusePolicy,
     OneTimeVersioningOverride,
+    ParentClosePolicy,
     PinnedVersioningOverride,
     VersioningBehavior,
     VersioningOverride,

@@ -34,16 +34,6 @@ from hourglass._contract.service import Connection, Request
 from hourglass._contract.workflows import UpdateWithStart
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
-from hourglass._engine.commands import (
-    Completion,
-    ScheduleActivity,
-    ScheduleLocalActivity,
-    ScheduleNexusOperation,
-    SignalExternalWorkflow,
-    StartChildWorkflow,
-    TaskFailed,
-)
-from hourglass._engine.events import Activation
 from hourglass._engine.specs import Payloads
 from hourglass._engine.state import ACTIVITY, CHILD, NEXUS, SIGNAL, Numbered
 from hourglass._runtime.daemon_executor import DaemonExecutor
@@ -120,7 +110,7 @@ class ContextBook:
         if book is None:
             return None
         match command:
-            case ScheduleActivity() | ScheduleLocalActivity():
+            case c.ScheduleActivity() | c.ScheduleLocalActivity():
                 context: SerializationContext = ActivitySerializationContext(
                     namespace=self._namespace,
                     activity_id=None if command.activity_id == str(command.seq) else command.activity_id,
@@ -128,16 +118,16 @@ class ContextBook:
                     activity_task_queue=command.spec.task_queue or None,
                     workflow_id=book.own.workflow_id,
                     workflow_type=book.workflow_type,
-                    is_local=isinstance(command, ScheduleLocalActivity),
+                    is_local=isinstance(command, c.ScheduleLocalActivity),
                 )
                 book.asked[ACTIVITY, command.seq] = context
-            case StartChildWorkflow():
+            case c.StartChildWorkflow():
                 context = WorkflowSerializationContext(self._namespace, command.workflow_id)
                 book.asked[CHILD, command.seq] = context
-            case SignalExternalWorkflow():
+            case c.SignalExternalWorkflow():
                 context = WorkflowSerializationContext(self._namespace, command.workflow_id)
                 book.asked[SIGNAL, command.seq] = context
-            case ScheduleNexusOperation():
+            case c.ScheduleNexusOperation():
                 context = NexusSerializationContext(command.endpoint, command.service, command.operation)
                 book.asked[NEXUS, command.seq] = context
             case _:
@@ -198,7 +188,7 @@ class CodecHandle:
         self._beats: dict[bytes, Payloads | None] = {}
         self._beating: dict[bytes, asyncio.Task[None]] = {}
 
-    async def poll_activation(self) -> Activation:
+    async def poll_activation(self) -> e.Activation:
         """Wait for the next activation that the codec can open."""
         while True:
             activation = await self._inner.poll_activation()
@@ -206,7 +196,7 @@ class CodecHandle:
                 return await self._open_activation(activation)
             except PayloadError as error:
                 logger.error("run %s: %s; its task fails", activation.run_id, error)
-                await self._inner.complete_activation(TaskFailed(activation.run_id, _failure(error)))
+                await self._inner.complete_activation(c.TaskFailed(activation.run_id, _failure(error)))
 
     async def poll_activity(self) -> ActivityItem:
         """Wait for the next activity task that the codec can open, or a cancellation."""
@@ -221,13 +211,13 @@ class CodecHandle:
                 logger.error("%s: %s; the attempt fails", named(item), error, extra=facts_of(item))
                 await self._inner.complete_activity(AttemptFailed(item.token, _failure(error)))
 
-    async def complete_activation(self, completion: Completion) -> None:
+    async def complete_activation(self, completion: c.Completion) -> None:
         """Answer an activation; what cannot be sealed is a failed task."""
         try:
-            sealed: Completion = await self._seal_completion(completion)
+            sealed: c.Completion = await self._seal_completion(completion)
         except PayloadError as error:
             logger.error("run %s: %s; its task fails", completion.run_id, error)
-            sealed = TaskFailed(completion.run_id, _failure(error))
+            sealed = c.TaskFailed(completion.run_id, _failure(error))
         await self._inner.complete_activation(sealed)
 
     async def complete_activity(self, result: ActivityResult) -> None:
@@ -297,7 +287,7 @@ class CodecHandle:
         codec = self._codec if context is None else in_context(self._codec, context)
         return await self._in_thread(lambda: seal(item, codec, self._converter, in_workflow=in_workflow))
 
-    async def _open_activation(self, activation: Activation) -> Activation:
+    async def _open_activation(self, activation: e.Activation) -> e.Activation:
         book = self._book
         if book is None:
             return await self._open(activation, in_workflow=True)
@@ -307,11 +297,11 @@ class CodecHandle:
         ]
         return msgspec.structs.replace(activation, events=tuple(events))
 
-    async def _seal_completion(self, completion: Completion) -> Completion:
+    async def _seal_completion(self, completion: c.Completion) -> c.Completion:
         book = self._book
         if book is None:
             return await self._seal(completion, in_workflow=True)
-        if isinstance(completion, TaskFailed):
+        if isinstance(completion, c.TaskFailed):
             return await self._seal(completion, True, book.of_run(completion.run_id))
         commands = [
             await self._seal(command, True, book.of_command(completion.run_id, command))

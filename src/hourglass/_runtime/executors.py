@@ -132,7 +132,9 @@ class Beats:
     an attempt costs nothing here. Belongs to the control loop.
     """
 
-    def __init__(self, interval: float, attempts: Mapping[Any, Attempt], resolver: Resolver) -> None:
+    def __init__(
+        self, interval: float, attempts: Mapping[bytes | tuple[int, bytes], Attempt], resolver: Resolver
+    ) -> None:
         self.timer: asyncio.TimerHandle | None = None
         self._interval = interval
         self._attempts = attempts

@@ -34,12 +34,12 @@ from pathlib import Path
 
 from hourglass._engine.commands import TaskFailed
 from hourglass._engine.definition import WorkflowDefinition
-from hourglass._runtime.code_origin import where_raised, without_our_frames
+from hourglass._runtime.code_origin import is_ours, where_raised, without_our_frames
 from hourglass._runtime.deaths import DEATHS, LOCAL_DEATHS
 from hourglass._runtime.hung import HungStack, RunHung
 from hourglass._runtime.lane_notes import digest_of
 from hourglass.converter import ApplicationFailure, Failure
-from hourglass.errors import UnknownTypeError
+from hourglass.errors import ArgumentError, UnknownTypeError
 
 # --- quarantine ---------------------------------------------------------------------------------------------
 
@@ -255,25 +255,38 @@ class ParkedRuns:
     def say_parked(
         self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None, task_queue: str = ""
     ) -> None:
-        """A run's code has a bug."""
+        """A run's code has a bug, or does not take what the run was started with."""
         kind, where = ("failed task", "") if error is None else (type(error).__name__, _place(error))
-        if self.remember(run_id, f"{kind}{where}: {error}"):
+        if not self.remember(run_id, f"{kind}{where}: {error}"):
+            return
+        extra = {
+            "workflow_id": workflow_id,
+            "run_id": run_id,
+            "workflow_type": workflow,
+            "task_queue": task_queue,
+            "error_type": kind,
+        }
+        if isinstance(error, ArgumentError) and not where:
             logger.error(
-                "workflow %s (%s, run %s) is parked: %s%s. Its task is retried until the code is mended",
+                "workflow %s (%s, run %s) cannot begin: %s. Its task is retried until the code takes what the run was "
+                "started with; or terminate it, and start it with what the code takes",
                 workflow,
                 workflow_id,
                 run_id,
-                kind,
-                where,
-                exc_info=None if error is None else without_our_frames(error),
-                extra={
-                    "workflow_id": workflow_id,
-                    "run_id": run_id,
-                    "workflow_type": workflow,
-                    "task_queue": task_queue,
-                    "error_type": kind,
-                },
+                error,
+                extra=extra,
             )
+            return
+        logger.error(
+            "workflow %s (%s, run %s) is parked: %s%s. Its task is retried until the code is mended",
+            workflow,
+            workflow_id,
+            run_id,
+            kind,
+            where,
+            exc_info=None if error is None else without_our_frames(error),
+            extra=extra,
+        )
 
     def say_died(self, run_id: str, error: BaseException) -> None:
         """A run could not be evaluated: its type is unknown, or we have a bug."""
@@ -326,8 +339,11 @@ def task_failed(run_id: str, type_: str, message: str, stack_trace: str = "") ->
 
 
 def _place(error: BaseException) -> str:
+    """Where the author's code raised; a line of ours where the fault is ours."""
     found = where_raised(error)
-    return f" at {found[0]}:{found[1]}" if found is not None else ""
+    if found is None or (is_ours(found[0]) and isinstance(error, ArgumentError)):
+        return ""
+    return f" at {found[0]}:{found[1]}"
 
 
 # --- what a guardian remembers -------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import msgspec
 
 from hourglass._contract.handle import HandleConfig
 from hourglass._engine.interception import InterceptWorkflow
-from hourglass._engine.versions import (
+from hourglass._engine.specs import (
     VersioningBehavior,
     WorkerDeploymentVersion,
     check_behavior,

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from hourglass._bridge.handles import HandleRecord
 from hourglass._bridge.holder import AlreadyRegistered, BridgeHolder, WorkerNotRegistered
@@ -30,6 +30,8 @@ from hourglass._supervision.spec import Start
 from hourglass.errors import UsageError
 
 logger = logging.getLogger("hourglass.worker")
+
+Item = TypeVar("Item")
 
 _RETRY = 0.02  # while a supervisor is on its way back
 _LONGEST_RETRY = 5.0
@@ -143,11 +145,11 @@ async def _farewell(
 def _poll_loop(
     services: QueueServices,
     serve: Callable[..., Coroutine[Any, Any, NoReturn]],
-    dispatch: Callable[[QueueServices, HandleRecord, Any], None],
+    dispatch: Callable[[QueueServices, HandleRecord, Item], None],
 ) -> Start:
     """Has each item dispatched in the turn in which it comes, for as long as this process lives."""
 
-    def receiver_of(record: HandleRecord) -> Callable[[Any], None]:
+    def receiver_of(record: HandleRecord) -> Callable[[Item], None]:
         return partial(dispatch, services, record)
 
     async def body(context: Context) -> None:

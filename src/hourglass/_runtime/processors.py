@@ -72,7 +72,7 @@ def _quotas(folders: Iterable[Path]) -> Iterable[float]:
 # --- one for each process --------------------------------------------------------------------------------------------
 
 
-class Binding:
+class ProcessorBinding:
     """One processor for this process, and all that it was given for what runs long. Any thread may call it."""
 
     def __init__(self, own: int, given: frozenset[int]) -> None:
@@ -126,7 +126,7 @@ class Binding:
             self._thread.processors = processors
 
 
-binding: Binding | None = None
+binding: ProcessorBinding | None = None
 """What this process is bound to; None: nothing."""
 
 
@@ -135,7 +135,7 @@ def can_bind() -> bool:
     return hasattr(os, "sched_setaffinity")
 
 
-def bind(place: int) -> Binding:
+def bind(place: int) -> ProcessorBinding:
     """Keep this process, one of several, to one of its processors: this thread, and all that are started from now on.
     Raises OSError if it is not allowed to.
     """
@@ -143,7 +143,7 @@ def bind(place: int) -> Binding:
     processors = given()
     own = sorted(processors)[place % len(processors)]
     os.sched_setaffinity(0, {own})
-    binding = Binding(own, processors)
+    binding = ProcessorBinding(own, processors)
     return binding
 
 

@@ -211,7 +211,7 @@ class Resolver:
     def _add_workflow(self, obj: object) -> None:
         definition = workflow_definition(obj)
         if definition is None:
-            raise DefinitionError(f"workflows=[…]: {place(obj)} is not decorated with @workflow.defn")
+            raise DefinitionError(f"workflows=[…]: {_misfit(obj, 'workflow')}")
         self._workflows.add(obj, definition)
 
     def _add_activity(self, obj: object) -> None:
@@ -239,9 +239,7 @@ class Resolver:
                 f"activities=[…]: {place(obj)} is a class: give an object of it, {obj.__name__}(…)"
             )
         if not methods:
-            raise DefinitionError(
-                f"activities=[…]: {place(obj)} is neither decorated with @activity.defn nor an object with such methods"
-            )
+            raise DefinitionError(f"activities=[…]: {_misfit(obj, 'activity')}")
         for name in methods:
             bound = getattr(obj, name)
             self._activities.add(bound, bound.__hourglass_activity__)
@@ -373,9 +371,34 @@ def _same(one: object, other: object) -> bool:
     return one is other or workflow_definition(one) is workflow_definition(other)
 
 
+def _misfit(obj: object, wanted: str) -> str:
+    """What a thing is that is no workflow, or no activity, and what to write instead."""
+    listed = {"workflow": "workflows", "activity": "activities"}[wanted]
+    match obj:
+        case str():
+            name = obj if obj.isidentifier() else "…"
+            return f"the text {obj!r:.60} is no {wanted}: give the function itself, {listed}=[{name}]"
+        case ModuleType():
+            return f"{obj.__name__} is a module: give it as modules=[{obj.__name__.rpartition('.')[2]}], or the {listed} in it"
+        case None:
+            return f"None is no {wanted}: give the decorated function itself (does a decorator of yours return nothing?)"
+    if activity_definition(obj) is not None:
+        return f"{place(obj)} is an activity: it belongs in activities=[…]; a workflow is decorated with @workflow.defn"
+    if workflow_definition(obj) is not None:
+        return f"{place(obj)} is a workflow: it belongs in workflows=[…]; an activity is decorated with @activity.defn"
+    if not callable(obj) and type(obj).__module__ == "builtins":
+        return (
+            f"{place(obj)} is no {wanted}: give the decorated function itself, not what a call of it returns"
+        )
+    if wanted == "workflow":
+        return f"{place(obj)} is not decorated with @workflow.defn"
+    return f"{place(obj)} is neither decorated with @activity.defn nor an object with such methods"
+
+
 def _sequence(value: Any, what: str) -> Sequence[Any]:
     if isinstance(value, str) or not isinstance(value, (list, tuple, set, frozenset)):
-        raise DefinitionError(f"{what} must be a list, not {type(value).__name__}")
+        single = "" if isinstance(value, (str, dict)) else f": {what}=[{getattr(value, '__name__', '…')}]"
+        raise DefinitionError(f"{what} must be a list, not {type(value).__name__}{single}")
     return list(value)
 
 

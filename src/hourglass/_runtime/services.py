@@ -21,7 +21,6 @@ from hourglass._runtime.cache import CacheLimits, Key, StateCache
 from hourglass._runtime.deaths import Deaths, close_deaths, open_deaths
 from hourglass._runtime.evaluation import Evaluations
 from hourglass._runtime.executors import ActivityExecutor, ExecutorLimits
-from hourglass._runtime.guarded import Guarded
 from hourglass._runtime.hung import gil_watchdog
 from hourglass._runtime.lane import Lane
 from hourglass._runtime.lane_notes import LaneNotes, digest_of
@@ -150,7 +149,7 @@ def _limits(plan: Plan) -> CacheLimits:
     )
 
 
-def _deaths(service: EngineService, namespace: str, process: Guarded | None) -> Deaths | None:
+def _deaths(service: EngineService, namespace: str, process: guarded.Guarded | None) -> Deaths | None:
     """What is known of processes that died at this target; None where the target cannot be resolved."""
     target = getattr(service, "target", "")
     try:
@@ -160,13 +159,13 @@ def _deaths(service: EngineService, namespace: str, process: Guarded | None) -> 
     return open_deaths(where, process.notes if process is not None else None) if where is not None else None
 
 
-def _notes(process: Guarded | None, deaths: Deaths | None) -> LaneNotes | None:
+def _notes(process: guarded.Guarded | None, deaths: Deaths | None) -> LaneNotes | None:
     if process is not None:
         return process.notes
     return deaths.notes if deaths is not None else None
 
 
-def _quarantine(process: Guarded | None, deaths: Deaths | None) -> Quarantine:
+def _quarantine(process: guarded.Guarded | None, deaths: Deaths | None) -> Quarantine:
     """Which runs are held back: also those that stopped or killed the processes before this one."""
     quarantine = Quarantine()
     if deaths is not None:

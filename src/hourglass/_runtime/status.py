@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hourglass._bridge.handles import HandleRecord
 from hourglass._bridge.life import HandleState
@@ -25,6 +25,9 @@ from hourglass._runtime.targets import is_loopback
 from hourglass.errors import UsageError
 from hourglass.metrics import Family, Kind, Registry, Sample, prometheus_text
 from hourglass.metrics._samples import CONTENT_TYPE, Labels, labels_of
+
+if TYPE_CHECKING:
+    from hourglass._embedded.engine.engine import EngineFigures
 
 logger = logging.getLogger("hourglass.worker")
 
@@ -379,7 +382,7 @@ def worker_metrics(app: Application) -> list[Family]:
         (services, labels_of({**namespace, "task_queue": services.queue})) for services in app.configured()
     ]
     condition = getattr(app.raw, "condition", None)  # of the file that this process owns, where there is one
-    figures = getattr(app.raw, "figures", None)  # of an engine that this process owns
+    figures: EngineFigures | None = getattr(app.raw, "figures", None)  # of an engine that this process owns
     of_the_process = (
         (_RESTARTS, app.restarts),
         (_SIZE, None if condition is None else condition.file_bytes),
@@ -408,7 +411,7 @@ def worker_metrics(app: Application) -> list[Family]:
 
 
 def _waiting(
-    namespace: dict[str, str], figures: Any, read: Callable[[QueueStats], float]
+    namespace: dict[str, str], figures: EngineFigures | None, read: Callable[[QueueStats], float]
 ) -> Iterator[Sample]:
     for queue, stats in () if figures is None else figures.queues.items():
         for kind, one in zip(("workflow", "activity"), stats, strict=True):

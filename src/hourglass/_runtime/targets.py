@@ -456,9 +456,15 @@ def _temporal(address: str, origin: str, settings: TargetSettings) -> Target:
 
 
 def _checked_address(address: str, origin: str) -> str:
-    if "://" in address:
+    scheme, separator, rest = address.partition("://")
+    if separator:
+        hint = (
+            f" (for a file: local:{rest.lstrip('/') or 'path.db'})"
+            if "sqlite" in scheme or scheme == "file"
+            else ""
+        )
         raise TargetError(
-            f"{_named(origin)}: write the address as host:port, without a scheme, not {address!r}"
+            f"{_named(origin)}: write the address as host:port, without a scheme, not {address!r}{hint}"
         )
     host, colon, port = address.rpartition(":")
     if address.startswith("[") and address.endswith("]"):
@@ -467,6 +473,8 @@ def _checked_address(address: str, origin: str) -> str:
         hint = f"{address}:7233" if address else "host:7233"
         if os.sep in address or address.endswith((".db", ".sqlite", ".sqlite3")):
             hint = f"local:{address}"
+        elif address == "local":
+            hint = "local:"
         raise TargetError(
             f"{_named(origin)}: {address!r} has no port (did you mean {hint}?); a target is {_CHOICES}"
         )

@@ -24,7 +24,7 @@ import msgspec
 
 from hourglass._contract.limits import KeptLimit, KeptLimits, ListLimits
 from hourglass._engine.built_in_queries import ACTIVITY_STACKS, WAITED_FOR
-from hourglass._engine.versions import VersioningBehavior
+from hourglass._engine.specs import VersioningBehavior
 from hourglass._history import events as h
 from hourglass._runtime.deaths import known_deaths
 from hourglass._story.diagnosis import Action, Cause, Diagnosis, Facts, Finding, PollerFacts, QueueFacts

@@ -27,6 +27,18 @@ KINDS = {
     Kind.CANCEL: "cancellation",
     Kind.MARKER: "note",
 }
+STYLES = {
+    Kind.RUN: "run",
+    Kind.ACTIVITY: "activity",
+    Kind.LOCAL: "local",
+    Kind.TIMER: "timer",
+    Kind.CHILD: "child",
+    Kind.NEXUS: "child",
+    Kind.EXTERNAL: "message",
+    Kind.UPDATE: "message",
+    Kind.SIGNAL: "message",
+}
+"""What is drawn alike: the name of a colour in each picture."""
 _MOST_WAITS = 4
 _LEAST_SHARE = 0.01
 
@@ -121,10 +133,12 @@ def waited(story: Story) -> tuple[tuple[str, str], ...]:
         (what for what in total if total[what] >= _LEAST_SHARE * ran), key=lambda what: -total[what]
     )
     found = []
-    for what in most[:_MOST_WAITS]:
+    # The line for the rest names the one that is left, where there is only one.
+    shown = _MOST_WAITS + (len(most) == _MOST_WAITS + 1)
+    for what in most[:shown]:
         often = f", {times[what]} times" if times[what] > 1 else ""
         found.append((duration(total[what]), f"{what}{often} ({share(total[what], ran)})"))
-    if len(most) > _MOST_WAITS:
-        rest = sum(total[what] for what in most[_MOST_WAITS:])
-        found.append((duration(rest), f"{len(most) - _MOST_WAITS} others ({share(rest, ran)})"))
+    if len(most) > shown:
+        rest = sum(total[what] for what in most[shown:])
+        found.append((duration(rest), f"{len(most) - shown} others ({share(rest, ran)})"))
     return tuple(found)

@@ -196,10 +196,10 @@ def _trouble(facts: Facts) -> tuple[str, ...]:
     """What went wrong on the way, though it ended well."""
     told = []
     if facts.story.failed_tasks:
-        told.append(f"on the way its workflow task failed {facts.story.failed_tasks}×")
+        told.append(f"on the way: its workflow task failed {facts.story.failed_tasks}×")
     for each in facts.story.spans[1:]:
         if each.kind is Kind.ACTIVITY and (each.outcome.bad or each.attempts > 1):
-            told.append(f"on the way activity {each.name} {each.outcome} ({counted(each) or '1 attempt'})")
+            told.append(f"on the way: activity {each.name} {each.outcome} ({counted(each) or '1 attempt'})")
     return tuple(told[:5])
 
 

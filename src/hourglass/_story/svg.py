@@ -242,20 +242,7 @@ _NAME, _SMALL, _TICK = 12.5, 11.5, 11.0
 _LEAST_BREAK = 44.0
 _BAR, _THIN = 12, 4
 
-_CLASS = {
-    Kind.RUN: "run",
-    Kind.TASK: "run",
-    Kind.ACTIVITY: "activity",
-    Kind.LOCAL: "local",
-    Kind.TIMER: "timer",
-    Kind.CHILD: "child",
-    Kind.NEXUS: "child",
-    Kind.EXTERNAL: "message",
-    Kind.UPDATE: "message",
-    Kind.SIGNAL: "message",
-    Kind.CANCEL: "bad",
-    Kind.MARKER: "cancelled",
-}
+_CLASS = {**captions.STYLES, Kind.TASK: "run", Kind.CANCEL: "bad", Kind.MARKER: "cancelled"}
 _HATCHED = ("run", "timer", "activity", "child", "message")
 
 _mono = partial(mono, size=_NAME)

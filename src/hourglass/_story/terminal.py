@@ -97,18 +97,6 @@ ASCII = Glyphs(
     plain=True,
 )
 
-_STYLES = {
-    Kind.RUN: "run",
-    Kind.ACTIVITY: "activity",
-    Kind.LOCAL: "local",
-    Kind.TIMER: "timer",
-    Kind.CHILD: "child",
-    Kind.NEXUS: "child",
-    Kind.EXTERNAL: "message",
-    Kind.UPDATE: "message",
-    Kind.SIGNAL: "message",
-}
-
 
 def lines(story: Story, width: int, *, plain: bool = False, limit: int = LIMIT) -> tuple[Line, ...]:
     """The picture, for a terminal of this width; `plain` keeps to ASCII."""
@@ -206,7 +194,7 @@ class _Painter:
 
     def _bar(self, span: Span) -> Iterator[tuple[str, str]]:
         at = 0
-        style = _STYLES.get(span.kind, "dim")
+        style = captions.STYLES.get(span.kind, "dim")
         for each in stretches(span.segments, self.scale, self.columns):
             if each.left > at:
                 yield " " * (each.left - at), "plain"

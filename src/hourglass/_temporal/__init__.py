@@ -8,7 +8,7 @@ core             the one door to Core: bytes in and out
 protos           our values in Temporal's messages, both ways: payloads, durations, times, versions, failures
 specs            what an author may say of activities, starts and children, in Temporal's messages
 activations      a workflow task: Core's activations as ours, our completions as Core's
-handle           a worker's handle over Core, with Core's traps closed; activity tasks and results
+handle           a worker's handle over Core, with Core's traps closed; activity tasks and results; replays
 nexus            calls of Nexus operations, answered by the author's functions
 calls            requests as RPCs: workflows, changes, activities completed from outside
 calls_views      requests that look: describe, list, count, histories, pollers
@@ -21,7 +21,6 @@ importing        a history on a server: a run is taken through the same workflow
 connection       connecting to a server; every request, sent
 quick_json       messages from their JSON form, the quick way
 histories        histories as JSON and as messages, and what holds in each
-replayer         a handle that replays histories through Core
 """
 
 from __future__ import annotations

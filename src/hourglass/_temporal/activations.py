@@ -21,7 +21,7 @@ from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
 from hourglass._engine.commands import Command, Completion, Succeeded
 from hourglass._engine.events import Activation, AnyEvent
-from hourglass._engine.versions import WorkerDeploymentVersion
+from hourglass._engine.specs import WorkerDeploymentVersion
 from hourglass._temporal import specs
 from hourglass._temporal.protos import (
     failure_from,

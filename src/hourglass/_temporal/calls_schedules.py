@@ -11,7 +11,6 @@ from temporalio.api.workflow.v1 import NewWorkflowExecutionInfo
 from hourglass._contract import schedules as sc
 from hourglass._contract import service as sv
 from hourglass._contract import workflows as wf
-from hourglass._contract.schedules import FIELDS
 from hourglass._temporal.calls import PATIENT, CallScope, Rpc
 from hourglass._temporal.protos import (
     nanos_from,
@@ -74,7 +73,7 @@ def put_spec(message: Any, spec: sc.EngineScheduleSpec) -> None:
 
 def _put_calendar(message: Any, calendar: sc.CalendarSpec) -> None:
     message.comment = calendar.comment
-    for field in FIELDS:
+    for field in sc.FIELDS:
         ranges = getattr(message, field.name)
         for each in getattr(calendar, field.name):
             ranges.add(start=each.start, end=each.end, step=each.step)
@@ -171,7 +170,7 @@ def _calendar_from(message: Any) -> sc.CalendarSpec:
         field.name: tuple(
             sc.Range(each.start, each.end, each.step or 1) for each in getattr(message, field.name)
         )
-        for field in FIELDS
+        for field in sc.FIELDS
     }
     return sc.CalendarSpec(**ranges, comment=message.comment)
 

@@ -20,7 +20,6 @@ from hourglass._contract import service as sv
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleBroken, HandleConfig, Shutdown
 from hourglass._contract.limits import KeptLimits, ListLimits
-from hourglass._contract.service import Request
 from hourglass._contract.transport import USUAL, TLSConfig, Transport
 from hourglass._temporal import (
     calls,
@@ -32,7 +31,6 @@ from hourglass._temporal import (
     importing,
     version,
 )
-from hourglass._temporal.calls import CallScope, Rpc
 from hourglass._temporal.configs import NO_METADATA, check_target, client_settings, worker_settings
 from hourglass._temporal.handle import CoreHandle
 from hourglass._temporal.refusals import (
@@ -58,7 +56,7 @@ from hourglass.metrics import Family
 # --- requests --------------------------------------------------------------------------------------------------------
 
 
-CALLS: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
+CALLS: dict[type[sv.Request[Any]], Callable[[Any, calls.CallScope], calls.Rpc]] = {
     **calls.ACTING,
     **calls_views.LOOKING,
     **calls_schedules.ON_SCHEDULES,
@@ -67,12 +65,12 @@ CALLS: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
 }
 
 
-async def perform(client: core.Ref, request: sv.Request[Any], scope: CallScope, target: str) -> Any:
+async def perform(client: core.Ref, request: sv.Request[Any], scope: calls.CallScope, target: str) -> Any:
     """Send a request and return its answer. Raises `ServiceError` and its kinds, and `QueryFailedError`."""
     if isinstance(request, wf.ImportWorkflow):
 
         async def send(rpc: str, message: Any, timeout: float) -> bytes:
-            call = Rpc(rpc, message, bytes, timeout, retry=not rpc.startswith("poll_"))
+            call = calls.Rpc(rpc, message, bytes, timeout, retry=not rpc.startswith("poll_"))
             data: bytes = await _send(client, call, request, scope, target)
             return data
 
@@ -87,7 +85,9 @@ async def perform(client: core.Ref, request: sv.Request[Any], scope: CallScope, 
     return data if data is call.late else call.read(data)
 
 
-async def _send(client: core.Ref, call: Rpc, request: sv.Request[Any], scope: CallScope, target: str) -> Any:
+async def _send(
+    client: core.Ref, call: calls.Rpc, request: sv.Request[Any], scope: calls.CallScope, target: str
+) -> Any:
     """Send a message; gives the bytes of the answer, or what the call says where there is none in time."""
     timeout = call.timeout if request.rpc_timeout is None else request.rpc_timeout
     try:
@@ -222,7 +222,7 @@ class TemporalConnection:
     def __init__(self, client: core.Ref, target: str, namespace: str, identity: str) -> None:
         self._client = client
         self._target = target
-        self._scope = CallScope(namespace, identity)
+        self._scope = calls.CallScope(namespace, identity)
         self._disposals: set[asyncio.Task[None]] = set()
         self._fetching: asyncio.TimerHandle | None = None
         self._fetch_metrics()
@@ -255,7 +255,7 @@ class TemporalConnection:
         """The identity that the server sees in our requests and polls."""
         return self._scope.identity
 
-    async def call(self, request: Request[A]) -> A:
+    async def call(self, request: sv.Request[A]) -> A:
         """Ask, and wait for the answer."""
         self._check_open()
         answer: A = await perform(self._client, request, self._scope, self._target)

@@ -18,11 +18,12 @@ from typing import Any, TypeVar
 from temporalio.api.common.v1 import Payloads as PayloadsMessage
 
 from hourglass._contract.progress import without_carrier
-from hourglass._engine.specs import Payloads, RetryRule
-from hourglass._engine.versions import (
+from hourglass._engine.specs import (
     AutoUpgradeVersioningOverride,
     OneTimeVersioningOverride,
+    Payloads,
     PinnedVersioningOverride,
+    RetryRule,
     VersioningBehavior,
     VersioningOverride,
     WorkerDeploymentVersion,

@@ -16,10 +16,8 @@ from temporalio.api.errordetails.v1 import (
 from hourglass._contract import activities as ac
 from hourglass._contract import service as sv
 from hourglass._contract import workflows as wf
-from hourglass._contract.activities import StartActivity
 from hourglass._contract.deployments import DescribeNamespace
 from hourglass._contract.schedules import CreateSchedule
-from hourglass._contract.workflows import UpdateWithStart
 from hourglass.errors import (
     ActivityAlreadyStartedError,
     ActivityNotFoundError,
@@ -82,7 +80,7 @@ def error_for(
     refusal: ServerRefusal, request: sv.Request[Any], namespace: str, target: str
 ) -> HourglassError:
     """The error to raise for a refused request."""
-    if isinstance(request, UpdateWithStart):
+    if isinstance(request, wf.UpdateWithStart):
         parts = refusal.of_parts()
         at_start = parts and parts[0].detail(WorkflowExecutionAlreadyStartedFailure) is not None
         part = request.start if at_start else request.update
@@ -163,7 +161,7 @@ def _exists(refusal: ServerRefusal, request: sv.Request[Any]) -> HourglassError:
         return ScheduleAlreadyExistsError(
             f"there is a schedule {request.schedule_id!r} already", schedule_id=request.schedule_id
         )
-    if isinstance(request, StartActivity):
+    if isinstance(request, ac.StartActivity):
         found = refusal.detail(ActivityExecutionAlreadyStartedFailure)
         run_id = "" if found is None else found.run_id
         return ActivityAlreadyStartedError(

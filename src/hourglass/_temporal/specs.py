@@ -27,8 +27,14 @@ from temporalio.bridge.proto.workflow_commands import (
     WorkflowCommand,
 )
 
-from hourglass._engine.specs import ActivitySpec, ChildWorkflowSpec, RetryRule, Spec, StartSpec
-from hourglass._engine.versions import VersioningOverride
+from hourglass._engine.specs import (
+    ActivitySpec,
+    ChildWorkflowSpec,
+    RetryRule,
+    Spec,
+    StartSpec,
+    VersioningOverride,
+)
 from hourglass._temporal.protos import (
     override_from,
     payload_from,

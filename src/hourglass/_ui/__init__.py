@@ -10,10 +10,9 @@ actions    what is done: the handlers of all forms
 asked      what a request asks, from its address and its form
 security   who may ask: hosts, origins, tokens; the headers of every answer
 addresses  of pages: ids that may hold anything, in paths
-site       what the pages are about: a client, code, what may be shown and done
+site       what the pages are about: a client that can be reached or not, code, what may be shown and done
 finding    from the fields of a form to a filter, and to a page of the list
 calendar   the days of a year on which a schedule acts
-pulse      whether what the pages show can be reached
 run_view   what the pages of one run are made of beyond its story: links, resets, values that are hidden
 waterfall  the story of a run as rows of bars
 forms      from text in a form to the arguments of a workflow, a signal, an update

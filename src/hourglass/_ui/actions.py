@@ -15,7 +15,6 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from hourglass._ui import addresses, asked, finding, forms, pages, run_view, security
 from hourglass._ui.bulk import BulkOperations
-from hourglass._ui.finding import Search
 from hourglass._ui.site import Site
 from hourglass.client import ScheduleBackfill
 from hourglass.errors import HourglassError, QueryFailedError, UsageError
@@ -108,7 +107,7 @@ class PageActions:
         action, reason = str(fields.get("action", "")), str(fields.get("reason", ""))
         runs = [addresses.run_at(str(each)) for each in fields.get("runs", [])]
         if fields.get("all"):
-            search = Search.from_fields(
+            search = finding.Search.from_fields(
                 {name: str(value) for name, value in fields.items() if isinstance(value, str)},
                 [str(each) for each in fields.get("statuses", [])],
             )

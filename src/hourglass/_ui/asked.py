@@ -14,7 +14,6 @@ from starlette.responses import HTMLResponse, Response
 
 from hourglass._ui import addresses, forms, pages
 from hourglass._ui.finding import Search
-from hourglass._ui.pages import View
 from hourglass._ui.site import Site
 from hourglass.errors import UsageError
 
@@ -73,9 +72,9 @@ def named(name: str, what: str) -> str:
 _TITLES = {400: "Not understood", 403: "Not allowed", 404: "Not found", 503: "Cannot be reached"}
 
 
-def view(site: Site, request: Request) -> View:
+def view(site: Site, request: Request) -> pages.View:
     """What every page shows around its content."""
-    return View(
+    return pages.View(
         target=site.target,
         read_only=site.read_only,
         has_code=bool(site.modules),

@@ -33,6 +33,7 @@ from hourglass.client import (
     WorkflowDescription,
     WorkflowExecution,
 )
+from hourglass.converter._stacks import is_ours
 from hourglass.replay import Moment, ValueChange
 
 
@@ -80,7 +81,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         finalize=lambda each: each if isinstance(each, Markup) else clean("" if each is None else each),
     )
-    made.filters.update(time=time_of, duration=duration, near=near, near_place=near_place)
+    made.filters.update(time=time_of, duration=duration, near=near, near_place=near_place, is_ours=is_ours)
     made.globals.update(
         lasted=lasted,
         lasted_for=lambda length: duration(int(length.total_seconds() * 1e9)),

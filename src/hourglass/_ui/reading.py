@@ -20,10 +20,9 @@ from hourglass._history.events import HistoryEvent
 from hourglass._story.asking import WhyContext, kept_by_engine, plain_form
 from hourglass._story.spans import Story
 from hourglass._story.watching import Watched
-from hourglass._ui import addresses, asked, finding, forms, pages, pulse, run_view
+from hourglass._ui import addresses, asked, finding, forms, pages, run_view, site
 from hourglass._ui.bulk import BulkOperations
 from hourglass._ui.calendar import year_of
-from hourglass._ui.run_view import HistoryTable
 from hourglass._ui.site import Site
 from hourglass._ui.waterfall import waterfall
 from hourglass.client import (
@@ -174,7 +173,7 @@ class PageReads:
             newest_first=newest_first,
         )
         peek = self._site.peek(True) if asked.shows_payloads(self._site, request) else None
-        shown = HistoryTable(
+        shown = run_view.HistoryTable(
             workflow_id=workflow_id,
             run_id=run_id,
             rows=tuple(run_view.event_row(each, peek) for each in found.events),
@@ -306,7 +305,7 @@ class PageReads:
 
     def health(self, request: Request) -> Response:
         """Whether the page answers, and whether what it shows does."""
-        trouble = pulse.look(self._site.client).trouble
+        trouble = site.look(self._site.client).trouble
         return JSONResponse({"ok": False, "error": trouble}, 503) if trouble else JSONResponse({"ok": True})
 
 

@@ -1,4 +1,4 @@
-"""What the pages are about: a client, the code that was loaded, what may be shown and done.
+"""What the pages are about: a client, and whether it can be reached; the code that was loaded; what may be shown and done.
 
 Must not know: HTTP, HTML. All calls block; handlers make them on threads.
 """
@@ -6,6 +6,7 @@ Must not know: HTTP, HTML. All calls block; handlers make them on threads.
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,9 +14,94 @@ from types import ModuleType
 from typing import Any
 
 from hourglass._story.values import Peek, hidden, peek
-from hourglass._ui.pulse import Pulse
 from hourglass.client import Client
+from hourglass.errors import HourglassError, ServiceError, ServiceTimeoutError, StorageError
 from hourglass.replay import History, Moment, Replayer, ReplayResult
+
+# --- whether it can be reached ---------------------------------------------------------------------------------
+#
+# Asked with little patience, every second while readers look.
+#
+# A client is patient: it tries for ten seconds to reach a server that is away. A reader hears of it sooner, and from
+# then on at once. Must not know: HTTP. Invariants: at most one thread asks; it ends when no reader has looked for a
+# while.
+
+
+PATIENCE = 2.0
+_PAUSE = 1.0
+_WATCHED = 30.0
+_AWAY = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED"})
+
+
+@dataclass(frozen=True)
+class Health:
+    """`away` says that nothing can be asked, `notice` that what is told may be old; both are empty where all is well."""
+
+    away: str = ""
+    notice: str = ""
+
+    @property
+    def trouble(self) -> str:
+        """What a reader should know."""
+        return self.away or self.notice
+
+
+def look(client: Client) -> Health:
+    """Ask for the shortest answer that there is."""
+    try:
+        return Health(notice=client.list_page(page_size=1, rpc_timeout=PATIENCE).notice)
+    except StorageError as error:
+        return Health(notice=str(error))
+    except ServiceTimeoutError:
+        return Health(away=f"{client.target} does not answer: it is away, or too busy")
+    except ServiceError as error:
+        # A server that refuses this question is there.
+        return Health(away=str(error)) if error.status in _AWAY else Health()
+    except HourglassError as error:
+        return Health(notice=str(error))
+
+
+class Pulse:
+    """What was found last."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._looked_at = 0.0
+        self._health = Health()
+
+    def health(self) -> Health:
+        """What was found last; from now on it is looked after for a while."""
+        with self._lock:
+            self._looked_at = time.monotonic()
+            if self._thread is None and not self._closed.is_set():
+                self._thread = threading.Thread(target=self._run, name="hourglass-ui-pulse", daemon=True)
+                self._thread.start()
+            return self._health
+
+    def _run(self) -> None:
+        while True:
+            found = look(self._client)
+            with self._lock:
+                self._health = found
+                if self._closed.is_set() or time.monotonic() - self._looked_at > _WATCHED:
+                    self._thread, self._health = None, Health()
+                    return
+            self._closed.wait(_PAUSE)
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._closed.set()
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join(PATIENCE + _PAUSE)
+
+
+# --- the site --------------------------------------------------------------------------------------------------
+
 
 _MOST_KEPT = 8
 

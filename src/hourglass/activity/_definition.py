@@ -496,8 +496,9 @@ def check_function(fn: Any) -> None:
             f"put @activity.defn below @{type(fn).__name__} on {fn.__func__.__qualname__}, next to the function"
         )
     if not isinstance(fn, FunctionType):
+        named = f'; a name is given so: @activity.defn(name="{fn}")' if isinstance(fn, str) else ""
         raise DefinitionError(
-            f"@activity.defn goes on a function or a method, not on {type(fn).__name__} {fn!r:.80}"
+            f"@activity.defn goes on a function or a method, not on {type(fn).__name__} {fn!r:.80}{named}"
         )
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise DefinitionError(f"activity {fn.__qualname__} is a generator: an activity returns its result")

@@ -80,8 +80,17 @@ def settings_with(base: CallSettings, options: Mapping[str, Any], where: str) ->
     return msgspec.structs.replace(base, spec=spec, **of_call)
 
 
+_MEANT = {
+    "timeout": "start_to_close_timeout",
+    "queue": "task_queue",
+    **dict.fromkeys(
+        ("retries", "retry", "max_retries", "attempts"), "retry_policy=RetryPolicy(maximum_attempts=…)"
+    ),
+}
+
+
 def _unknown(name: str, where: str) -> str:
-    near = difflib.get_close_matches(name, _CHECKS, n=1)
+    near = [_MEANT[name]] if name in _MEANT else difflib.get_close_matches(name, _CHECKS, n=1)
     hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(_CHECKS))}"
     return f"{where} has no option {name!r}{hint}"
 

@@ -32,8 +32,8 @@ from hourglass._engine.specs import ChildCancellationType as ChildWorkflowCancel
 from hourglass._engine.specs import (
     IdReusePolicy,
     ParentClosePolicy,
+    VersioningOverride,
 )
-from hourglass._engine.versions import VersioningOverride
 from hourglass.aio._values import given_options, given_values
 from hourglass.aio.common import Priority
 from hourglass.converter import SearchAttributes

@@ -23,8 +23,7 @@ from hourglass._contract.workflows import IdConflictPolicy, QueryRejectCondition
 from hourglass._contract.workflows import UpdateStage as WorkflowUpdateStage
 from hourglass._contract.workflows import WorkflowStatus as WorkflowExecutionStatus
 from hourglass._engine.options import Duration, RetryPolicy
-from hourglass._engine.specs import IdReusePolicy
-from hourglass._engine.versions import VersioningOverride
+from hourglass._engine.specs import IdReusePolicy, VersioningOverride
 from hourglass.aio._handles import AsyncActivityCancelledError, AsyncActivityHandle, WorkflowHandle
 from hourglass.aio._standalone import (
     ActivityClient,

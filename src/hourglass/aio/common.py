@@ -10,9 +10,7 @@ from hourglass._contract.workflows import IdConflictPolicy as ActivityIDConflict
 from hourglass._contract.workflows import IdConflictPolicy as WorkflowIDConflictPolicy
 from hourglass._contract.workflows import QueryRejectCondition
 from hourglass._engine.options import RetryPolicy
-from hourglass._engine.specs import IdReusePolicy as ActivityIDReusePolicy
-from hourglass._engine.specs import IdReusePolicy as WorkflowIDReusePolicy
-from hourglass._engine.versions import (
+from hourglass._engine.specs import (
     AutoUpgradeVersioningOverride,
     OneTimeVersioningOverride,
     PinnedVersioningOverride,
@@ -20,6 +18,8 @@ from hourglass._engine.versions import (
     VersioningOverride,
     WorkerDeploymentVersion,
 )
+from hourglass._engine.specs import IdReusePolicy as ActivityIDReusePolicy
+from hourglass._engine.specs import IdReusePolicy as WorkflowIDReusePolicy
 from hourglass.converter import HeaderCodecBehavior, SearchAttributeKey
 from hourglass.converter import RawPayload as RawValue
 from hourglass.converter._search_attributes import SearchAttributeUpdate

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from hourglass import worker as _worker
-from hourglass._engine.versions import WorkerDeploymentVersion
+from hourglass._engine.specs import WorkerDeploymentVersion
 from hourglass._runtime.plan import WorkerDeploymentConfig
 from hourglass.aio.client import Client
 from hourglass.errors import UsageError

@@ -45,14 +45,12 @@ from hourglass._engine.options import (
 )
 from hourglass._engine.specs import (
     ActivityCancellationType,
-    ParentClosePolicy,
-)
-from hourglass._engine.specs import ChildCancellationType as ChildWorkflowCancellationType
-from hourglass._engine.versions import (
     ContinueAsNewVersioningBehavior,
+    ParentClosePolicy,
     VersioningBehavior,
     WorkerDeploymentVersion,
 )
+from hourglass._engine.specs import ChildCancellationType as ChildWorkflowCancellationType
 from hourglass.aio._activities import (
     ActivityConfig,
     LocalActivityConfig,

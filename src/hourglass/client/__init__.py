@@ -12,16 +12,14 @@ _calls                what a client is asked to do, as its interceptors see it
 _deployments          task queues and the workers on them; versions of workers
 _faces                what the blocking and the asynchronous face share
 _interception         what may stand between callers and what they call: interceptors, and their chains
-_link                 the connection of this process, and of a fork of it
 _operations           operations on workflows, written once for both faces
 _options              options of a start, checked and built into a request
 _plugins              plugins: what one may change of clients, workers and replayers
 _reset                where to reset a run to
-_schedule_data        schedules as authors write them and clients show them
-_schedule_forms       schedules into what travels, and back
+_schedule_data        schedules as authors write them and clients show them, and as they travel
 _schedules            operations on schedules
 _services             a server's gRPC services as they are
-_session              a session: a link, how values travel over it, how operations are run
+_session              a session: a link to the target, how values travel over it, how operations are run
 _standalone           activities that belong to no workflow: operations, and how they are shown
 _starts               operations that start workflows
 _updates              operations on updates
@@ -49,9 +47,9 @@ from hourglass._contract.workflows import (
     UpdateStage,
     WorkflowStatus,
 )
-from hourglass._engine.specs import IdReusePolicy
-from hourglass._engine.versions import (
+from hourglass._engine.specs import (
     AutoUpgradeVersioningOverride,
+    IdReusePolicy,
     OneTimeVersioningOverride,
     PinnedVersioningOverride,
     VersioningBehavior,

@@ -16,7 +16,6 @@ from hourglass.client._calls import (
     ReportCancellationAsyncActivityInput,
 )
 from hourglass.client._session import ClientOperation, ClientSession, asking, nothing, through
-from hourglass.client._standalone import ActivityExecutionOptions, StandaloneReference
 from hourglass.errors import UsageError
 
 
@@ -125,10 +124,10 @@ def reset(
     return asking(request, nothing)
 
 
-def _by_ids(reference: ActivityReference, what: str) -> StandaloneReference:
+def _by_ids(reference: ActivityReference, what: str) -> _standalone.StandaloneReference:
     if reference.token:
         raise UsageError(f"an activity is {what} by workflow_id and activity_id, not by its token")
-    return StandaloneReference(reference.activity_id, reference.run_id)
+    return _standalone.StandaloneReference(reference.activity_id, reference.run_id)
 
 
 def act(
@@ -144,7 +143,7 @@ def act(
 
 def update_options(
     session: ClientSession, reference: ActivityReference, changes: Mapping[str, Any]
-) -> ClientOperation[ActivityExecutionOptions]:
+) -> ClientOperation[_standalone.ActivityExecutionOptions]:
     """Change what was said of an activity of a workflow."""
     alone = _by_ids(reference, "changed")
     return _standalone.update_options(session, alone, changes, reference.workflow_id)
@@ -152,7 +151,7 @@ def update_options(
 
 def restore_options(
     session: ClientSession, reference: ActivityReference
-) -> ClientOperation[ActivityExecutionOptions]:
+) -> ClientOperation[_standalone.ActivityExecutionOptions]:
     """Let hold what was said of an activity of a workflow at first."""
     return _standalone.restore_options(session, _by_ids(reference, "changed"), reference.workflow_id)
 

@@ -20,7 +20,7 @@ from hourglass._contract.transport import (
 )
 from hourglass._contract.workflows import QueryRejectCondition
 from hourglass._engine.options import INT64, Duration, whole_number
-from hourglass._engine.versions import VersioningOverride, WorkerDeploymentVersion
+from hourglass._engine.specs import VersioningOverride, WorkerDeploymentVersion
 from hourglass._runtime.portal import Portal
 from hourglass.client import (
     _bulk,

@@ -26,7 +26,7 @@ class ClientFacts:
 
     _session: ClientSession
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Any = None) -> None:
         if not isinstance(session, ClientSession):
             name = type(self).__name__
             raise UsageError(f"a client is made by {name}.connect(…), not by {name}(…)")

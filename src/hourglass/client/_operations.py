@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from hourglass._contract.ids import new_id
+from hourglass._contract.service import new_id
 from hourglass._contract.workflows import (
     CancelWorkflow,
     CountWorkflows,
@@ -49,8 +49,7 @@ from hourglass._engine.options import (
     priority,
     whole_number,
 )
-from hourglass._engine.specs import StartSpec
-from hourglass._engine.versions import check_override
+from hourglass._engine.specs import StartSpec, check_override
 from hourglass.client._calls import (
     CancelWorkflowInput,
     CountWorkflowsInput,

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypedDict
 
-from hourglass._contract.ids import new_id
+from hourglass._contract.service import new_id
 from hourglass._contract.workflows import IdConflictPolicy, StartWorkflow, TimeSkippingConfig
 from hourglass._engine.options import (
     LONGEST_TASK_TIMEOUT,
@@ -22,8 +22,7 @@ from hourglass._engine.options import (
     retry_rule,
     several,
 )
-from hourglass._engine.specs import IdReusePolicy, StartSpec
-from hourglass._engine.versions import VersioningOverride, check_override
+from hourglass._engine.specs import IdReusePolicy, StartSpec, VersioningOverride, check_override
 from hourglass._runtime.targets import check_metadata
 from hourglass.converter import Converter, Payload, SearchAttributes, encode_search_attributes
 from hourglass.errors import UsageError
@@ -161,7 +160,7 @@ def start_request(
     said: dict[str, Any] = {"task_queue": "default"}
     for name, value in options.items():
         if name not in _KNOWN:
-            _refuse(name)
+            _refuse(name, given)
         if name in _READERS:
             (said if name in _SPEC else fields)[name] = _READERS[name](value, name, converter)
     if not _SIGNAL.isdisjoint(options):
@@ -170,23 +169,37 @@ def start_request(
                 "a workflow that is a Nexus operation cannot be started with a signal: send it afterwards"
             )
         fields["signal_name"], fields["signal_arguments"] = _start_signal(options, converter)
+    encoded = given.encode(converter, arguments)
+    # A run that cannot decode its arguments waits, parked, for other code: it had better not begin.
+    given.refuse_misfits(converter, arguments, encoded)
     return StartWorkflow(
         workflow_id=_text(options["id"], "id", converter) if "id" in options else new_id(),
         workflow_type=given.name,
         request_id=check_text(options.get("request_id") or new_id(), "request_id"),
-        arguments=given.encode(converter, arguments),
+        arguments=encoded,
         spec=StartSpec(**said),
         identity=identity,
         **fields,
     )
 
 
-def _refuse(name: str) -> NoReturn:
+_MEANT = {
+    "workflow_id": "did you mean id?",
+    "queue": "did you mean task_queue?",
+    "timeout": "did you mean run_timeout, which ends the run, or start_workflow(…).result(timeout=…), which ends the wait?",
+    "args": "arguments stand behind the workflow, one by one: start_workflow(workflow, first, second, id=…)",
+}
+
+
+def _refuse(name: str, given: Given) -> NoReturn:
+    positional = "a workflow's own arguments are given by position"
+    if given.signature is not None and name in given.signature.parameters:
+        raise UsageError(
+            f"a start has no option {name!r}, which is an argument of {given.what}: {positional}"
+        )
     near = difflib.get_close_matches(name, _KNOWN, 1)
-    hint = f" (did you mean {near[0]}?)" if near else f" (there are: {', '.join(_KNOWN)})"
-    raise UsageError(
-        f"a start has no option {name!r}{hint}; a workflow's own arguments are given by position"
-    )
+    hint = _MEANT.get(name) or (f"did you mean {near[0]}?" if near else f"there are: {', '.join(_KNOWN)}")
+    raise UsageError(f"a start has no option {name!r} ({hint}); {positional}")
 
 
 def _start_signal(options: Mapping[str, Any], converter: Converter) -> tuple[str, tuple[Payload, ...]]:

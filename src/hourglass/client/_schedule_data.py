@@ -1,25 +1,42 @@
-"""Schedules as authors write them and clients show them: frozen data, with Temporal's names. Pure.
+"""Schedules as authors write them and clients show them: frozen data, with Temporal's names; and what travels in their place,
+checked, encoded, decoded. Pure.
 
-Durations are timedeltas or numbers of seconds, times are datetimes with a time zone. `_schedules` turns them into
-what travels.
+Durations are timedeltas or numbers of seconds, times are datetimes with a time zone. The operations are in `_schedules`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias, TypedDict, TypeVarTuple, Unpack, overload
 
-from hourglass._contract.schedules import OverlapPolicy
+import msgspec
+
+from hourglass._contract import schedules as sc
 from hourglass._contract.workflows import StartWorkflow
-from hourglass._engine.options import Duration, RetryPolicy
-from hourglass.converter import Payload, SearchAttributes
+from hourglass._engine.options import (
+    INT64,
+    Duration,
+    RetryPolicy,
+    check_text,
+    choice,
+    named_values,
+    seconds,
+    several,
+    whole_number,
+)
+from hourglass._engine.specs import RetryRule
+from hourglass.client._options import start_request
+from hourglass.client._values import attributes_from, memo_from, time_from
+from hourglass.converter import Converter, Payload, SearchAttributes
 from hourglass.errors import UsageError
+from hourglass.workflow._references import given_workflow
 
 Ts = TypeVarTuple("Ts")
 
-ScheduleOverlapPolicy = OverlapPolicy
+ScheduleOverlapPolicy = sc.OverlapPolicy
 
 
 # --- when ---------------------------------------------------------------------------------------------------
@@ -166,7 +183,7 @@ class SchedulePolicy:
     after a workflow that failed or timed out.
     """
 
-    overlap: OverlapPolicy = OverlapPolicy.SKIP
+    overlap: ScheduleOverlapPolicy = ScheduleOverlapPolicy.SKIP
     catchup_window: Duration | None = None
     pause_on_failure: bool = False
     keep_original_workflow_id: bool = False
@@ -198,7 +215,7 @@ class ScheduleBackfill:
 
     start_at: datetime
     end_at: datetime
-    overlap: OverlapPolicy | None = None
+    overlap: ScheduleOverlapPolicy | None = None
 
     def __post_init__(self) -> None:
         if self.end_at < self.start_at:
@@ -268,3 +285,303 @@ class ScheduleListDescription:
     next_action_times: tuple[datetime, ...]
     memo: Mapping[str, Any]
     search_attributes: Mapping[str, Any]
+
+
+# --- into what travels ----------------------------------------------------------------------------------------
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+_KNOWN = tuple(ScheduleStartOptions.__annotations__)
+
+
+def schedule_form(
+    schedule: Schedule, schedule_id: str, converter: Converter, identity: str
+) -> sc.EngineSchedule:
+    """A schedule as it travels. Raises `UsageError` and `ArgumentError` where it makes no sense."""
+    if not isinstance(schedule, Schedule):
+        raise UsageError(f"a schedule is a Schedule(action=…, spec=…), not a {type(schedule).__name__}")
+    action, foreign = _action_form(schedule.action, schedule_id, converter, identity)
+    spec = spec_form(schedule.spec)
+    sc.canonical(spec)  # so that nothing is sent that makes no sense
+    policy, state = schedule.policy, schedule.state
+    if not isinstance(policy, SchedulePolicy):
+        raise UsageError(f"policy is a SchedulePolicy, not a {type(policy).__name__}")
+    if not isinstance(state, ScheduleState):
+        raise UsageError(f"state is a ScheduleState, not a {type(state).__name__}")
+    whole_number(state.remaining_actions, "remaining_actions", -INT64, INT64)
+    if state.remaining_actions < 0 or (state.remaining_actions and not state.limited_actions):
+        raise UsageError("remaining_actions counts actions from 0 on, and only with limited_actions=True")
+    return sc.EngineSchedule(
+        action=action,
+        spec=spec,
+        policy=sc.EngineSchedulePolicy(
+            overlap=choice(sc.OverlapPolicy, policy.overlap, "overlap"),
+            catchup_window=_seconds(policy.catchup_window, "catchup_window"),
+            pause_on_failure=policy.pause_on_failure,
+            keep_original_workflow_id=policy.keep_original_workflow_id,
+        ),
+        state=sc.EngineScheduleState(
+            note=state.note,
+            paused=state.paused,
+            limited_actions=state.limited_actions,
+            remaining_actions=state.remaining_actions,
+        ),
+        foreign=foreign,
+    )
+
+
+def refuse_empty(spec: sc.EngineScheduleSpec) -> None:
+    """Refuse a new spec that bounds or skips times, and names none. Those that exist may: other SDKs let them pass.
+
+    One that says nothing at all is meant: that schedule acts when it is triggered.
+    """
+    if sc.is_empty(spec) and (spec.skip or spec.start_at_ns or spec.end_at_ns or spec.jitter):
+        raise UsageError(
+            "the schedule names no time: its ScheduleSpec needs calendars, intervals or cron_expressions, or nothing at all "
+            "where it is only triggered"
+        )
+    for calendar in (*spec.calendars, *spec.skip):
+        for each in sc.FIELDS:
+            if each.name != "year" and not getattr(calendar, each.name):
+                raise UsageError(f"{each.name} of a calendar is empty: it would never match")
+
+
+def spec_form(spec: ScheduleSpec) -> sc.EngineScheduleSpec:
+    """When a schedule acts, as it travels."""
+    if not isinstance(spec, ScheduleSpec):
+        raise UsageError(f"spec is a ScheduleSpec, not a {type(spec).__name__}")
+    if isinstance(spec.cron_expressions, str):
+        raise UsageError("cron_expressions is a list of texts, not one text: put it in brackets")
+    return sc.EngineScheduleSpec(
+        calendars=tuple(_calendar_form(each) for each in several(spec.calendars, "calendars")),
+        intervals=tuple(_interval_form(each) for each in several(spec.intervals, "intervals")),
+        cron_expressions=tuple(
+            check_text(each, "a cron expression")
+            for each in several(spec.cron_expressions, "cron_expressions")
+        ),
+        skip=tuple(_calendar_form(each) for each in several(spec.skip, "skip")),
+        start_at_ns=_nanos(spec.start_at, "start_at"),
+        end_at_ns=_nanos(spec.end_at, "end_at"),
+        jitter=_seconds(spec.jitter, "jitter"),
+        time_zone=spec.time_zone_name or "",
+        time_zone_data=spec._time_zone_data,
+    )
+
+
+def backfill_form(backfill: ScheduleBackfill) -> sc.Backfill:
+    """A backfill as it travels."""
+    if not isinstance(backfill, ScheduleBackfill):
+        raise UsageError(f"a backfill is a ScheduleBackfill, not a {type(backfill).__name__}")
+    return sc.Backfill(
+        start_ns=_nanos(backfill.start_at, "start_at"),
+        end_ns=_nanos(backfill.end_at, "end_at"),
+        overlap=choice(sc.OverlapPolicy, backfill.overlap or sc.OverlapPolicy.UNSPECIFIED, "overlap"),
+    )
+
+
+def _interval_form(interval: ScheduleIntervalSpec) -> sc.IntervalSpec:
+    if not isinstance(interval, ScheduleIntervalSpec):
+        raise UsageError(f"an interval is a ScheduleIntervalSpec, not a {type(interval).__name__}")
+    return sc.IntervalSpec(seconds(interval.every, "every"), seconds(interval.offset, "offset"))
+
+
+def _calendar_form(calendar: ScheduleCalendarSpec) -> sc.CalendarSpec:
+    if not isinstance(calendar, ScheduleCalendarSpec):
+        raise UsageError(f"a calendar is a ScheduleCalendarSpec, not a {type(calendar).__name__}")
+    ranges = {field.name: _ranges(getattr(calendar, field.name), field.name) for field in sc.FIELDS}
+    return sc.CalendarSpec(**ranges, comment=check_text(calendar.comment, "the comment of a calendar"))
+
+
+def _ranges(numbers: Numbers, name: str) -> tuple[sc.Range, ...]:
+    given = [numbers] if isinstance(numbers, (int, ScheduleRange)) else numbers
+    ranges = []
+    for each in given if isinstance(given, Iterable) else [given]:
+        if isinstance(each, ScheduleRange):
+            ranges.append(sc.Range(each.start, each.end, each.step))
+        elif isinstance(each, int):
+            ranges.append(sc.Range(each))
+        else:
+            raise UsageError(
+                f"{name} of a calendar takes numbers and ScheduleRange, not a {type(each).__name__}"
+            )
+    return tuple(ranges)
+
+
+def _action_form(
+    action: ScheduleActionStartWorkflow, schedule_id: str, converter: Converter, identity: str
+) -> tuple[StartWorkflow, bytes]:
+    if not isinstance(action, ScheduleActionStartWorkflow):
+        raise UsageError(f"action is a ScheduleActionStartWorkflow, not a {type(action).__name__}")
+    if action._known is not None:
+        return action._known
+    for name in action.options:
+        if name not in _KNOWN:
+            near = difflib.get_close_matches(name, _KNOWN, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(_KNOWN)}"
+            raise UsageError(f"a schedule's action has no option {name!r} ({hint})")
+    options = {"id": schedule_id, **action.options}
+    headers = _headers(options.pop("headers", {}))
+    request = start_request(given_workflow(action.workflow), action.args, options, converter, identity)
+    return msgspec.structs.replace(request, headers=headers), b""
+
+
+def _headers(given: object) -> dict[str, Payload]:
+    headers = named_values(given, "headers")
+    for name, each in headers.items():
+        if not isinstance(each, Payload):
+            raise UsageError(f"headers are payloads by name: that of {name!r} is a {type(each).__name__}")
+    return dict(headers)
+
+
+def _seconds(duration: Duration | None, what: str) -> float:
+    return 0.0 if duration is None else seconds(duration, what)
+
+
+def _nanos(time: datetime | None, what: str) -> int:
+    if time is None:
+        return 0
+    if not isinstance(time, datetime) or time.tzinfo is None:
+        raise UsageError(f"{what} is a datetime with a time zone, such as datetime(2026, 1, 1, tzinfo=UTC)")
+    return (time - _EPOCH) // timedelta(microseconds=1) * 1000
+
+
+# --- and back --------------------------------------------------------------------------------------------------
+
+
+def description_from(answer: sc.ScheduleDetails, converter: Converter) -> ScheduleDescription:
+    """A schedule in detail."""
+    return ScheduleDescription(
+        id=answer.schedule_id,
+        schedule=_schedule_from(answer.schedule, converter),
+        info=_info_from(answer.info),
+        memo=memo_from(answer.memo, converter),
+        search_attributes=attributes_from(answer.search_attributes),
+    )
+
+
+def listed_from(summary: sc.ScheduleSummary, converter: Converter) -> ScheduleListDescription:
+    """A schedule of a list."""
+    return ScheduleListDescription(
+        id=summary.schedule_id,
+        workflow_type=summary.workflow_type,
+        spec=spec_from(summary.spec),
+        paused=summary.paused,
+        note=summary.note,
+        recent_actions=tuple(_result_from(action) for action in summary.recent_actions),
+        next_action_times=_times_from(summary.next_times_ns),
+        memo=memo_from(summary.memo, converter),
+        search_attributes=attributes_from(summary.search_attributes),
+    )
+
+
+def spec_from(spec: sc.EngineScheduleSpec) -> ScheduleSpec:
+    """When a schedule acts."""
+    return ScheduleSpec(
+        calendars=tuple(_calendar_from(each) for each in spec.calendars),
+        intervals=tuple(
+            ScheduleIntervalSpec(timedelta(seconds=each.every), timedelta(seconds=each.offset))
+            for each in spec.intervals
+        ),
+        cron_expressions=spec.cron_expressions,
+        skip=tuple(_calendar_from(each) for each in spec.skip),
+        start_at=time_from(spec.start_at_ns),
+        end_at=time_from(spec.end_at_ns),
+        jitter=_duration(spec.jitter),
+        time_zone_name=spec.time_zone or None,
+        _time_zone_data=spec.time_zone_data,
+    )
+
+
+def _schedule_from(schedule: sc.EngineSchedule, converter: Converter) -> Schedule:
+    policy, state = schedule.policy, schedule.state
+    return Schedule(
+        action=_action_from(schedule.action, schedule.foreign, converter),
+        spec=spec_from(schedule.spec),
+        policy=SchedulePolicy(
+            overlap=policy.overlap,
+            catchup_window=_duration(policy.catchup_window),
+            pause_on_failure=policy.pause_on_failure,
+            keep_original_workflow_id=policy.keep_original_workflow_id,
+        ),
+        state=ScheduleState(
+            note=state.note,
+            paused=state.paused,
+            limited_actions=state.limited_actions,
+            remaining_actions=state.remaining_actions,
+        ),
+    )
+
+
+def _action_from(action: StartWorkflow, foreign: bytes, converter: Converter) -> ScheduleActionStartWorkflow:
+    options: dict[str, Any] = {"id": action.workflow_id, "task_queue": action.spec.task_queue}
+    for name in ("execution_timeout", "run_timeout", "task_timeout"):
+        if limit := getattr(action.spec, name):
+            options[name] = timedelta(seconds=limit)
+    if action.spec.retry_policy is not None and (policy := _policy_from(action.spec.retry_policy)):
+        options["retry_policy"] = policy
+    if action.spec.priority_key:
+        options["priority_key"] = action.spec.priority_key
+    if action.headers:
+        options["headers"] = dict(action.headers)
+    if action.spec.memo:
+        options["memo"] = memo_from(action.spec.memo, converter)
+    if action.spec.search_attributes:
+        options["search_attributes"] = attributes_from(action.spec.search_attributes)
+    args = memo_from({str(at): each for at, each in enumerate(action.arguments)}, converter)
+    return ScheduleActionStartWorkflow._from_service(action, foreign, tuple(args.values()), options)
+
+
+def _policy_from(rule: RetryRule) -> RetryPolicy | None:
+    try:
+        return RetryPolicy(
+            initial_interval=rule.initial_interval or 1.0,
+            backoff_coefficient=rule.backoff_coefficient or 2.0,
+            maximum_interval=rule.maximum_interval or None,
+            maximum_attempts=rule.maximum_attempts,
+            non_retryable_error_types=rule.non_retryable_error_types,
+        )
+    except UsageError:  # others' policies need not keep our rules; the action itself keeps it as it is
+        return None
+
+
+def _calendar_from(calendar: sc.CalendarSpec) -> ScheduleCalendarSpec:
+    ranges: Mapping[str, Any] = {
+        field.name: tuple(
+            ScheduleRange(each.start, each.end, each.step) for each in getattr(calendar, field.name)
+        )
+        for field in sc.FIELDS
+    }
+    return ScheduleCalendarSpec(**ranges, comment=calendar.comment)
+
+
+def _info_from(info: sc.EngineScheduleInfo) -> ScheduleInfo:
+    return ScheduleInfo(
+        num_actions=info.action_count,
+        num_actions_missed_catchup_window=info.missed_catchup,
+        num_actions_skipped_overlap=info.skipped_overlap,
+        num_actions_dropped=info.buffer_dropped,
+        num_actions_waiting=info.buffer_size,
+        running_actions=tuple(ScheduleActionExecutionStartWorkflow(*each) for each in info.running),
+        recent_actions=tuple(_result_from(action) for action in info.recent_actions),
+        next_action_times=_times_from(info.next_times_ns),
+        created_at=time_from(info.create_time_ns),
+        last_updated_at=time_from(info.update_time_ns),
+    )
+
+
+def _result_from(action: sc.ScheduleAction) -> ScheduleActionResult:
+    return ScheduleActionResult(
+        scheduled_at=time_from(action.schedule_time_ns),
+        started_at=time_from(action.actual_time_ns),
+        action=ScheduleActionExecutionStartWorkflow(action.workflow_id, action.run_id),
+    )
+
+
+def _times_from(times: Sequence[int]) -> tuple[datetime, ...]:
+    return tuple(time for time in map(time_from, times) if time is not None)
+
+
+def _duration(value: float) -> timedelta | None:
+    return timedelta(seconds=value) if value else None

@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from hourglass._contract.ids import new_id
 from hourglass._contract.schedules import (
     CreateSchedule,
     DeleteSchedule,
@@ -26,6 +25,7 @@ from hourglass._contract.schedules import (
     UpdateSchedule,
     canonical,
 )
+from hourglass._contract.service import new_id
 from hourglass._engine.options import (
     INT32,
     named_values,
@@ -43,13 +43,6 @@ from hourglass.client._calls import (
     TriggerScheduleInput,
     UnpauseScheduleInput,
     UpdateScheduleInput,
-)
-from hourglass.client._schedule_forms import (
-    backfill_form,
-    description_from,
-    listed_from,
-    refuse_empty,
-    schedule_form,
 )
 from hourglass.client._session import ClientOperation, ClientSession, Steps, asking, nothing, through
 from hourglass.converter import Converter, Payload, SearchAttributes, encode_search_attributes
@@ -93,9 +86,9 @@ def create(
 
     def build(call: CreateScheduleInput) -> ClientOperation[str]:
         converter = _converter_of(session, call.schedule, call.id)
-        form = schedule_form(call.schedule, refer_schedule(call.id), converter, session.identity)
+        form = data.schedule_form(call.schedule, refer_schedule(call.id), converter, session.identity)
         session.meet(call.schedule.action.workflow)
-        refuse_empty(form.spec)
+        data.refuse_empty(form.spec)
         if form.state.limited_actions and not form.state.remaining_actions:
             raise UsageError(
                 "a schedule with limited_actions needs remaining_actions, how many are left to it"
@@ -107,7 +100,7 @@ def create(
             request_id=new_id(),
             identity=session.identity,
             trigger_immediately=call.trigger_immediately,
-            backfill=tuple(backfill_form(each) for each in several(call.backfill, "backfill")),
+            backfill=tuple(data.backfill_form(each) for each in several(call.backfill, "backfill")),
             memo={name: session.converter.encode(value) for name, value in notes.items()},
             search_attributes=encode_search_attributes(call.search_attributes or {}),
         )
@@ -133,7 +126,7 @@ def _converter_of(session: ClientSession, schedule: Any, schedule_id: str) -> Co
 
 
 def _described(session: ClientSession, seen: ScheduleDetails) -> data.ScheduleDescription:
-    return description_from(seen, session.of_workflow(seen.schedule.action.workflow_id).converter)
+    return data.description_from(seen, session.of_workflow(seen.schedule.action.workflow_id).converter)
 
 
 def list_page(
@@ -142,7 +135,7 @@ def list_page(
     """One page of the schedules that match."""
 
     def parse(page: SchedulePage) -> ListedSchedules:
-        items = tuple(listed_from(summary, session.converter) for summary in page.schedules)
+        items = tuple(data.listed_from(summary, session.converter) for summary in page.schedules)
         return ListedSchedules(items, page.next_page_token)
 
     def build(call: ListSchedulesInput) -> ClientOperation[ListedSchedules]:
@@ -181,7 +174,7 @@ def _patch(
         pause=pause,
         unpause=unpause,
         trigger=trigger,
-        backfill=tuple(backfill_form(each) for each in backfill),
+        backfill=tuple(data.backfill_form(each) for each in backfill),
     )
     return asking(request, nothing)
 
@@ -265,7 +258,7 @@ def _updating(session: ClientSession, schedule_id: str, change: Change) -> Steps
         if wanted is None:
             return
         converter = _converter_of(session, wanted, schedule_id)
-        form = schedule_form(wanted, schedule_id, converter, session.identity)
+        form = data.schedule_form(wanted, schedule_id, converter, session.identity)
         session.meet(wanted.action.workflow)
         yield asking(
             UpdateSchedule(

@@ -11,7 +11,7 @@ import msgspec
 
 from hourglass._contract import activities as ac
 from hourglass._contract.activities import ActivityExecutionStatus
-from hourglass._contract.ids import new_id
+from hourglass._contract.service import new_id
 from hourglass._contract.workflows import IdConflictPolicy, Started
 from hourglass._engine.options import (
     INT32,

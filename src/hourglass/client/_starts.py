@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from hourglass._contract.ids import new_id
+from hourglass._contract.service import new_id
 from hourglass._contract.workflows import Started, StartWorkflow, StillOpen
 from hourglass._engine.interception import Headers
 from hourglass.client._calls import StartWorkflowInput

@@ -68,7 +68,7 @@ _DEEPEST, _MOST_CHILDREN = 3, 3
 _UNTOUCHED, _PATIENCE = 2, 10.0
 
 
-class Notice:
+class WaitWatcher:
     """Looks after one wait. Belongs to the control loop."""
 
     __slots__ = ("_began", "_looking", "_said", "_session", "_timer")
@@ -178,7 +178,7 @@ class Notice:
         return True
 
 
-class WaitNotice(Notice):
+class WaitNotice(WaitWatcher):
     """Looks after the wait for a workflow."""
 
     __slots__ = ("_workflow_id", "run_id")
@@ -255,7 +255,7 @@ class WaitNotice(Notice):
         return f"workflow {self._workflow_id} waits for workflow {known}{more}, which"
 
 
-class ActivityWaitNotice(Notice):
+class ActivityWaitNotice(WaitWatcher):
     """Looks after the wait for an activity that belongs to no workflow."""
 
     __slots__ = ("_activity_id", "_run_id")

@@ -37,7 +37,6 @@ from hourglass.converter._data import (
     opened,
 )
 from hourglass.converter._stacks import without_ours
-from hourglass.errors import ApplicationErrorCategory, RetryState, TimeoutType
 
 SOURCE = "HourglassSDK"
 """Who wrote a failure. Servers and SDKs show it, and act on none but the server's own name for itself."""
@@ -154,7 +153,7 @@ def _info(exc: BaseException, encode: Encode) -> FailureInfo:
             return CanceledFailure()
         case errors.TimedOutError():
             kept = _details(exc, "last_heartbeat_details", encode)
-            return TimeoutFailure(_number(exc, "type", TimeoutType), kept)
+            return TimeoutFailure(_number(exc, "type", errors.TimeoutType), kept)
         case errors.CancelledError():
             return CanceledFailure(_details(exc, "details", encode))
         case errors.TerminatedError():
@@ -177,7 +176,7 @@ def _application(exc: errors.ApplicationError, encode: Encode) -> ApplicationFai
         non_retryable=bool(getattr(exc, "non_retryable", False)),
         details=_details(exc, "details", encode),
         next_retry_delay=_delay(getattr(exc, "next_retry_delay", None)),
-        category=int(_number(exc, "category", ApplicationErrorCategory)),
+        category=int(_number(exc, "category", errors.ApplicationErrorCategory)),
     )
 
 
@@ -200,7 +199,7 @@ def _attributes(
     exc: BaseException, info: type[ActivityFailure] | type[ChildWorkflowFailure]
 ) -> dict[str, Any]:
     """The fields that an exception shares with its failure by name, if they are of the right type."""
-    found: dict[str, Any] = {"retry_state": _number(exc, "retry_state", RetryState)}
+    found: dict[str, Any] = {"retry_state": _number(exc, "retry_state", errors.RetryState)}
     for name in info.__struct_fields__:
         value = getattr(exc, name, None)
         if name != "retry_state" and isinstance(value, int if name.endswith("_event_id") else str):
@@ -256,7 +255,7 @@ def from_failure(failure: Failure, decode: Decode) -> BaseException:
     return exc
 
 
-_CATEGORIES = {each.value: each for each in ApplicationErrorCategory}
+_CATEGORIES = {each.value: each for each in errors.ApplicationErrorCategory}
 
 
 def _note(exc: errors.FailureError, trace: str) -> str:
@@ -274,7 +273,7 @@ def _exception(message: str, info: FailureInfo | None, decode: Decode) -> errors
                 type=info.type,
                 non_retryable=info.non_retryable,
                 next_retry_delay=_as_timedelta(info.next_retry_delay),
-                category=_CATEGORIES.get(info.category, ApplicationErrorCategory.UNSPECIFIED),
+                category=_CATEGORIES.get(info.category, errors.ApplicationErrorCategory.UNSPECIFIED),
             )
         case TimeoutFailure():
             beats = _values(info.last_heartbeat_details, decode)

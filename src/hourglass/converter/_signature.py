@@ -2,7 +2,7 @@
 
 The wire is positional: keyword arguments are bound to their places before anything is sent, gaps are filled
 with defaults, and trailing defaults are left to the receiver. Arguments are bound, not type-checked; types
-matter when decoding.
+matter when decoding. `refuse_misfits` asks beforehand whether they could be decoded.
 
 Annotations become types: strings, classes local to a function, wrapped and partial functions. One that cannot be
 resolved is Any for its own parameter and harms no other. Names are looked up where Python would: the function's
@@ -281,11 +281,32 @@ class Signature:
             raise ArgumentError(f"{self._name(len(values))}: {error}") from error
         return values
 
+    def refuse_misfits(self, converter: Converter, args: Sequence[Any], payloads: Sequence[Payload]) -> None:
+        """Refuse arguments that a receiver with this signature could not decode. Raises ArgumentError.
+
+        What is of its parameter's class can be; of anything else, a dict for a dataclass say, the converter is asked. Types
+        that Python cannot compare with a value, such as `list[int]`, are left to the receiver.
+        """
+        for position, (value, payload, hint) in enumerate(zip(args, payloads, self.types, strict=False)):
+            if hint is Any or _is_of(value, hint):
+                continue
+            try:
+                converter.decode(payload, hint)
+            except DecodeError as error:
+                raise ArgumentError(f"{self._name(position)}: {error}") from None
+
     def _name(self, position: int) -> str:
         if position < len(self.parameters):
             return f"argument {self.parameters[position]!r} of {self.what}"
         assert self._rest is not None
         return f"argument {self._rest.name!r}[{position - len(self.parameters)}] of {self.what}"
+
+
+def _is_of(value: Any, hint: Any) -> bool:
+    try:
+        return isinstance(value, hint)
+    except TypeError:
+        return True
 
 
 def _refuse_what_cannot_travel(what: str, parameters: Sequence[inspect.Parameter]) -> None:

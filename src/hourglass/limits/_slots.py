@@ -16,7 +16,7 @@ from hourglass import workflow
 from hourglass._contract.limits import Answers, Ask, Lease, Return, SlotBook, SlotClaim, Slots, SlotTable
 from hourglass._engine.fibers import require_fiber
 from hourglass._engine.options import Duration, seconds
-from hourglass._engine.versions import VersioningBehavior
+from hourglass._engine.specs import VersioningBehavior
 from hourglass.errors import Cancelled, UsageError
 from hourglass.limits._keepers import (
     FIRST_REMINDER,

@@ -23,7 +23,7 @@ from hourglass._contract.limits import (
     next_turn,
 )
 from hourglass._engine.options import Duration, seconds
-from hourglass._engine.versions import VersioningBehavior
+from hourglass._engine.specs import VersioningBehavior
 from hourglass.errors import Cancelled, UsageError
 from hourglass.limits._keepers import (
     FIRST_REMINDER,

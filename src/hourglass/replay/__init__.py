@@ -7,9 +7,7 @@ results, and names the file and line where the code went another way.
     _foreign_markers   the markers of SDKs that are not built on Core, and Core's own, as data; tasks with them
     _foreign_matching  what a run asked for in one workflow task, against what its history says that it asked for
                        there
-    _foreign_order     in which order a run is told what happened at once, and the search for the one that another
-                       SDK had
-    _foreign_walk      replays a history of another SDK, task by task, without Core
+    _foreign_walk      replays a history of another SDK, task by task, without Core, in the order that SDK had
     _history           a recorded history, in Temporal's JSON form
     _moments           a run's history, step by step, with what its code knew at each
     _replayer          `Replayer`: histories against today's code

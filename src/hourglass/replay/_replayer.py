@@ -45,15 +45,14 @@ from hourglass.converter import (
 from hourglass.errors import HistoryError, HourglassError, NondeterminismError, WorkflowParked
 from hourglass.metrics import Registry
 from hourglass.replay._comparison import differs
-from hourglass.replay._foreign_order import ShortSleeps, TurnSearch, has_naps
+from hourglass.replay._foreign_walk import ShortSleeps, TurnSearch, has_naps
 from hourglass.replay._history import History
 from hourglass.replay._moments import Moment, MomentRecorder
 from hourglass.replay._session import HistoryExecution, ReplaySession
 from hourglass.workflow._definitions import WorkflowSource
 
 if TYPE_CHECKING:
-    from hourglass.replay._foreign_order import Order
-    from hourglass.replay._foreign_walk import Walk
+    from hourglass.replay._foreign_walk import Order, Walk
 
 _DIFFERENCES = (NondeterminismError, WorkflowParked)
 _BENIGN = {"CACHE_FULL", "LANG_REQUESTED", "WORKFLOW_EXECUTION_ENDING"}

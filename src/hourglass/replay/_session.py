@@ -166,7 +166,7 @@ class ReplaySession:
         self, workflow_id: str, history: bytes, execution: HistoryExecution, limit: float
     ) -> Site:
         from hourglass._temporal.activations import UnsupportedEvent
-        from hourglass._temporal.replayer import ReplayHandle
+        from hourglass._temporal.handle import ReplayHandle
 
         if self._handle is None:
             self._handle = ReplayHandle()

@@ -22,7 +22,6 @@ from hourglass._engine import commands as c
 from hourglass._engine.call_sites import NOWHERE, Site
 from hourglass._engine.words import AskedCommand, asked, spaced
 from hourglass._history import events as h
-from hourglass._history.events import UpdateRequest, WorkflowExecutionUpdateAdmitted
 from hourglass.errors import NondeterminismError
 from hourglass.replay._comparison import compared, differs, same_thing
 from hourglass.replay._foreign_markers import LocalMark, MarkedTask
@@ -54,7 +53,7 @@ class Trace:
         self._reason = reason
         self._waiting_at = waiting_at
         self._outcomes = Outcomes.for_replay(run_id)
-        self._admitted: dict[str, UpdateRequest] = {}
+        self._admitted: dict[str, h.UpdateRequest] = {}
         self._sites: dict[tuple[type[c.Command], int], Site] = {}
         self._by_identity: dict[int, tuple[c.Command, Site]] = {}
         self._names: dict[str, str] = {}
@@ -89,7 +88,7 @@ class Trace:
     def _take(self, group: Sequence[MarkedTask], steps: Sequence[ReplayStep]) -> None:
         for task in group:
             for event in task.told:
-                if isinstance(event.attributes, WorkflowExecutionUpdateAdmitted):
+                if isinstance(event.attributes, h.WorkflowExecutionUpdateAdmitted):
                     request = event.attributes.request
                     self._admitted[request.update_id] = request
                 self._outcomes.resolve(event.attributes, event.id)

@@ -8,16 +8,15 @@ with dev_server() as server, Client.connect(server.target) as client:
     ...
 
 _activity_environment  `ActivityEnvironment`
-_async_environment     `AsyncEnvironment`
 _attempts              runs attempts of activities, and records what was called
 _dev_server            a real Temporal dev server for tests and for trying things out
 _driver                the driver: does one step after another, and lets virtual time pass; its task queues, and
                        the choice of what happens next
-_environment           `Environment`
-_fixture               what an environment is made of, put together; what both environments share; scheduled actions
+_environment           `Environment` and `AsyncEnvironment`
+_fixture               what an environment is made of, put together, with the session of its client; what both environments
+                       share; scheduled actions
 _guard                 notices and interrupts workflow code that never comes back
 _registry              workflows and activities by name, with the fakes and mishaps that a test has given them
-_session               a client's session over an environment
 _time_skipper          `TimeSkipper`
 _threads               loops and threads that all environments of a process share
 _trouble               what a test must hear of: parked runs, and why nothing happens any more
@@ -34,10 +33,9 @@ from hourglass.testing._dev_server import DevServer, dev_server
 
 if TYPE_CHECKING:
     from hourglass.testing._activity_environment import ActivityEnvironment
-    from hourglass.testing._async_environment import AsyncEnvironment
     from hourglass.testing._attempts import Call, call
     from hourglass.testing._driver import Chooser, Shuffled, Step
-    from hourglass.testing._environment import Environment
+    from hourglass.testing._environment import AsyncEnvironment, Environment
     from hourglass.testing._explore.explorer import Exploration
     from hourglass.testing._explore.possible import Arrival, sometime
     from hourglass.testing._fixture import Later
@@ -65,7 +63,7 @@ __all__ = [
 _MODULES = {
     "ActivityEnvironment": "_activity_environment",
     "Arrival": "_explore.possible",
-    "AsyncEnvironment": "_async_environment",
+    "AsyncEnvironment": "_environment",
     "Call": "_attempts",
     "Chooser": "_driver",
     "Environment": "_environment",

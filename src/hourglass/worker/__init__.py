@@ -5,8 +5,7 @@
 
 or, as a program of its own, `Worker(client, modules=["app"]).run()`, which ends on Ctrl-C or SIGTERM.
 
-    _worker   the worker: how it begins, moves, and ends
-    _options  what it was told, checked, as the plan that `_runtime` carries out
+    _worker   the worker: what it is told, how it begins, moves, and ends
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from hourglass._contract.tuning import (
     WorkerTuner,
     WorkflowSlotInfo,
 )
-from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
+from hourglass._engine.specs import VersioningBehavior, WorkerDeploymentVersion
 from hourglass._runtime.plan import WorkerDeploymentConfig
 from hourglass._runtime.worker_view import WorkerStatistics, WorkerTree
 from hourglass.client._interception import Interceptor

@@ -12,9 +12,8 @@ The code of a workflow is executed again after a crash, on the recorded results 
 deterministic: time, randomness and ids come from `now`, `random` and `uuid4` here, and everything that touches the outside
 world is an activity.
 
-    _calls         what a workflow asks for: activities, steps, its next run
+    _calls         what a workflow asks for: activities, steps, its next run, operations of Nexus
     _children      children and other workflows
-    _nexus         Nexus operations
     _cancellation  cancellation as `with` blocks
     _definitions   the decorators of workflows
     _handlers      handlers of signals, queries and updates: the decorators, and handlers as values
@@ -36,17 +35,24 @@ from hourglass._engine.messages import (
     UnfinishedSignalHandlersWarning,
     UnfinishedUpdateHandlersWarning,
 )
-from hourglass._engine.specs import ActivityCancellationType, ChildCancellationType, ParentClosePolicy
-from hourglass._engine.versions import (
+from hourglass._engine.specs import (
+    ActivityCancellationType,
+    ChildCancellationType,
     ContinueAsNewVersioningBehavior,
+    ParentClosePolicy,
     VersioningBehavior,
     WorkerDeploymentVersion,
 )
 from hourglass.converter import RawPayload
 from hourglass.errors import Cancelled
 from hourglass.workflow._calls import (
+    NexusClient,
+    NexusOperationCancellationType,
+    NexusOperationHandle,
+    NexusOptions,
     StepOptions,
     continue_as_new,
+    create_nexus_client,
     execute_activity,
     execute_local_activity,
     start_activity,
@@ -134,13 +140,6 @@ from hourglass.workflow._handlers import (
 )
 from hourglass.workflow._info import Info, ParentInfo, RootInfo, UpdateInfo, current_update_info, info
 from hourglass.workflow._locks import Event, Lock, Queue, Semaphore
-from hourglass.workflow._nexus import (
-    NexusClient,
-    NexusOperationCancellationType,
-    NexusOperationHandle,
-    NexusOptions,
-    create_nexus_client,
-)
 from hourglass.workflow._references import Channel
 from hourglass.workflow._tasks import (
     as_completed,

@@ -42,9 +42,10 @@ from hourglass._engine.specs import (
     ParentClosePolicy,
     Payloads,
     StartSpec,
+    VersioningOverride,
+    check_override,
 )
 from hourglass._engine.state import ACTIVITY
-from hourglass._engine.versions import VersioningOverride, check_override
 from hourglass.activity import ActivityDefinition
 from hourglass.activity import client as activity_client
 from hourglass.activity._definition import step_definition

@@ -29,7 +29,7 @@ from hourglass._engine.definition import (
     define_class,
     define_function,
 )
-from hourglass._engine.versions import VersioningBehavior
+from hourglass._engine.specs import VersioningBehavior
 from hourglass.errors import DefinitionError, UsageError
 from hourglass.workflow._children import ChildOptions, ChildWorkflowHandle, check_options, start_defined
 

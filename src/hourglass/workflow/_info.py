@@ -13,7 +13,7 @@ from hourglass._engine.fibers import current_fiber
 from hourglass._engine.interception import InfoInput
 from hourglass._engine.messages import current_update
 from hourglass._engine.options import RetryPolicy, policy_from
-from hourglass._engine.versions import WorkerDeploymentVersion
+from hourglass._engine.specs import WorkerDeploymentVersion
 from hourglass.converter import Payload, decode_search_attribute
 
 _LARGE_HISTORY, _LONG_HISTORY = 4 * 1024 * 1024, 4096  # where Temporal begins to suggest

@@ -19,6 +19,7 @@ from hourglass._engine.fibers import require_fiber, wait_for
 from hourglass._engine.options import Duration, check_text, optional_seconds
 from hourglass._engine.scheduler import PENDING, Future
 from hourglass._engine.words import waits_for_signal
+from hourglass.activity import activity_definition
 from hourglass.converter import Converter, Payload, Signature
 from hourglass.errors import ArgumentError, ChannelEmptyError, PayloadError, UsageError
 from hourglass.workflow._tasks import wait_with_timeout
@@ -151,6 +152,13 @@ class Given:
             raise ArgumentError(f"{self.what} carries one value, not {len(arguments)}")
         return tuple(converter.encode_all(arguments))
 
+    def refuse_misfits(
+        self, converter: Converter, arguments: Sequence[Any], encoded: Sequence[Payload]
+    ) -> None:
+        """Refuse arguments of types that the signature does not take. Raises `ArgumentError`."""
+        if self.signature is not None:
+            self.signature.refuse_misfits(converter, arguments, encoded)
+
 
 def given_workflow(workflow: object) -> Given:
     """The workflow that a decorated function, a class, its run method or a name means."""
@@ -158,9 +166,7 @@ def given_workflow(workflow: object) -> Given:
         return Given(f"workflow {_named(workflow, 'workflow')}", workflow)
     definition = workflow_definition(workflow)
     if definition is None:
-        raise UsageError(
-            f"{_describe(workflow)} is no workflow: decorate it with @workflow.defn, or give a name"
-        )
+        raise UsageError(f"{_describe(workflow)} is {_instead(workflow)}")
     if definition.dynamic:
         raise UsageError(
             f"workflow {definition.name} is dynamic and takes any type: give the type's name as a text"
@@ -192,6 +198,20 @@ def _named(name: str, what: str) -> str:
     return check_text(name, f"the {what}'s name")
 
 
+def _instead(thing: object) -> str:
+    """What is wrong with a thing that was given for a workflow, and what to do."""
+    if activity_definition(thing) is not None:
+        return (
+            "an activity, no workflow: call it in a workflow (@workflow.defn) and start that; or run it alone, by "
+            "client.execute_activity(…)"
+        )
+    if thing is None or not (callable(thing) or isinstance(thing, type)):
+        return "no workflow: give the function that is decorated with @workflow.defn, or its name as a text"
+    return "no workflow: decorate it with @workflow.defn, or give a name"
+
+
 def _describe(thing: object) -> str:
+    if thing is None:
+        return "None"
     name = getattr(thing, "__qualname__", None) or getattr(thing, "__name__", None)
     return name if isinstance(name, str) else f"an object of type {type(thing).__name__}"

@@ -13,8 +13,7 @@ from hourglass.converter import CanceledFailure, Failure
 from hourglass.replay import History
 from hourglass.replay._foreign_markers import LocalMark
 from hourglass.replay._foreign_matching import ForeignLocalActivities
-from hourglass.replay._foreign_order import Order
-from hourglass.replay._foreign_walk import ORDERS, Origins
+from hourglass.replay._foreign_walk import ORDERS, Order, Origins
 
 from ._corpus import act
 from .replaying import fits, refused

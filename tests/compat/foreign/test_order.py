@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hourglass._engine import events as e
-from hourglass.replay import History, Replayer, _foreign_order
-from hourglass.replay._foreign_order import Order, TurnSearch
+from hourglass.replay import History, Replayer, _foreign_walk
+from hourglass.replay._foreign_walk import Order, TurnSearch
 
 from .typescript_random import TWINS
 
@@ -76,5 +76,5 @@ def test_a_recording_that_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     history = History.from_file(Path(__file__).parent / "typescript" / "random08.json")
     with Replayer(workflows=list(TWINS.values())) as replayer:
         assert replayer.try_replay(history).does_the_same
-        monkeypatch.setattr(_foreign_order, "_WAYS", 1)
+        monkeypatch.setattr(_foreign_walk, "_WAYS", 1)
         assert not replayer.try_replay(history).does_the_same

@@ -31,7 +31,7 @@ from hourglass._embedded.sharing import wire
 from hourglass._embedded.sharing.remote_handle import RemoteHandle, _Answers
 from hourglass._engine.commands import COMMANDS, Command, StartTimer, Succeeded, TaskFailed
 from hourglass._engine.events import EVENTS, Activation, Event
-from hourglass._engine.versions import VersioningBehavior
+from hourglass._engine.specs import VersioningBehavior
 from hourglass.converter import ApplicationFailure, Failure, Payload
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from hourglass._embedded.rules.run import OpenActivity, PendingTimer, Run
 from hourglass._embedded.store.sqlite import records
 from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.sqlite.writer import coalesce, events_as_bytes
-from hourglass._engine.versions import PinnedVersioningOverride, WorkerDeploymentVersion
+from hourglass._engine.specs import PinnedVersioningOverride, WorkerDeploymentVersion
 from hourglass._history import events as h
 from hourglass._history.encoding import array, encode_events
 from hourglass._history.events import UpdateRequest

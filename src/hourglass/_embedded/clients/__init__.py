@@ -5,7 +5,7 @@ worker_requests    workers: their versions and pollers, attempts ended from outs
 activity_requests  activities without a workflow; pauses and options of any
 update_requests    updates
 schedule_requests  schedules
-reset_requests     a run that begins with a history: resets and imports
+view_requests      descriptions, lists, counts, histories: what changes nothing
 requests           all others, and the table of handlers
 connection         a connection to an engine in this process
 """

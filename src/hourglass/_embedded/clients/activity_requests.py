@@ -6,7 +6,8 @@ a filter's `ActivityType` and `ActivityId` are the names under which such a run 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -20,7 +21,9 @@ from hourglass._embedded.clients.answering import (
     answered,
     done,
     find,
+    heard_of_ns,
     is_written,
+    state_of,
     stored,
     wait,
 )
@@ -31,7 +34,6 @@ from hourglass._embedded.rules import standalone, transitions
 from hourglass._embedded.rules.activities import plan
 from hourglass._embedded.rules.children import may_reuse
 from hourglass._embedded.rules.run import OpenActivity, Run
-from hourglass._embedded.rules.standalone import PREFIX
 from hourglass._embedded.store.filters import TokenKind, parse, tokens
 from hourglass._engine.commands import ScheduleActivity
 from hourglass._engine.specs import ActivitySpec
@@ -42,25 +44,37 @@ from hourglass.errors import ActivityAlreadyStartedError, ActivityNotFoundError,
 # --- which one is meant -------------------------------------------------------------------------------------
 
 
-def _find(engine: Engine, request: Any) -> LoadedRun:
+_Naming: TypeAlias = (
+    ac.WaitForActivity
+    | ac.DescribeActivity
+    | ac.ActivityChange
+    | ac.DeleteActivity
+    | ac.UpdateActivityOptions
+)
+"""Requests about one activity."""
+
+
+def _find(engine: Engine, request: _Naming) -> LoadedRun:
     """The standalone activity that a request names."""
-    workflow_id = PREFIX + request.activity_id
+    workflow_id = standalone.PREFIX + request.activity_id
     record = engine.record(request.run_id) if request.run_id else engine.current(workflow_id)
     if record is None or record.run.started.workflow_id != workflow_id:
         raise ActivityNotFoundError(f"activity not found for ID: {request.activity_id}", status="NOT_FOUND")
     return record
 
 
-def _find_open(engine: Engine, request: Any) -> LoadedRun:
+def _find_open(engine: Engine, request: _Naming) -> LoadedRun:
     record = _find(engine, request)
     if not record.run.is_open:
         raise ActivityNotFoundError("activity execution already completed", status="NOT_FOUND")
     return record
 
 
-def _pending(engine: Engine, request: Any) -> tuple[LoadedRun, OpenActivity]:
+def _pending(
+    engine: Engine, request: ac.PauseActivity | ac.UnpauseActivity | ac.UpdateActivityOptions
+) -> tuple[LoadedRun, OpenActivity]:
     """The open activity that a request names: of a workflow, or by itself."""
-    workflow_id = getattr(request, "workflow_id", "")
+    workflow_id = request.workflow_id
     record = find(engine, workflow_id, request.run_id) if workflow_id else _find_open(engine, request)
     for activity in record.run.activities.values():
         if activity.scheduled.activity_id == request.activity_id:
@@ -87,7 +101,7 @@ async def start(engine: Engine, request: ac.StartActivity) -> PendingAnswer[wf.S
         flaw = runs.attributes.flaw(request.search_attributes)
         if flaw is not None:
             raise ServiceError(flaw.message, status="INVALID_ARGUMENT")
-    existing = engine.current(PREFIX + request.activity_id)
+    existing = engine.current(standalone.PREFIX + request.activity_id)
     if existing is not None:
         if request.request_id and (made := runs.find_request(existing, request.request_id)):
             return PendingAnswer(wf.Started(made), runs.writes.newest)
@@ -145,7 +159,7 @@ async def describe(engine: Engine, request: ac.DescribeActivity) -> PendingAnswe
     )
 
 
-def _described(run: Run, events: Any) -> ac.ActivityDescription:
+def _described(run: Run, events: Sequence[h.HistoryEvent]) -> ac.ActivityDescription:
     notes = run.started.spec
     found: dict[str, Any] = {
         "summary": _summary(run),
@@ -172,16 +186,12 @@ def _described(run: Run, events: Any) -> ac.ActivityDescription:
 
 
 def _of_pending(activity: OpenActivity) -> dict[str, Any]:
-    state = "PAUSED" if activity.paused else "SCHEDULED"
-    if activity.started_ns:
-        state = "PAUSE_REQUESTED" if activity.paused else "STARTED"
-        state = "CANCEL_REQUESTED" if activity.cancel_requested_event_id else state
     return {
         "spec": activity.spec,
-        "state": state,
+        "state": state_of(activity),
         "attempt": activity.attempt - activity.earlier or 1,
         "heartbeat_details": activity.heartbeat_details,
-        "last_heartbeat_time_ns": activity.heartbeat_ns if activity.heartbeat_ns > activity.started_ns else 0,
+        "last_heartbeat_time_ns": heard_of_ns(activity),
         "last_started_time_ns": activity.last_started_ns,
         "last_worker_identity": activity.identity,
         "last_failure": activity.last_failure,
@@ -191,7 +201,7 @@ def _of_pending(activity: OpenActivity) -> dict[str, Any]:
 
 def _summary(run: Run) -> ac.ActivitySummary:
     return ac.ActivitySummary(
-        activity_id=run.started.workflow_id.removeprefix(PREFIX),
+        activity_id=run.started.workflow_id.removeprefix(standalone.PREFIX),
         run_id=run.run_id,
         activity_type=run.started.workflow_type,
         status=standalone.STATUS[run.status],
@@ -224,7 +234,7 @@ async def list_activities(engine: Engine, request: ac.ListActivities) -> Pending
     )
     shown = tuple(
         ac.ActivitySummary(
-            activity_id=each.workflow_id.removeprefix(PREFIX),
+            activity_id=each.workflow_id.removeprefix(standalone.PREFIX),
             run_id=each.run_id,
             activity_type=each.workflow_type,
             status=standalone.STATUS.get(each.status, ac.ActivityExecutionStatus.PAUSED),

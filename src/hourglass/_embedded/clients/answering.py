@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from hourglass._contract import service as s
-from hourglass._contract.service import Request
 from hourglass._contract.workflows import QueryWorkflow
 from hourglass._embedded.clock import Bell
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.run import LoadedRun
+from hourglass._embedded.rules.run import OpenActivity
 from hourglass._embedded.store.store import Stored
 from hourglass.errors import (
     ServiceError,
@@ -47,11 +47,11 @@ class PendingAnswer(NamedTuple, Generic[A]):
     rests_on: int
 
 
-Handlers: TypeAlias = dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[PendingAnswer[Any]]]]
+Handlers: TypeAlias = dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[PendingAnswer[Any]]]]
 """The handler of each request."""
 
 
-def too_late(request: Request[Any], limit: float) -> ServiceTimeoutError:
+def too_late(request: s.Request[Any], limit: float) -> ServiceTimeoutError:
     """The error for a request that was not answered in time."""
     hint = ""
     if isinstance(request, QueryWorkflow):
@@ -73,7 +73,7 @@ def find(engine: Engine, workflow_id: str, run_id: str = "", first_run_id: str =
     return record
 
 
-def refusal_rests_on(engine: Engine, request: Request[Any]) -> int:
+def refusal_rests_on(engine: Engine, request: s.Request[Any]) -> int:
     """The change that the refusal of a request may rest on: any of the workflow that it is about, which is in memory
     unless all of it is durable; or any at all, where it is about more than one workflow.
     """
@@ -168,6 +168,22 @@ async def wait_for_room(engine: Engine, record: LoadedRun, is_room: Callable[[],
     await wait(engine, record, record.changed, is_room, ROOM)
     if not is_room() or engine.is_over:
         raise ServiceError(refusal, status="RESOURCE_EXHAUSTED")
+
+
+def state_of(activity: OpenActivity) -> str:
+    """How an open activity stands, in Temporal's words."""
+    if not activity.started_ns:
+        return "PAUSED" if activity.paused else "SCHEDULED"
+    if activity.cancel_requested_event_id:
+        return "CANCEL_REQUESTED"
+    return "PAUSE_REQUESTED" if activity.paused else "STARTED"
+
+
+def heard_of_ns(activity: OpenActivity) -> int:
+    """When the attempt's last heartbeat came; 0: none has. An attempt that has begun counts as heard of, for its timeout; here
+    only a heartbeat does.
+    """
+    return activity.heartbeat_ns if activity.heartbeat_ns > activity.started_ns else 0
 
 
 def done(engine: Engine, record: LoadedRun) -> PendingAnswer[s.Nothing]:

@@ -1,13 +1,14 @@
 """What clients ask of the engine: one small handler per request, and the table of them.
 
 Must not know: handles, activations, how a task finds its worker. Refusals are worded as the Temporal server words them.
-What the handlers share is in `answering`; those of resets, workers, activities, updates and schedules have files of their own.
+What the handlers share is in `answering`; those that only look, and those of workers, activities, updates and schedules have
+files of their own.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -16,48 +17,42 @@ import msgspec
 from hourglass._contract import limits as li
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
-from hourglass._contract.ids import new_id
-from hourglass._contract.service import Effect, Request
 from hourglass._embedded.clients.activity_requests import ACTIVITY_HANDLERS
 from hourglass._embedded.clients.answering import (
     LONG_POLL,
-    MOST_LISTED,
     Handlers,
     PendingAnswer,
-    answered,
     check_moves,
     check_open,
     done,
     find,
     holding,
-    is_written,
     refusal_rests_on,
-    stored,
     wait,
     wait_for_room,
 )
-from hourglass._embedded.clients.reset_requests import RESET_HANDLERS
 from hourglass._embedded.clients.schedule_requests import SCHEDULE_HANDLERS
 from hourglass._embedded.clients.update_requests import UPDATE_HANDLERS
+from hourglass._embedded.clients.view_requests import VIEW_HANDLERS
 from hourglass._embedded.clients.worker_requests import WORKER_HANDLERS
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.run import LoadedRun, WaitingQuery
 from hourglass._embedded.engine.starting import (
     NO_SKIPPING,
+    check_free,
+    check_room,
     check_signals,
     check_start,
     start_workflow,
 )
-from hourglass._embedded.rules import transitions
-from hourglass._embedded.rules.activities import retry_rule
-from hourglass._embedded.rules.run import RUNNING, OpenActivity, OpenChild, Run, RunPriority, Transition
-from hourglass._embedded.rules.versioning import behavior, pinned_version
-from hourglass._embedded.store.store import summary
+from hourglass._embedded.rules import children, resetting, transitions
+from hourglass._embedded.rules.run import RUNNING, Run, RunPriority, Transition
+from hourglass._embedded.rules.updates import request_id
 from hourglass._engine.events import QueryReceived
 from hourglass._history import events as h
-from hourglass._history.codec import event_json
+from hourglass._history.codec import read_event
 from hourglass.converter import Payload
-from hourglass.errors import HourglassError, ServiceError, StorageError
+from hourglass.errors import HistoryError, HourglassError, ServiceError, StorageError
 
 A = TypeVar("A")
 
@@ -65,7 +60,6 @@ A = TypeVar("A")
 # --- workflows ---------------------------------------------------------------------------------
 
 
-PAGE = 1000
 DEBOUNCE = "hourglass.debounce"
 _OPEN = frozenset({wf.WorkflowStatus.RUNNING})
 _ALL = frozenset(wf.WorkflowStatus)
@@ -140,7 +134,7 @@ async def query(engine: Engine, request: wf.QueryWorkflow) -> PendingAnswer[wf.Q
         raise ServiceError(
             "Cannot query workflow: its workflow task keeps failing", status="FAILED_PRECONDITION"
         )
-    event = QueryReceived(new_id(), request.query_name, request.arguments, request.headers)
+    event = QueryReceived(s.new_id(), request.query_name, request.arguments, request.headers)
     asked = WaitingQuery(event, asyncio.get_running_loop().create_future())
     with holding(engine, record):
         engine.tasks.ask(record, asked)
@@ -252,56 +246,6 @@ async def delete(engine: Engine, request: wf.DeleteWorkflow) -> PendingAnswer[s.
     return PendingAnswer(s.Nothing(), engine.runs.forget(record))
 
 
-async def describe(engine: Engine, request: wf.DescribeWorkflow) -> PendingAnswer[wf.Description]:
-    """Look at one run."""
-    record = find(engine, request.workflow_id, request.run_id)
-    return await answered(
-        engine,
-        engine.writes.number_of(record),
-        _described(record.run, _pending_updates(engine, record)),
-        lambda: _described(stored(engine, record).run),
-    )
-
-
-def _pending_updates(engine: Engine, record: LoadedRun) -> tuple[wf.PendingUpdate, ...]:
-    if record.updates is None or not record.run.is_open:
-        return ()
-    waiting = engine.updates.of(record).waiting.values()
-    return tuple(
-        wf.PendingUpdate(update_id=each.request.update_id, name=each.request.name) for each in waiting
-    )
-
-
-def _described(run: Run, updates: tuple[wf.PendingUpdate, ...] = ()) -> wf.Description:
-    return wf.Description(
-        summary=summary(run),
-        pending_activities=tuple(_pending(activity) for activity in run.activities.values()),
-        task_attempt=run.task.attempt if run.task else 0,
-        first_execution_run_id=run.started.first_run_id,
-        static_summary=run.started.spec.static_summary,
-        static_details=run.started.spec.static_details,
-        pending_children=tuple(_pending_child(child) for child in run.children.values()),
-        next_task_time_ns=0 if run.task is None or run.task.started_event_id else run.task.available_ns,
-        versioning_behavior=behavior(run),
-        deployment_version=pinned_version(run) or run.version,
-        pending_updates=updates,
-    )
-
-
-async def list_workflows(engine: Engine, request: wf.ListWorkflows) -> PendingAnswer[wf.Page]:
-    """List runs, newest first."""
-    await is_written(engine, engine.writes.newest)  # the store answers from what is durable
-    size = min(max(1, request.page_size), MOST_LISTED)
-    page = await engine.store.page(request.query, request.next_page_token, size)
-    return PendingAnswer(page, 0)
-
-
-async def count(engine: Engine, request: wf.CountWorkflows) -> PendingAnswer[wf.Count]:
-    """Count runs."""
-    await is_written(engine, engine.writes.newest)
-    return PendingAnswer(await engine.store.count(request.query), 0)
-
-
 async def wait_for_close(engine: Engine, request: wf.WaitForClose) -> PendingAnswer[wf.Outcome]:
     """Wait until a run closes."""
     record = find(engine, request.workflow_id, request.run_id)
@@ -309,48 +253,103 @@ async def wait_for_close(engine: Engine, request: wf.WaitForClose) -> PendingAns
     return PendingAnswer(_outcome(record), engine.writes.number_of(record))
 
 
-async def get_history(engine: Engine, request: wf.GetHistory) -> PendingAnswer[wf.HistoryPage]:
-    """A page of a history."""
-    record = find(engine, request.workflow_id, request.run_id)
-    begin = _offset(request.next_page_token)
-    closing = request.event_filter is wf.HistoryEventFilter.CLOSE_EVENT
-    if request.wait_new:
-        await wait(
-            engine,
-            record,
-            record.changed,
-            lambda: (len(record.events) > begin and not closing) or not record.run.is_open,
-            request.rpc_timeout,
-        )
-        if closing and record.run.is_open:
-            return PendingAnswer(wf.HistoryPage((), b"0"), engine.writes.number_of(record))
-        page = _history_page(record.events, request, goes_on=record.run.is_open)
-        return PendingAnswer(page, engine.writes.number_of(record))
-    return await answered(
-        engine,
-        engine.writes.number_of(record),
-        _history_page(record.events, request),
-        lambda: _history_page(stored(engine, record).events, request),
-    )
+# --- resets and imports: runs that begin with a history ------------------------------------------------------
+#
+# What a reset is says `rules.resetting`. Invariants: the new run begins and the one that runs ends in one change of the store;
+# the same request again is the same reset.
 
 
-def _history_page(
-    events: Sequence[h.HistoryEvent], request: wf.GetHistory, goes_on: bool = False
-) -> wf.HistoryPage:
-    size = min(request.page_size, PAGE) if request.page_size else PAGE
-    token = request.next_page_token
-    if request.event_filter is wf.HistoryEventFilter.CLOSE_EVENT:
-        return wf.HistoryPage(tuple(event_json(event) for event in events[-1:]))
-    if request.newest_first:
-        end = min(_offset(token), len(events)) if token else len(events)
-        begin = max(0, end - size)
-        back = tuple(event_json(event) for event in reversed(events[begin:end]))
-        return wf.HistoryPage(back, str(begin).encode() if begin else b"")
-    begin = _offset(token)
-    end = min(begin + size, len(events))
-    more = end < len(events) or goes_on
-    page = tuple(event_json(event) for event in events[begin:end])
-    return wf.HistoryPage(page, str(end).encode() if more else b"")
+async def reset(engine: Engine, request: wf.ResetWorkflow) -> PendingAnswer[wf.Started]:
+    """Begin a run anew from one of its workflow tasks."""
+    base = find(engine, request.workflow_id, request.run_id)
+    current = find(engine, request.workflow_id)
+    if request.request_id and (made := engine.runs.find_request(current, request.request_id)):
+        return PendingAnswer(wf.Started(made), engine.writes.newest)
+    later = [each for run in _following(engine, base) for each in run]
+    of_base = [event.attributes for event in (*base.events, *(() if current is base else current.events))]
+    new_run_id = engine.runs.new_run_id()
+    now_ns = engine.clock.now_ns()
+    step = resetting.reset(base.run, base.events, request, later, new_run_id, now_ns)
+    carried_out = tuple(_carried_out(request, step.run, [*of_base, *later]))
+    with engine.runs.transaction():
+        _give_way(engine, base, current, request, new_run_id)
+        record = engine.runs.begin_anew(step, carried_out)
+    _tell_of_ended_children(engine, record)
+    return PendingAnswer(wf.Started(new_run_id), engine.writes.number_of(record))
+
+
+async def import_workflow(engine: Engine, request: wf.ImportWorkflow) -> PendingAnswer[wf.Started]:
+    """Begin a run that has a history already."""
+    existing = engine.current(request.workflow_id)
+    if existing is not None:
+        made = engine.runs.find_request(existing, request.request_id)
+        if made:
+            return PendingAnswer(wf.Started(made), engine.writes.newest)
+        check_free(existing)
+    check_room(engine.runs)
+    try:
+        events = [
+            read_event(msgspec.json.decode(each), place) for place, each in enumerate(request.events, 1)
+        ]
+    except (HistoryError, msgspec.DecodeError) as error:
+        raise ServiceError(f"the history cannot be read: {error}", status="INVALID_ARGUMENT") from None
+    run_id, now = engine.runs.new_run_id(), engine.clock.now_ns()
+    step = resetting.begin_with(events, request.workflow_id, run_id, now)
+    if request.dry_run:
+        return PendingAnswer(wf.Started("", False), 0)
+    ids = (request.request_id, *(request_id(step.run, each) for each in _accepted_updates(events)))
+    record = engine.runs.begin_anew(step, tuple(filter(None, ids)))
+    return PendingAnswer(wf.Started(run_id), engine.writes.number_of(record))
+
+
+def _carried_out(request: wf.ResetWorkflow, run: Run, before: Iterable[h.Attributes]) -> Iterator[str]:
+    """The requests that are the new run's from now on: the reset itself, and all updates that were accepted before.
+    Of those its history tells what became of them: that they are done, are asked for again, or never were.
+    """
+    if request.request_id:
+        yield request.request_id
+    for attributes in before:
+        if isinstance(attributes, h.WorkflowExecutionUpdateAccepted):
+            yield request_id(run, attributes.update_id)
+
+
+def _accepted_updates(events: Iterable[h.HistoryEvent]) -> Iterator[str]:
+    """The ids of the updates that a history accepted."""
+    for event in events:
+        if isinstance(event.attributes, h.WorkflowExecutionUpdateAccepted):
+            yield event.attributes.update_id
+
+
+def _give_way(
+    engine: Engine, base: LoadedRun, current: LoadedRun, request: wf.ResetWorkflow, new_run_id: str
+) -> None:
+    if current.run.is_open:
+        reason = request.reason
+        engine.runs.change(current, lambda run, now: resetting.give_way(run, reason, new_run_id, now))
+    if base is not current or not base.run.reset_run_id:
+        engine.runs.change(base, lambda run, now: resetting.note_reset(run, new_run_id, now))
+
+
+def _following(engine: Engine, base: LoadedRun) -> Iterator[list[h.Attributes]]:
+    """What happened to the runs by which the base was continued as new."""
+    record: LoadedRun | None = base
+    while record is not None and isinstance(record.run.final, h.WorkflowExecutionContinuedAsNew):
+        record = engine.record(record.run.final.new_run_id)
+        if record is not None:
+            yield [*(event.attributes for event in record.events), *record.run.held]
+
+
+def _tell_of_ended_children(engine: Engine, record: LoadedRun) -> None:
+    """Tell the new run of children that ended while no run could hear of it: the old one had closed."""
+    for child in tuple(record.run.children.values()):
+        last = engine.current(child.initiated.workflow_id)
+        if last is None or last.run.is_open or last.run.started.first_run_id != child.run_id:
+            continue
+        engine.runs.change(record, partial(_child_ended, child.initiated_event_id, last.run))
+
+
+def _child_ended(initiated: int, last: Run, run: Run, now_ns: int) -> Transition:
+    return children.child_ended(run, initiated, last, now_ns)
 
 
 # --- limits that the engine keeps -----------------------------------------------------------------------------
@@ -399,12 +398,10 @@ HANDLERS: Handlers = {
     wf.SkipTime: skip_time,
     wf.WaitForFastForward: skip_time,
     wf.DeleteWorkflow: delete,
-    wf.DescribeWorkflow: describe,
-    wf.ListWorkflows: list_workflows,
-    wf.CountWorkflows: count,
     wf.WaitForClose: wait_for_close,
-    wf.GetHistory: get_history,
-    **RESET_HANDLERS,
+    wf.ResetWorkflow: reset,
+    wf.ImportWorkflow: import_workflow,
+    **VIEW_HANDLERS,
     **WORKER_HANDLERS,
     **UPDATE_HANDLERS,
     **SCHEDULE_HANDLERS,
@@ -413,7 +410,7 @@ HANDLERS: Handlers = {
 """All that this engine can be asked, with the handler of each."""
 
 
-def answer(engine: Engine, request: Request[A]) -> Coroutine[Any, Any, A]:
+def answer(engine: Engine, request: s.Request[A]) -> Coroutine[Any, Any, A]:
     """The way of a request through an engine: it is checked, carried out in memory, and answered when all that the
     answer rests on is durable. Raises the refusal, or `StorageError` if the engine has failed.
     """
@@ -430,7 +427,7 @@ def execute(engine: Engine, request: wf.StartWorkflow) -> Coroutine[Any, Any, wf
 
 
 async def _answer(
-    engine: Engine, request: Request[Any], handler: Callable[[Engine, Any], Awaitable[PendingAnswer[A]]]
+    engine: Engine, request: s.Request[Any], handler: Callable[[Engine, Any], Awaitable[PendingAnswer[A]]]
 ) -> A:
     if engine.failed is not None:
         raise engine.failed
@@ -453,7 +450,7 @@ async def _answer(
     engine.queues.dispatch()  # before the wait: what handles take of it may be in the same commit
     if engine.is_over or not engine.is_durable(found.rests_on):
         await engine.durable(found.rests_on)
-    if request.effect is Effect.READ and hasattr(found.value, "notice") and (trouble := engine.trouble):
+    if request.effect is s.Effect.READ and hasattr(found.value, "notice") and (trouble := engine.trouble):
         notice = f"{trouble}; what is told is what the file has" if engine.held else trouble
         return cast(A, msgspec.structs.replace(cast(msgspec.Struct, found.value), notice=notice))
     return found.value
@@ -506,14 +503,6 @@ def _change(
         raise ServiceError(reason, status="INVALID_ARGUMENT")
 
 
-def _offset(token: bytes) -> int:
-    if not token:
-        return 0
-    if not token.isdigit():
-        raise ServiceError("the page token is malformed", status="INVALID_ARGUMENT")
-    return int(token)
-
-
 def _outcome(record: LoadedRun) -> wf.Outcome:
     match record.run.final:
         case h.WorkflowExecutionCompleted() as final:
@@ -530,34 +519,3 @@ def _outcome(record: LoadedRun) -> wf.Outcome:
             return wf.RunContinued(final.new_run_id)
         case _:
             return wf.StillOpen(record.run.run_id)
-
-
-def _pending(activity: OpenActivity) -> wf.PendingActivity:
-    state = "PAUSED" if activity.paused else "SCHEDULED"
-    if activity.started_ns:
-        state = "PAUSE_REQUESTED" if activity.paused else "STARTED"
-        state = "CANCEL_REQUESTED" if activity.cancel_requested_event_id else state
-    return wf.PendingActivity(
-        activity_id=activity.scheduled.activity_id,
-        activity_type=activity.scheduled.activity_type,
-        state=state,
-        task_queue=activity.spec.task_queue,
-        attempt=activity.attempt - activity.earlier or 1,
-        maximum_attempts=retry_rule(activity).maximum_attempts,
-        last_failure=activity.last_failure,
-        scheduled_time_ns=activity.scheduled_ns,
-        next_attempt_time_ns=0 if activity.started_ns else activity.available_ns,
-        last_started_time_ns=activity.last_started_ns,
-        last_worker_identity=activity.identity,
-        # An attempt that has begun counts as heard of, for its timeout; here only a heartbeat does.
-        last_heartbeat_time_ns=activity.heartbeat_ns if activity.heartbeat_ns > activity.started_ns else 0,
-    )
-
-
-def _pending_child(child: OpenChild) -> wf.PendingChild:
-    return wf.PendingChild(
-        workflow_id=child.initiated.workflow_id,
-        run_id=child.run_id,
-        workflow_type=child.initiated.workflow_type,
-        parent_close_policy=child.initiated.child.parent_close_policy,
-    )

@@ -33,7 +33,6 @@ from hourglass._embedded.engine.starting import check_start, start_workflow
 from hourglass._embedded.rules.resetting import RESETTER
 from hourglass._embedded.rules.updates import ABANDONED, Waiting, call_id, request_id
 from hourglass._history import events as h
-from hourglass._history.events import UpdateRequest
 from hourglass.errors import ServiceError, WorkflowNotFoundError
 
 
@@ -236,8 +235,8 @@ def _goes_on(engine: Engine, record: LoadedRun) -> bool:
             return bool(getattr(final, "new_run_id", ""))
 
 
-def _request(request: UpdateWorkflow) -> UpdateRequest:
-    return UpdateRequest(
+def _request(request: UpdateWorkflow) -> h.UpdateRequest:
+    return h.UpdateRequest(
         update_id=request.update_id,
         name=request.update_name,
         arguments=request.arguments,

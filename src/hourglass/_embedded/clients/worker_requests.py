@@ -30,7 +30,7 @@ from hourglass._embedded.rules.run import OpenActivity, Run, Transition
 from hourglass._embedded.rules.standalone import PREFIX
 from hourglass._embedded.rules.versioning import external_name
 from hourglass._embedded.store.search_attributes import AttributeType
-from hourglass._engine.versions import WorkerDeploymentVersion
+from hourglass._engine.specs import WorkerDeploymentVersion
 from hourglass.errors import ServiceError
 
 

@@ -21,7 +21,7 @@ from hourglass._embedded.engine.task_queues import QueuePoller
 from hourglass._embedded.rules.run import OpenActivity, Run
 from hourglass._embedded.rules.versioning import external_name, override_of, pinned_version
 from hourglass._embedded.store.store import NoteChange
-from hourglass._engine.versions import (
+from hourglass._engine.specs import (
     AutoUpgradeVersioningOverride,
     PinnedVersioningOverride,
     VersioningOverride,

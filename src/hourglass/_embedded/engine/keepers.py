@@ -473,5 +473,5 @@ def _is_of(name: str, id: str) -> bool:
     return not rest or (rest.startswith("\n") and "\n" not in rest[1:])
 
 
-def _payload(value: Any) -> Payload:
+def _payload(value: object) -> Payload:
     return Payload(b"", "binary/null") if value is None else Payload(msgspec.json.encode(value))

@@ -30,10 +30,9 @@ from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.limits import Limits, Overgrown
 from hourglass._embedded.rules.run import RUNNING, GiveUpClaims, Run, TellSchedule, Transition
-from hourglass._embedded.rules.transitions import needs_recovery
 from hourglass._embedded.store.search_attributes import SearchAttributes
 from hourglass._embedded.store.store import AT_ONCE, Refusal, ScheduleChange, Store, Stored
-from hourglass._engine.versions import VersioningOverride
+from hourglass._engine.specs import VersioningOverride
 from hourglass._history import events as h
 from hourglass.errors import StorageError
 
@@ -379,7 +378,7 @@ class RunTable:
         record.stored_wake_ns = record.wake_ns(now)
         if stored.run.run_id in self.parked:
             return record
-        if needs_recovery(stored.run):
+        if transitions.needs_recovery(stored.run):
             recovered = self.kept_attempts.recover(record.run, self.new_run_id(), now)
             self._apply(record, recovered, pending, now)
             say_lost(stored.run, record.run, stored.run.activities, LOST_WITH_PROCESS)

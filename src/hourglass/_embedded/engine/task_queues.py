@@ -23,11 +23,11 @@ from collections.abc import Callable, Collection, Iterator
 from itertools import chain
 from typing import Protocol
 
-from hourglass._contract.ids import new_id
+from hourglass._contract.service import new_id
 from hourglass._embedded.engine.priority_queue import PriorityQueue
 from hourglass._embedded.rules.draft import level_of
 from hourglass._embedded.rules.run import OpenActivity, Run
-from hourglass._engine.versions import WorkerDeploymentVersion
+from hourglass._engine.specs import WorkerDeploymentVersion
 
 
 class QueuePoller(Protocol):

@@ -28,7 +28,6 @@ from typing import Any, NamedTuple, Protocol, assert_never
 from hourglass._embedded.clock import Clock
 from hourglass._embedded.engine.run import EndListener, LoadedRun
 from hourglass._embedded.rules import children
-from hourglass._embedded.rules.children import may_reuse
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import (
     Ask,
@@ -44,10 +43,8 @@ from hourglass._embedded.rules.run import (
     Transition,
 )
 from hourglass._embedded.store.store import Change
-from hourglass._engine.specs import IdReusePolicy, ParentClosePolicy
-from hourglass._engine.versions import VersioningOverride
+from hourglass._engine.specs import IdReusePolicy, ParentClosePolicy, VersioningOverride
 from hourglass._history import events as h
-from hourglass._history import events as o
 from hourglass.errors import StorageError
 
 # --- transactions ---------------------------------------------------------------------------------------------
@@ -110,8 +107,8 @@ class Transaction:
 
 logger = logging.getLogger("hourglass.embedded")
 
-_TAKEN = o.StartChildFailedCause.WORKFLOW_ALREADY_EXISTS
-_NOT_FOUND = o.ExternalFailedCause.EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND
+_TAKEN = h.StartChildFailedCause.WORKFLOW_ALREADY_EXISTS
+_NOT_FOUND = h.ExternalFailedCause.EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND
 
 
 class LimitKeeping(Protocol):
@@ -207,14 +204,14 @@ class EffectsOnOthers:
         self._runs.open(children.first_event(parent.run, child, run_id, self._runs.clock.now_ns()))
         self._runs.change(parent, lambda run, now: children.child_started(run, initiated, run_id, now))
 
-    def _why_not(self, child: OpenChild) -> o.StartChildFailedCause | None:
+    def _why_not(self, child: OpenChild) -> h.StartChildFailedCause | None:
         """Why a child cannot start; makes room for it if its policy says so."""
         asked = child.initiated
         if asked.namespace != self._namespace:
-            return o.StartChildFailedCause.NAMESPACE_NOT_FOUND
+            return h.StartChildFailedCause.NAMESPACE_NOT_FOUND
         override = asked.child.versioning_override
         if override is not None and not self._runs.has_version(override, asked.spec.task_queue):
-            return o.StartChildFailedCause.INVALID_VERSIONING_OVERRIDE
+            return h.StartChildFailedCause.INVALID_VERSIONING_OVERRIDE
         try:
             existing = self._runs.current(asked.workflow_id)
         except StorageError as error:
@@ -225,7 +222,7 @@ class EffectsOnOthers:
         if existing is None:
             return None
         if not existing.run.is_open:
-            return None if may_reuse(asked.child.id_reuse_policy, existing.run.status) else _TAKEN
+            return None if children.may_reuse(asked.child.id_reuse_policy, existing.run.status) else _TAKEN
         if asked.child.id_reuse_policy is not IdReusePolicy.TERMINATE_IF_RUNNING:
             return _TAKEN
         reason = "TerminateIfRunning WorkflowIdReusePolicy Policy"
@@ -268,7 +265,7 @@ class EffectsOnOthers:
         if isinstance(target, LoadedRun) and not (target.run.is_open and _may_reach(sender, target, ask)):
             target = _NOT_FOUND
         message = self._runs.keeping.read(ask.spec) if target is _NOT_FOUND else None
-        cause: o.ExternalFailedCause | None = None
+        cause: h.ExternalFailedCause | None = None
         if message is None:
             cause = self._deliver(sender, ask, target)
         self._runs.change(sender, lambda run, now: children.signal_sent(run, ask, cause, now))
@@ -276,13 +273,13 @@ class EffectsOnOthers:
             self._runs.keeping.hear(sender, ask.spec.workflow_id, message)
 
     def _deliver(
-        self, sender: LoadedRun, ask: SendSignal, target: LoadedRun | o.ExternalFailedCause
-    ) -> o.ExternalFailedCause | None:
+        self, sender: LoadedRun, ask: SendSignal, target: LoadedRun | h.ExternalFailedCause
+    ) -> h.ExternalFailedCause | None:
         """Give a signal to another run; why it cannot be, if so."""
         if not isinstance(target, LoadedRun):
             return target
         if target.has_signals(self._runs.limits.signals):
-            return o.ExternalFailedCause.SIGNAL_COUNT_LIMIT_EXCEEDED
+            return h.ExternalFailedCause.SIGNAL_COUNT_LIMIT_EXCEEDED
         ended = self._runs.change(target, lambda run, now: children.signalled_by(run, sender.run, ask, now))
         return _NOT_FOUND if ended else None  # it had outgrown its limits, and was ended instead
 
@@ -290,7 +287,7 @@ class EffectsOnOthers:
         if not sender.run.is_open:
             return
         target = self._target(sender, ask)
-        cause: o.ExternalFailedCause | None = None
+        cause: h.ExternalFailedCause | None = None
         if not isinstance(target, LoadedRun):
             cause = target
         elif target.run.is_open and not _may_reach(sender, target, ask):
@@ -302,10 +299,10 @@ class EffectsOnOthers:
             )
         self._runs.change(sender, lambda run, now: children.cancel_sent(run, ask, cause, now))
 
-    def _target(self, sender: LoadedRun, ask: SendSignal | SendCancel) -> LoadedRun | o.ExternalFailedCause:
+    def _target(self, sender: LoadedRun, ask: SendSignal | SendCancel) -> LoadedRun | h.ExternalFailedCause:
         spec = ask.spec
         if spec.namespace != self._namespace:
-            return o.ExternalFailedCause.NAMESPACE_NOT_FOUND
+            return h.ExternalFailedCause.NAMESPACE_NOT_FOUND
         if spec.workflow_id == sender.run.started.workflow_id:
             return _NOT_FOUND  # a workflow cannot reach itself, whichever run is meant: a server's rule
         return self._find(spec.workflow_id, spec.run_id) or _NOT_FOUND

@@ -8,8 +8,7 @@ activities      decisions about one activity: when it is due, whether it is trie
 standalone      an activity that belongs to no workflow, as a run of its own kind
 steps           the two steps that most runs take most of the time, each in one piece
 schedule_times  when a schedule, or a workflow with a cron string, acts
-followers       which run follows another: continue-as-new, retry, cron
-children        what happens between a run and others
+children        what happens between a run and others: children, signals, the run that follows (continue-as-new, retry, cron)
 updates         the updates of one run
 command_checks  which of a worker's commands cannot be accepted, and why
 tasks           a worker's handling of a workflow task: start, answer, failure, timeout

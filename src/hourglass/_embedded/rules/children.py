@@ -1,7 +1,7 @@
 """What happens between a run and others, seen from one of them: `(run, occurrence, now) -> Step`. Pure.
 
 First come the rules that hold for every start of a workflow, by a client or by a parent; then what a task asks for,
-what the run that asked is told, and what happens to the run that was asked.
+what the run that asked is told, what happens to the run that was asked, and which run follows another.
 
 Must not know: requests, how the other run is found, the store. Invariants: each ask is answered in the history by one
 event that names the one by which it was asked for; a child is pending from that event to its end.
@@ -26,13 +26,15 @@ from hourglass._embedded.rules.run import (
     Transition,
 )
 from hourglass._embedded.rules.schedule_times import backoff_until_next
-from hourglass._embedded.rules.versioning import inherited, inherited_override
+from hourglass._embedded.rules.versioning import inherited, inherited_override, without_version
 from hourglass._engine import commands as c
+from hourglass._engine.commands import ContinueAsNew
 from hourglass._engine.options import LONGEST_TASK_TIMEOUT
-from hourglass._engine.retries import complete_retry
+from hourglass._engine.retries import complete_retry, next_delay, retry_state
 from hourglass._engine.specs import IdReusePolicy, ParentClosePolicy, Payloads, StartSpec
 from hourglass._history import events as h
-from hourglass._history import events as o
+from hourglass.converter import Failure, TimeoutFailure
+from hourglass.errors import RetryState, TimeoutType
 
 # --- every start --------------------------------------------------------------------------------------------
 
@@ -89,7 +91,7 @@ def initiate_child(draft: Draft, command: c.StartChildWorkflow, completed: int) 
             parent_close_policy=said.parent_close_policy or ParentClosePolicy.TERMINATE,
             id_reuse_policy=said.id_reuse_policy or IdReusePolicy.ALLOW_DUPLICATE,
         )
-    initiated = o.StartChildWorkflowExecutionInitiated(
+    initiated = h.StartChildWorkflowExecutionInitiated(
         namespace=command.namespace,
         workflow_id=command.workflow_id,
         workflow_type=command.workflow_type,
@@ -107,7 +109,7 @@ def initiate_child(draft: Draft, command: c.StartChildWorkflow, completed: int) 
 
 def initiate_signal(draft: Draft, command: c.SignalExternalWorkflow, completed: int) -> None:
     """A run sends a signal."""
-    spec = o.SignalExternalWorkflowExecutionInitiated(
+    spec = h.SignalExternalWorkflowExecutionInitiated(
         namespace=command.namespace,
         workflow_id=command.workflow_id,
         run_id=command.run_id,
@@ -124,7 +126,7 @@ def initiate_cancel(
     draft: Draft, command: c.RequestCancelExternal | RequestCancelChild, completed: int
 ) -> None:
     """A run asks another to cancel."""
-    spec = o.RequestCancelExternalWorkflowExecutionInitiated(
+    spec = h.RequestCancelExternalWorkflowExecutionInitiated(
         namespace=command.namespace,
         workflow_id=command.workflow_id,
         run_id=command.run_id,
@@ -146,7 +148,7 @@ def child_started(run: Run, initiated: int, run_id: str, now_ns: int) -> Transit
     # It begins right after the task that asked for it, when no worker can have the next one: this is never held.
     draft.put_child(msgspec.structs.replace(child, run_id=run_id))
     draft.happen(
-        o.ChildWorkflowExecutionStarted(
+        h.ChildWorkflowExecutionStarted(
             namespace=asked.namespace,
             workflow_id=asked.workflow_id,
             workflow_type=asked.workflow_type,
@@ -158,13 +160,13 @@ def child_started(run: Run, initiated: int, run_id: str, now_ns: int) -> Transit
     return draft.step()
 
 
-def child_not_started(run: Run, initiated: int, cause: o.StartChildFailedCause, now_ns: int) -> Transition:
+def child_not_started(run: Run, initiated: int, cause: h.StartChildFailedCause, now_ns: int) -> Transition:
     """A child could not be started."""
     draft = Draft(run, now_ns)
     asked = run.children[initiated].initiated
     draft.drop_child(initiated)
     draft.happen(
-        o.StartChildWorkflowExecutionFailed(
+        h.StartChildWorkflowExecutionFailed(
             namespace=asked.namespace,
             workflow_id=asked.workflow_id,
             workflow_type=asked.workflow_type,
@@ -192,41 +194,41 @@ def child_ended(run: Run, initiated: int, last: Run, now_ns: int) -> Transition:
     return draft.step()
 
 
-def _end(last: Run, names: dict[str, Any]) -> o.ChildEnd:
+def _end(last: Run, names: dict[str, Any]) -> h.ChildEnd:
     match last.final:
         case h.WorkflowExecutionCompleted(result=result):
-            return o.ChildWorkflowExecutionCompleted(result=result, **names)
+            return h.ChildWorkflowExecutionCompleted(result=result, **names)
         case h.WorkflowExecutionFailed(failure=failure, retry_state=state):
-            return o.ChildWorkflowExecutionFailed(failure=failure, retry_state=state, **names)
+            return h.ChildWorkflowExecutionFailed(failure=failure, retry_state=state, **names)
         case h.WorkflowExecutionCanceled(details=details):
-            return o.ChildWorkflowExecutionCanceled(details=details, **names)
+            return h.ChildWorkflowExecutionCanceled(details=details, **names)
         case h.WorkflowExecutionTimedOut(retry_state=state):
-            return o.ChildWorkflowExecutionTimedOut(retry_state=state, **names)
+            return h.ChildWorkflowExecutionTimedOut(retry_state=state, **names)
         case h.WorkflowExecutionTerminated():
-            return o.ChildWorkflowExecutionTerminated(**names)
+            return h.ChildWorkflowExecutionTerminated(**names)
         case other:
             raise TypeError(f"a child does not end with {type(other).__name__}")
 
 
-def signal_sent(run: Run, ask: SendSignal, cause: o.ExternalFailedCause | None, now_ns: int) -> Transition:
+def signal_sent(run: Run, ask: SendSignal, cause: h.ExternalFailedCause | None, now_ns: int) -> Transition:
     """A signal has arrived, or could not."""
     draft = Draft(run, now_ns)
     names = _names(ask)
     if cause is None:
-        draft.happen(o.ExternalWorkflowExecutionSignaled(**names))
+        draft.happen(h.ExternalWorkflowExecutionSignaled(**names))
     else:
-        draft.happen(o.SignalExternalWorkflowExecutionFailed(cause=cause, **names))
+        draft.happen(h.SignalExternalWorkflowExecutionFailed(cause=cause, **names))
     return draft.step()
 
 
-def cancel_sent(run: Run, ask: SendCancel, cause: o.ExternalFailedCause | None, now_ns: int) -> Transition:
+def cancel_sent(run: Run, ask: SendCancel, cause: h.ExternalFailedCause | None, now_ns: int) -> Transition:
     """A request to cancel has arrived, or could not."""
     draft = Draft(run, now_ns)
     names = _names(ask)
     if cause is None:
-        draft.happen(o.ExternalWorkflowExecutionCancelRequested(**names))
+        draft.happen(h.ExternalWorkflowExecutionCancelRequested(**names))
     else:
-        draft.happen(o.RequestCancelExternalWorkflowExecutionFailed(cause=cause, **names))
+        draft.happen(h.RequestCancelExternalWorkflowExecutionFailed(cause=cause, **names))
     return draft.step()
 
 
@@ -327,3 +329,114 @@ def terminated_by_engine(run: Run, reason: str, now_ns: int) -> Transition:
     final = h.WorkflowExecutionTerminated(reason=reason, identity=ENGINE)
     draft.close(final, WorkflowStatus.TERMINATED)
     return draft.step()
+
+
+# --- the run that follows --------------------------------------------------------------------------------------
+#
+# Which run follows another: after continue-as-new, as the next attempt of one that failed or timed out, or because a
+# cron schedule says so. Pure.
+
+
+_TIMED_OUT = Failure("workflow timeout", TimeoutFailure(TimeoutType.START_TO_CLOSE), source="Server")
+
+
+def retry_follower(
+    run: Run, failure: Failure | None, new_run_id: str, now_ns: int
+) -> h.WorkflowExecutionStarted | RetryState:
+    """The next attempt of a run that failed, or timed out (no failure); or why there is none."""
+    rule = run.started.spec.retry_policy
+    expiration = run.started.expiration_ns
+    if expiration and now_ns >= expiration:
+        return RetryState.TIMEOUT
+    if rule is None:
+        return RetryState.RETRY_POLICY_NOT_SET
+    attempt = run.started.attempt
+    state = retry_state(rule, attempt, failure or _TIMED_OUT)
+    if state is not RetryState.IN_PROGRESS:
+        return state
+    delay = next_delay(rule, attempt, failure)
+    if expiration and later(now_ns, to_ns(delay)) >= expiration:
+        return RetryState.TIMEOUT
+    return msgspec.structs.replace(
+        run.started,
+        original_run_id=new_run_id,
+        continued_run_id=run.run_id,
+        initiator=h.Initiator.RETRY,
+        continued_failure=failure or _TIMED_OUT,
+        attempt=attempt + 1,
+        first_task_backoff=delay,
+        identity="",
+    )
+
+
+def next_attempt_or_run(
+    run: Run, failure: Failure | None, new_run_id: str, now_ns: int
+) -> tuple[RetryState, h.WorkflowExecutionStarted | None]:
+    """What follows a run that failed, or timed out (no failure): its next attempt; else, where it has a cron
+    schedule, its next run. With the state of its retries.
+    """
+    follower = retry_follower(run, failure, new_run_id, now_ns)
+    if isinstance(follower, RetryState):
+        result = run.started.last_completion_result
+        return follower, cron_follower(run, result, failure or _TIMED_OUT, new_run_id, now_ns)
+    return RetryState.IN_PROGRESS, follower
+
+
+def cron_follower(
+    run: Run, result: Payloads, failure: Failure | None, new_run_id: str, now_ns: int
+) -> h.WorkflowExecutionStarted | None:
+    """The next run of a cron schedule, which is given the last result and how the last run failed, if it did; None
+    where there is no schedule, or no time left.
+    """
+    started = run.started
+    if not started.spec.cron_schedule:
+        return None
+    since = later(run.start_ns, to_ns(started.first_task_backoff))
+    delay = backoff_until_next(started.spec.cron_schedule, since, now_ns)
+    expiration = started.expiration_ns
+    if delay is None or (expiration and later(now_ns, to_ns(delay)) >= expiration):
+        return None
+    return msgspec.structs.replace(
+        started,
+        original_run_id=new_run_id,
+        continued_run_id=run.run_id,
+        initiator=h.Initiator.CRON_SCHEDULE,
+        continued_failure=failure,
+        last_completion_result=result,
+        attempt=1,
+        first_task_backoff=delay,
+        identity="",
+        inherited_pinned_version=None,
+        declined_version=None,
+    )
+
+
+def continue_follower(run: Run, command: ContinueAsNew, new_run_id: str) -> h.WorkflowExecutionStarted:
+    """The run that a continue-as-new begins; what the command leaves open stays as it was."""
+    old, said = run.started.spec, command.spec
+    queue = said.task_queue or old.task_queue
+    spec = msgspec.structs.replace(
+        old,
+        task_queue=queue,
+        run_timeout=said.run_timeout or old.run_timeout,
+        task_timeout=min(said.task_timeout or old.task_timeout, LONGEST_TASK_TIMEOUT),
+        retry_policy=old.retry_policy if said.retry_policy is None else complete_retry(said.retry_policy),
+        memo=said.memo or old.memo,
+        search_attributes=said.search_attributes or without_version(run.search_attributes),
+    )
+    return msgspec.structs.replace(
+        run.started,
+        workflow_type=command.workflow_type or run.started.workflow_type,
+        arguments=command.arguments,
+        headers=command.headers,
+        spec=spec,
+        original_run_id=new_run_id,
+        continued_run_id=run.run_id,
+        initiator=h.Initiator.WORKFLOW,
+        continued_failure=None,
+        attempt=1,
+        first_task_backoff=command.backoff,
+        identity="",
+        inherited_pinned_version=None if command.versioning else inherited(run, queue),
+        declined_version=None if command.versioning or run.task is None else run.task.target_version,
+    )

@@ -39,8 +39,7 @@ from hourglass._embedded.rules.run import (
     Transition,
 )
 from hourglass._engine.commands import EventGroupMarker
-from hourglass._engine.specs import ActivitySpec, StartSpec
-from hourglass._engine.versions import WorkerDeploymentVersion
+from hourglass._engine.specs import ActivitySpec, StartSpec, WorkerDeploymentVersion
 from hourglass._history import events as h
 from hourglass._history.encoding import encode_events
 from hourglass._history.events import ChildEnd, ChildWorkflowExecutionStarted

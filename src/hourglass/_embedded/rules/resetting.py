@@ -35,8 +35,6 @@ from hourglass._embedded.rules.run import (
 )
 from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
 from hourglass._history import events as h
-from hourglass._history import events as o
-from hourglass._history import events as u
 from hourglass._history.encoding import encode_events
 from hourglass.converter import Failure, Payload, ResetFailure
 from hourglass.errors import ServiceError
@@ -136,23 +134,23 @@ class _Rebuilt:
     def _read_other(self, event: h.HistoryEvent) -> None:
         attributes = event.attributes
         match attributes:
-            case o.StartChildWorkflowExecutionInitiated():
+            case h.StartChildWorkflowExecutionInitiated():
                 self.children[event.id] = OpenChild(initiated_event_id=event.id, initiated=attributes)
-            case o.ChildWorkflowExecutionStarted(initiated_event_id=initiated):
+            case h.ChildWorkflowExecutionStarted(initiated_event_id=initiated):
                 self.children[initiated] = msgspec.structs.replace(
                     self.children[initiated], run_id=attributes.run_id, started_event_id=event.id
                 )
-            case o.StartChildWorkflowExecutionFailed() | o.ChildEnd():
+            case h.StartChildWorkflowExecutionFailed() | h.ChildEnd():
                 self.children.pop(attributes.initiated_event_id, None)
-            case o.SignalExternalWorkflowExecutionInitiated():
+            case h.SignalExternalWorkflowExecutionInitiated():
                 self.asks[event.id] = SendSignal(event.id, attributes)
-            case o.RequestCancelExternalWorkflowExecutionInitiated():
+            case h.RequestCancelExternalWorkflowExecutionInitiated():
                 self.asks[event.id] = SendCancel(event.id, attributes)
             case (
-                o.SignalExternalWorkflowExecutionFailed()
-                | o.ExternalWorkflowExecutionSignaled()
-                | o.RequestCancelExternalWorkflowExecutionFailed()
-                | o.ExternalWorkflowExecutionCancelRequested()
+                h.SignalExternalWorkflowExecutionFailed()
+                | h.ExternalWorkflowExecutionSignaled()
+                | h.RequestCancelExternalWorkflowExecutionFailed()
+                | h.ExternalWorkflowExecutionCancelRequested()
             ):
                 self.asks.pop(attributes.initiated_event_id, None)
             case _:
@@ -293,13 +291,13 @@ def again(events: Iterable[h.Attributes], request: ResetWorkflow) -> Iterator[h.
         match attributes:
             case h.WorkflowExecutionSignaled() if request.reapply_signals:
                 yield attributes
-            case u.WorkflowExecutionUpdateAdmitted() if request.reapply_updates:
+            case h.WorkflowExecutionUpdateAdmitted() if request.reapply_updates:
                 yield attributes
-            case u.WorkflowExecutionUpdateAccepted(request=u.UpdateRequest() as asked) if (
+            case h.WorkflowExecutionUpdateAccepted(request=h.UpdateRequest() as asked) if (
                 request.reapply_updates
             ):
-                yield u.WorkflowExecutionUpdateAdmitted(request=asked)
-            case o.ChildWorkflowExecutionStarted() | o.StartChildWorkflowExecutionFailed() | o.ChildEnd():
+                yield h.WorkflowExecutionUpdateAdmitted(request=asked)
+            case h.ChildWorkflowExecutionStarted() | h.StartChildWorkflowExecutionFailed() | h.ChildEnd():
                 yield attributes
             case _:
                 pass

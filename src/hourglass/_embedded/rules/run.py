@@ -20,10 +20,14 @@ import msgspec
 from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
 from hourglass._engine.commands import Command
-from hourglass._engine.specs import ActivitySpec, Payloads
-from hourglass._engine.versions import VersioningBehavior, VersioningOverride, WorkerDeploymentVersion
+from hourglass._engine.specs import (
+    ActivitySpec,
+    Payloads,
+    VersioningBehavior,
+    VersioningOverride,
+    WorkerDeploymentVersion,
+)
 from hourglass._history import events as h
-from hourglass._history import events as o
 from hourglass.converter import Failure, Payload
 
 # --- what ties a run to others ------------------------------------------------------------------------------
@@ -33,7 +37,7 @@ class OpenChild(msgspec.Struct, frozen=True, kw_only=True):
     """A child of a run, from the request for it to its end; `run_id` is its first run, once it has started."""
 
     initiated_event_id: int
-    initiated: o.StartChildWorkflowExecutionInitiated
+    initiated: h.StartChildWorkflowExecutionInitiated
     run_id: str = ""
     started_event_id: int = 0
 
@@ -57,14 +61,14 @@ class SendSignal(msgspec.Struct, frozen=True):
     """Send this signal, which the run asked for by the event `initiated_event_id`."""
 
     initiated_event_id: int
-    spec: o.SignalExternalWorkflowExecutionInitiated
+    spec: h.SignalExternalWorkflowExecutionInitiated
 
 
 class SendCancel(msgspec.Struct, frozen=True):
     """Ask this workflow to cancel, which the run asked for by the event `initiated_event_id`."""
 
     initiated_event_id: int
-    spec: o.RequestCancelExternalWorkflowExecutionInitiated
+    spec: h.RequestCancelExternalWorkflowExecutionInitiated
 
 
 class LeaveChild(msgspec.Struct, frozen=True):

@@ -17,10 +17,10 @@ import msgspec
 from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import SECOND, later, to_ns
 from hourglass._embedded.rules import activities, children, steps
+from hourglass._embedded.rules.children import continue_follower, cron_follower, next_attempt_or_run
 from hourglass._embedded.rules.command_checks import AnswerRefused, check, check_size
 from hourglass._embedded.rules.draft import Draft, Eager, begin_task, take_attempts, task_of, write_unwritten
 from hourglass._embedded.rules.draft import unwritten as unwritten
-from hourglass._embedded.rules.followers import continue_follower, cron_follower, next_attempt_or_run
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import (
     RUNNING,
@@ -33,7 +33,7 @@ from hourglass._embedded.rules.run import (
 )
 from hourglass._embedded.rules.versioning import after_task
 from hourglass._engine import commands as c
-from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
+from hourglass._engine.specs import VersioningBehavior, WorkerDeploymentVersion
 from hourglass._history import events as h
 from hourglass._history.events import (
     RecordLocalActivity,

@@ -24,16 +24,14 @@ from hourglass._contract.workflows import (
 )
 from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules import activities, standalone, steps
-from hourglass._embedded.rules.activities import LOST, lost_failure
+from hourglass._embedded.rules.children import next_attempt_or_run
 from hourglass._embedded.rules.draft import Draft, Eager, take_task
 from hourglass._embedded.rules.draft import start_attempt as start_attempt
-from hourglass._embedded.rules.followers import next_attempt_or_run
 from hourglass._embedded.rules.run import OpenActivity, Pause, Run, RunPriority, Transition
 from hourglass._embedded.rules.tasks import forget_speculative_task, time_out_task, wait_before
 from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
 from hourglass._engine.retries import next_delay
-from hourglass._engine.specs import ActivitySpec, Payloads
-from hourglass._engine.versions import VersioningOverride
+from hourglass._engine.specs import ActivitySpec, Payloads, VersioningOverride
 from hourglass._history import events as h
 from hourglass.converter import Failure, Payload
 from hourglass.errors import RetryState
@@ -454,9 +452,9 @@ def _lose_with_process(draft: Draft, activity: OpenActivity, at_once: bool) -> N
     holds.
     """
     before = activity.last_failure
-    lose_attempt(draft, activity, lost_failure(activity))
+    lose_attempt(draft, activity, activities.lost_failure(activity))
     again = draft.run.activities.get(activity.scheduled_event_id)
-    if at_once and again is not None and (before is None or before.message != LOST):
+    if at_once and again is not None and (before is None or before.message != activities.LOST):
         draft.put_activity(msgspec.structs.replace(again, available_ns=draft.now_ns))
 
 

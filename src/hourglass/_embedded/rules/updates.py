@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 
 from hourglass._embedded.rules.run import Run
 from hourglass._history import events as h
-from hourglass._history import events as u
 from hourglass.converter import ApplicationFailure, Failure
 
 
@@ -57,7 +56,7 @@ class Waiting:
     the ids of the calls that ask for it.
     """
 
-    request: u.UpdateRequest
+    request: h.UpdateRequest
     task_number: int = 0
     refusal: Failure | None = None
     calls: set[str] = field(default_factory=set)
@@ -71,7 +70,7 @@ class Updates:
         self.written: dict[str, Waiting] = {}
         """Those that wait and stand in the history."""
         self.accepted: dict[str, int] = {}
-        self.completed: dict[str, u.WorkflowExecutionUpdateCompleted] = {}
+        self.completed: dict[str, h.WorkflowExecutionUpdateCompleted] = {}
         self._read = 0
         self._asked: tuple[str, ...] = ()
 
@@ -79,13 +78,13 @@ class Updates:
         """The history as it is now."""
         for event in events[self._read :] if self._read < len(events) else ():
             match event.attributes:
-                case u.WorkflowExecutionUpdateAdmitted(request=request):
+                case h.WorkflowExecutionUpdateAdmitted(request=request):
                     self.written[request.update_id] = Waiting(request)
-                case u.WorkflowExecutionUpdateAccepted(update_id=update_id):
+                case h.WorkflowExecutionUpdateAccepted(update_id=update_id):
                     self.accepted[update_id] = event.id
                     self.waiting.pop(update_id, None)
                     self.written.pop(update_id, None)
-                case u.WorkflowExecutionUpdateCompleted() as completed:
+                case h.WorkflowExecutionUpdateCompleted() as completed:
                     self.completed[completed.update_id] = completed
                 case h.WorkflowTaskCompleted():
                     self._asked = tuple(self.written)
@@ -116,11 +115,11 @@ class Updates:
         """The update of this id, if it waits."""
         return self.waiting.get(update_id) or self.written.get(update_id)
 
-    def admit(self, request: u.UpdateRequest) -> Waiting:
+    def admit(self, request: h.UpdateRequest) -> Waiting:
         """A client asks for an update of a new id."""
         return self.waiting.setdefault(request.update_id, Waiting(request))
 
-    def give(self, task_number: int) -> tuple[u.UpdateRequest, ...]:
+    def give(self, task_number: int) -> tuple[h.UpdateRequest, ...]:
         """Everything that waits in memory goes to a worker, with this task."""
         for each in self.waiting.values():
             each.task_number = task_number

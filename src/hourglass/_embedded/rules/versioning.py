@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from hourglass._embedded.rules.run import Run
-from hourglass._engine.versions import (
+from hourglass._engine.specs import (
     OneTimeVersioningOverride,
     PinnedVersioningOverride,
     VersioningBehavior,

@@ -23,7 +23,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -66,14 +66,23 @@ _PRECEDENCE = 0.05
 """After an owner's death the processes with workers have the first chance at the lock, for so many seconds."""
 
 
+@dataclass(frozen=True, slots=True)
+class _RoutedCall(Generic[A]):
+    """A request, and how each kind of engine is asked it."""
+
+    request: s.Request[Any]
+    of_engine: Callable[[OpenEngine], Awaitable[A]]
+    of_owner: Callable[[OwnerConnection, str], Awaitable[A]]
+    of_file: Callable[[], Awaitable[A | NoAnswer]]
+    """While no process owns the file."""
+
+
 @dataclass(slots=True)
 class _Search:
     """How far the search for an answer has come. `key` names the request, however often it is sent."""
 
     key: str
     began: float
-    to_end: bool = False
-    """Whether the answer to a start is to wait for the end of its run."""
     pause: float = SHORTEST
     ownerless_at: float = 0.0
     repeated: bool = False
@@ -134,8 +143,13 @@ class CallRouter:
                 return await engine.call(request)
             except EngineClosed:
                 lost = True
-        found: A = await self._search(request, lost)
-        return found
+        call = _RoutedCall(
+            request,
+            lambda here: here.call(request),
+            lambda owner, key: owner.ask(request, key),
+            lambda: self._ownerless.ask(request),
+        )
+        return await self._search(call, lost)
 
     async def execute(self, request: wf.StartWorkflow) -> wf.Executed:
         """Start a workflow and wait for its end, as one request, where there is an engine to ask; else the answer says how
@@ -147,19 +161,29 @@ class CallRouter:
                 return await engine.execute(request)
             except EngineClosed:
                 lost = True
-        found: wf.Executed | wf.Started = await self._search(request, lost, to_end=True)
-        return (
-            found if isinstance(found, wf.Executed) else wf.Executed(found.run_id, wf.StillOpen(found.run_id))
+        call = _RoutedCall(
+            request,
+            lambda here: here.execute(request),
+            lambda owner, key: owner.execute(request, key),
+            lambda: self._start(request),
         )
+        return await self._search(call, lost)
 
-    async def _search(self, request: s.Request[Any], lost: bool, *, to_end: bool = False) -> Any:
+    async def _start(self, request: wf.StartWorkflow) -> wf.Executed | NoAnswer:
+        """Start a workflow while no process owns the file: none could run it to its end."""
+        found = await self._ownerless.ask(request)
+        if isinstance(found, NoAnswer):
+            return found
+        return wf.Executed(found.run_id, wf.StillOpen(found.run_id))
+
+    async def _search(self, call: _RoutedCall[A], lost: bool) -> A:
         """Go on until there is an answer. `lost` says that the request may be under way already."""
-        search = _Search(f"{self._name}-{next(self._keys)}", time.monotonic(), to_end, repeated=lost)
+        search = _Search(f"{self._name}-{next(self._keys)}", time.monotonic(), repeated=lost)
         if lost:
             self._lost_at = search.began
         while True:
             try:
-                answer = await self._ask_once(request, search)
+                answer = await self._ask_once(call, search)
             except (EngineClosed, ConnectionLost):
                 # It may have been carried out, and its answer be lost: it is sent again under the same key, by which
                 # an owner that still lives gives the same answer, and with the same id, by which the next one does.
@@ -170,8 +194,8 @@ class CallRouter:
             except ServiceError as error:
                 # Refused, perhaps, because it was carried out when it was sent before.
                 again = search.repeated and error.status == "NOT_FOUND"
-                if again and await was_carried_out(request, self.call):
-                    return s.Nothing()
+                if again and await was_carried_out(call.request, self.call):
+                    return cast(A, s.Nothing())
                 raise
             if not isinstance(answer, NoAnswer):
                 return answer
@@ -217,29 +241,25 @@ class CallRouter:
             search.warned = True
             _log.warning("%s", what)
 
-    async def _ask_once(self, request: s.Request[Any], search: _Search) -> Any:
+    async def _ask_once(self, call: _RoutedCall[A], search: _Search) -> A | NoAnswer:
         """The answer, or why there is none yet. Raises `EngineClosed` or `ConnectionLost` where the request may be
         under way.
         """
         engine = self.engine
         if engine is not None:
             if engine.failed is None:
-                if search.to_end and isinstance(request, wf.StartWorkflow):
-                    return await engine.execute(request)
-                return await engine.call(request)
+                return await call.of_engine(engine)
             self._changed.ring()  # the shared file, which keeps the engine open, opens it anew
             return NoAnswer.BUSY
         owner = await self.reach()
         if owner is not None:
             self._no_worker.owner_seen()
             self._watch_owner()
-            if search.to_end and isinstance(request, wf.StartWorkflow):
-                return await owner.execute(request, search.key)
-            return await owner.ask(request, search.key)
+            return await call.of_owner(owner, search.key)
         now = time.monotonic()
         if now < search.ownerless_at or now < self._lost_at + _PRECEDENCE:
             return NoAnswer.BUSY
-        return await self._ownerless.ask(request)
+        return await call.of_file()
 
     async def reach(self) -> OwnerConnection | None:
         """The connection to the owner; None if no process owns the file, or the owner does not listen yet."""

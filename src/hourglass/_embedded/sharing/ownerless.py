@@ -11,7 +11,7 @@ import asyncio
 import os
 import time
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -26,6 +26,8 @@ from hourglass._embedded.sharing.open_engine import EngineClosed, OpenEngine
 from hourglass._embedded.sharing.ownership import FileLock
 from hourglass._embedded.store.store import StoreOpener, is_permanent
 from hourglass.errors import StorageError
+
+A = TypeVar("A")
 
 _HOLD = 0.2
 """How long, in seconds, this process keeps the file while requests come one after the other; then others have a chance at the
@@ -62,7 +64,7 @@ class OwnerlessTransactions:
         self._closing = False
         self._after = 0.0
 
-    async def ask(self, request: s.Request[Any]) -> Any:
+    async def ask(self, request: s.Request[A]) -> A | NoAnswer:
         """The answer, or why there is none."""
         form = _without_an_owner(request)
         if form is None or not self._may_open():
@@ -74,7 +76,7 @@ class OwnerlessTransactions:
         self._came.ring()
         if self._running is None or self._running.done():
             self._running = asyncio.get_running_loop().create_task(self._run())
-        answer = await future
+        answer: A | NoAnswer = await future
         return NoAnswer.WAIT if _must_wait(request, answer) else answer
 
     async def close(self) -> None:
@@ -153,7 +155,7 @@ async def _answer(engine: OpenEngine, request: s.Request[Any], future: asyncio.F
         _settle(future, error)
 
 
-def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
+def _settle(future: asyncio.Future[Any], outcome: object) -> None:
     if future.done():
         return  # its caller has given up
     if isinstance(outcome, Exception):

@@ -162,7 +162,9 @@ class FileLock:
 
     def _open(self) -> int:
         try:
-            with NO_FORK:  # a fork between the two would leave a child with our lock, for as long as it lives
+            with (
+                NO_FORK.lock
+            ):  # a fork between the two would leave a child with our lock, for as long as it lives
                 descriptor = os.open(self.lock_path, _OPEN, 0o600)
                 unix_socket.hold(descriptor)
         except OSError as error:
@@ -267,7 +269,7 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 
 def _close(descriptor: int) -> None:
-    with NO_FORK:
+    with NO_FORK.lock:
         unix_socket.let_go(descriptor)
         os.close(descriptor)
 

@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
@@ -88,15 +88,13 @@ class OwnerConnection:
         def read(answer: wire.AnswerMessage) -> A:
             return wire.answer_of(request, answer)
 
-        result: A = await self._exchange(number, wire.ask(number, key, request), read)
-        return result
+        return await self._exchange(number, wire.ask(number, key, request), read)
 
     async def execute(self, request: wf.StartWorkflow, key: str) -> wf.Executed:
         """Have a workflow started, and wait for its end, as one request. Raises as `ask` does."""
         number = next(self._numbers)
         data = wire.ask(number, key, request, to_end=True)
-        result: wf.Executed = await self._exchange(number, data, wire.executed_of)
-        return result
+        return await self._exchange(number, data, wire.executed_of)
 
     async def open_handle(self, config: HandleConfig) -> RemoteHandle:
         """A handle on the owner's engine, which works at once. Raises `ConnectionLost`, or the refusal."""
@@ -144,7 +142,7 @@ class OwnerConnection:
         """Hang up."""
         self.stream.abort()
 
-    async def _exchange(self, number: int, data: bytes, read: Callable[[wire.AnswerMessage], Any]) -> Any:
+    async def _exchange(self, number: int, data: bytes, read: Callable[[wire.AnswerMessage], A]) -> A:
         if not self.is_open:
             raise ConnectionLost("the connection has ended")
         if len(data) > FRAME_LIMIT:
@@ -152,7 +150,7 @@ class OwnerConnection:
                 f"the request has {len(data)} bytes, more than the {FRAME_LIMIT} that can be sent",
                 status="INVALID_ARGUMENT",
             )
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._waiting[number] = _Exchange(future, read)
         self.stream.send(data)
         try:
@@ -259,5 +257,5 @@ async def _over(reached: socket.socket, protocol: int) -> OwnerConnection:
     return remote
 
 
-def _raise(error: HourglassError) -> Any:
+def _raise(error: HourglassError) -> NoReturn:
     raise error

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -293,7 +293,7 @@ class _Answers:
         self.failed: list[AttemptFailed] = []
         self.cancelled: list[AttemptCancelled] = []
         self.deferred: list[ActivityDeferred] = []
-        self.succeeded: list[Any] = []  # as they are: what is read has the same form
+        self.succeeded: list[Succeeded] = []  # as they are: what is read has the same form
         self.failed_tasks: list[TaskFailed] = []
         self.evictions: list[str] = []
 

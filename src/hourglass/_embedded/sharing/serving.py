@@ -19,6 +19,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
@@ -26,7 +28,6 @@ from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.sharing import unix_socket, wire
 from hourglass._embedded.sharing.open_engine import EngineClosed
 from hourglass._embedded.sharing.unix_socket import FRAME_LIMIT, FrameStream
-from hourglass._embedded.sharing.wire import SIGN_OF_LIFE
 from hourglass._embedded.sharing.worker_peer import SILENT_LOOKS, ProcessorUse, WorkerPeer, next_handicap
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass.errors import NamespaceNotFoundError, ServiceError
@@ -128,7 +129,7 @@ class OwnerServer:
         self.owner.weigh(handicap)
         if others and self._server is not None:
             loop = asyncio.get_running_loop()
-            self._meter = loop.call_later(SIGN_OF_LIFE, self._measure, ours, handicap)
+            self._meter = loop.call_later(wire.SIGN_OF_LIFE, self._measure, ours, handicap)
 
     def tell_processes(self) -> None:
         """Tell the processes that work of each other, if something has changed."""
@@ -351,7 +352,7 @@ class _Peer:
                 _log.debug("a request failed with %s", type(error).__name__)
             self.stream.send(wire.encode(wire.Failed(number, wire.problem_of(error))))
 
-    def _send_answer(self, number: int, value: Any) -> None:
+    def _send_answer(self, number: int, value: msgspec.Struct) -> None:
         data = wire.answer(number, value)
         if len(data) > FRAME_LIMIT:
             too_large = ServiceError(

@@ -392,7 +392,7 @@ class SharedFile:
         await self.calls.close()
 
 
-async def _first(*waits: Any) -> None:
+async def _first(*waits: Awaitable[object]) -> None:
     tasks = [asyncio.ensure_future(each) for each in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -164,13 +164,13 @@ def remove(path: str, only: tuple[int, int] | None = None) -> None:
 
 def close(sock: socket.socket) -> None:
     """Close a socket that was made here and that no event loop has taken over."""
-    with NO_FORK:
+    with NO_FORK.lock:
         let_go(sock.fileno())
         sock.close()
 
 
 def _held_socket() -> socket.socket:
-    with NO_FORK:  # no fork in between: a child that keeps it would hide our end from others
+    with NO_FORK.lock:  # no fork in between: a child that keeps it would hide our end from others
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         hold(made.fileno())
     return made

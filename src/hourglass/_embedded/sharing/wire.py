@@ -35,9 +35,7 @@ from hourglass._embedded.clients.requests import HANDLERS
 from hourglass._embedded.rules.schedules import storable_backfill, storable_spec
 from hourglass._engine.commands import AnyCommand, Succeeded, TaskFailed
 from hourglass._engine.events import Activation
-from hourglass._engine.specs import Payloads
-from hourglass._engine.versions import VersioningBehavior
-from hourglass.errors import HourglassError, InternalError, ServiceError
+from hourglass._engine.specs import Payloads, VersioningBehavior
 
 PROTOCOL = 3
 """Raised when a process that speaks the former number would misunderstand us. `Hello` keeps its form for ever."""
@@ -48,7 +46,7 @@ SIGN_OF_LIFE, SIGN_WHEN_IDLE = 0.1, 1.0
 A = TypeVar("A")
 
 
-class Garbage(HourglassError):
+class Garbage(errors.HourglassError):
     """The peer said something that makes no sense: it is not listened to any longer."""
 
 
@@ -277,11 +275,11 @@ def ask(number: int, key: str, request: s.Request[Any], *, to_end: bool = False)
     """A request as a message; a start with the wait for its end, if so."""
     kind = type(request).__name__
     if kind not in _REQUESTS:
-        raise ServiceError(f"{kind} cannot be asked of another process", status="UNIMPLEMENTED")
+        raise errors.ServiceError(f"{kind} cannot be asked of another process", status="UNIMPLEMENTED")
     try:
         body = encode(_storable(request))
     except OverflowError:
-        raise ServiceError(
+        raise errors.ServiceError(
             f"a number of this {kind} is larger than 64 bits", status="INVALID_ARGUMENT"
         ) from None
     return encode(RequestMessage(number, key, kind, msgspec.Raw(body), to_end))
@@ -352,7 +350,7 @@ def _value_of(kind: type[s.Request[Any]], message: AnswerMessage) -> Any:
 
 # --- errors -------------------------------------------------------------------------------------------------
 
-_SERVICE_ERRORS: dict[str, type[ServiceError]] = {
+_SERVICE_ERRORS: dict[str, type[errors.ServiceError]] = {
     each.__name__: each
     for each in (
         errors.ServiceError,
@@ -364,7 +362,7 @@ _SERVICE_ERRORS: dict[str, type[ServiceError]] = {
         errors.ServiceTimeoutError,
     )
 }
-_PLAIN_ERRORS: dict[str, type[HourglassError]] = {
+_PLAIN_ERRORS: dict[str, type[errors.HourglassError]] = {
     each.__name__: each
     for each in (
         errors.QueryFailedError,
@@ -399,15 +397,15 @@ def problem_of(error: BaseException) -> Problem:
             run_id=error.run_id,
         )
     for each in type(error).__mro__:
-        if each.__name__ in _SERVICE_ERRORS and isinstance(error, ServiceError):
+        if each.__name__ in _SERVICE_ERRORS and isinstance(error, errors.ServiceError):
             return Problem(kind=each.__name__, message=str(error), status=error.status)
-        if each.__name__ in _PLAIN_ERRORS and isinstance(error, HourglassError):
+        if each.__name__ in _PLAIN_ERRORS and isinstance(error, errors.HourglassError):
             return Problem(kind=each.__name__, message=str(error))
     # A text that is not ours may hold anything.
     return Problem(kind="InternalError", message=f"the engine failed with {type(error).__name__}")
 
 
-def error_of(problem: Problem) -> HourglassError:
+def error_of(problem: Problem) -> errors.HourglassError:
     """The error that travelled."""
     if problem.kind == _TAKEN.__name__:
         return _TAKEN(
@@ -425,4 +423,4 @@ def error_of(problem: Problem) -> HourglassError:
         )
     if problem.kind in _SERVICE_ERRORS:
         return _SERVICE_ERRORS[problem.kind](problem.message, status=problem.status)
-    return _PLAIN_ERRORS.get(problem.kind, InternalError)(problem.message)
+    return _PLAIN_ERRORS.get(problem.kind, errors.InternalError)(problem.message)

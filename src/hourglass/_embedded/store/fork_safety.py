@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from types import TracebackType
+from typing import ClassVar
 
 from hourglass._forks import ForkStage, at_fork
 
@@ -23,37 +23,24 @@ _locks: weakref.WeakSet[threading.RLock] = weakref.WeakSet()
 _taken: list[threading.RLock] = []
 
 
-class _Mine(threading.local):
+class ForkLock(threading.local):
+    """`with NO_FORK.lock:` around everything that calls a database, and what is said above: each thread has its own."""
+
+    fork_waits: ClassVar[bool] = False
+    """Whether a fork waits: something long that can be begun anew had better stop, and go on after it."""
+
     def __init__(self) -> None:
         self.lock = threading.RLock()
         with _entrance:
             _locks.add(self.lock)
 
-
-class ForkLock:
-    """`with NO_FORK:` around everything that calls a database, and what is said above."""
-
-    fork_waits = False
-    """Whether a fork waits: something long that can be begun anew had better stop, and go on after it."""
-
-    def __init__(self) -> None:
-        self._mine = _Mine()
-
-    def __enter__(self) -> None:
-        self._mine.lock.acquire()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._mine.lock.release()
-
     def pause(self, seconds: float) -> None:
         """Inside, between two portions of something long: a fork may happen meanwhile."""
-        self._mine.lock.release()
+        self.lock.release()
         try:
             time.sleep(seconds)
         finally:
-            self._mine.lock.acquire()
+            self.lock.acquire()
 
 
 NO_FORK = ForkLock()
@@ -62,7 +49,7 @@ NO_FORK = ForkLock()
 def _before_fork() -> None:
     # First the door: until the fork is over no thread that is new to `NO_FORK` can add a lock that is not taken here.
     _entrance.acquire()
-    NO_FORK.fork_waits = True
+    ForkLock.fork_waits = True
     for lock in list(_locks):
         lock.acquire()
         _taken.append(lock)
@@ -73,7 +60,7 @@ def _after_fork() -> None:
     for lock in _taken:
         lock.release()
     _taken.clear()
-    NO_FORK.fork_waits = False
+    ForkLock.fork_waits = False
     _entrance.release()
 
 

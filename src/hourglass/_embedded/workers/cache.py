@@ -42,9 +42,8 @@ from hourglass._engine.commands import (
     TaskFailureCause,
 )
 from hourglass._engine.events import Activation, RunEvicted
-from hourglass._engine.versions import VersioningBehavior
+from hourglass._engine.specs import VersioningBehavior
 from hourglass._history import events as h
-from hourglass._history.events import UpdateRequest
 from hourglass.converter import ApplicationFailure, Failure, Payload
 from hourglass.errors import HourglassError, NondeterminismError
 
@@ -93,7 +92,7 @@ class CachedRun:
         """Whether the run will be back soon: a task of it waits, or its activities are under way."""
         return bool(self.record.live) or self.record.run.task is not None
 
-    def take_task(self, record: LoadedRun, updates: Sequence[UpdateRequest]) -> None:
+    def take_task(self, record: LoadedRun, updates: Sequence[h.UpdateRequest]) -> None:
         """Have a task in hand, which came with these updates."""
         task = record.run.task
         assert task is not None

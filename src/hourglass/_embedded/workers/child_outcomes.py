@@ -20,7 +20,6 @@ from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.specs import ChildCancellationType
 from hourglass._history import events as h
-from hourglass._history import events as o
 from hourglass.converter import (
     ApplicationFailure,
     CanceledFailure,
@@ -34,14 +33,14 @@ from hourglass.errors import RetryState, TimeoutType
 _AT_ONCE = (ChildCancellationType.ABANDON, ChildCancellationType.TRY_CANCEL)
 
 _SIGNAL_REASONS = {
-    o.ExternalFailedCause.EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND: "it was not found",
-    o.ExternalFailedCause.NAMESPACE_NOT_FOUND: "it was not found",
-    o.ExternalFailedCause.SIGNAL_COUNT_LIMIT_EXCEEDED: "The per-workflow signal limit was exceeded",
+    h.ExternalFailedCause.EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND: "it was not found",
+    h.ExternalFailedCause.NAMESPACE_NOT_FOUND: "it was not found",
+    h.ExternalFailedCause.SIGNAL_COUNT_LIMIT_EXCEEDED: "The per-workflow signal limit was exceeded",
 }
 _CAUSE_NAMES = {
-    o.ExternalFailedCause.EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND: "ExternalWorkflowExecutionNotFound",
-    o.ExternalFailedCause.NAMESPACE_NOT_FOUND: "NamespaceNotFound",
-    o.ExternalFailedCause.SIGNAL_COUNT_LIMIT_EXCEEDED: "SignalCountLimitExceeded",
+    h.ExternalFailedCause.EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND: "ExternalWorkflowExecutionNotFound",
+    h.ExternalFailedCause.NAMESPACE_NOT_FOUND: "NamespaceNotFound",
+    h.ExternalFailedCause.SIGNAL_COUNT_LIMIT_EXCEEDED: "SignalCountLimitExceeded",
 }
 
 OtherCommand: TypeAlias = (
@@ -162,26 +161,26 @@ class ChildOutcomes:
     def resolve(self, attributes: h.Attributes, event_id: int) -> list[e.AnyEvent]:
         """Something that was asked for has an outcome; gives what the worker is told of it."""
         match attributes:
-            case o.ChildWorkflowExecutionStarted():
+            case h.ChildWorkflowExecutionStarted():
                 return self._started(attributes, event_id)
-            case o.StartChildWorkflowExecutionFailed():
+            case h.StartChildWorkflowExecutionFailed():
                 return self._start_failed(attributes)
-            case o.ChildEnd():
+            case h.ChildEnd():
                 return self._ended(attributes)
-            case o.ExternalWorkflowExecutionSignaled():
+            case h.ExternalWorkflowExecutionSignaled():
                 return self._signal_resolved(attributes.initiated_event_id, None)
-            case o.SignalExternalWorkflowExecutionFailed(cause=cause):
+            case h.SignalExternalWorkflowExecutionFailed(cause=cause):
                 failure = _not_reached(f"signal external workflow because {_SIGNAL_REASONS[cause]}", cause)
                 return self._signal_resolved(attributes.initiated_event_id, failure)
-            case o.ExternalWorkflowExecutionCancelRequested():
+            case h.ExternalWorkflowExecutionCancelRequested():
                 return self._cancel_resolved(attributes.initiated_event_id, None)
-            case o.RequestCancelExternalWorkflowExecutionFailed(cause=cause):
+            case h.RequestCancelExternalWorkflowExecutionFailed(cause=cause):
                 failure = _not_reached("cancel external workflow because not found", cause)
                 return self._cancel_resolved(attributes.initiated_event_id, failure)
             case _:
                 return []
 
-    def _started(self, attributes: o.ChildWorkflowExecutionStarted, event_id: int) -> list[e.AnyEvent]:
+    def _started(self, attributes: h.ChildWorkflowExecutionStarted, event_id: int) -> list[e.AnyEvent]:
         child = self._by_event.get(attributes.initiated_event_id)
         if not isinstance(child, _Child):
             return []
@@ -189,28 +188,28 @@ class ChildOutcomes:
         child.started = event_id
         return [] if child.over else [e.ChildStarted(child.command.seq, attributes.run_id)]
 
-    def _start_failed(self, attributes: o.StartChildWorkflowExecutionFailed) -> list[e.AnyEvent]:
+    def _start_failed(self, attributes: h.StartChildWorkflowExecutionFailed) -> list[e.AnyEvent]:
         child = self._finished_child(attributes.initiated_event_id)
         if child is None:
             return []
         command = child.command
-        exists = attributes.cause is o.StartChildFailedCause.WORKFLOW_ALREADY_EXISTS
-        wrong = attributes.cause is o.StartChildFailedCause.INVALID_VERSIONING_OVERRIDE
+        exists = attributes.cause is h.StartChildFailedCause.WORKFLOW_ALREADY_EXISTS
+        wrong = attributes.cause is h.StartChildFailedCause.INVALID_VERSIONING_OVERRIDE
         return [e.ChildStartFailed(command.seq, command.workflow_id, command.workflow_type, exists, wrong)]
 
-    def _ended(self, attributes: o.ChildEnd) -> list[e.AnyEvent]:
+    def _ended(self, attributes: h.ChildEnd) -> list[e.AnyEvent]:
         child = self._finished_child(attributes.initiated_event_id)
         if child is None:
             return []
         seq = child.command.seq
         match attributes:
-            case o.ChildWorkflowExecutionCompleted(result=result):
+            case h.ChildWorkflowExecutionCompleted(result=result):
                 return [e.ChildCompleted(seq, result)]
-            case o.ChildWorkflowExecutionCanceled():
+            case h.ChildWorkflowExecutionCanceled():
                 return [e.ChildCancelled(seq, self._cancelled(child))]
-            case o.ChildWorkflowExecutionFailed(failure=failure, retry_state=state):
+            case h.ChildWorkflowExecutionFailed(failure=failure, retry_state=state):
                 failed = self._wrap(child, "Child Workflow execution failed", failure, state)
-            case o.ChildWorkflowExecutionTimedOut(retry_state=state):
+            case h.ChildWorkflowExecutionTimedOut(retry_state=state):
                 late = Failure("Timed out", TimeoutFailure(TimeoutType.START_TO_CLOSE))
                 failed = self._wrap(child, "Child Workflow execution timed out", late, state)
             case _:
@@ -268,5 +267,5 @@ class ChildOutcomes:
         return Failure(message, info, cause=cause)
 
 
-def _not_reached(what: str, cause: o.ExternalFailedCause) -> Failure:
+def _not_reached(what: str, cause: h.ExternalFailedCause) -> Failure:
     return Failure(f"Unable to {what}", ApplicationFailure(type=_CAUSE_NAMES[cause]))

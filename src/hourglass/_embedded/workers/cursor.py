@@ -30,8 +30,7 @@ from hourglass._embedded.workers.outcomes import BadCommand, Outcomes
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.behaviour import NO_FLAGS
-from hourglass._engine.versions import WorkerDeploymentVersion
-from hourglass._history import events
+from hourglass._engine.specs import WorkerDeploymentVersion
 from hourglass._history import events as h
 from hourglass._history.events import (
     UpdateRequest,
@@ -542,7 +541,7 @@ class Cursor:
         for event in self._history[self._position : stop]:
             if isinstance(event.attributes, h.MarkerRecorded):
                 self._jobs.append(e.PatchNoticed(event.attributes.patch_id))
-            elif isinstance(event.attributes, events.LocalActivityMarkerRecorded):
+            elif isinstance(event.attributes, h.LocalActivityMarkerRecorded):
                 self._with_local().foresee(event.attributes)
             elif isinstance(event.attributes, WorkflowExecutionUpdateAccepted):
                 self._receive_again(event.attributes)

@@ -26,7 +26,6 @@ import msgspec
 from hourglass._embedded.clock import later, to_ns
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
-from hourglass._engine.commands import ScheduleLocalActivity
 from hourglass._engine.retries import backoff
 from hourglass._engine.specs import ActivityCancellationType, RetryRule
 from hourglass._history.events import LocalActivityMarkerRecorded, RecordLocalActivity
@@ -352,7 +351,7 @@ def timed_out(kind: TimeoutType) -> Failure:
     return Failure(TIMED_OUT, TimeoutFailure(kind))
 
 
-def limits(command: ScheduleLocalActivity) -> tuple[float, float, float]:
+def limits(command: c.ScheduleLocalActivity) -> tuple[float, float, float]:
     """Schedule-to-close, schedule-to-start and start-to-close, as Core understands them; 0: no limit."""
     spec = command.spec
     whole = spec.schedule_to_close_timeout
@@ -363,7 +362,7 @@ def limits(command: ScheduleLocalActivity) -> tuple[float, float, float]:
 
 
 def deadline(
-    command: ScheduleLocalActivity, original_ns: int, ready_ns: int, started_ns: int
+    command: c.ScheduleLocalActivity, original_ns: int, ready_ns: int, started_ns: int
 ) -> tuple[int, TimeoutType]:
     """When it times out next, and how; 0: never. `ready_ns` is when the attempt may begin, `started_ns` when it did."""
     whole, wait, attempt = limits(command)
@@ -398,6 +397,6 @@ def retry_delay(rule: RetryRule | None, attempt: int, failure: Failure) -> float
     return backoff(rule, attempt)
 
 
-def threshold(command: ScheduleLocalActivity) -> float:
+def threshold(command: c.ScheduleLocalActivity) -> float:
     """How long a pause may be without becoming a timer."""
     return command.spec.local_retry_threshold or DEFAULT_THRESHOLD

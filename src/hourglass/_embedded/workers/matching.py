@@ -17,9 +17,6 @@ from hourglass._embedded.workers.outcomes import Outcomes
 from hourglass._engine import commands as c
 from hourglass._engine.words import AskedCommand, asked, describe
 from hourglass._history import events as h
-from hourglass._history import events as local
-from hourglass._history import events as o
-from hourglass._history import events as u
 from hourglass._history.walk import is_patch_index
 from hourglass._history.words import describe_event
 from hourglass.errors import NondeterminismError
@@ -29,15 +26,15 @@ COMMAND_OF: dict[type[h.Attributes], type[c.Command] | tuple[type[c.Command], ..
     h.ActivityTaskCancelRequested: c.RequestCancelActivity,
     h.TimerStarted: c.StartTimer,
     h.TimerCanceled: c.CancelTimer,
-    o.StartChildWorkflowExecutionInitiated: c.StartChildWorkflow,
-    o.SignalExternalWorkflowExecutionInitiated: c.SignalExternalWorkflow,
-    o.RequestCancelExternalWorkflowExecutionInitiated: (c.RequestCancelExternal, RequestCancelChild),
+    h.StartChildWorkflowExecutionInitiated: c.StartChildWorkflow,
+    h.SignalExternalWorkflowExecutionInitiated: c.SignalExternalWorkflow,
+    h.RequestCancelExternalWorkflowExecutionInitiated: (c.RequestCancelExternal, RequestCancelChild),
     h.NexusOperationScheduled: c.ScheduleNexusOperation,
     h.NexusOperationCancelRequested: c.CancelNexusOperation,
-    u.WorkflowExecutionUpdateAccepted: c.AcceptUpdate,
-    u.WorkflowExecutionUpdateCompleted: (c.CompleteUpdate, c.RejectUpdate),
+    h.WorkflowExecutionUpdateAccepted: c.AcceptUpdate,
+    h.WorkflowExecutionUpdateCompleted: (c.CompleteUpdate, c.RejectUpdate),
     h.MarkerRecorded: c.SetPatchMarker,
-    local.LocalActivityMarkerRecorded: local.RecordLocalActivity,
+    h.LocalActivityMarkerRecorded: h.RecordLocalActivity,
     h.UpsertWorkflowSearchAttributes: c.UpsertSearchAttributes,
     h.WorkflowPropertiesModified: c.UpsertMemo,
     h.WorkflowExecutionCompleted: c.CompleteRun,
@@ -64,7 +61,7 @@ def match(outcomes: Outcomes, event: h.HistoryEvent) -> None:
     elif kind not in COMMAND_OF:
         if outcomes.expects:
             _settle(outcomes, event)
-    elif isinstance(attributes, local.LocalActivityMarkerRecorded):
+    elif isinstance(attributes, h.LocalActivityMarkerRecorded):
         _match_local(outcomes, event, attributes)
     elif not is_patch_index(attributes):  # which is the engine's own, behind each patch
         _pair(outcomes, event)
@@ -85,9 +82,7 @@ def own_events(outcomes: Outcomes, history: Sequence[h.HistoryEvent], position: 
     return position
 
 
-def _match_local(
-    outcomes: Outcomes, event: h.HistoryEvent, marker: local.LocalActivityMarkerRecorded
-) -> None:
+def _match_local(outcomes: Outcomes, event: h.HistoryEvent, marker: h.LocalActivityMarkerRecorded) -> None:
     known = outcomes.local
     replayed = None if known is None else known.is_replayed(marker)
     if known is None or replayed is None:
@@ -144,12 +139,12 @@ def _fits(command: c.Command, attributes: h.Attributes, outcomes: Outcomes) -> b
                 attributes.activity_id,
                 attributes.activity_type,
             )
-        case c.StartChildWorkflow(), o.StartChildWorkflowExecutionInitiated():
+        case c.StartChildWorkflow(), h.StartChildWorkflowExecutionInitiated():
             return (command.workflow_id, command.workflow_type) == (
                 attributes.workflow_id,
                 attributes.workflow_type,
             )
-        case local.RecordLocalActivity(), local.LocalActivityMarkerRecorded():
+        case h.RecordLocalActivity(), h.LocalActivityMarkerRecorded():
             return command.marker.seq == attributes.seq
         case c.StartTimer(), h.TimerStarted():
             return str(command.seq) == attributes.timer_id
@@ -159,7 +154,7 @@ def _fits(command: c.Command, attributes: h.Attributes, outcomes: Outcomes) -> b
             return outcomes.link_of(command) == attributes.scheduled_event_id
         case (
             c.AcceptUpdate() | c.CompleteUpdate() | c.RejectUpdate(),
-            u.WorkflowExecutionUpdateAccepted() | u.WorkflowExecutionUpdateCompleted(),
+            h.WorkflowExecutionUpdateAccepted() | h.WorkflowExecutionUpdateCompleted(),
         ):
             return command.protocol_instance_id == attributes.update_id
         case _:
@@ -177,7 +172,7 @@ def _mismatch(event: h.HistoryEvent, command: c.Command | None) -> Nondeterminis
 
 
 def _described(command: c.Command) -> str:
-    if isinstance(command, local.RecordLocalActivity):
+    if isinstance(command, h.RecordLocalActivity):
         marker = command.marker
         return (
             f"the end of {describe(AskedCommand('local activity', marker.activity_id, marker.activity_type))}"

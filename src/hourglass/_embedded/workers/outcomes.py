@@ -24,7 +24,6 @@ from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.specs import ActivityCancellationType
 from hourglass._history import events as h
-from hourglass._history.events import RecordLocalActivity, UpdateRequest
 from hourglass.converter import ActivityFailure, CanceledFailure, Failure
 from hourglass.errors import HourglassError, RetryState
 
@@ -38,7 +37,7 @@ UpdateCommand: TypeAlias = c.AcceptUpdate | c.RejectUpdate | c.CompleteUpdate
 class _OpenUpdate:
     """An update: received, accepted (`accepted_event_id` once that is written), or over."""
 
-    request: UpdateRequest
+    request: h.UpdateRequest
     admitted_event_id: int = 0
     is_accepted: bool = False
     is_over: bool = False
@@ -54,7 +53,7 @@ class UpdateOutcomes:
     _known: dict[str, _OpenUpdate] = field(default_factory=dict)
 
     def receive(
-        self, request: UpdateRequest, admitted_event_id: int, *, is_replaying: bool
+        self, request: h.UpdateRequest, admitted_event_id: int, *, is_replaying: bool
     ) -> e.UpdateReceived:
         """A client asks for an update, now or in the history; gives what the worker is told."""
         self._known[request.update_id] = _OpenUpdate(request, admitted_event_id)
@@ -96,7 +95,7 @@ class UpdateOutcomes:
         update = self._known[command.protocol_instance_id]
         return update.admitted_event_id if isinstance(command, c.AcceptUpdate) else update.accepted_event_id
 
-    def request_of(self, command: UpdateCommand) -> UpdateRequest:
+    def request_of(self, command: UpdateCommand) -> h.UpdateRequest:
         """What an answer answers."""
         return self._known[command.protocol_instance_id].request
 
@@ -361,7 +360,7 @@ class Outcomes:
                 self._finish(self._timers[command.seq].event_id)
             case c.AcceptUpdate() | c.RejectUpdate() | c.CompleteUpdate():
                 self.updates.bind(command, event_id)
-            case RecordLocalActivity(marker) if self.local is not None:
+            case h.RecordLocalActivity(marker) if self.local is not None:
                 self.local.recorded(marker.seq)
             case c.ScheduleNexusOperation() if self.nexus is not None:
                 self.nexus.bind(command, event_id)

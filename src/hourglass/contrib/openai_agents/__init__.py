@@ -1,5 +1,5 @@
 """The OpenAI Agents SDK: agents whose model calls, tools and MCP calls are activities. `pip install
-hourglass-temporal[openai-agents]`.
+'hourglass-temporal[openai-agents]'`.
 
     runner = DurableRunner(agent, model_options={"start_to_close_timeout": 300})
 

@@ -1,5 +1,5 @@
 """OpenTelemetry: traces that follow a request through clients, workflows and activities, and metrics. `pip install
-hourglass-temporal[opentelemetry]`.
+'hourglass-temporal[opentelemetry]'`.
 
 Span names, and the header that carries a trace, are those of Temporal's own SDKs: a trace goes on through workers of theirs.
 

@@ -1,4 +1,4 @@
-"""Pydantic AI: agents whose model requests, tools and MCP calls are activities. `pip install hourglass-temporal[pydantic-ai]`.
+"""Pydantic AI: agents whose model requests, tools and MCP calls are activities. `pip install 'hourglass-temporal[pydantic-ai]'`.
 
 durability = HourglassDurability(model_options={"start_to_close_timeout": 300})
 agent = Agent("openai:gpt-5.2", name="support", tools=[look_up], capabilities=[durability])

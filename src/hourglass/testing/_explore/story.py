@@ -16,8 +16,6 @@ from hourglass._embedded.clock import SECOND
 from hourglass._embedded.engine.run import LoadedRun
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
-from hourglass._engine.commands import Completion, Succeeded
-from hourglass._engine.events import Activation, RunStarted
 from hourglass._engine.specs import Payloads
 from hourglass._engine.words import spaced
 from hourglass._history import events as h
@@ -264,19 +262,19 @@ class StoryTeller:
                 pass
         self._look()
 
-    def evaluated(self, activation: Activation, completion: Completion | None) -> None:
+    def evaluated(self, activation: e.Activation, completion: c.Completion | None) -> None:
         """A workflow has gone on, or (None) hangs."""
         if activation.is_replaying:
             return
         run_id = activation.run_id
         heard = "; ".join(self._words.event(run_id, event) for event in activation.events)
-        begins = isinstance(activation.events[0], RunStarted)
+        begins = isinstance(activation.events[0], e.RunStarted)
         deviates = self._deviates and self._option.kind == "task"
         self._say(heard if begins else f"{self._name(run_id)} hears: {heard}", deviates=deviates)
         answers = self.story.lines[-1].answers
         if completion is None:
             answers.append("does not come back")
-        elif isinstance(completion, Succeeded):
+        elif isinstance(completion, c.Succeeded):
             answers += [self._words.command(run_id, command) for command in completion.commands]
         else:
             answers.append(f"raises {self._words.failure(completion.failure)}")

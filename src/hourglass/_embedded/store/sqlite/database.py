@@ -228,7 +228,7 @@ def copy_database(
     _remove(draft)
     try:
         make_private(draft)
-        with NO_FORK, storage_errors(dest):
+        with NO_FORK.lock, storage_errors(dest):
             _copy(connection, draft, progress)
         if source:
             os.chmod(draft, stat.S_IMODE(os.stat(source).st_mode) & 0o666)
@@ -561,7 +561,7 @@ def backup(
     `progress` hears again and again how many of how many pages are copied. Raises `StorageError`.
     """
     path = os.path.abspath(os.fspath(file))
-    with NO_FORK:
+    with NO_FORK.lock:
         connection = connect_read_only(path)
     try:
         copy_database(
@@ -572,5 +572,5 @@ def backup(
             progress=progress,
         )
     finally:
-        with NO_FORK:
+        with NO_FORK.lock:
             inherited.close(connection)

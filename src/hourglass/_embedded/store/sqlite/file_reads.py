@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Callable, Sequence
 
 from hourglass._contract.workflows import Count, Page
 from hourglass._embedded.rules.schedules import ScheduleRecord
-from hourglass._embedded.store.fork_safety import NO_FORK, ForkLock
+from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.sqlite import database, inherited, records, visibility
 from hourglass._embedded.store.sqlite.disk_faults import storage_errors
 from hourglass._embedded.store.sqlite.list_reader import ListReader
-from hourglass._embedded.store.sqlite.records import StoredReads
 from hourglass._embedded.store.store import (
     LAST_KEY,
     Change,
@@ -44,14 +44,14 @@ class FileReads:
         lists_at_once: int = 1,
     ) -> None:
         self.path = path
-        self._reads = StoredReads(connection, path)
+        self._reads = records.StoredReads(connection, path)
         self.latest_ns = self._reads.latest_ns()
         """About the time of the newest event when the file was opened: time goes on from there."""
         self._lists = ListReader(path, connect_lists, inherited.close, threads=lists_at_once)
 
-    def _reading(self) -> ForkLock:
+    def _reading(self) -> threading.RLock:
         """What every read is done inside of; raises `StorageError` if nothing can be read any more."""
-        return NO_FORK
+        return NO_FORK.lock
 
     def load(self, run_id: str) -> Stored | None:
         """A run that is not in memory."""
@@ -137,7 +137,7 @@ class ReadOnlyStore(FileReads):
         self.held = str(why)
         self._status = why.status
         self._number = 0
-        with NO_FORK:
+        with NO_FORK.lock:
             connection = database.connect_unowned(path)
             try:
                 super().__init__(path, connection, lambda: database.connect_unowned(path))
@@ -186,5 +186,5 @@ class ReadOnlyStore(FileReads):
     def close(self) -> None:
         """Let go. Safe to call twice."""
         self._lists.close()
-        with NO_FORK:
+        with NO_FORK.lock:
             inherited.close(self._reads.connection)

@@ -16,7 +16,6 @@ from typing import TypeAlias
 
 from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.store import filters as f
-from hourglass._embedded.store.filters import parse_duration, refusal
 from hourglass._embedded.store.search_attributes import SYSTEM, AttributeType, Indexed, parse_time, words
 from hourglass.errors import ServiceError
 
@@ -102,12 +101,12 @@ def statement(query: f.Filter, types: Types) -> Sql:
     """The condition of a filter, given the types of the attributes that are not the system's."""
     if query.group_by and query.group_by != STATUS:
         known = _attribute(query.group_by, types, 0).name
-        raise refusal(f"GROUP BY is supported for {STATUS} only, not for {known}")
+        raise f.refusal(f"GROUP BY is supported for {STATUS} only, not for {known}")
     if query.condition is None:
         return Sql("1")
     sql = _condition(f.without_not(query.condition), types)
     if len(sql.values) > f.MAX_VALUES + f.MAX_CONDITIONS:
-        raise refusal(f"more than {f.MAX_VALUES} values and words to look for")
+        raise f.refusal(f"more than {f.MAX_VALUES} values and words to look for")
     return sql
 
 
@@ -135,7 +134,7 @@ def _attribute(name: str, types: Types, position: int) -> Attribute:
             return Attribute(name, types[name])
     place = f" at character {position}" if position else ""
     custom = ", ".join(sorted(types)) or "no others"
-    raise refusal(
+    raise f.refusal(
         f"invalid search attribute: {name}{place}; there are {', '.join(_COLUMNS)}, and of the runs here: {custom}"
     )
 
@@ -204,7 +203,7 @@ def _list(leaf: f.Leaf, attribute: Attribute, values: tuple[str, ...]) -> Sql:
 
 def _text(leaf: f.Leaf, attribute: Attribute, value: str) -> Sql:
     if not value.strip():
-        raise refusal(f"no words to look for in {attribute.name} at character {leaf.position}")
+        raise f.refusal(f"no words to look for in {attribute.name} at character {leaf.position}")
     phrases = tuple(words(word) for word in value.split())
     phrases = tuple(dict.fromkeys(phrase for phrase in phrases if phrase.strip()))[: f.MAX_CONDITIONS]
     any_of = " OR ".join(["instr(value, ?)"] * len(phrases)) or "0"
@@ -224,7 +223,7 @@ def _is_equality(leaf: f.Leaf) -> bool:
 def _pattern(prefix: str, attribute: Attribute, position: int) -> str:
     escaped = prefix.replace("!", "!!").replace("%", "!%").replace("_", "!_") + "%"
     if len(escaped.encode()) > _MAX_PATTERN:
-        raise refusal(f"the value for {attribute.name} at character {position} is too long")
+        raise f.refusal(f"the value for {attribute.name} at character {position} is too long")
     return escaped
 
 
@@ -241,7 +240,7 @@ def _bound(value: f.Literal, attribute: Attribute, position: int) -> Indexed:
         case _:
             found = _typed(value, attribute.type)
     if found is None:
-        raise refusal(
+        raise f.refusal(
             f"invalid value for search attribute {attribute.name} of type {attribute.type.value} at character "
             f"{position}: it takes {_TAKES.get(attribute.name) or _TAKES[attribute.type.value]}"
         )
@@ -256,7 +255,7 @@ def _status(value: f.Literal) -> int | None:
 
 def _duration(value: f.Literal) -> int | None:
     if isinstance(value, str):
-        return parse_duration(value)
+        return f.parse_duration(value)
     return value if type(value) is int else None
 
 
@@ -292,7 +291,7 @@ _TAKES = {
 
 
 def _not_supported(operator: str, attribute: Attribute, position: int) -> ServiceError:
-    return refusal(
+    return f.refusal(
         f"operator {operator} is not supported for search attribute {attribute.name} of type "
         f"{attribute.type.value}, at character {position}"
     )

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._embedded.store.sqlite.disk_faults import storage_errors
@@ -35,9 +35,9 @@ fight for the interpreter.
 
 
 @dataclass(eq=False)
-class _Question:
-    work: Callable[[sqlite3.Connection], Any]
-    answer: asyncio.Future[Any]
+class _Question(Generic[T]):
+    work: Callable[[sqlite3.Connection], T]
+    answer: asyncio.Future[T]
     until: float
 
 
@@ -57,7 +57,7 @@ class ListReader:
         self._disconnect = disconnect
         self._most = threads
         self._threads: list[threading.Thread] = []
-        self._queue: SimpleQueue[_Question | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Question[Any] | None] = SimpleQueue()
         self._open = 0
         self._closing = False
 
@@ -100,7 +100,7 @@ class ListReader:
             while (question := self._queue.get()) is not None:
                 try:
                     if connection is None:
-                        with NO_FORK:
+                        with NO_FORK.lock:
                             connection = self._connect()
                     value, error = self._work_on(question, connection), None
                 except Exception as failure:
@@ -108,13 +108,13 @@ class ListReader:
                 _tell(question.answer, value, error)
         finally:
             if connection is not None:
-                with NO_FORK:
+                with NO_FORK.lock:
                     self._disconnect(connection)
 
-    def _work_on(self, question: _Question, connection: sqlite3.Connection) -> Any:
+    def _work_on(self, question: _Question[T], connection: sqlite3.Connection) -> T | None:
         while not question.answer.done():
             self._check(question)
-            with NO_FORK:
+            with NO_FORK.lock:
                 connection.set_progress_handler(lambda: self._must_stop(question), LOOK_EVERY)
                 try:
                     with storage_errors(self._path):
@@ -126,12 +126,12 @@ class ListReader:
                     connection.set_progress_handler(None, 0)
         return None  # the caller waits no longer
 
-    def _must_stop(self, question: _Question) -> bool:
+    def _must_stop(self, question: _Question[T]) -> bool:
         return (
             NO_FORK.fork_waits or self._closing or question.answer.done() or time.monotonic() > question.until
         )
 
-    def _check(self, question: _Question) -> None:
+    def _check(self, question: _Question[T]) -> None:
         if self._closing:
             raise self._closed()
         if time.monotonic() > question.until:
@@ -150,12 +150,12 @@ def is_interrupted(error: BaseException | None) -> bool:
     return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
 
 
-def _tell(answer: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+def _tell(answer: asyncio.Future[T | None], value: T | None, error: BaseException | None) -> None:
     with suppress(RuntimeError):  # the loop is closed, and the caller with it
         answer.get_loop().call_soon_threadsafe(_settle, answer, value, error)
 
 
-def _settle(answer: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+def _settle(answer: asyncio.Future[T | None], value: T | None, error: BaseException | None) -> None:
     if answer.done():
         return
     if error is None:

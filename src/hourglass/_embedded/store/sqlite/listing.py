@@ -64,7 +64,7 @@ class MemoryListing:
             self._reader.close()
             self._reader = None
         if self._connection is not None:
-            with NO_FORK:
+            with NO_FORK.lock:
                 self._connection.close()
             self._connection = None
             self._changed = dict.fromkeys(self._runs)
@@ -84,7 +84,7 @@ class MemoryListing:
         return await reader.ask(lambda connection: work(self._up_to_date(connection)))
 
     def _at_once(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        with NO_FORK:
+        with NO_FORK.lock:
             connection = self._up_to_date(self._index())
             if self._real_time:
                 connection.set_progress_handler(lambda: True, LITTLE)

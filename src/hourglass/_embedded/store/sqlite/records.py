@@ -39,7 +39,6 @@ from hourglass._history.encoding import (
     plain,
     stored_default,
 )
-from hourglass._history.events import StartChildWorkflowExecutionInitiated
 
 # --- runs and events as bytes -------------------------------------------------------------------------------
 
@@ -133,7 +132,7 @@ def decode_run(state: bytes, events: Sequence[h.HistoryEvent], pending: Mapping[
             timer = timers[event_id] = PendingTimer(**fields)
             _check_began(timer.started_event_id, event_id)
         elif isinstance(thing, _StoredChild):
-            asked = _asked_by(events, event_id, StartChildWorkflowExecutionInitiated)
+            asked = _asked_by(events, event_id, h.StartChildWorkflowExecutionInitiated)
             child = children[event_id] = OpenChild(initiated=asked, **fields)
             _check_began(child.initiated_event_id, event_id)
         else:

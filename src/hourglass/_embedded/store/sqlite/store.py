@@ -20,12 +20,13 @@ import contextlib
 import logging
 import os
 import sqlite3
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 
 from hourglass._embedded.clock import LATEST_NS
-from hourglass._embedded.store.fork_safety import NO_FORK, ForkLock
+from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._embedded.store.sqlite import database, inherited, visibility
 from hourglass._embedded.store.sqlite.commit_thread import Durability, StoreThread, Turn
 from hourglass._embedded.store.sqlite.disk_faults import (
@@ -206,7 +207,7 @@ class SqliteStore(FileReads):
         thread.
         """
         name = os.path.abspath(os.fspath(path))
-        with NO_FORK:
+        with NO_FORK.lock:
             opened = database.open_database(name, namespace, visibility.SCHEMA)
             try:
                 with storage_errors(name):
@@ -322,7 +323,7 @@ class SqliteStore(FileReads):
         self._hand_over()
         self._thread.close()
         self._durability.settle()
-        with NO_FORK:
+        with NO_FORK.lock:
             self._close_file()
 
     def _close_file(self) -> None:
@@ -364,7 +365,7 @@ class SqliteStore(FileReads):
         if self._known_ids is None or self.failure is not None or self not in _live:
             return
         try:
-            with NO_FORK:
+            with NO_FORK.lock:
                 self._learn_ids(self._known_ids)
         except StorageError as error:  # what can be read is read one by one, and says more
             logger.warning("%s", error)
@@ -418,11 +419,11 @@ class SqliteStore(FileReads):
             raise StorageError(f"the file {self.path} was replaced while it was in use", status="DATA_LOSS")
         return connection
 
-    def _reading(self) -> ForkLock:
+    def _reading(self) -> threading.RLock:
         """What every read is done inside of; raises `StorageError` if nothing can be read any more."""
         if self.failure is not None:
             raise StorageError(str(self.failure), status=self.failure.status)
-        return NO_FORK
+        return NO_FORK.lock
 
     def _on_end(self, error: Exception | None) -> None:
         """On the store thread: it ends here."""
@@ -499,7 +500,7 @@ class _Sink:
         if self._writer.barred:
             return self.build_apart(turns)
         changes = [change for turn in turns for change in turn.changes]
-        with NO_FORK:
+        with NO_FORK.lock:
             return self._writer.build(changes, [key for turn in turns for key in turn.forget])
 
     def build_apart(self, turns: Sequence[Turn]) -> Apart:
@@ -512,7 +513,7 @@ class _Sink:
 
     def commit(self, batch: Batch | Apart) -> None:
         self._surroundings.check_file()
-        with NO_FORK:
+        with NO_FORK.lock:
             if isinstance(batch, Batch):
                 self._writer.write(batch)
                 return
@@ -527,7 +528,7 @@ class _Sink:
             return
         self._pages = 0
         try:
-            with NO_FORK:
+            with NO_FORK.lock:
                 pages = self._writer.checkpoint()
                 if pages > LONG_LOG and time.monotonic() >= self._next_try:
                     self._shorten_log(pages)

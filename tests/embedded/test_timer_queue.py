@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from hourglass._embedded.clock import SECOND, Naps, RealClock
+from hourglass._embedded.clock import SECOND, RealClock, TimerQueue
 
 
 class Clock:
     """A clock that the test sets; it is looked at again in every turn of the loop."""
 
-    longest_nap = 0.0
+    longest_wait = 0.0
 
     def __init__(self) -> None:
         self.now = 0
@@ -30,11 +30,11 @@ def test_each_at_its_time_and_in_order() -> None:
 
     async def work() -> None:
         clock, seen = Clock(), list[str]()
-        naps = Naps(asyncio.get_running_loop(), clock)
-        naps.add(20, lambda: seen.append("late"))
-        naps.add(10, lambda: seen.append("first"))
-        naps.add(10, lambda: seen.append("second"))
-        naps.add(5, lambda: seen.append("cancelled"))()
+        timers = TimerQueue(asyncio.get_running_loop(), clock)
+        timers.add(20, lambda: seen.append("late"))
+        timers.add(10, lambda: seen.append("first"))
+        timers.add(10, lambda: seen.append("second"))
+        timers.add(5, lambda: seen.append("cancelled"))()
         await turns()
         assert seen == []
         clock.now = 10
@@ -52,15 +52,15 @@ def test_a_callback_may_ask_for_more() -> None:
 
     async def work() -> None:
         clock, seen = Clock(), list[str]()
-        naps = Naps(asyncio.get_running_loop(), clock)
+        timers = TimerQueue(asyncio.get_running_loop(), clock)
 
         def again() -> None:
-            naps.add(50, lambda: seen.append("fifty"))
-            naps.add(10, lambda: seen.append("at once"))
+            timers.add(50, lambda: seen.append("fifty"))
+            timers.add(10, lambda: seen.append("at once"))
             seen.append("again")
 
-        naps.add(10, again)
-        naps.add(20, lambda: seen.append("twenty"))
+        timers.add(10, again)
+        timers.add(20, lambda: seen.append("twenty"))
         clock.now = 10
         await turns()
         assert seen == ["again", "at once"]
@@ -81,9 +81,9 @@ def test_one_that_raises_stops_nobody() -> None:
         clock, seen, told = Clock(), list[str](), list[object]()
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
-        naps = Naps(loop, clock)
-        naps.add(1, lambda: seen.append(str(1 // 0)))
-        naps.add(1, lambda: seen.append("other"))
+        timers = TimerQueue(loop, clock)
+        timers.add(1, lambda: seen.append(str(1 // 0)))
+        timers.add(1, lambda: seen.append("other"))
         clock.now = 1
         await turns()
         assert seen == ["other"]
@@ -97,12 +97,12 @@ def test_the_cancelled_are_swept_out() -> None:
 
     async def work() -> None:
         clock, seen = Clock(), list[int]()
-        naps = Naps(asyncio.get_running_loop(), clock)
+        timers = TimerQueue(asyncio.get_running_loop(), clock)
         for place in range(10):
-            naps.add(100 + place, lambda place=place: seen.append(place))  # type: ignore[misc]
+            timers.add(100 + place, lambda place=place: seen.append(place))  # type: ignore[misc]
         for _ in range(5000):
-            naps.add(1000 * SECOND, lambda: seen.append(-1))()
-        assert len(naps._due) < 200
+            timers.add(1000 * SECOND, lambda: seen.append(-1))()
+        assert len(timers._due) < 200
         clock.now = 200
         await turns()
         assert seen == list(range(10))
