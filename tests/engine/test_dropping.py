@@ -263,6 +263,7 @@ def test_what_a_signal_handler_raises_while_the_collector_runs_is_not_lost() -> 
     send = ctypes.PyDLL(None)["raise"]
     send.argtypes = (ctypes.c_int, ctypes.py_object, ctypes.py_object)
     callback = partial(send, signals.SIGUSR1)
+    gc.collect()  # what other tests have left may have weak references, whose callbacks are Python's
     before = signals.signal(signals.SIGUSR1, interrupt)
     as_it_was = list(gc.callbacks)
     gc.callbacks[:] = [callback, *(each for each in as_it_was if not is_anothers(each))]

@@ -167,7 +167,9 @@ def check_request(request: Request[Any]) -> None:
 def _check_fields(said: msgspec.Struct) -> None:
     for name, check, default in _fields(type(said)):
         value = getattr(said, name)
-        if value is not default:  # most fields are, of every request
+        if value is default:  # most fields are, of every request
+            continue
+        if check is not _text or type(value) is not str or not value.isascii():  # most others are plain texts
             check(value, name)
 
 

@@ -431,6 +431,11 @@ class VirtualClock:
         self._live.add(number)
         return functools.partial(self._live.discard, number)
 
+    def forget_all(self) -> None:
+        """Call nothing of what waits, ever."""
+        self._due.clear()
+        self._live.clear()
+
     def next_due_ns(self) -> int | None:
         """When the next callback is due; None if there is none."""
         due, live = self._due, self._live

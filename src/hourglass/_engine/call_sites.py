@@ -65,7 +65,7 @@ def place_of(frame: FrameType | None) -> Site:
             sites += ((name, frame.f_lineno),)
             wanted -= 1
         frame = frame.f_back
-    return _placed(sites)
+    return _placed(sites) if wanted < _CALLERS else (sites[0] if sites else NOWHERE)
 
 
 def place_in(frames: list[FrameType]) -> Site:

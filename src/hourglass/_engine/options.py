@@ -33,6 +33,8 @@ _LONGEST = 292 * 365 * 86400.0
 
 def seconds(duration: Duration, what: str = "a duration") -> float:
     """A duration as seconds; refuses what is negative, not finite, absurdly long or no duration at all."""
+    if type(duration) is float and 0.0 <= duration <= _LONGEST:  # most are, and every sleep comes by
+        return duration
     if isinstance(duration, timedelta):
         value = duration.total_seconds()
     elif isinstance(duration, (int, float)) and not isinstance(duration, bool):

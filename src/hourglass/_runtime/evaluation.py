@@ -155,7 +155,6 @@ class Evaluations:
         self._current: Entry | None = None
         self._dropping: Entry | None = None
         self._retired = False
-        self._on_step = self._stepped
         self._note = note
         self._first_check = first_check
         self._on_demand = on_demand
@@ -333,7 +332,7 @@ class Evaluations:
                 self._counts.misses += 1
                 return Verdict(miss(activation.run_id))
             entry = self._current = found
-            entry.run.on_step = self._on_step  # it may have come from another lane
+            entry.run.on_step = self._stepped  # it may have come from another lane
             if self._note is not None:
                 self._note.take(found.noted)
         run = entry.run
@@ -388,7 +387,7 @@ class Evaluations:
         if self._note is not None:
             entry.noted = packed(key.run_id, started.workflow_type, digest_of(definition))
             self._note.take(entry.noted)
-        entry.run.on_step = self._on_step
+        entry.run.on_step = self._stepped
         entry.run.seen = self._lost.take(key.run_id)
         self._current = entry
         if not self._cache.put(entry, self):

@@ -243,7 +243,7 @@ class Resources:
     """
 
     def __init__(self, given: Sequence[Any] = (), around: Sequence[Callable[[], object]] = ()) -> None:
-        if isinstance(given, str) or not isinstance(given, Sequence):
+        if type(given) is not tuple and (isinstance(given, str) or not isinstance(given, Sequence)):
             raise UsageError(f"resources must be a list, not {type(given).__name__}")
         self._given = (*around, *given)  # the blocks of plugins first, so that they end last
         self._stack: ExitStack | None = None
@@ -251,7 +251,9 @@ class Resources:
 
     def open(self) -> None:
         """Open all, in order; if one fails, those before it are closed again."""
-        if self._open is None:
+        if not self._given:
+            self._open = ()
+        elif self._open is None:
             with ExitStack() as stack:
                 self._open = tuple([_opened(each, stack) for each in self._given])
                 self._stack = stack.pop_all()

@@ -395,13 +395,14 @@ class Attempts:
 
     def _watch(self, definition: ActivityDefinition) -> ActivityDefinition:
         """The same activity; Ctrl-C and pytest's outcomes that it lets out are raised in the test, too."""
+        troubles = self._driver.troubles
 
         def watched(*args: Any) -> Any:
             try:
                 return definition.fn(*args)
             except BaseException as error:
                 if is_to_be_let_out(error):
-                    self._driver.troubles.add(error)
+                    troubles.add(error)
                 raise
 
         return replace(definition, fn=watched)

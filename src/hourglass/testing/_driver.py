@@ -143,7 +143,7 @@ class ServedQueue:
 
     def taken(self) -> Sequence[Activation | ActivityItem]:
         """All that there is now."""
-        return self._loop.call(self._take) if self.handle.may_have_items else ()
+        return self._loop.call(self._take)
 
     def _take(self) -> list[Activation | ActivityItem]:
         return [*self.handle.take_activations(), *self.handle.take_activities()]
@@ -428,6 +428,18 @@ class EnvironmentDriver:
             task.cancel()
         self.loop.settle()
         self.loop.do(self.connection.close())
+        self.loop.settle()  # what has heard of that: the loop outlives the environment, and shall not keep it
+        self._take_apart()
+
+    def _take_apart(self) -> None:
+        """Let go of all that knows one another: what is asked of a closed environment needs none of it."""
+        for queue in self._queues.values():
+            queue.handle.take_apart()
+        self._queues.clear()
+        self.engine.take_apart()
+        self.clock.forget_all()
+        self.performer = None
+        del self.policy.driver, self._evaluations
 
     def _drive(self, done: Callable[[], bool], may_move: Callable[[], bool]) -> None:
         steps, troubles = self.steps, self.troubles
@@ -448,9 +460,10 @@ class EnvironmentDriver:
                 self._await_others()
 
     def _collect(self) -> None:
-        for queue in tuple(self._queues.values()):
-            for item in queue.taken():
-                self.steps.append(self._step(queue, item))
+        for queue in self._queues.values():
+            if queue.handle.may_have_items:
+                for item in queue.taken():
+                    self.steps.append(self._step(queue, item))
 
     def _wait_or_move(self) -> None:
         performer = self.performer

@@ -20,6 +20,8 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, TypeVarTuple, cast, overload
 
+import msgspec
+
 from hourglass._contract.activities import StartActivity
 from hourglass._contract.schedules import CreateSchedule, UpdateSchedule
 from hourglass._contract.service import Connection, Request, check_request
@@ -226,8 +228,7 @@ open when their environment ends, there.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class FixtureSettings:
+class FixtureSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What an environment was asked to be."""
 
     workflows: Sequence[object]
@@ -314,13 +315,13 @@ class Fixture:
         self.session = EnvironmentSession(
             link, setting.converter, None, setting.interceptors, driver=self.driver, runner=runner
         )
-        self.client = Client(self.session)
+        self.client = client = Client(self.session)
         self.resources = Resources(setting.resources)
         self.resources.open()
         self.attempts = Attempts(
             self.driver,
             setting.converter,
-            lambda: self.client,
+            lambda: client,
             inbound=activity_chain(setting.interceptors),
             registry=setting.metrics,
             resources=self.resources,

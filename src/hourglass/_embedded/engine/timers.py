@@ -224,7 +224,8 @@ class DueTimes:
     def begin(self) -> None:
         """Ring from now on."""
         self._acts = True
-        self.set_alarm()
+        if self._heap:
+            self.set_alarm()
 
     def stop(self) -> None:
         """Ring no more."""

@@ -128,8 +128,10 @@ class WriteBehind:
         record.stored_events, record.unstored, record.touched = len(events), b"", _NOTHING
         record.number = self.appended = number = self._store.append(change)
         record.stored_wake_ns = AT_ONCE
-        if not self._still_since_ns and self.is_durable(self._watched):
-            self._watch(number)
+        # As `_watch`, without a call: most changes come by here.
+        durable = self.is_durable
+        if not self._still_since_ns and durable(self._watched) and not durable(number):
+            self._watched, self._watched_since_ns = number, self._clock.now_ns()
 
     def append_whole(self, changes: Iterable[tuple[Change, LoadedRun]]) -> None:
         """Give the store what several runs became together, and the schedules that were kept, as one change."""
@@ -164,13 +166,13 @@ class WriteBehind:
 
     def _give(self, change: Change | ScheduleChange) -> int:
         self.appended = number = self._store.append(change)
-        if not self._still_since_ns and self.is_durable(self._watched):
-            self._watch(number)
+        self._watch(number)
         return number
 
     def _watch(self, number: int) -> None:
-        """No commit is watched for: this one is."""
-        if not self.is_durable(number):
+        """If no commit is watched for, this one is."""
+        durable = self.is_durable
+        if not self._still_since_ns and durable(self._watched) and not durable(number):
             self._watched, self._watched_since_ns = number, self._clock.now_ns()
 
     def is_behind(self) -> bool:

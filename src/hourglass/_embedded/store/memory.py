@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from hourglass._contract.workflows import Count, Page
-from hourglass._embedded.rules.run import Run
+from hourglass._embedded.rules.run import RUNNING, Run
 from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.sqlite.listing import MemoryListing as MemoryListing
@@ -73,6 +73,9 @@ class MemoryStore:
     def append(self, change: Change | ScheduleChange) -> int:
         """Keep a change; returns its number."""
         self._number += 1
+        if type(change) is Change and not change.also:  # nearly all are
+            self._keep(change)
+            return self._number
         for each in (change, *change.also):
             if isinstance(each, ScheduleChange):
                 self._keep_schedule(each)
@@ -91,23 +94,25 @@ class MemoryStore:
             self._schedules[change.schedule_id] = (change.record, change.wake_ns)
 
     def _keep(self, change: Change) -> None:
-        run = change.run
-        if run.run_id not in self._runs:
-            self._keys[run.run_id] = self._next_key = self._next_key + 1
-            self._events[run.run_id] = []
-            self._current[run.started.workflow_id] = run.run_id
-            self._runs_of.setdefault(run.started.workflow_id, {})[run.run_id] = None
-        self._runs[run.run_id] = run
-        self._listing.changed(run.run_id)
-        if not run.is_open:
-            self._closed.append((run.close_ns, run.run_id))
-        if change.events:
-            self._events[run.run_id].extend(change.events)
-            self.latest_ns = max(self.latest_ns, change.events[-1].time_ns)
+        run, events = change.run, change.events
+        run_id = run.run_id
+        if run_id not in self._runs:
+            self._keys[run_id] = self._next_key = self._next_key + 1
+            self._events[run_id] = []
+            self._current[run.started.workflow_id] = run_id
+            self._runs_of.setdefault(run.started.workflow_id, {})[run_id] = None
+        self._runs[run_id] = run
+        self._listing.changed(run_id)
+        if run.status is not RUNNING:
+            self._closed.append((run.close_ns, run_id))
+        if events:
+            self._events[run_id] += events
+            if events[-1].time_ns > self.latest_ns:
+                self.latest_ns = events[-1].time_ns
         if change.wake_ns:
-            self._wakes[run.run_id] = change.wake_ns
+            self._wakes[run_id] = change.wake_ns
         else:
-            self._wakes.pop(run.run_id, None)
+            self._wakes.pop(run_id, None)
         for request_id in change.request_ids:
             self._requests.setdefault((run.started.workflow_id, request_id), []).append(run.run_id)
             self._request_ids.setdefault(run.run_id, []).append(request_id)

@@ -10,8 +10,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from hourglass.client import WorkflowHandle
 from hourglass.client._options import StartOptions
@@ -72,7 +74,9 @@ def run_order(
     plan: ExplorationPlan, choices: Choices, *, telling: bool = False, watched: bool = False
 ) -> OrderOutcome:
     """Run the workflow once, with these choices. `watched`: its calls are watched as the environment was told to."""
-    setting = plan.setting if watched else replace(plan.setting, watch="off", verify_on_demand=True)
+    setting = (
+        plan.setting if watched else msgspec.structs.replace(plan.setting, watch="off", verify_on_demand=True)
+    )
     fixture = Fixture(setting, registry=plan.registry.copy(), make_driver=Exploring)
     driver = fixture.driver
     assert isinstance(driver, Exploring)
