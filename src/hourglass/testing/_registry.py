@@ -359,8 +359,8 @@ class EnvironmentRegistry:
         if fallback is not None:
             return fallback
         raise UnknownTypeError(
-            f"this environment knows no workflow type {name!r}: start it as the decorated object, or give it, "
-            f"Environment(workflows=[…]) or Environment(modules=[…])"
+            f"this environment knows no workflow type {name!r}: start it with env.start_workflow or env.execute_workflow, as the "
+            "decorated object, or name it before: Environment(workflows=[…]) or Environment(modules=[…])"
         )
 
     # --- activities ---------------------------------------------------------------------------------------
