@@ -331,6 +331,34 @@ def test_a_wait_without_a_worker_says_so_in_memory(
     assert told == "workflow unserved-2 has no worker: none polls its task queue 'default'"
 
 
+@workflow.defn
+class Basket:
+    @workflow.run
+    def run(self) -> None:
+        workflow.wait_condition(lambda: False)
+
+    @workflow.update
+    def put(self, item: str) -> str:
+        return item
+
+
+def test_an_update_that_no_worker_takes_is_told_of(
+    client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for an update's answer waits for a worker, as who waits for a result does."""
+    monkeypatch.setattr(_waiting, "SILENCE", 0.05)
+    queue = "silence-updates"
+    handle = client.start_workflow(Basket.run, id="basket-1", task_queue=queue)
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(handle.execute_update, Basket.put, "pear")
+        (told,) = eventually(lambda: messages(caplog, "has no worker"))
+        assert told == f"workflow basket-1 has no worker: none polls its task queue {queue!r}"
+        with Worker(client, queue, workflows=[Basket]):
+            assert waiting.result(60) == "pear"
+            handle.terminate("enough")
+    assert messages(caplog, "has no worker") == [told]
+
+
 @pytest.mark.server
 def test_workers_that_have_ended_count_no_more(
     quick_server: DevServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

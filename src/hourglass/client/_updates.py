@@ -29,6 +29,7 @@ from hourglass.client._operations import Reference
 from hourglass.client._options import rpc_fields
 from hourglass.client._session import ClientOperation, ClientSession, through
 from hourglass.client._starts import PlannedStart
+from hourglass.client._waiting import told_of
 from hourglass.converter import Converter
 from hourglass.errors import ServiceTimeoutError, UpdateFailedError, UsageError
 from hourglass.workflow._references import given_message
@@ -135,8 +136,9 @@ def result(
             update_id=reference.update_id, workflow_id=reference.workflow_id, run_id=reference.run_id
         )
         try:
-            async with session.within(limit):
-                return await _to_stage(session, state, UpdateStage.COMPLETED)
+            with told_of(session, reference.workflow_id, reference.run_id):
+                async with session.within(limit):
+                    return await _to_stage(session, state, UpdateStage.COMPLETED)
         except TimeoutError:
             raise TimeoutError(
                 f"update {reference.update_id!r} of workflow {reference.workflow_id!r} is not done after {limit:g} s"
@@ -171,10 +173,11 @@ def replace_run(state: UpdateState, run_id: str) -> UpdateState:
 
 @asynccontextmanager
 async def _patience(session: ClientSession, request: UpdateWorkflow) -> AsyncIterator[None]:
-    """The caller's time limit for an update, over however many requests it takes."""
+    """The caller's time limit for an update, over however many requests it takes; what keeps it is told meanwhile."""
     try:
-        async with session.within(request.rpc_timeout):
-            yield
+        with told_of(session, request.workflow_id, request.run_id):
+            async with session.within(request.rpc_timeout):
+                yield
     except TimeoutError:
         raise ServiceTimeoutError(
             f"update {request.update_id!r} of workflow {request.workflow_id!r} did not come as far as was asked for within "

@@ -1,4 +1,5 @@
 """Waiting for a run to close: through outages, along its successors, and not in silence; and how it ended, as its caller sees it.
+Waits for updates are not silent either.
 
 A wait changes nothing, so it is repeated where the service cannot be reached for a while. A client that waits for a run that
 cannot end as it stands logs why, once: its code is parked, an activity fails and is tried again, or no worker takes it, no
@@ -10,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -253,6 +255,16 @@ class WaitNotice(WaitWatcher):
         if known == self._workflow_id:
             return f"workflow {known}{more}"
         return f"workflow {self._workflow_id} waits for workflow {known}{more}, which"
+
+
+@contextmanager
+def told_of(session: ClientSession, workflow_id: str, run_id: str) -> Iterator[None]:
+    """A block that waits for something that a workflow does: what keeps the workflow from it is told."""
+    notice = WaitNotice(session, workflow_id, run_id)
+    try:
+        yield
+    finally:
+        notice.end()
 
 
 class ActivityWaitNotice(WaitWatcher):
