@@ -141,3 +141,18 @@ def test_a_name_that_is_in_another_module(empty: Path, capsys: pytest.CaptureFix
     (empty / "lost.py").write_text("from hourglass import Channel\n")
     assert main(["run", "lost.py"]) == 2
     assert "it is in hourglass.workflow: from hourglass.workflow import Channel" in capsys.readouterr().err
+
+
+def test_the_doctor_finds_a_damaged_page(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file may open and list well although a part of it is broken: SQLite reads all of it, and says where."""
+    with Client.connect("local:orders.db") as client, Worker(client, workflows=[nods]):
+        for number in range(20):
+            assert client.execute_workflow(nods, id=f"order-{number}") == "yes"
+    assert main(["doctor", "--target", "local:orders.db"]) == 0
+    assert "ok    pages              in order" in capsys.readouterr().out
+    path = empty / "orders.db"
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2 // 4096 * 4096)
+        file.write(b"\xff" * 8192)
+    assert main(["doctor", "--target", "local:orders.db"]) == 1
+    assert "WRONG pages              damaged: " in capsys.readouterr().out

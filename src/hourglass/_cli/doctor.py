@@ -6,7 +6,9 @@ import os
 import platform
 import sqlite3
 import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from hourglass._runtime.targets import Target as Where
 
 _OLDEST_SQLITE = (3, 37, 0)
+_LONGEST_LOOK = 5.0  # seconds, for reading a file whole
 _PACKAGES = ("hourglass-temporal", "temporalio", "greenlet", "msgspec", "uvloop")
 
 
@@ -110,7 +113,28 @@ def _file(where: Where) -> Iterator[HealthCheck]:
         return
     writable = os.access(path, os.R_OK | os.W_OK)
     yield HealthCheck("file", f"{path}, {path.stat().st_size / 1e6:.1f} MB", writable)
+    if writable:
+        yield _pages(path)
     yield _disk(path)
+
+
+def _pages(path: Path) -> HealthCheck:
+    """Whether SQLite finds the file in order, which it reads for that: as far as it comes in a few seconds."""
+    over = time.monotonic() + _LONGEST_LOOK
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            connection.set_progress_handler(lambda: time.monotonic() > over, 10_000)
+            found = [str(row[0]) for row in connection.execute("PRAGMA quick_check(1)")]
+    except sqlite3.OperationalError as error:
+        if time.monotonic() > over:
+            return HealthCheck("pages", f"in order as far as {_LONGEST_LOOK:g} s let SQLite look")
+        return HealthCheck("pages", f"could not be looked at: {error}")
+    except sqlite3.DatabaseError as error:
+        found = [str(error)]
+    if found == ["ok"]:
+        return HealthCheck("pages", "in order", True)
+    told = " ".join(found[0].split()) if found else "SQLite does not say why"
+    return HealthCheck("pages", f"damaged: {told}. `hourglass docs operations` tells of backups", False)
 
 
 def _disk(path: Path) -> HealthCheck:
