@@ -147,7 +147,7 @@ def test_a_backlog_at_opening_comes_as_it_is_served(monkeypatch: pytest.MonkeyPa
     is forgotten.
     """
     monkeypatch.setattr(upkeep, "WINDOW", 20)
-    monkeypatch.setattr(upkeep, "FEW", 5)
+    monkeypatch.setattr(upkeep, "SOME", 5)
 
     async def body() -> None:
         world = await opened(await filled(200))
@@ -191,7 +191,7 @@ def test_a_queue_without_a_worker_keeps_no_other_waiting(monkeypatch: pytest.Mon
     first some more come with every second.
     """
     monkeypatch.setattr(upkeep, "WINDOW", 10)
-    monkeypatch.setattr(upkeep, "FEW", 4)
+    monkeypatch.setattr(upkeep, "SOME", 4)
 
     async def body() -> None:
         world = await opened(await filled(100, other="o"), queue="o")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from hourglass._embedded.store.sqlite.records import StoredReads
 from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.store import AT_ONCE, Store
 from hourglass.errors import ServiceError, StorageError
@@ -153,6 +155,35 @@ def test_due_runs(open_store: Open) -> None:
         assert store.next_due_ns() == 200
 
     go(work())
+
+
+def test_due_runs_cost_what_is_found(open_store: Open, path: Path) -> None:
+    """Behind many runs of one moment a page of due runs, and the next moment, cost SQLite no more steps than behind few."""
+
+    def steps_for(count: int) -> tuple[int, list[str], int]:
+        at = path.with_name(f"{count}.db")
+        store = open_store(at)
+        for number in range(count):
+            store.append(Story(f"run-{number:05}").start(wake_ns=1_000))
+        go(store.durable(store.append(Story("later").start(wake_ns=2_000))))
+        store.close()
+        with contextlib.closing(sqlite3.connect(at)) as connection:
+            reads, steps = StoredReads(connection, str(at)), 0
+
+            def step() -> None:
+                nonlocal steps
+                steps += 1
+
+            end = reads.due(1_000, count, 0, 0)[-3]
+            connection.set_progress_handler(step, 1)
+            found = [due.run_id for due in reads.due(3_000, 10, end.wake_ns, end.key)]
+            following = reads.next_due_ns(end.wake_ns)
+            return steps, found, following
+
+    few, _, _ = steps_for(20)
+    many, found, following = steps_for(2_000)
+    assert (found, following) == (["run-01998", "run-01999", "later"], 2_000)
+    assert many == few
 
 
 def test_what_ends_is_no_longer_pending(open_store: Open, path: Path) -> None:

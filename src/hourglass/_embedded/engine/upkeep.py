@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 import msgspec
@@ -34,13 +34,18 @@ DEFAULT_RETENTION = 30 * 86_400.0
 """Seconds from a run's end until it is forgotten."""
 
 SLICE = 200
-"""So many runs are forgotten before others get their turn."""
+"""So many runs are forgotten, or leave the memory, before others get their turn."""
 
-FEW = 16
-"""So many runs are brought in before others get their turn: each is read from the store, a fifth of a millisecond."""
+FEW = 4
+"""So many runs that are due are brought in before others get their turn. Each is read from the store, a fifth of a millisecond,
+and what it leads to is in the next commit: new work waits for both, at every step of it.
+"""
+
+SOME = 16
+"""So many are brought in at a time where nothing waits for them,"""
 
 PAUSE = 0.005
-"""Seconds between such slices, where nothing waits for them."""
+"""and so many seconds are between such slices."""
 
 WINDOW = 256
 """While so much waits on a task queue that was brought in because it was due, what else is due waits in the store."""
@@ -272,8 +277,8 @@ class Upkeep:
 
     async def _in_slices(self, run_ids: Sequence[str], act: Callable[[str], None]) -> None:
         """Do something with many runs, letting others have their turn in between, until the engine stops."""
-        for begin in range(0, len(run_ids), FEW):
-            for run_id in run_ids[begin : begin + FEW]:
+        for begin in range(0, len(run_ids), SOME):
+            for run_id in run_ids[begin : begin + SOME]:
                 act(run_id)
             self._runs.queues.dispatch()
             await asyncio.sleep(PAUSE if self._is_paced else 0)
@@ -356,11 +361,17 @@ class Upkeep:
             self._die(error)
 
     def _drop_idle(self) -> None:
+        idle, self._runs.idle = self._runs.idle, {}
+        self._drop_some(iter(idle.items()))
+
+    def _drop_some(self, idle: Iterator[tuple[str, LoadedRun]]) -> None:
         runs = self._runs
-        idle, runs.idle = runs.idle, {}
-        for run_id, record in idle.items():
+        some = list(islice(idle, SLICE if self._is_paced else None))
+        for run_id, record in some:
             if not runs.drop(record) and not runs.is_durable(runs.writes.number_of(record)):
                 runs.idle[run_id] = record
+        if self._is_paced and len(some) == SLICE:
+            asyncio.get_running_loop().call_soon(self._drop_some, idle)
 
     async def _try_parked(self) -> None:
         """The code may have been mended since the last owner failed with it: no run waits out its back-off."""
@@ -408,7 +419,7 @@ class Upkeep:
 
     def _bring_in_some(self) -> None:
         """Every second, whether there is room or not: where no worker serves a queue, time passes all the same."""
-        self._bring_in_all_of(self._due.take(EVERYTHING, in_any_case=FEW))
+        self._bring_in_all_of(self._due.take(EVERYTHING, in_any_case=SOME))
 
     def _bring_in_all_of(self, run_ids: Iterable[str]) -> None:
         for run_id in run_ids:
