@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,7 +16,9 @@ from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.store.sqlite import database, inherited, visibility, writer
 from hourglass._embedded.store.store import summary
+from hourglass._engine import commands as c
 from hourglass._history.events import WorkflowExecutionStarted
+from hourglass.converter import Payload
 
 from ..store_conformance import Life, activity
 
@@ -117,34 +120,63 @@ def test_what_lists_show_goes_along(connection: sqlite3.Connection) -> None:
         assert found == summary(each)
 
 
-def test_a_run_that_is_written_step_by_step_stands_as_one_that_is_written_at_once(tmp_path: Path) -> None:
+KEYWORD = {"K": Payload(b'"x"', "json/plain", {"type": b"Keyword"})}
+MEMO = {"note": Payload(b'"y"', "json/plain")}
+
+
+@pytest.mark.parametrize(
+    ("shown", "commands", "is_plain"),
+    [
+        ({}, (), True),
+        ({"memo": MEMO, "search_attributes": KEYWORD}, (), False),
+        ({}, (c.UpsertSearchAttributes(KEYWORD), c.UpsertMemo(MEMO)), False),
+        (
+            {"search_attributes": KEYWORD},
+            (c.UpsertSearchAttributes({"K": Payload(b"null", "json/plain")}),),
+            False,
+        ),
+    ],
+    ids=["plain", "from-the-start", "given", "taken"],
+)
+def test_a_run_that_is_written_step_by_step_stands_as_one_that_is_written_at_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    shown: dict[str, Any],
+    commands: tuple[c.Command, ...],
+    is_plain: bool,
+) -> None:
     """Steps that change nothing but the state leave the rest of the row alone, and an end changes no more of what lists
-    show than it must: the tables say the same as if all had been written together.
+    show than it must: the tables say the same as if all had been written together, and as if nothing was remembered of
+    the run from one step to the next. Of a run without a memo and attributes each is one statement, remembered or not.
     """
-    life = Life("r")
+    life = Life("r", **shown)
     changes = [
         life.change(wake_ns=1),
         life.take_task(wake_ns=1),
-        life.answer(activity(1), wake_ns=1),
+        life.answer(activity(1), *commands, wake_ns=1),
         life.signal(wake_ns=1),
         life.go(lambda run, now: transitions.heartbeat(run, run.activities[5], (), now), wake_ns=77),
         life.terminate(),
     ]
     found = []
-    for name, batches in (("steps", [[each] for each in changes]), ("once", [changes])):
+    steps = [[each] for each in changes]
+    for name, batches, remembered in (("steps", steps, 4096), ("once", [changes], 4096), ("anew", steps, 0)):
+        monkeypatch.setattr(writer, "KNOWN_RUNS", remembered)
         opened = database.open_database(str(tmp_path / name), "default", visibility.SCHEMA)
         pen = writer.BatchWriter(opened.writer, name, opened.epoch)
         seen = []
         for batch in batches:
-            pen.write(pen.build(batch))
+            built = pen.build(batch)
+            assert built.is_one_statement or not is_plain
+            pen.write(built)
             seen.append(opened.writer.execute("SELECT wake_ns, close_ns FROM runs").fetchall())
         tables = [
-            opened.writer.execute(f"SELECT * FROM {table}").fetchall()
-            for table in ("runs", "visibility", "pending")
+            opened.writer.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall()
+            for table in ("runs", "visibility", "visibility_attributes", "pending")
         ]
         found.append(tables)
-        if name == "steps":
+        if len(batches) > 1:
             assert [wake for ((wake, _),) in seen] == [1, 1, 1, 1, 77, 0]
         inherited.close(opened.reader)
         inherited.close(opened.writer)
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]

@@ -111,6 +111,9 @@ TAKE_SHOWN = f"""
     UPDATE visibility SET {_SET_ENDED} WHERE substr(NEW.shown, 1, 1) = '{{' AND run_id = NEW.run_id;
 """
 """For a trigger whose rows have the columns `run_id` and `shown`: enters what `shown`, or `ended`, gave, if anything."""
+PLAIN_START = f"""(SELECT start_time FROM visibility
+    WHERE visibility.run_id = runs.run_id AND fields IS NULL AND status = {RUNNING.value})"""
+"""When a row of `runs` was started, in microseconds, if it is listed as an open run without a memo and search attributes."""
 _ORDER = "ORDER BY rank DESC, start_time DESC, id DESC"
 _MOST_ROWS = 256
 _TOO_MUCH = frozenset(

@@ -546,18 +546,25 @@ class BatchWriter:
         return None
 
     def _learn(self, changes: Iterable[Change]) -> None:
-        """Find the runs in the file that are to be changed and are not known."""
+        """Find the runs in the file that are to be changed and are not known; and whether lists show them as open runs without
+        a memo and search attributes, as most are: then a row of theirs says all that changes.
+        """
         known = self._known
         unknown = {
             plain(change.run.run_id): change.run
             for change in changes
             if change.run.run_id not in known.runs and length_before(change)
         }
-        for key, name in self._find("run_id", "key", list(unknown)) if unknown else ():
-            known.learn(unknown[name], key)
+        found = self._find("run_id", f"key, {visibility.PLAIN_START}", list(unknown)) if unknown else []
+        for key, start_us, name in found:
+            run = unknown[name]
+            written = known.learn(run, key)
+            if start_us is not None:
+                written.memo, written.search_attributes = {}, {}
+                written.start_ns = run.start_ns if run.start_ns // 1000 == start_us else 0
 
-    def _find(self, by: str, what: str, values: Sequence[Any]) -> list[tuple[Any, Any]]:
-        found: list[tuple[Any, Any]] = []
+    def _find(self, by: str, what: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = []
         for begin in range(0, len(values), SIZES[0]):
             some = values[begin : begin + SIZES[0]]
             marks = ",".join("?" * len(some))
