@@ -197,7 +197,7 @@ class Life:
     async def attempt(self) -> None:
         """An attempt ends."""
         handle = self.world.handle
-        while (item := handle._hand.next_item()) is not None:
+        while (item := handle._activity_slots.next_item()) is not None:
             if not isinstance(item, ActivityCancel):
                 stored = self.disk.load(item.run_id)
                 assert stored is not None

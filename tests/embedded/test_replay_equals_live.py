@@ -151,7 +151,7 @@ class Life:
                 await self._attempt()
 
     async def _attempt(self) -> None:
-        while (item := self.handle._hand.next_item()) is not None:
+        while (item := self.handle._activity_slots.next_item()) is not None:
             if isinstance(item, ActivityCancel):
                 continue
             self.attempts.append(item)

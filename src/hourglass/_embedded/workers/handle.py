@@ -76,8 +76,8 @@ class EngineHandle:
         self.process_id = process_id or os.getpid()
         self.process_key = process_key
         self._is_remote = process_id != 0
-        self._hand = ActivitySlots(engine, self, config)
-        self._cache = Cache(engine, self, config, self._hand, self._ring)
+        self._activity_slots = ActivitySlots(engine, self, config)
+        self._cache = Cache(engine, self, config, self._activity_slots, self._ring)
         self._local = self._cache.local
         self._queues = engine.queues
         self._tasks_offered = engine.queues.all_tasks(config.task_queue)
@@ -104,13 +104,13 @@ class EngineHandle:
         """How much its worker has in hand, or will have in a moment; a worker in this process has the engine beside it. One
         that has nothing to do, or for which nothing weighs, comes before all others: to it nothing has to be sent.
         """
-        load = self._cache.outstanding + len(self._hand.out)
+        load = self._cache.outstanding + len(self._activity_slots.out)
         return load if self._is_remote else (load * self._queues.handicap or -1.0)
 
     @property
     def in_hand(self) -> tuple[int, int]:
         """How many workflow tasks and attempts its worker has in hand."""
-        return self._cache.outstanding, len(self._hand.out)
+        return self._cache.outstanding, len(self._activity_slots.out)
 
     @property
     def has_task_room(self) -> bool:
@@ -120,12 +120,12 @@ class EngineHandle:
     @property
     def has_attempt_room(self) -> bool:
         """Whether it would take one more attempt of an activity now."""
-        return self._hand.has_room
+        return self._activity_slots.has_room
 
     @property
     def has_out(self) -> bool:
         """Whether its worker has something in hand."""
-        return bool(self._cache.outstanding or self._hand.out or self._local.has_out)
+        return bool(self._cache.outstanding or self._activity_slots.out or self._local.has_out)
 
     @property
     def has_activation(self) -> bool:
@@ -135,7 +135,7 @@ class EngineHandle:
     @property
     def has_activity(self) -> bool:
         """The same for what concerns an attempt of an activity."""
-        return bool(self._hand.kept or self._local.has_items)
+        return bool(self._activity_slots.kept or self._local.has_items)
 
     def is_busy(self, run_id: str) -> bool:
         """Whether an activation of this run is out."""
@@ -145,12 +145,12 @@ class EngineHandle:
         """Something may be there to take: a poll that waits takes it now. Raises nothing: the caller is in the middle
         of another operation, which must not fail by this.
         """
-        engine, hand, is_over = self._engine, self._hand, self._engine.is_over
+        engine, slots, is_over = self._engine, self._activity_slots, self._engine.is_over
         try:
             if self._task_polls and (self._tasks_offered or self._asked or self.own_tasks):
                 self._take_tasks()
-            if hand.polls and self._attempts_offered:
-                hand.take()
+            if slots.polls and self._attempts_offered:
+                slots.take()
         except Exception:
             _log.exception("what waits for a worker of %s could not be taken", self.task_queue)
             self._ring()  # a poll that waits looks for itself, and says so if it cannot either
@@ -161,7 +161,7 @@ class EngineHandle:
         elif not self._will_give and (
             self._cache.ready
             or (self._local.in_use and self._local.has_items)
-            or (hand.kept and not self._is_told_of(hand.kept[0][1]))
+            or (slots.kept and not self._is_told_of(slots.kept[0][1]))
         ):
             if self._is_attended:
                 self._task_bell.ring()
@@ -179,11 +179,11 @@ class EngineHandle:
                 on_activations(self.take_activations())
             if self._cache.ready:
                 self._task_bell.ring()
-        hand, local = self._hand, self._local
-        if on_activities is not None and hand.polls and (hand.kept or (local.in_use and local.has_items)):
+        slots, local = self._activity_slots, self._local
+        if on_activities is not None and slots.polls and (slots.kept or (local.in_use and local.has_items)):
             on_activities(self.take_activities())
-        if (hand.kept or (local.in_use and local.has_items)) and not self._is_told_of(
-            hand.rests_on or local.rests_on
+        if (slots.kept or (local.in_use and local.has_items)) and not self._is_told_of(
+            slots.rests_on or local.rests_on
         ):
             self._activity_bell.ring()
 
@@ -214,7 +214,7 @@ class EngineHandle:
 
     def parked(self, run_id: str) -> None:
         """What a run did last cannot be stored: forget all of it, and wait for nothing that it rests on."""
-        self._hand.stop_waiting(run_id)
+        self._activity_slots.stop_waiting(run_id)
         self._cache.parked(run_id)
         self._ring()
 
@@ -228,9 +228,9 @@ class EngineHandle:
 
     def cancel_attempt(self, token: bytes, reason: str, rests_on: int) -> None:
         """Stop an attempt that this handle's worker holds, or forget it if the worker has not got it yet."""
-        if token not in self._hand.out:
+        if token not in self._activity_slots.out:
             return
-        self._hand.cancel(token, reason, rests_on)
+        self._activity_slots.cancel(token, reason, rests_on)
         self._activity_bell.ring()
 
     def _ring(self) -> None:
@@ -243,14 +243,14 @@ class EngineHandle:
         """
         self._is_attended = True
         self._task_bell = self._activity_bell = bell
-        self._task_polls = self._hand.polls = 1
+        self._task_polls = self._activity_slots.polls = 1
 
     @property
     def may_have_items(self) -> bool:
         """Whether it is worth a look what there is to take."""
         return bool(
             self._cache.ready
-            or self._hand.kept
+            or self._activity_slots.kept
             or self._tasks_offered
             or self._attempts_offered
             or self._asked
@@ -363,27 +363,32 @@ class EngineHandle:
 
     async def poll_activity(self) -> ActivityItem:
         """Wait for the next activity task or cancellation; raise `Shutdown` at the end."""
-        self._hand.polls += 1
+        self._activity_slots.polls += 1
         try:
             while True:
                 if self._engine.is_over:
                     self._say_it_is_over()
-                item = self._local.next_item() or self._hand.next_item()
+                item = self._local.next_item() or self._activity_slots.next_item()
                 if item is not None:
                     if self.on_activities is None:
                         return item
                     # There is a receiver: this poll has only waited until they may leave, and goes on waiting.
                     self.on_activities([item, *self.take_activities()])
                     continue
-                rests_on = self._hand.rests_on or self._local.rests_on
+                rests_on = self._activity_slots.rests_on or self._local.rests_on
                 if rests_on:
                     await self._until_durable(rests_on)
-                elif self._closing and not self._hand.out and not self._local.has_out and not self._may_ask:
+                elif (
+                    self._closing
+                    and not self._activity_slots.out
+                    and not self._local.has_out
+                    and not self._may_ask
+                ):
                     raise Shutdown("the handle is shut down")
                 else:
                     await self._activity_bell.wait()
         finally:
-            self._hand.polls -= 1
+            self._activity_slots.polls -= 1
 
     @property
     def _may_ask(self) -> bool:
@@ -396,7 +401,7 @@ class EngineHandle:
         local = self._local
         while local.in_use and local.has_items and (item := local.next_item()) is not None:
             taken.append(item)
-        while (item := self._hand.next_item()) is not None:
+        while (item := self._activity_slots.next_item()) is not None:
             taken.append(item)
         return taken
 
@@ -408,7 +413,7 @@ class EngineHandle:
         """The same at once."""
         if self._engine.is_over:
             self._say_it_is_over()
-        in_hand = self._hand.out.pop(result.token, None)
+        in_hand = self._activity_slots.out.pop(result.token, None)
         if in_hand is not None and type(result) is ActivityOk:
             if self._heartbeats.pauses:
                 self._heartbeats.end(result.token, flush=False)
@@ -463,7 +468,7 @@ class EngineHandle:
         self._closing = True
         self.takes_workflows = self.takes_activities = False
         self._engine.queues.leave(self)
-        self._hand.give_back()
+        self._activity_slots.give_back()
         self._local.close()
         self._cache.let_go()
         self._engine.queues.wake(self.task_queue)
@@ -473,7 +478,7 @@ class EngineHandle:
         self._ring()
 
     def _stop_activities(self) -> None:
-        self._hand.stop()
+        self._activity_slots.stop()
         self._local.stop("WORKER_SHUTDOWN")
         self._cache.let_go()  # what waits for attempts that do not begin here any more is another worker's
         self._activity_bell.ring()
@@ -483,7 +488,7 @@ class EngineHandle:
         self.initiate_shutdown()
         if self._grace is not None:
             self._grace()
-        self._hand.give_up()
+        self._activity_slots.give_up()
         self._heartbeats.close()
         self._cache.abandon()
         self._ring()
@@ -505,7 +510,7 @@ class EngineHandle:
             self._grace()
         self._heartbeats.close()
         if not self._engine.is_over:
-            self._hand.lose()
+            self._activity_slots.lose()
             self._cache.lose()
             self._engine.queues.wake(self.task_queue)
         self._ring()
