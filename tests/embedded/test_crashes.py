@@ -153,7 +153,7 @@ class Life:
     async def work(self) -> None:
         """Answer what is there, now and then by failing."""
         world = self.world
-        while (activation := world.handle._next_activation()) is not None:
+        while (activation := world.handle._task_slots.next_activation()) is not None:
             if isinstance(activation.events[0], e.RunEvicted):
                 await world.complete(activation.run_id)
                 continue

@@ -31,6 +31,7 @@ from hourglass._embedded.clock import Bell, Cancel, to_ns
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.priority_queue import PriorityQueue
 from hourglass._embedded.engine.run import AttemptToken, LoadedRun
+from hourglass._embedded.engine.task_queues import QueuePoller
 from hourglass._embedded.rules.draft import Eager
 from hourglass._embedded.store.store import Unwritable
 from hourglass._embedded.workers.activity_slots import ActivitySlots, Heartbeats
@@ -41,6 +42,79 @@ from hourglass._engine.specs import Payloads
 from hourglass.errors import StorageError
 
 _log = logging.getLogger("hourglass.embedded")
+
+
+# --- task slots -----------------------------------------------------------------------------------------------
+
+
+class TaskSlots:
+    """What a handle takes of workflow tasks and queries, for its cache to make activations of: as `ActivitySlots` of attempts.
+    `polls` counts the polls that wait for an activation. `offered`, `asked` and `own` are what there is to take: the
+    tasks of the queue, the runs that have queries, and the tasks of runs that the worker knows.
+    """
+
+    def __init__(self, engine: Engine, poller: QueuePoller, config: HandleConfig, cache: Cache) -> None:
+        self.polls = 0
+        self.offered = engine.queues.all_tasks(config.task_queue)
+        self.asked = engine.tasks.all_asked()
+        self.own: PriorityQueue[str] = PriorityQueue()
+        self.taken = engine.queues.taken(config.task_queue)
+        self._engine = engine
+        self._poller = poller
+        self._cache = cache
+        self._queues = engine.queues
+        self._most = config.max_concurrent_workflow_tasks
+        self._eager = Eager(config.identity, config.task_queue, engine.limits)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more would be taken now."""
+        return self.polls > 0 and self._poller.takes_workflows and self._cache.outstanding < self._most
+
+    def next_activation(self) -> Activation | None:
+        """What may be given out now, if anything may."""
+        self.take()
+        ready = self._cache.ready
+        return ready.popleft()[0] if ready and self._engine.is_durable(ready[0][1]) else None
+
+    def take(self) -> None:
+        """Take what there is, until something may be given out at once."""
+        if not self.offered and not self.asked and not self.own:
+            return
+        cache, poller, tasks = self._cache, self._poller, self._engine.tasks
+        # Alone it leaves the rest where a more urgent one can overtake it; beside others it takes its share now.
+        while poller.takes_workflows and not (
+            cache.ready and not self._queues.shared and self._engine.is_durable(cache.ready[-1][1])
+        ):
+            if cache.outstanding >= self._most:
+                return
+            task = tasks.take(poller)
+            asked = None if task else tasks.take_queries(poller)
+            if task is not None:
+                self.taken.tasks += 1
+                cache.begin_task(task)
+            elif asked is not None:
+                cache.begin_queries(asked)
+            else:
+                return
+
+    def wanted(self, record: LoadedRun) -> Eager | None:
+        """Whether that task of a run is taken at once which the end of an attempt of the same worker leads to: if a poll
+        waits for it, and no task waited before.
+        """
+        if not self.polls or self.offered or self.own or not self._poller.takes_workflows:
+            return None
+        if record.sticky is not self._poller or self._cache.outstanding >= self._most:
+            return None
+        run, task = record.run, record.run.task
+        if not self._queues.is_free or run.started.spec.task_queue != self._poller.task_queue:
+            return None
+        if task is not None and task.started_event_id:
+            return None
+        return None if self._cache.is_busy(run.run_id) else self._eager
+
+
+# --- the handle -----------------------------------------------------------------------------------------------
 
 
 class EngineHandle:
@@ -65,13 +139,11 @@ class EngineHandle:
         self.takes_activities = config.activities and config.remote_activities
         self.workflow_types = config.workflow_types
         self.activity_types = config.activity_types
-        self.own_tasks: PriorityQueue[str] = PriorityQueue()
         self.in_process: InProcess = self
         self.on_activations: Callable[[Sequence[Activation]], object] | None = None
         self.on_activities: Callable[[Sequence[ActivityItem]], object] | None = None
         self._engine = engine
         self._config = config
-        self._most_tasks = config.max_concurrent_workflow_tasks
         self._ended = ended
         self.process_id = process_id or os.getpid()
         self.process_key = process_key
@@ -80,14 +152,10 @@ class EngineHandle:
         self._cache = Cache(engine, self, config, self._activity_slots, self._ring)
         self._local = self._cache.local
         self._queues = engine.queues
-        self._tasks_offered = engine.queues.all_tasks(config.task_queue)
-        self._taken = engine.queues.taken(config.task_queue)
-        self._asked = engine.tasks.all_asked()
-        self._attempts_offered = engine.queues.all_attempts(config.task_queue)
-        self._eager = Eager(config.identity, config.task_queue, engine.limits)
+        self._task_slots = TaskSlots(engine, self, config, self._cache)
+        self.own_tasks = self._task_slots.own
         self._task_bell = Bell()
         self._activity_bell = Bell()
-        self._task_polls = 0
         self._is_attended = False
         self._will_give = False
         self._awaited = 0  # the change that `_stored` is to hear of
@@ -115,7 +183,7 @@ class EngineHandle:
     @property
     def has_task_room(self) -> bool:
         """Whether it would take one more workflow task now."""
-        return self._task_polls > 0 and self.takes_workflows and self._cache.outstanding < self._most_tasks
+        return self._task_slots.has_room
 
     @property
     def has_attempt_room(self) -> bool:
@@ -145,18 +213,17 @@ class EngineHandle:
         """Something may be there to take: a poll that waits takes it now. Raises nothing: the caller is in the middle
         of another operation, which must not fail by this.
         """
-        engine, slots, is_over = self._engine, self._activity_slots, self._engine.is_over
+        tasks, slots, is_over = self._task_slots, self._activity_slots, self._engine.is_over
         try:
-            if self._task_polls and (self._tasks_offered or self._asked or self.own_tasks):
-                self._take_tasks()
-            if slots.polls and self._attempts_offered:
+            if tasks.polls and (tasks.offered or tasks.asked or tasks.own):
+                tasks.take()
+            if slots.polls and slots.offered:
                 slots.take()
         except Exception:
             _log.exception("what waits for a worker of %s could not be taken", self.task_queue)
             self._ring()  # a poll that waits looks for itself, and says so if it cannot either
         if is_over:
-            self._cache.refuse_questions(engine.failed or HandleBroken("the engine was closed"))
-        if is_over:
+            self._cache.refuse_questions(self._engine.failed or HandleBroken("the engine was closed"))
             self._ring()
         elif not self._will_give and (
             self._cache.ready
@@ -175,7 +242,7 @@ class EngineHandle:
         self._will_give = False
         on_activations, on_activities = self.on_activations, self.on_activities
         if self._cache.ready:
-            if on_activations is not None and self._task_polls:
+            if on_activations is not None and self._task_slots.polls:
                 on_activations(self.take_activations())
             if self._cache.ready:
                 self._task_bell.ring()
@@ -243,18 +310,19 @@ class EngineHandle:
         """
         self._is_attended = True
         self._task_bell = self._activity_bell = bell
-        self._task_polls = self._activity_slots.polls = 1
+        self._task_slots.polls = self._activity_slots.polls = 1
 
     @property
     def may_have_items(self) -> bool:
         """Whether it is worth a look what there is to take."""
+        tasks = self._task_slots
         return bool(
             self._cache.ready
             or self._activity_slots.kept
-            or self._tasks_offered
-            or self._attempts_offered
-            or self._asked
-            or self.own_tasks
+            or tasks.offered
+            or self._activity_slots.offered
+            or tasks.asked
+            or tasks.own
             or self._local.has_items
         )
 
@@ -262,12 +330,12 @@ class EngineHandle:
 
     async def poll_activation(self) -> Activation:
         """Wait for the next activation; raise `Shutdown` at the end."""
-        self._task_polls += 1
+        self._task_slots.polls += 1
         try:
             while True:
                 if self._engine.is_over:
                     self._say_it_is_over()
-                activation = self._next_activation()
+                activation = self._task_slots.next_activation()
                 if activation is not None:
                     return activation
                 if self._cache.ready:
@@ -277,44 +345,18 @@ class EngineHandle:
                 else:
                     await self._task_bell.wait()
         finally:
-            self._task_polls -= 1
-
-    def _next_activation(self) -> Activation | None:
-        self._take_tasks()
-        ready = self._cache.ready
-        return ready.popleft()[0] if ready and self._engine.is_durable(ready[0][1]) else None
+            self._task_slots.polls -= 1
 
     def take_activations(self) -> list[Activation]:
         """Those that a poll would bring at once."""
         taken: list[Activation] = []
-        ready, is_durable = self._cache.ready, self._engine.is_durable
+        ready, is_durable, tasks = self._cache.ready, self._engine.is_durable, self._task_slots
         while True:
-            if self._tasks_offered or self._asked or self.own_tasks:
-                self._take_tasks()
+            if tasks.offered or tasks.asked or tasks.own:
+                tasks.take()
             if not ready or not is_durable(ready[0][1]):
                 return taken
             taken.append(ready.popleft()[0])
-
-    def _take_tasks(self) -> None:
-        """Take what there is, until something may be given out at once."""
-        if not self._tasks_offered and not self._asked and not self.own_tasks:
-            return
-        ready, queues = self._cache.ready, self._queues
-        # Alone it leaves the rest where a more urgent one can overtake it; beside others it takes its share now.
-        while self.takes_workflows and not (
-            ready and not queues.shared and self._engine.is_durable(ready[-1][1])
-        ):
-            if self._cache.outstanding >= self._most_tasks:
-                return
-            task = self._engine.tasks.take(self)
-            asked = None if task else self._engine.tasks.take_queries(self)
-            if task is not None:
-                self._taken.tasks += 1
-                self._cache.begin_task(task)
-            elif asked is not None:
-                self._cache.begin_queries(asked)
-            else:
-                return
 
     async def complete_activation(self, completion: Completion) -> None:
         """Answer an activation."""
@@ -343,13 +385,8 @@ class EngineHandle:
         """There may be room to take more, or something more to give."""
         if self._queues.to_dispatch:
             self._queues.dispatch()
-        if (
-            not self._will_give
-            or self._tasks_offered
-            or self._attempts_offered
-            or self._asked
-            or self.own_tasks
-        ):
+        tasks = self._task_slots
+        if not self._will_give or tasks.offered or self._activity_slots.offered or tasks.asked or tasks.own:
             self.wake()
         if self._closing:
             self._ring()
@@ -418,8 +455,8 @@ class EngineHandle:
             if self._heartbeats.pauses:
                 self._heartbeats.end(result.token, flush=False)
             record, attempts = in_hand.record, self._engine.attempts
-            if attempts.complete(in_hand, result, self.identity, self._wants_task(record)):
-                self._taken.tasks += 1
+            if attempts.complete(in_hand, result, self.identity, self._task_slots.wanted(record)):
+                self._task_slots.taken.tasks += 1
                 self._cache.begin_task_after(record, in_hand.token.scheduled_event_id, result.result)
         elif in_hand is None and self._local.is_local(result.token):
             self._local.complete(result)
@@ -442,22 +479,6 @@ class EngineHandle:
             self.cancel_attempt(token, "NOT_FOUND", self._engine.writes.newest)
         else:
             self._heartbeats.beat(token, details, found[1].spec.heartbeat_timeout)
-
-    def _wants_task(self, record: LoadedRun) -> Eager | None:
-        """Whether it takes at once the task of this run that the end of an attempt leads to: if a poll waits for it,
-        and no task waited before.
-        """
-        if not self._task_polls or self._tasks_offered or self.own_tasks or not self.takes_workflows:
-            return None
-        if record.sticky is not self or self._cache.outstanding >= self._most_tasks:
-            return None
-        run, queues = record.run, self._queues
-        task = run.task
-        if not queues.is_free or run.started.spec.task_queue != self.task_queue:
-            return None
-        if task is not None and task.started_event_id:
-            return None
-        return None if self._cache.is_busy(run.run_id) else self._eager
 
     # --- the end --------------------------------------------------------------------------------------------
 
