@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from hourglass import RetryPolicy, activity, workflow
 from hourglass.client import Client
@@ -20,7 +21,7 @@ from hourglass.errors import (
 )
 from hourglass.worker import Worker
 
-from .polling import eventually, task_failures
+from .histories import task_failures
 
 
 @activity.defn
@@ -303,7 +304,7 @@ def test_mistake_inside_a_workflow(name: str, local: Client) -> None:
     """A mistake in workflow code is a bug: the run is parked with the words that lead to the mend."""
     with Worker(local, workflows=[errs], activities=[good]):
         handle = local.start_workflow(errs, name, task_timeout=1)
-        (message, *_) = eventually(lambda: task_failures(handle))
+        (message, *_) = until(lambda: task_failures(handle))
         assert INSIDE[name][1] in message
         handle.terminate("seen")
 
@@ -325,7 +326,7 @@ def test_a_run_that_cannot_begin_says_why(local: Client, caplog: pytest.LogCaptu
             for at, given in enumerate([({"name": "pen"},), (), ({"name": "pen", "cents": 1}, 1, [], 4)])
         ]
         for handle in runs:
-            eventually(lambda handle=handle: task_failures(handle))
+            until(lambda handle=handle: task_failures(handle))
             handle.terminate("seen")
     told = [each for each in caplog.records if "cannot begin: " in each.getMessage()]
     assert [each.exc_info for each in told] == [None, None, None]
