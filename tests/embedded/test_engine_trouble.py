@@ -64,7 +64,7 @@ def test_an_answer_that_was_taken_is_not_refused_for_what_comes_after_it(
 def test_who_serves_another_queue_is_woken_all_the_same(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A taker that cannot look keeps nobody else from looking."""
+    """A poller that cannot look keeps no other from looking."""
 
     async def body() -> None:
         world = await World.new()

@@ -93,15 +93,15 @@ async def pollers(engine: Engine, request: dp.GetPollers) -> PendingAnswer[dp.Po
     now = engine.clock.now_ns()
     found = tuple(
         dp.Poller(
-            taker.identity,
+            poller.identity,
             now,
-            taker.version,
-            taker.process_id,
-            taker.process_key == 0,
-            taker.in_hand[1 if request.activities else 0],
+            poller.version,
+            poller.process_id,
+            poller.process_key == 0,
+            poller.in_hand[1 if request.activities else 0],
         )
-        for taker in engine.queues.takers(request.task_queue)
-        if (taker.takes_activities if request.activities else taker.takes_workflows)
+        for poller in engine.queues.pollers(request.task_queue)
+        if (poller.takes_activities if request.activities else poller.takes_workflows)
     )
     route = engine.deployments.route(request.task_queue)
     stats = None

@@ -102,9 +102,9 @@ class Deployments:
         self._loaded = True
         self._take_up(table)
 
-    def joined(self, taker: QueuePoller) -> None:
+    def joined(self, poller: QueuePoller) -> None:
         """A worker begins to serve its queue."""
-        version, queue = taker.version, taker.task_queue
+        version, queue = poller.version, poller.task_queue
         if version is None:
             return
         self.load()
@@ -229,20 +229,20 @@ class Deployments:
             found = self._routes[task_queue] = self._find_route(task_queue)
         return found
 
-    def takes_task(self, taker: QueuePoller, run: Run) -> bool:
+    def takes_task(self, poller: QueuePoller, run: Run) -> bool:
         """Whether a worker is of the version that a run's next task is for."""
-        return taker.version == (
+        return poller.version == (
             pinned_version(run) or self.target(run.started.spec.task_queue, run.started.workflow_id)
         )
 
-    def takes_attempt(self, taker: QueuePoller, run: Run, activity: OpenActivity) -> bool:
+    def takes_attempt(self, poller: QueuePoller, run: Run, activity: OpenActivity) -> bool:
         """Whether a worker is of the version that an activity is for: that of a pinned run, where it serves the
         queue.
         """
         queue, pinned = activity.spec.task_queue, pinned_version(run)
         if pinned is not None and self._serves(pinned, queue):
-            return taker.version == pinned
-        return taker.version == self.target(queue, run.started.workflow_id)
+            return poller.version == pinned
+        return poller.version == self.target(queue, run.started.workflow_id)
 
     def elsewhere(self, run: Run) -> WorkerDeploymentVersion | None:
         """The version that a run would go to if its own code had not pinned it to another, and it has not declined."""

@@ -121,11 +121,11 @@ class ActivityDispatch:
         self._namespace = namespace
         self._deployments = deployments
 
-    def take(self, taker: QueuePoller) -> tuple[ActivityTask, TakenAttempt, int] | None:
+    def take(self, poller: QueuePoller) -> tuple[ActivityTask, TakenAttempt, int] | None:
         """Give a handle an attempt of an activity, if one waits on its queue, and the change that it rests on."""
         runs = self._runs
         now = runs.clock.now_ns()
-        for run_id, scheduled in () if runs.stopped else runs.queues.attempts(taker.task_queue):
+        for run_id, scheduled in () if runs.stopped else runs.queues.attempts(poller.task_queue):
             record = runs.in_memory(run_id)
             activity = None if record is None else record.run.activities.get(scheduled)
             if record is None or activity is None or activity.started_ns or activity.available_ns > now:
@@ -133,20 +133,22 @@ class ActivityDispatch:
             if record.run.paused is not None or activity.paused:
                 continue
             versions = self._deployments
-            if versions.in_use and not versions.takes_attempt(taker, record.run, activity):
+            if versions.in_use and not versions.takes_attempt(poller, record.run, activity):
                 continue
-            if runs.queues.shared and not runs.queues.is_for_attempt(taker, activity.scheduled.activity_type):
+            if runs.queues.shared and not runs.queues.is_for_attempt(
+                poller, activity.scheduled.activity_type
+            ):
                 if runs.queues.uniform:
                     return None  # others have less in hand, whatever the type
                 continue
             token = AttemptToken(run_id, scheduled, activity.attempt)
-            in_hand = record.attempts[scheduled] = TakenAttempt(token, taker, record)
+            in_hand = record.attempts[scheduled] = TakenAttempt(token, poller, record)
             if runs.may_go_on(record):
-                runs.go_on(record, transitions.start_attempt(record.run, activity, taker.identity, now), now)
+                runs.go_on(record, transitions.start_attempt(record.run, activity, poller.identity, now), now)
                 runs.queues.took_attempt(run_id, scheduled)
                 runs.in_hand.add(run_id)
-            elif self._start(record, activity, taker.identity):
-                return self.take(taker)  # the run was ended: the queues have changed under us
+            elif self._start(record, activity, poller.identity):
+                return self.take(poller)  # the run was ended: the queues have changed under us
             started = record.run.activities[scheduled]
             return activity_task(self._namespace, record.run, started, token.encode()), in_hand, record.number
         return None
@@ -168,7 +170,7 @@ class ActivityDispatch:
         return task if started is None else activity_task(self._namespace, record.run, started, task.token)
 
     def begun(
-        self, record: LoadedRun, since: int, taker: QueuePoller
+        self, record: LoadedRun, since: int, poller: QueuePoller
     ) -> list[tuple[ActivityTask, TakenAttempt]]:
         """The attempts that a handle took at once, by the change that wrote the events from this index on."""
         run = record.run
@@ -177,7 +179,7 @@ class ActivityDispatch:
             activity = run.activities.get(event.id)
             if activity is not None and activity.started_ns:
                 token = AttemptToken(run.run_id, event.id, activity.attempt)
-                in_hand = record.attempts[event.id] = TakenAttempt(token, taker, record)
+                in_hand = record.attempts[event.id] = TakenAttempt(token, poller, record)
                 tasks.append((activity_task(self._namespace, run, activity, token.encode()), in_hand))
         if tasks:
             self._runs.in_hand.add(run.run_id)
@@ -356,35 +358,35 @@ class TaskDispatch:
         self._deployments = deployments
         self._asked: dict[str, LoadedRun] = {}
 
-    def take(self, taker: QueuePoller) -> LoadedRun | None:
+    def take(self, poller: QueuePoller) -> LoadedRun | None:
         """Give a handle a run's task, if one waits on its queue that it may have."""
         queues = self._runs.queues
-        for run_id in () if self._runs.stopped else queues.tasks(taker):
+        for run_id in () if self._runs.stopped else queues.tasks(poller):
             record = self._runs.in_memory(run_id)
-            if record is not None and self._may_take(record, taker):
+            if record is not None and self._may_take(record, poller):
                 if (
                     queues.shared
-                    and record.sticky is not taker
-                    and not queues.is_for_task(taker, record.run.started.workflow_type)
+                    and record.sticky is not poller
+                    and not queues.is_for_task(poller, record.run.started.workflow_type)
                 ):
                     if queues.uniform:
                         return None  # others have less in hand, whatever the type
                     continue
-                self._start(record, taker)
+                self._start(record, poller)
                 # A run that has outgrown its limits was ended instead. Begin anew: the queue changed under the loop.
                 task = record.run.task
-                return record if task is not None and task.started_event_id else self.take(taker)
+                return record if task is not None and task.started_event_id else self.take(poller)
         return None
 
-    def _start(self, record: LoadedRun, taker: QueuePoller) -> None:
-        self._stick(record, taker)
-        runs, run, who = self._runs, record.run, taker.identity
+    def _start(self, record: LoadedRun, poller: QueuePoller) -> None:
+        self._stick(record, poller)
+        runs, run, who = self._runs, record.run, poller.identity
         task, limits = run.task, runs.limits
         target = self._deployments.elsewhere(run) if self._deployments.in_use else None
         if target is None and task is not None and not task.transient and runs.may_go_on(record):
             now = runs.clock.now_ns()
             runs.go_on(record, start_task(run, task, who, limits, now), now, to_worker=True)
-            runs.queues.offer(record.run, (), now, taker)  # it waits no more
+            runs.queues.offer(record.run, (), now, poller)  # it waits no more
             runs.in_hand.add(run.run_id)
             return
         runs.change(record, lambda run, now: tasks.start_task(run, who, limits, now, target), to_worker=True)
@@ -398,12 +400,12 @@ class TaskDispatch:
         """The runs that have queries to answer, now and later."""
         return self._asked
 
-    def take_queries(self, taker: QueuePoller) -> LoadedRun | None:
+    def take_queries(self, poller: QueuePoller) -> LoadedRun | None:
         """Give a handle a run that has queries to answer and no task to be done before."""
         for record in self._asked.values():
-            if record.run.task is None and self._is_for(record, taker) and self._knows(record, taker):
+            if record.run.task is None and self._is_for(record, poller) and self._knows(record, poller):
                 del self._asked[record.run.run_id]
-                self._stick(record, taker)
+                self._stick(record, poller)
                 return record
         return None
 
@@ -444,11 +446,11 @@ class TaskDispatch:
             message = "Cannot query workflow: its workflow task keeps failing"
             self.refuse_queries(record, ServiceError(message, status="FAILED_PRECONDITION"))
 
-    def unstick(self, record: LoadedRun, taker: QueuePoller) -> None:
+    def unstick(self, record: LoadedRun, poller: QueuePoller) -> None:
         """If it was this handle that knew a run: others may take what waits of it now."""
-        if record.sticky is taker:
+        if record.sticky is poller:
             record.sticky = None
-            self._runs.queues.release(taker, record.run.run_id)
+            self._runs.queues.release(poller, record.run.run_id)
             if record.run.status is RUNNING:
                 self._runs.queues.wake(record.run.started.spec.task_queue)
 
@@ -543,33 +545,33 @@ class TaskDispatch:
             if not query.answer.done():
                 self.ask(record, query)
 
-    def _may_take(self, record: LoadedRun, taker: QueuePoller) -> bool:
+    def _may_take(self, record: LoadedRun, poller: QueuePoller) -> bool:
         task = record.run.task
         ready = (
             task is not None and not task.started_event_id and task.available_ns <= self._runs.clock.now_ns()
         )
-        return ready and self._is_for(record, taker)
+        return ready and self._is_for(record, poller)
 
-    def _is_for(self, record: LoadedRun, taker: QueuePoller) -> bool:
-        if record.run.started.spec.task_queue != taker.task_queue or taker.is_busy(record.run.run_id):
+    def _is_for(self, record: LoadedRun, poller: QueuePoller) -> bool:
+        if record.run.started.spec.task_queue != poller.task_queue or poller.is_busy(record.run.run_id):
             return False
         sticky, versions = record.sticky, self._deployments
         if not versions.in_use:
-            return sticky is None or sticky is taker
-        if not versions.takes_task(taker, record.run):
+            return sticky is None or sticky is poller
+        if not versions.takes_task(poller, record.run):
             return False
         # A worker that knows the run, and is of a version that it has left, keeps no other from taking it.
-        return sticky is None or sticky is taker or not versions.takes_task(sticky, record.run)
+        return sticky is None or sticky is poller or not versions.takes_task(sticky, record.run)
 
-    def _knows(self, record: LoadedRun, taker: QueuePoller) -> bool:
+    def _knows(self, record: LoadedRun, poller: QueuePoller) -> bool:
         """Whether a handle that could answer a run's queries knows its workflow, as well as any other of the queue."""
         queues = self._runs.queues
-        return not queues.shared or queues.is_for_type(taker, record.run.started.workflow_type)
+        return not queues.shared or queues.is_for_type(poller, record.run.started.workflow_type)
 
-    def _stick(self, record: LoadedRun, taker: QueuePoller) -> None:
+    def _stick(self, record: LoadedRun, poller: QueuePoller) -> None:
         """From now on this handle knows the run, and no other."""
-        before, record.sticky = record.sticky, taker
-        if before is not None and before is not taker:
+        before, record.sticky = record.sticky, poller
+        if before is not None and before is not poller:
             self._runs.queues.release(before, record.run.run_id)
             before.moved(record.run.run_id)
 

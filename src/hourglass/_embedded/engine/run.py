@@ -211,7 +211,7 @@ class TakenAttempt:
     """An attempt that a handle's worker has, of this run."""
 
     token: AttemptToken
-    taker: QueuePoller
+    poller: QueuePoller
     record: LoadedRun
     told_to_cancel: bool = False
     handed_out: bool = False
@@ -330,7 +330,7 @@ class LoadedRun:
 
     def holders(self) -> list[QueuePoller]:
         """The handles that have attempts of the run, or know it."""
-        found = {id(each.taker): each.taker for each in self.attempts.values()}
+        found = {id(each.poller): each.poller for each in self.attempts.values()}
         if self.sticky is not None:
             found[id(self.sticky)] = self.sticky
         return list(found.values())
@@ -362,10 +362,10 @@ class LoadedRun:
             if activity is None or activity.attempt != in_hand.token.attempt or not activity.started_ns:
                 del self.attempts[event_id]
                 reason = "TIMED_OUT" if self.run.is_open else "NOT_FOUND"
-                in_hand.taker.cancel_attempt(in_hand.token.encode(), reason, self.number)
+                in_hand.poller.cancel_attempt(in_hand.token.encode(), reason, self.number)
             elif activity.cancel_requested_event_id and not in_hand.told_to_cancel:
                 in_hand.told_to_cancel = True
-                in_hand.taker.cancel_attempt(in_hand.token.encode(), "CANCELLED", self.number)
+                in_hand.poller.cancel_attempt(in_hand.token.encode(), "CANCELLED", self.number)
 
 
 # --- the seam between runs and schedules ----------------------------------------------------------------------

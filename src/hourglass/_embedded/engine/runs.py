@@ -98,8 +98,8 @@ class RunTable:
         for record in tuple(self._records.values()):
             if record.run.run_id not in self.parked:
                 self.queues.offer(record.run, record.run.activities, now, record.sticky, late=record.late)
-        for taker in self.queues.all_takers():
-            taker.realign()
+        for poller in self.queues.all_pollers():
+            poller.realign()
         self.awaiting.realign()
         self.keeping.realign()
 

@@ -1,9 +1,9 @@
 """Task queues: what waits to be taken, and which handles (`QueuePoller`) could take it.
 
 Must not know: what a task is. An offer that has lapsed (taken, timed out, run closed) is withdrawn when what
-it is about is offered again; a taker checks what it takes. Takers are woken by `dispatch`, which is called where an
-operation has ended: a taker that waits then takes at once, so that what was done and which taker took it can become
-durable together. Invariant: whenever something becomes takeable, the takers of its queue are woken, at the
+it is about is offered again; a poller checks what it takes. Pollers are woken by `dispatch`, which is called where an
+operation has ended: a poller that waits then takes at once, so that what was done and which poller took it can become
+durable together. Invariant: whenever something becomes takeable, the pollers of its queue are woken, at the
 latest in the loop's next turn.
 
 Where several handles serve a queue (`shared`: each process with a worker has one), what waits goes to the one that has
@@ -112,23 +112,23 @@ class QueuePoller(Protocol):
         ...
 
     def closed(self, run_id: str) -> None:
-        """A run that the taker may have cached has closed."""
+        """A run that the poller may have cached has closed."""
         ...
 
     def parked(self, run_id: str) -> None:
-        """What the taker has of this run rests on something that cannot be stored."""
+        """What the poller has of this run rests on something that cannot be stored."""
         ...
 
     def moved(self, run_id: str) -> None:
-        """A run that the taker may have cached has gone to a worker of another version."""
+        """A run that the poller may have cached has gone to a worker of another version."""
         ...
 
     def realign(self) -> None:
-        """Time has jumped: what waits for a time in the taker has to be set anew."""
+        """Time has jumped: what waits for a time in the poller has to be set anew."""
         ...
 
     def cancel_attempt(self, token: bytes, reason: str, rests_on: int) -> None:
-        """Stop an attempt that this taker holds, because of the change of this number."""
+        """Stop an attempt that this poller holds, because of the change of this number."""
         ...
 
 
@@ -178,14 +178,14 @@ class TaskQueues:
 
     def __init__(self, policy: DispatchPolicy | None = None) -> None:
         self.policy = DispatchPolicy() if policy is None else policy
-        self._takers: dict[str, list[QueuePoller]] = defaultdict(list)
+        self._pollers: dict[str, list[QueuePoller]] = defaultdict(list)
         self._tasks: dict[str, PriorityQueue[str]] = defaultdict(PriorityQueue)
         self._attempts: dict[str, PriorityQueue[tuple[str, int]]] = defaultdict(PriorityQueue)
         self._offered: dict[tuple[str, int], str] = {}
         self._taken: dict[str, TakenCount] = defaultdict(TakenCount)
         self._samples: deque[tuple[float, dict[str, tuple[int, ...]]]] = deque()
         self.to_dispatch: dict[str, None] = {}
-        """The queues whose takers are to look."""
+        """The queues whose pollers are to look."""
         self._dispatching = False
         self._will_dispatch = False
         self.versioned = False
@@ -208,103 +208,106 @@ class TaskQueues:
         weighs nothing there, and others get what there is no room for.
         """
 
-    def join(self, taker: QueuePoller) -> None:
+    def join(self, poller: QueuePoller) -> None:
         """A handle begins to serve its queue."""
-        self._takers[taker.task_queue].append(taker)
+        self._pollers[poller.task_queue].append(poller)
         self._count()
         self.on_join()
 
-    def leave(self, taker: QueuePoller) -> None:
+    def leave(self, poller: QueuePoller) -> None:
         """A handle takes no more: what waited for it alone waits for the others."""
-        if taker in self._takers[taker.task_queue]:
-            self._takers[taker.task_queue].remove(taker)
+        if poller in self._pollers[poller.task_queue]:
+            self._pollers[poller.task_queue].remove(poller)
             self._count()
-        for run_id in tuple(taker.own_tasks):
-            self.release(taker, run_id)
+        for run_id in tuple(poller.own_tasks):
+            self.release(poller, run_id)
 
     def _count(self) -> None:
-        several = [takers for takers in self._takers.values() if len(takers) > 1]
+        several = [pollers for pollers in self._pollers.values() if len(pollers) > 1]
         self.shared = bool(several)
         self.uniform = not several or all(
-            len({(taker.workflow_types, taker.activity_types) for taker in takers}) <= 1 for takers in several
+            len({(poller.workflow_types, poller.activity_types) for poller in pollers}) <= 1
+            for pollers in several
         )
         if not self.shared:  # from now on all that waits on a queue stands in one place
-            for taker in chain(*self._takers.values()):
-                for run_id in tuple(taker.own_tasks) if taker.own_tasks else ():
-                    self.release(taker, run_id)
+            for poller in chain(*self._pollers.values()):
+                for run_id in tuple(poller.own_tasks) if poller.own_tasks else ():
+                    self.release(poller, run_id)
 
-    def release(self, taker: QueuePoller, run_id: str) -> None:
+    def release(self, poller: QueuePoller, run_id: str) -> None:
         """A handle knows a run no more: its task, if one waits, is for any handle of the queue."""
-        share = taker.own_tasks.get(run_id)
+        share = poller.own_tasks.get(run_id)
         if share is not None:
             late = run_id in share.late
-            taker.own_tasks.drop(run_id)
-            self._tasks[taker.task_queue].put(
+            poller.own_tasks.drop(run_id)
+            self._tasks[poller.task_queue].put(
                 run_id, share.level, share.sharer, late=late, weight=1 / share.cost
             )
-            self.wake(taker.task_queue)
+            self.wake(poller.task_queue)
 
     # --- which of several handles ---------------------------------------------------------------------------
 
-    def is_for_task(self, taker: QueuePoller, workflow_type: str) -> bool:
+    def is_for_task(self, poller: QueuePoller, workflow_type: str) -> bool:
         """Whether this handle, of all that serve its queue, is to take a task that any of them may take."""
-        knows, load = _knows(taker.workflow_types, workflow_type), taker.load
-        for other in self._takers[taker.task_queue]:
-            if other is not taker and _knows(other.workflow_types, workflow_type):
+        knows, load = _knows(poller.workflow_types, workflow_type), poller.load
+        for other in self._pollers[poller.task_queue]:
+            if other is not poller and _knows(other.workflow_types, workflow_type):
                 if not knows:
                     return False  # a worker that knows the type will come to it
                 if other.load < load and other.has_task_room:
                     return False
         return True
 
-    def is_for_attempt(self, taker: QueuePoller, activity_type: str) -> bool:
+    def is_for_attempt(self, poller: QueuePoller, activity_type: str) -> bool:
         """The same for an attempt of an activity."""
-        knows, load = _knows(taker.activity_types, activity_type), taker.load
-        for other in self._takers[taker.task_queue]:
-            if other is not taker and _knows(other.activity_types, activity_type):
+        knows, load = _knows(poller.activity_types, activity_type), poller.load
+        for other in self._pollers[poller.task_queue]:
+            if other is not poller and _knows(other.activity_types, activity_type):
                 if not knows:
                     return False
                 if other.load < load and other.has_attempt_room:
                     return False
         return True
 
-    def is_for_type(self, taker: QueuePoller, workflow_type: str) -> bool:
+    def is_for_type(self, poller: QueuePoller, workflow_type: str) -> bool:
         """Whether a handle knows a workflow type, or no other handle of its queue does either."""
-        return _knows(taker.workflow_types, workflow_type) or not any(
-            _knows(other.workflow_types, workflow_type) for other in self._takers[taker.task_queue]
+        return _knows(poller.workflow_types, workflow_type) or not any(
+            _knows(other.workflow_types, workflow_type) for other in self._pollers[poller.task_queue]
         )
 
-    def share(self, taker: QueuePoller, room: int) -> int:
+    def share(self, poller: QueuePoller, room: int) -> int:
         """How many attempts a handle may take at once, ahead of those that wait: so many that it has hardly more in hand
         than the others. Work that stays with the process which asked for it needs no other.
         """
         others = [
             other.load
-            for other in self._takers[taker.task_queue]
-            if other is not taker and other.has_attempt_room
+            for other in self._pollers[poller.task_queue]
+            if other is not poller and other.has_attempt_room
         ]
         if not others or not self.handicap:  # what is light is not worth sending to another process
             return room
-        return min(room, int(max(0.0, min(others)) * 1.25 - max(0.0, taker.load)) + 1)
+        return min(room, int(max(0.0, min(others)) * 1.25 - max(0.0, poller.load)) + 1)
 
-    def takers(self, task_queue: str) -> tuple[QueuePoller, ...]:
+    def pollers(self, task_queue: str) -> tuple[QueuePoller, ...]:
         """The handles that serve a queue."""
-        return tuple(self._takers[task_queue])
+        return tuple(self._pollers[task_queue])
 
-    def all_takers(self) -> tuple[QueuePoller, ...]:
+    def all_pollers(self) -> tuple[QueuePoller, ...]:
         """The handles of all queues."""
-        return tuple(chain(*self._takers.values()))
+        return tuple(chain(*self._pollers.values()))
 
     def served(self) -> tuple[str, ...]:
         """The queues that a handle serves."""
-        return tuple(sorted(queue for queue, takers in self._takers.items() if takers))
+        return tuple(sorted(queue for queue, pollers in self._pollers.items() if pollers))
 
-    def tasks(self, taker: QueuePoller) -> Iterator[str]:
+    def tasks(self, poller: QueuePoller) -> Iterator[str]:
         """Runs whose tasks wait for this handle or for any of its queue, the most urgent first. A caller that takes one
         stops looking: the offers change under the iterator.
         """
-        policy, waiting, own = self.policy, self._tasks[taker.task_queue], taker.own_tasks
-        if self.is_behind is not None and (taker.in_hand[0] >= FEW_TASKS or self._is_held(taker.task_queue)):
+        policy, waiting, own = self.policy, self._tasks[poller.task_queue], poller.own_tasks
+        if self.is_behind is not None and (
+            poller.in_hand[0] >= FEW_TASKS or self._is_held(poller.task_queue)
+        ):
             return chain(own.urgent(), waiting.urgent())
         if own:
             return chain(own, waiting)
@@ -352,14 +355,14 @@ class TaskQueues:
         """Runs whose tasks wait on a queue that a handle serves, whatever the policy says."""
         return [
             run_id
-            for queue, takers in self._takers.items()
-            if takers
-            for run_id in chain(self._tasks[queue], *(taker.own_tasks for taker in takers))
+            for queue, pollers in self._pollers.items()
+            if pollers
+            for run_id in chain(self._tasks[queue], *(poller.own_tasks for poller in pollers))
         ]
 
     def waiting_attempts(self) -> list[tuple[str, int]]:
         """The same for attempts of activities, as (run id, scheduled event id)."""
-        return [key for queue, takers in self._takers.items() if takers for key in self._attempts[queue]]
+        return [key for queue, pollers in self._pollers.items() if pollers for key in self._attempts[queue]]
 
     def offer(
         self,
@@ -448,7 +451,7 @@ class TaskQueues:
 
     def busy(self) -> set[str]:
         """The queues that a handle serves, or on which something waits."""
-        known = (self._takers, self._tasks, self._attempts)
+        known = (self._pollers, self._tasks, self._attempts)
         return {queue for each in known for queue, waiting in each.items() if waiting}
 
     def sample(self) -> bool:
@@ -488,7 +491,7 @@ class TaskQueues:
 
     def wake_all(self) -> None:
         """All handles are to look."""
-        for queue in self._takers:
+        for queue in self._pollers:
             self.wake(queue)
 
     def _dispatch_later(self) -> None:
@@ -503,23 +506,23 @@ class TaskQueues:
         try:
             while self.to_dispatch:
                 queue, _ = self.to_dispatch.popitem()
-                takers = self.takers(queue)
-                for taker in takers:
-                    taker.wake()
-                if len(takers) > 1:
-                    self._spread(queue, takers)
+                pollers = self.pollers(queue)
+                for poller in pollers:
+                    poller.wake()
+                if len(pollers) > 1:
+                    self._spread(queue, pollers)
         finally:
             self._dispatching = False
 
-    def _spread(self, queue: str, takers: tuple[QueuePoller, ...]) -> None:
+    def _spread(self, queue: str, pollers: tuple[QueuePoller, ...]) -> None:
         """Let the handles of a queue take in turns, until none takes more. A handle that was woken takes no more than
         brings it level with the others, and they with it.
         """
-        load = sum(taker.load for taker in takers)
+        load = sum(poller.load for poller in pollers)
         while self._tasks[queue] or self._attempts[queue]:
-            for taker in takers:
-                taker.wake()
-            before, load = load, sum(taker.load for taker in takers)
+            for poller in pollers:
+                poller.wake()
+            before, load = load, sum(poller.load for poller in pollers)
             if load <= before:
                 return
 

@@ -92,7 +92,7 @@ class DueRuns:
     @property
     def is_served(self) -> bool:
         """Whether some wait for a place on a queue that a worker serves."""
-        return any(self._runs.queues.takers(queue) for queue in self._waiting)
+        return any(self._runs.queues.pollers(queue) for queue in self._waiting)
 
     def count(self, task_queue: str) -> int:
         """How many wait for a place on a queue."""

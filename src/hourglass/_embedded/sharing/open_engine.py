@@ -152,19 +152,19 @@ class OpenEngine:
     def processes(self) -> tuple[WorkerProcess, ...]:
         """The processes that work on the file, this one first."""
         by_process: dict[tuple[bool, int, int], list[QueuePoller]] = {}
-        for taker in self.engine.queues.all_takers():
-            key = (taker.process_key != 0, taker.process_id, taker.process_key)
-            by_process.setdefault(key, []).append(taker)
+        for poller in self.engine.queues.all_pollers():
+            key = (poller.process_key != 0, poller.process_id, poller.process_key)
+            by_process.setdefault(key, []).append(poller)
         return tuple(
             WorkerProcess(
                 process_id=process_id,
-                identities=tuple(sorted({taker.identity for taker in takers})),
+                identities=tuple(sorted({poller.identity for poller in pollers})),
                 is_owner=not is_other,
-                task_queues=tuple(sorted({taker.task_queue for taker in takers})),
-                tasks=sum(taker.in_hand[0] for taker in takers),
-                attempts=sum(taker.in_hand[1] for taker in takers),
+                task_queues=tuple(sorted({poller.task_queue for poller in pollers})),
+                tasks=sum(poller.in_hand[0] for poller in pollers),
+                attempts=sum(poller.in_hand[1] for poller in pollers),
             )
-            for (is_other, process_id, _), takers in sorted(by_process.items(), key=lambda each: each[0])
+            for (is_other, process_id, _), pollers in sorted(by_process.items(), key=lambda each: each[0])
         )
 
     def weigh(self, handicap: float) -> None:

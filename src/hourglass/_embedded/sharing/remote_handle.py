@@ -94,9 +94,9 @@ class RemoteHandle:
     def heard(self, work: wire.HandleWork) -> None:
         """The owner sends work."""
         if work.activations:
-            receiver = self.on_activations
-            if receiver is not None and self._task_polls and not self._activations:
-                receiver(work.activations)
+            on_activations = self.on_activations
+            if on_activations is not None and self._task_polls and not self._activations:
+                on_activations(work.activations)
             else:
                 self._activations.extend(work.activations)
                 self._task_bell.ring()
@@ -105,9 +105,9 @@ class RemoteHandle:
                 if not task.is_local:
                     self._heartbeat_timeouts[task.token] = task.spec.heartbeat_timeout
             items: tuple[ActivityItem, ...] = (*work.tasks, *work.cancels)
-            taker = self.on_activities
-            if taker is not None and self._activity_polls and not self._activities:
-                taker(items)
+            on_activities = self.on_activities
+            if on_activities is not None and self._activity_polls and not self._activities:
+                on_activities(items)
             else:
                 self._activities.extend(items)
                 self._activity_bell.ring()

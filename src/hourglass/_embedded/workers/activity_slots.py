@@ -84,13 +84,13 @@ class Heartbeats:
 class ActivitySlots:
     """What a handle has of attempts. `polls` counts the polls that wait for one, `out` says what their tokens name."""
 
-    def __init__(self, engine: Engine, taker: QueuePoller, config: HandleConfig) -> None:
+    def __init__(self, engine: Engine, poller: QueuePoller, config: HandleConfig) -> None:
         self.polls = 0
         self.out: dict[bytes, TakenAttempt] = {}
         self.kept: deque[tuple[ActivityItem, int]] = deque()
         self._engine = engine
         self._is_durable = engine.is_durable
-        self._taker = taker
+        self._poller = poller
         self._config = config
         self._queues = engine.queues
         self._offered = engine.queues.all_attempts(config.task_queue)
@@ -117,11 +117,11 @@ class ActivitySlots:
     def take(self) -> None:
         """Take what there is, until something may be given out at once."""
         queues = self._engine.queues
-        while self._offered and self._taker.takes_activities and len(self.out) < self._most:
+        while self._offered and self._poller.takes_activities and len(self.out) < self._most:
             # Alone it leaves the rest where a more urgent one can overtake it; beside others it takes its share now.
             if self.kept and not queues.shared and self._is_durable(self.kept[-1][1]):
                 return
-            taken = self._engine.attempts.take(self._taker)
+            taken = self._engine.attempts.take(self._poller)
             if taken is None:
                 return
             task, in_hand, rests_on = taken
@@ -134,19 +134,19 @@ class ActivitySlots:
         poll waits for one, and none waited before.
         """
         room, queues, types = self._most - len(self.out), self._queues, None
-        if room <= 0 or not self.polls or self._offered or not self._taker.takes_activities:
+        if room <= 0 or not self.polls or self._offered or not self._poller.takes_activities:
             return None
         if not queues.is_free:
             return None
         if queues.shared:
-            room, types = queues.share(self._taker, room), self._config.activity_types
+            room, types = queues.share(self._poller, room), self._config.activity_types
             if room <= 0:
                 return None
         return Eager(self._config.identity, self._config.task_queue, self._engine.limits, room, types)
 
     def took(self, record: LoadedRun, since: int) -> None:
         """Some were taken at once; they were asked for in the run's history from this index on."""
-        for task, in_hand in self._engine.attempts.begun(record, since, self._taker):
+        for task, in_hand in self._engine.attempts.begun(record, since, self._poller):
             self._taken.attempts += 1
             self.out[task.token] = in_hand
             self.kept.append((task, record.number))
@@ -185,7 +185,7 @@ class ActivitySlots:
     @property
     def has_room(self) -> bool:
         """Whether one more would be taken now."""
-        return bool(self.polls) and self._taker.takes_activities and len(self.out) < self._most
+        return bool(self.polls) and self._poller.takes_activities and len(self.out) < self._most
 
     def lose(self) -> None:
         """The worker's process has ended: what it had is lost, what it had not got yet is for others."""

@@ -108,16 +108,16 @@ class CachedRun:
             self.used_flags |= frozenset(completion.used_flags)
         self.behavior = completion.versioning_behavior or behavior
 
-    def answer(self, taker: QueuePoller, again: bool) -> TaskAnswer:
+    def answer(self, poller: QueuePoller, again: bool) -> TaskAnswer:
         """What is said to the task in hand; `again` asks for another at once."""
         cursor, used = self.cursor, self.used_flags
         return TaskAnswer(
             commands=cursor.answer(),
             flags=() if used <= cursor.flags else tuple(sorted(used - cursor.flags)),
-            identity=taker.identity,
+            identity=poller.identity,
             refused_updates=cursor.take_refusals(),
-            version=taker.version,
-            behavior=self.behavior if taker.version is not None else VersioningBehavior.UNSPECIFIED,
+            version=poller.version,
+            behavior=self.behavior if poller.version is not None else VersioningBehavior.UNSPECIFIED,
             again=again,
         )
 
@@ -195,14 +195,14 @@ class Cache:
     def __init__(
         self,
         engine: Engine,
-        taker: QueuePoller,
+        poller: QueuePoller,
         config: HandleConfig,
         hand: ActivitySlots,
         changed: Callable[[], object],
     ) -> None:
         self.ready: deque[tuple[Activation, int]] = deque()
         self._engine = engine
-        self._taker = taker
+        self._poller = poller
         self._hand = hand
         self._size = config.max_cached_workflows
         self._most = max(self._size, config.max_busy_workflows)
@@ -313,13 +313,13 @@ class Cache:
         self._letting_go = True
         for cached in tuple(self._runs.values()):
             if cached.is_idle:
-                self._engine.tasks.unstick(cached.record, self._taker)
+                self._engine.tasks.unstick(cached.record, self._poller)
             else:
                 self.hand_over(cached.cursor.run_id)
 
     def abandon(self) -> None:
         """Give up everything that is out."""
-        cause, who = TaskFailureCause.WORKFLOW_WORKER_UNHANDLED_FAILURE, self._taker.identity
+        cause, who = TaskFailureCause.WORKFLOW_WORKER_UNHANDLED_FAILURE, self._poller.identity
         for cached in tuple(self._runs.values()):
             if cached.task_number:
                 self._engine.tasks.fail(cached.record, cached.task_number, cause, _SHUT_DOWN, who)
@@ -406,7 +406,7 @@ class Cache:
         run_id = record.run.run_id
         cached = self._runs.pop(run_id, None)
         if cached is None:
-            cached = CachedRun(record, Cursor(run_id, self._engine.namespace, self._taker.version))
+            cached = CachedRun(record, Cursor(run_id, self._engine.namespace, self._poller.version))
             self._engine.runs.hold(record)
             self._make_room()
         self._runs[run_id] = cached  # now the most recently used
@@ -452,7 +452,7 @@ class Cache:
         record, cursor, commands = cached.record, cached.cursor, completion.commands
         if not commands or record.queries or record.updates is not None or cached.eviction is not None:
             return False
-        if not self._size or self._letting_go or self._taker.version is not None:
+        if not self._size or self._letting_go or self._poller.version is not None:
             return False
         eager = self._hand.wanted()
         if eager is None or not cursor.may_ask(commands):
@@ -482,7 +482,7 @@ class Cache:
 
     def _answer_task(self, cached: CachedRun, number: int, again: bool) -> None:
         record, task = cached.record, cached.record.run.task
-        answer = cached.answer(self._taker, again)
+        answer = cached.answer(self._poller, again)
         eager, since = self._hand.wanted() if answer.commands else None, len(record.events)
         refusal = self._engine.tasks.finish(record, number, answer, eager)
         if refusal:
@@ -503,7 +503,7 @@ class Cache:
         cached.refuse_questions(failure)
         cached.eviction = RunEvicted(reason, failure.message)
         if number:
-            self._engine.tasks.fail(cached.record, number, cause, failure, self._taker.identity)
+            self._engine.tasks.fail(cached.record, number, cause, failure, self._poller.identity)
         else:  # replayed for queries alone: the clients that asked must hear why there is no answer
             cached.questions = self._engine.tasks.take_questions(cached.record)
             cached.refuse_questions(failure)
@@ -524,7 +524,7 @@ class Cache:
         if cached.eviction is not None:
             self._evict(cached)
         elif self._letting_go:
-            self._engine.tasks.unstick(cached.record, self._taker)
+            self._engine.tasks.unstick(cached.record, self._poller)
 
     def _ask(self, cached: CachedRun) -> None:
         events = tuple(question.event for question in cached.questions)
@@ -575,7 +575,7 @@ class Cache:
         self._give(cached, Activation(run_id=cached.cursor.run_id, events=(cached.eviction,)), Out.EVICTION)
 
     def _forget(self, cached: CachedRun) -> None:
-        self._engine.tasks.unstick(cached.record, self._taker)
+        self._engine.tasks.unstick(cached.record, self._poller)
         self._rouse(cached)
         if self.local.in_use:
             self.local.forget(cached.cursor.run_id)

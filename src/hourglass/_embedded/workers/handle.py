@@ -173,15 +173,15 @@ class EngineHandle:
     def _give(self) -> None:
         """Give the receivers what may leave now; a poll is woken for the rest, and waits until that is durable."""
         self._will_give = False
-        receiver, taker = self.on_activations, self.on_activities
+        on_activations, on_activities = self.on_activations, self.on_activities
         if self._cache.ready:
-            if receiver is not None and self._task_polls:
-                receiver(self.take_activations())
+            if on_activations is not None and self._task_polls:
+                on_activations(self.take_activations())
             if self._cache.ready:
                 self._task_bell.ring()
         hand, local = self._hand, self._local
-        if taker is not None and hand.polls and (hand.kept or (local.in_use and local.has_items)):
-            taker(self.take_activities())
+        if on_activities is not None and hand.polls and (hand.kept or (local.in_use and local.has_items)):
+            on_activities(self.take_activities())
         if (hand.kept or (local.in_use and local.has_items)) and not self._is_told_of(
             hand.rests_on or local.rests_on
         ):
