@@ -34,7 +34,8 @@ KEPT = {
         "alone (what goes to the store, timers, transactions, attempts that were lost, upkeep, starts) has files of its own"
     ),
     "_embedded/workers/handle.py": (
-        "one handle: both polls, and the ends of what they gave; the attempts and the cache have files of their own"
+        "one handle: what the engine asks of it, both polls, the ends of what they gave, its own end; what it takes (task and "
+        "activity slots) and the runs that it caches are parts of their own"
     ),
 }
 """Files that a measure names and that stay as they are, each with the reason. They are counted with the others."""

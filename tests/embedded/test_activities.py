@@ -316,7 +316,7 @@ def test_try_cancel_resolves_at_once_and_tells_the_attempt() -> None:
         await world.handle.complete_activity(AttemptCancelled(task.token, Failure(info=CanceledFailure())))
         # The end wants a task, which has nothing to say and completes by itself.
         await settle()
-        assert world.handle._next_activation() is None
+        assert world.handle._task_slots.next_activation() is None
         assert world.kinds()[-5:] == [
             "ActivityTaskStarted",
             "ActivityTaskCanceled",
@@ -367,7 +367,7 @@ def test_abandon_resolves_at_once_and_tells_nobody() -> None:
         assert "ActivityTaskCancelRequested" not in world.kinds()
         await world.handle.complete_activity(ActivityOk(task.token, None))
         await settle()
-        assert world.handle._next_activation() is None
+        assert world.handle._task_slots.next_activation() is None
         await world.close()
 
     run_async(body)

@@ -405,7 +405,7 @@ def test_two_handles_share_a_queue_and_inherit_when_one_ends() -> None:
         await world.activation()
         await world.complete(run_id)
         await world.call(signal())
-        assert other._next_activation() is None
+        assert other._task_slots.next_activation() is None
         world.handle.initiate_shutdown()
         with pytest.raises(Shutdown):
             await world.handle.poll_activation()

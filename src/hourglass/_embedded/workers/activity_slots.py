@@ -82,18 +82,20 @@ class Heartbeats:
 
 
 class ActivitySlots:
-    """What a handle has of attempts. `polls` counts the polls that wait for one, `out` says what their tokens name."""
+    """What a handle has of attempts. `polls` counts the polls that wait for one, `out` says what their tokens name, `kept`
+    is what no poll has given out yet, and `offered` what there is to take.
+    """
 
     def __init__(self, engine: Engine, poller: QueuePoller, config: HandleConfig) -> None:
         self.polls = 0
         self.out: dict[bytes, TakenAttempt] = {}
         self.kept: deque[tuple[ActivityItem, int]] = deque()
+        self.offered = engine.queues.all_attempts(config.task_queue)
         self._engine = engine
         self._is_durable = engine.is_durable
         self._poller = poller
         self._config = config
         self._queues = engine.queues
-        self._offered = engine.queues.all_attempts(config.task_queue)
         self._taken = engine.queues.taken(config.task_queue)
         self._most = config.max_concurrent_activities
 
@@ -104,7 +106,7 @@ class ActivitySlots:
 
     def next_item(self) -> ActivityItem | None:
         """What may be given out now, if anything may."""
-        if self._offered:
+        if self.offered:
             self.take()
         while self.kept and self._is_durable(self.kept[0][1]):
             item, _ = self.kept.popleft()
@@ -117,7 +119,7 @@ class ActivitySlots:
     def take(self) -> None:
         """Take what there is, until something may be given out at once."""
         queues = self._engine.queues
-        while self._offered and self._poller.takes_activities and len(self.out) < self._most:
+        while self.offered and self._poller.takes_activities and len(self.out) < self._most:
             # Alone it leaves the rest where a more urgent one can overtake it; beside others it takes its share now.
             if self.kept and not queues.shared and self._is_durable(self.kept[-1][1]):
                 return
@@ -134,7 +136,7 @@ class ActivitySlots:
         poll waits for one, and none waited before.
         """
         room, queues, types = self._most - len(self.out), self._queues, None
-        if room <= 0 or not self.polls or self._offered or not self._poller.takes_activities:
+        if room <= 0 or not self.polls or self.offered or not self._poller.takes_activities:
             return None
         if not queues.is_free:
             return None

@@ -197,13 +197,13 @@ class Cache:
         engine: Engine,
         poller: QueuePoller,
         config: HandleConfig,
-        hand: ActivitySlots,
+        activity_slots: ActivitySlots,
         changed: Callable[[], object],
     ) -> None:
         self.ready: deque[tuple[Activation, int]] = deque()
         self._engine = engine
         self._poller = poller
-        self._hand = hand
+        self._activity_slots = activity_slots
         self._size = config.max_cached_workflows
         self._most = max(self._size, config.max_busy_workflows)
         self._behavior = config.default_behavior
@@ -454,7 +454,7 @@ class Cache:
             return False
         if not self._size or self._letting_go or self._poller.version is not None:
             return False
-        eager = self._hand.wanted()
+        eager = self._activity_slots.wanted()
         if eager is None or not cursor.may_ask(commands):
             return False
         used = cached.used_flags
@@ -465,7 +465,7 @@ class Cache:
         if not self._engine.tasks.ask_at_once(record, cached.task_number, commands, flags, eager):
             return False
         cached.used_flags, cached.task_number = used, 0
-        self._hand.took(record, since)
+        self._activity_slots.took(record, since)
         cursor.asked(record.events, commands)
         return True
 
@@ -483,13 +483,13 @@ class Cache:
     def _answer_task(self, cached: CachedRun, number: int, again: bool) -> None:
         record, task = cached.record, cached.record.run.task
         answer = cached.answer(self._poller, again)
-        eager, since = self._hand.wanted() if answer.commands else None, len(record.events)
+        eager, since = self._activity_slots.wanted() if answer.commands else None, len(record.events)
         refusal = self._engine.tasks.finish(record, number, answer, eager)
         if refusal:
             cached.eviction = RunEvicted(refusal, "the engine did not take the task's completion")
             return
         if eager is not None:
-            self._hand.took(record, since)
+            self._activity_slots.took(record, since)
         if task is not None and task.speculative and leaves_no_trace(task, answer):
             cached.cursor.step_back(record.events)
         elif record.run.status is RUNNING:

@@ -31,6 +31,7 @@ from hourglass._embedded.clock import Bell, Cancel, to_ns
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.priority_queue import PriorityQueue
 from hourglass._embedded.engine.run import AttemptToken, LoadedRun
+from hourglass._embedded.engine.task_queues import QueuePoller
 from hourglass._embedded.rules.draft import Eager
 from hourglass._embedded.store.store import Unwritable
 from hourglass._embedded.workers.activity_slots import ActivitySlots, Heartbeats
@@ -41,6 +42,79 @@ from hourglass._engine.specs import Payloads
 from hourglass.errors import StorageError
 
 _log = logging.getLogger("hourglass.embedded")
+
+
+# --- task slots -----------------------------------------------------------------------------------------------
+
+
+class TaskSlots:
+    """What a handle takes of workflow tasks and queries, for its cache to make activations of: as `ActivitySlots` of attempts.
+    `polls` counts the polls that wait for an activation. `offered`, `asked` and `own` are what there is to take: the
+    tasks of the queue, the runs that have queries, and the tasks of runs that the worker knows.
+    """
+
+    def __init__(self, engine: Engine, poller: QueuePoller, config: HandleConfig, cache: Cache) -> None:
+        self.polls = 0
+        self.offered = engine.queues.all_tasks(config.task_queue)
+        self.asked = engine.tasks.all_asked()
+        self.own: PriorityQueue[str] = PriorityQueue()
+        self.taken = engine.queues.taken(config.task_queue)
+        self._engine = engine
+        self._poller = poller
+        self._cache = cache
+        self._queues = engine.queues
+        self._most = config.max_concurrent_workflow_tasks
+        self._eager = Eager(config.identity, config.task_queue, engine.limits)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more would be taken now."""
+        return self.polls > 0 and self._poller.takes_workflows and self._cache.outstanding < self._most
+
+    def next_activation(self) -> Activation | None:
+        """What may be given out now, if anything may."""
+        self.take()
+        ready = self._cache.ready
+        return ready.popleft()[0] if ready and self._engine.is_durable(ready[0][1]) else None
+
+    def take(self) -> None:
+        """Take what there is, until something may be given out at once."""
+        if not self.offered and not self.asked and not self.own:
+            return
+        cache, poller, tasks = self._cache, self._poller, self._engine.tasks
+        # Alone it leaves the rest where a more urgent one can overtake it; beside others it takes its share now.
+        while poller.takes_workflows and not (
+            cache.ready and not self._queues.shared and self._engine.is_durable(cache.ready[-1][1])
+        ):
+            if cache.outstanding >= self._most:
+                return
+            task = tasks.take(poller)
+            asked = None if task else tasks.take_queries(poller)
+            if task is not None:
+                self.taken.tasks += 1
+                cache.begin_task(task)
+            elif asked is not None:
+                cache.begin_queries(asked)
+            else:
+                return
+
+    def wanted(self, record: LoadedRun) -> Eager | None:
+        """Whether that task of a run is taken at once which the end of an attempt of the same worker leads to: if a poll
+        waits for it, and no task waited before.
+        """
+        if not self.polls or self.offered or self.own or not self._poller.takes_workflows:
+            return None
+        if record.sticky is not self._poller or self._cache.outstanding >= self._most:
+            return None
+        run, task = record.run, record.run.task
+        if not self._queues.is_free or run.started.spec.task_queue != self._poller.task_queue:
+            return None
+        if task is not None and task.started_event_id:
+            return None
+        return None if self._cache.is_busy(run.run_id) else self._eager
+
+
+# --- the handle -----------------------------------------------------------------------------------------------
 
 
 class EngineHandle:
@@ -65,29 +139,23 @@ class EngineHandle:
         self.takes_activities = config.activities and config.remote_activities
         self.workflow_types = config.workflow_types
         self.activity_types = config.activity_types
-        self.own_tasks: PriorityQueue[str] = PriorityQueue()
         self.in_process: InProcess = self
         self.on_activations: Callable[[Sequence[Activation]], object] | None = None
         self.on_activities: Callable[[Sequence[ActivityItem]], object] | None = None
         self._engine = engine
         self._config = config
-        self._most_tasks = config.max_concurrent_workflow_tasks
         self._ended = ended
         self.process_id = process_id or os.getpid()
         self.process_key = process_key
         self._is_remote = process_id != 0
-        self._hand = ActivitySlots(engine, self, config)
-        self._cache = Cache(engine, self, config, self._hand, self._ring)
+        self._activity_slots = ActivitySlots(engine, self, config)
+        self._cache = Cache(engine, self, config, self._activity_slots, self._ring)
         self._local = self._cache.local
         self._queues = engine.queues
-        self._tasks_offered = engine.queues.all_tasks(config.task_queue)
-        self._taken = engine.queues.taken(config.task_queue)
-        self._asked = engine.tasks.all_asked()
-        self._attempts_offered = engine.queues.all_attempts(config.task_queue)
-        self._eager = Eager(config.identity, config.task_queue, engine.limits)
+        self._task_slots = TaskSlots(engine, self, config, self._cache)
+        self.own_tasks = self._task_slots.own
         self._task_bell = Bell()
         self._activity_bell = Bell()
-        self._task_polls = 0
         self._is_attended = False
         self._will_give = False
         self._awaited = 0  # the change that `_stored` is to hear of
@@ -104,28 +172,28 @@ class EngineHandle:
         """How much its worker has in hand, or will have in a moment; a worker in this process has the engine beside it. One
         that has nothing to do, or for which nothing weighs, comes before all others: to it nothing has to be sent.
         """
-        load = self._cache.outstanding + len(self._hand.out)
+        load = self._cache.outstanding + len(self._activity_slots.out)
         return load if self._is_remote else (load * self._queues.handicap or -1.0)
 
     @property
     def in_hand(self) -> tuple[int, int]:
         """How many workflow tasks and attempts its worker has in hand."""
-        return self._cache.outstanding, len(self._hand.out)
+        return self._cache.outstanding, len(self._activity_slots.out)
 
     @property
     def has_task_room(self) -> bool:
         """Whether it would take one more workflow task now."""
-        return self._task_polls > 0 and self.takes_workflows and self._cache.outstanding < self._most_tasks
+        return self._task_slots.has_room
 
     @property
     def has_attempt_room(self) -> bool:
         """Whether it would take one more attempt of an activity now."""
-        return self._hand.has_room
+        return self._activity_slots.has_room
 
     @property
     def has_out(self) -> bool:
         """Whether its worker has something in hand."""
-        return bool(self._cache.outstanding or self._hand.out or self._local.has_out)
+        return bool(self._cache.outstanding or self._activity_slots.out or self._local.has_out)
 
     @property
     def has_activation(self) -> bool:
@@ -135,7 +203,7 @@ class EngineHandle:
     @property
     def has_activity(self) -> bool:
         """The same for what concerns an attempt of an activity."""
-        return bool(self._hand.kept or self._local.has_items)
+        return bool(self._activity_slots.kept or self._local.has_items)
 
     def is_busy(self, run_id: str) -> bool:
         """Whether an activation of this run is out."""
@@ -145,23 +213,22 @@ class EngineHandle:
         """Something may be there to take: a poll that waits takes it now. Raises nothing: the caller is in the middle
         of another operation, which must not fail by this.
         """
-        engine, hand, is_over = self._engine, self._hand, self._engine.is_over
+        tasks, slots, is_over = self._task_slots, self._activity_slots, self._engine.is_over
         try:
-            if self._task_polls and (self._tasks_offered or self._asked or self.own_tasks):
-                self._take_tasks()
-            if hand.polls and self._attempts_offered:
-                hand.take()
+            if tasks.polls and (tasks.offered or tasks.asked or tasks.own):
+                tasks.take()
+            if slots.polls and slots.offered:
+                slots.take()
         except Exception:
             _log.exception("what waits for a worker of %s could not be taken", self.task_queue)
             self._ring()  # a poll that waits looks for itself, and says so if it cannot either
         if is_over:
-            self._cache.refuse_questions(engine.failed or HandleBroken("the engine was closed"))
-        if is_over:
+            self._cache.refuse_questions(self._engine.failed or HandleBroken("the engine was closed"))
             self._ring()
         elif not self._will_give and (
             self._cache.ready
             or (self._local.in_use and self._local.has_items)
-            or (hand.kept and not self._is_told_of(hand.kept[0][1]))
+            or (slots.kept and not self._is_told_of(slots.kept[0][1]))
         ):
             if self._is_attended:
                 self._task_bell.ring()
@@ -175,15 +242,15 @@ class EngineHandle:
         self._will_give = False
         on_activations, on_activities = self.on_activations, self.on_activities
         if self._cache.ready:
-            if on_activations is not None and self._task_polls:
+            if on_activations is not None and self._task_slots.polls:
                 on_activations(self.take_activations())
             if self._cache.ready:
                 self._task_bell.ring()
-        hand, local = self._hand, self._local
-        if on_activities is not None and hand.polls and (hand.kept or (local.in_use and local.has_items)):
+        slots, local = self._activity_slots, self._local
+        if on_activities is not None and slots.polls and (slots.kept or (local.in_use and local.has_items)):
             on_activities(self.take_activities())
-        if (hand.kept or (local.in_use and local.has_items)) and not self._is_told_of(
-            hand.rests_on or local.rests_on
+        if (slots.kept or (local.in_use and local.has_items)) and not self._is_told_of(
+            slots.rests_on or local.rests_on
         ):
             self._activity_bell.ring()
 
@@ -214,7 +281,7 @@ class EngineHandle:
 
     def parked(self, run_id: str) -> None:
         """What a run did last cannot be stored: forget all of it, and wait for nothing that it rests on."""
-        self._hand.stop_waiting(run_id)
+        self._activity_slots.stop_waiting(run_id)
         self._cache.parked(run_id)
         self._ring()
 
@@ -228,9 +295,9 @@ class EngineHandle:
 
     def cancel_attempt(self, token: bytes, reason: str, rests_on: int) -> None:
         """Stop an attempt that this handle's worker holds, or forget it if the worker has not got it yet."""
-        if token not in self._hand.out:
+        if token not in self._activity_slots.out:
             return
-        self._hand.cancel(token, reason, rests_on)
+        self._activity_slots.cancel(token, reason, rests_on)
         self._activity_bell.ring()
 
     def _ring(self) -> None:
@@ -243,18 +310,19 @@ class EngineHandle:
         """
         self._is_attended = True
         self._task_bell = self._activity_bell = bell
-        self._task_polls = self._hand.polls = 1
+        self._task_slots.polls = self._activity_slots.polls = 1
 
     @property
     def may_have_items(self) -> bool:
         """Whether it is worth a look what there is to take."""
+        tasks = self._task_slots
         return bool(
             self._cache.ready
-            or self._hand.kept
-            or self._tasks_offered
-            or self._attempts_offered
-            or self._asked
-            or self.own_tasks
+            or self._activity_slots.kept
+            or tasks.offered
+            or self._activity_slots.offered
+            or tasks.asked
+            or tasks.own
             or self._local.has_items
         )
 
@@ -262,12 +330,12 @@ class EngineHandle:
 
     async def poll_activation(self) -> Activation:
         """Wait for the next activation; raise `Shutdown` at the end."""
-        self._task_polls += 1
+        self._task_slots.polls += 1
         try:
             while True:
                 if self._engine.is_over:
                     self._say_it_is_over()
-                activation = self._next_activation()
+                activation = self._task_slots.next_activation()
                 if activation is not None:
                     return activation
                 if self._cache.ready:
@@ -277,44 +345,18 @@ class EngineHandle:
                 else:
                     await self._task_bell.wait()
         finally:
-            self._task_polls -= 1
-
-    def _next_activation(self) -> Activation | None:
-        self._take_tasks()
-        ready = self._cache.ready
-        return ready.popleft()[0] if ready and self._engine.is_durable(ready[0][1]) else None
+            self._task_slots.polls -= 1
 
     def take_activations(self) -> list[Activation]:
         """Those that a poll would bring at once."""
         taken: list[Activation] = []
-        ready, is_durable = self._cache.ready, self._engine.is_durable
+        ready, is_durable, tasks = self._cache.ready, self._engine.is_durable, self._task_slots
         while True:
-            if self._tasks_offered or self._asked or self.own_tasks:
-                self._take_tasks()
+            if tasks.offered or tasks.asked or tasks.own:
+                tasks.take()
             if not ready or not is_durable(ready[0][1]):
                 return taken
             taken.append(ready.popleft()[0])
-
-    def _take_tasks(self) -> None:
-        """Take what there is, until something may be given out at once."""
-        if not self._tasks_offered and not self._asked and not self.own_tasks:
-            return
-        ready, queues = self._cache.ready, self._queues
-        # Alone it leaves the rest where a more urgent one can overtake it; beside others it takes its share now.
-        while self.takes_workflows and not (
-            ready and not queues.shared and self._engine.is_durable(ready[-1][1])
-        ):
-            if self._cache.outstanding >= self._most_tasks:
-                return
-            task = self._engine.tasks.take(self)
-            asked = None if task else self._engine.tasks.take_queries(self)
-            if task is not None:
-                self._taken.tasks += 1
-                self._cache.begin_task(task)
-            elif asked is not None:
-                self._cache.begin_queries(asked)
-            else:
-                return
 
     async def complete_activation(self, completion: Completion) -> None:
         """Answer an activation."""
@@ -343,13 +385,8 @@ class EngineHandle:
         """There may be room to take more, or something more to give."""
         if self._queues.to_dispatch:
             self._queues.dispatch()
-        if (
-            not self._will_give
-            or self._tasks_offered
-            or self._attempts_offered
-            or self._asked
-            or self.own_tasks
-        ):
+        tasks = self._task_slots
+        if not self._will_give or tasks.offered or self._activity_slots.offered or tasks.asked or tasks.own:
             self.wake()
         if self._closing:
             self._ring()
@@ -363,27 +400,32 @@ class EngineHandle:
 
     async def poll_activity(self) -> ActivityItem:
         """Wait for the next activity task or cancellation; raise `Shutdown` at the end."""
-        self._hand.polls += 1
+        self._activity_slots.polls += 1
         try:
             while True:
                 if self._engine.is_over:
                     self._say_it_is_over()
-                item = self._local.next_item() or self._hand.next_item()
+                item = self._local.next_item() or self._activity_slots.next_item()
                 if item is not None:
                     if self.on_activities is None:
                         return item
                     # There is a receiver: this poll has only waited until they may leave, and goes on waiting.
                     self.on_activities([item, *self.take_activities()])
                     continue
-                rests_on = self._hand.rests_on or self._local.rests_on
+                rests_on = self._activity_slots.rests_on or self._local.rests_on
                 if rests_on:
                     await self._until_durable(rests_on)
-                elif self._closing and not self._hand.out and not self._local.has_out and not self._may_ask:
+                elif (
+                    self._closing
+                    and not self._activity_slots.out
+                    and not self._local.has_out
+                    and not self._may_ask
+                ):
                     raise Shutdown("the handle is shut down")
                 else:
                     await self._activity_bell.wait()
         finally:
-            self._hand.polls -= 1
+            self._activity_slots.polls -= 1
 
     @property
     def _may_ask(self) -> bool:
@@ -396,7 +438,7 @@ class EngineHandle:
         local = self._local
         while local.in_use and local.has_items and (item := local.next_item()) is not None:
             taken.append(item)
-        while (item := self._hand.next_item()) is not None:
+        while (item := self._activity_slots.next_item()) is not None:
             taken.append(item)
         return taken
 
@@ -408,13 +450,13 @@ class EngineHandle:
         """The same at once."""
         if self._engine.is_over:
             self._say_it_is_over()
-        in_hand = self._hand.out.pop(result.token, None)
+        in_hand = self._activity_slots.out.pop(result.token, None)
         if in_hand is not None and type(result) is ActivityOk:
             if self._heartbeats.pauses:
                 self._heartbeats.end(result.token, flush=False)
             record, attempts = in_hand.record, self._engine.attempts
-            if attempts.complete(in_hand, result, self.identity, self._wants_task(record)):
-                self._taken.tasks += 1
+            if attempts.complete(in_hand, result, self.identity, self._task_slots.wanted(record)):
+                self._task_slots.taken.tasks += 1
                 self._cache.begin_task_after(record, in_hand.token.scheduled_event_id, result.result)
         elif in_hand is None and self._local.is_local(result.token):
             self._local.complete(result)
@@ -438,22 +480,6 @@ class EngineHandle:
         else:
             self._heartbeats.beat(token, details, found[1].spec.heartbeat_timeout)
 
-    def _wants_task(self, record: LoadedRun) -> Eager | None:
-        """Whether it takes at once the task of this run that the end of an attempt leads to: if a poll waits for it,
-        and no task waited before.
-        """
-        if not self._task_polls or self._tasks_offered or self.own_tasks or not self.takes_workflows:
-            return None
-        if record.sticky is not self or self._cache.outstanding >= self._most_tasks:
-            return None
-        run, queues = record.run, self._queues
-        task = run.task
-        if not queues.is_free or run.started.spec.task_queue != self.task_queue:
-            return None
-        if task is not None and task.started_event_id:
-            return None
-        return None if self._cache.is_busy(run.run_id) else self._eager
-
     # --- the end --------------------------------------------------------------------------------------------
 
     def initiate_shutdown(self) -> None:
@@ -463,7 +489,7 @@ class EngineHandle:
         self._closing = True
         self.takes_workflows = self.takes_activities = False
         self._engine.queues.leave(self)
-        self._hand.give_back()
+        self._activity_slots.give_back()
         self._local.close()
         self._cache.let_go()
         self._engine.queues.wake(self.task_queue)
@@ -473,7 +499,7 @@ class EngineHandle:
         self._ring()
 
     def _stop_activities(self) -> None:
-        self._hand.stop()
+        self._activity_slots.stop()
         self._local.stop("WORKER_SHUTDOWN")
         self._cache.let_go()  # what waits for attempts that do not begin here any more is another worker's
         self._activity_bell.ring()
@@ -483,7 +509,7 @@ class EngineHandle:
         self.initiate_shutdown()
         if self._grace is not None:
             self._grace()
-        self._hand.give_up()
+        self._activity_slots.give_up()
         self._heartbeats.close()
         self._cache.abandon()
         self._ring()
@@ -505,7 +531,7 @@ class EngineHandle:
             self._grace()
         self._heartbeats.close()
         if not self._engine.is_over:
-            self._hand.lose()
+            self._activity_slots.lose()
             self._cache.lose()
             self._engine.queues.wake(self.task_queue)
         self._ring()
