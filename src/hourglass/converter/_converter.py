@@ -124,9 +124,9 @@ class RawPayload:
 
     __slots__ = ("_converter", "payload")
 
-    def __init__(self, payload: Payload, converter: Converter) -> None:
+    def __init__(self, payload: Payload, converter: Converter | None = None) -> None:
         self.payload = payload
-        self._converter = converter
+        self._converter = default_converter if converter is None else converter
 
     @overload
     def decode(self) -> Any: ...
