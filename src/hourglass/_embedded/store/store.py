@@ -191,8 +191,8 @@ def another_users(*paths: str) -> str:
         if owner != me:
             theirs, mine = _user(owner), _user(me)
             return (
-                f". {path} belongs to the user {theirs}, and this process runs as {mine}: run it as {theirs}, or give the user {mine} "
-                "the file with all that stands beside it under its name (chown)"
+                f". {path} belongs to the user {theirs}, and this process runs as {mine}: run it as {theirs}, or give the "
+                f"user {mine} the file with all that stands beside it under its name (chown)"
             )
     return ""
 
