@@ -88,7 +88,8 @@ class Billing:
 
 @activity.defn(dynamic=True)
 async def anything(args: Sequence[RawValue]) -> str:
-    return f"{activity.info().activity_type} of {len(args)}"
+    first, second = activity.payload_converter().from_payloads([each.payload for each in args], [int, int])
+    return f"{activity.info().activity_type} of {first + second}"
 
 
 # --- hello: activities ------------------------------------------------------------------------------------------------
@@ -178,8 +179,13 @@ class CancellationWorkflow:
 class AnyWorkflow:
     @workflow.run
     async def run(self, args: Sequence[RawValue]) -> str:
-        told = await workflow.execute_activity("something", args=[1, 2], start_to_close_timeout=SHORT)
-        return f"{workflow.info().workflow_type} with {len(args)}: {told}"
+        convert = workflow.payload_converter()
+        number = convert.from_payload(args[0].payload, int)
+        raised = RawValue(convert.to_payload(number + 1))
+        told = await workflow.execute_activity(
+            "something", args=[args[0], raised], start_to_close_timeout=SHORT
+        )
+        return f"{workflow.info().workflow_type} with {convert.from_payload(args[1].payload)}: {told}"
 
 
 # --- children, continue as new, patching ------------------------------------------------------------------------------

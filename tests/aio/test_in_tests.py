@@ -13,6 +13,9 @@ import pytest
 
 from hourglass import Client, Worker
 from hourglass.aio import activity, workflow
+from hourglass.aio.client import Client as AioClient
+from hourglass.aio.exceptions import ActivityError
+from hourglass.aio.worker import Worker as AioWorker
 from hourglass.errors import ExplorationFailed, NondeterminismError, WorkflowParked, WorkflowStuck
 from hourglass.replay import Replayer
 from hourglass.testing import Environment, sometime
@@ -183,3 +186,31 @@ def test_where_coroutines_stood_is_seen_in_a_replay() -> None:
         frame for fiber in moments[0].fibers or () for frame in fiber.frames if frame.function == "doubled"
     ]
     assert [frame.values["number"] for frame in stood] == ["1", "2"]
+
+
+@workflow.defn
+class Remote:
+    """Asks for an activity of the queue, and says how that ended."""
+
+    @workflow.run
+    async def run(self) -> str:
+        try:
+            asked = workflow.execute_activity(
+                price, "lamp", schedule_to_start_timeout=0.2, start_to_close_timeout=30
+            )
+            return f"done: {await asked}"
+        except ActivityError as error:
+            return str(error.cause.type.name)  # type: ignore[union-attr]
+
+
+def test_a_worker_without_remote_activities_leaves_them_to_others() -> None:
+    """`no_remote_activities` holds for temporalio's `Worker` too: the activity waits in the queue until its time is up."""
+
+    async def main() -> str:
+        client = await AioClient.connect("local:")
+        async with AioWorker(
+            client, task_queue="own", workflows=[Remote], activities=[price], no_remote_activities=True
+        ):
+            return await client.execute_workflow(Remote.run, id="remote", task_queue="own")
+
+    assert asyncio.run(main()) == "SCHEDULE_TO_START"

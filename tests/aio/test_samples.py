@@ -38,7 +38,7 @@ EXPECTED: dict[str, Any] = {
     "exception": ["greeting failed: no such name", "NoSuchName"],
     "cancellation": True,
     "completion": "because",
-    "dynamic": "Whatever with 2: something of 2",
+    "dynamic": "Whatever with two: something of 3",
     "family": ["child of me", "child of wait", "child of wait", "cancelled"],
     "looping": 3,
     "patching": "HELLO, you!",

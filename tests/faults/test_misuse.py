@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import sys
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +22,7 @@ from hourglass.errors import (
     NotInWorkflowError,
     TargetError,
     UsageError,
+    WorkflowFailedError,
 )
 from hourglass.worker import Worker
 
@@ -257,8 +262,41 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         "for a file: local:shop.db",
     ),
     "port out of range": (lambda c: _connect("example.com:99999"), TargetError, "1 to 65535"),
+    "target that is empty": (lambda c: _connect(""), TargetError, "is empty, and has no port: a target is"),
+    "target of SQLite's": (lambda c: _connect(":memory:"), TargetError, r"did you mean local:\?"),
+    "misspelt memory": (lambda c: _connect("locl:"), TargetError, r"did you mean local:\?"),
+    "port left out": (lambda c: _connect("localhost:"), TargetError, r"did you mean localhost:7233\?"),
+    "target as a link": (
+        lambda c: _connect("http://localhost:7233/x"),
+        TargetError,
+        r"did you mean localhost:7233\?",
+    ),
+    "target that is a database": (
+        lambda c: _connect("postgresql+psycopg://db/shop"),
+        TargetError,
+        "in a file of its own, or on a Temporal server",
+    ),
+    "path as a value": (
+        lambda c: c.start_workflow(errs, Path("a.csv")),
+        EncodeError,
+        r"PosixPath at \$ has no JSON form: pass str\(path\)",
+    ),
+    "open file as a value": (
+        lambda c: c.start_workflow(errs, io.BytesIO()),
+        EncodeError,
+        "open files do not travel, pass the path",
+    ),
+    "error as a value": (lambda c: c.start_workflow(errs, ValueError("x")), EncodeError, r"str\(error\)"),
+    "array as a value": (lambda c: c.start_workflow(errs, Array()), EncodeError, r"pass value\.tolist\(\)"),
     "misspelt local": (lambda c: _connect("locl:shop.db"), TargetError, "did you mean local:shop.db"),
 }
+
+
+class Array:
+    """As numpy's are: no JSON form, but a way to a list."""
+
+    def tolist(self) -> list[int]:
+        return [1]
 
 
 async def _async_body() -> Any:
@@ -290,6 +328,11 @@ INSIDE: dict[str, tuple[Callable[[], Any], str]] = {
     "limit of nothing": (lambda: workflow.map(good, [1], limit=0), "at least 1"),
     "what cannot travel": (lambda: good(Opaque()), "argument 'number' of activity good"),  # type: ignore[arg-type]
     "child workflow": (lambda: takes_two(1), "takes_two"),  # type: ignore[call-arg]
+    "wait for a condition": (
+        lambda: workflow.wait(lambda: True),  # type: ignore[arg-type]
+        "for a condition: workflow.wait_condition",
+    ),
+    "wait for one task": (lambda: workflow.wait(good.start(1)), "task.result()"),  # type: ignore[arg-type]
     "blocking wait for nothing": (lambda: workflow.wait([]), "at least one task"),
 }
 
@@ -339,3 +382,59 @@ def test_a_run_that_cannot_begin_says_why(local: Client, caplog: pytest.LogCaptu
     ):
         assert words in found
     assert "_signature.py" not in found
+
+
+@activity.defn(retry_policy=RetryPolicy(maximum_attempts=1))
+def leaves() -> None:
+    sys.exit("bad input")
+
+
+@activity.defn(retry_policy=RetryPolicy(maximum_attempts=1))
+def calls_itself(depth: int) -> None:
+    calls_itself(depth + 1)
+
+
+@workflow.defn
+def takes_a_step(name: str) -> None:
+    (leaves() if name == "leaves" else calls_itself(1))
+
+
+@workflow.defn
+def leaves_a_workflow() -> None:
+    sys.exit(3)
+
+
+def test_an_activity_that_exits_says_where(caplog: pytest.LogCaptureFixture) -> None:
+    """`sys.exit` in an activity fails the attempt, and the author's line is in the log and at the client."""
+    with (
+        Client.connect("local:") as client,
+        Worker(client, workflows=[takes_a_step], activities=[leaves, calls_itself]),
+        pytest.raises(WorkflowFailedError, match="SystemExit: bad input") as caught,
+    ):
+        client.execute_workflow(takes_a_step, "leaves", id="exits")
+    assert 'sys.exit("bad input")' in caplog.text
+    assert 'sys.exit("bad input")' in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_recursion_is_told_in_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    """The frames that a recursion repeats are said once, with how many there were, as in Python's own tracebacks."""
+    with (
+        Client.connect("local:") as client,
+        Worker(client, workflows=[takes_a_step], activities=[leaves, calls_itself]),
+        pytest.raises(WorkflowFailedError, match="RecursionError") as caught,
+    ):
+        client.execute_workflow(takes_a_step, "calls_itself", id="recursion")
+    for text in (caplog.text, "".join(traceback.format_exception(caught.value))):
+        assert "[Previous line repeated" in text
+        assert text.count("in calls_itself") < 20
+
+
+def test_a_workflow_that_exits_is_parked_at_its_own_line(caplog: pytest.LogCaptureFixture) -> None:
+    """`sys.exit` in a workflow: the log names SystemExit, the author's line, and how a workflow ends."""
+    with Client.connect("local:") as client, Worker(client, workflows=[leaves_a_workflow]):
+        handle = client.start_workflow(leaves_a_workflow, id="exits")
+        eventually(lambda: "is parked" in caplog.text)
+        handle.terminate()
+    line = leaves_a_workflow.fn.__code__.co_firstlineno + 2
+    assert f"is parked: SystemExit at {__file__}:{line}" in caplog.text
+    assert "A workflow ends by `return`" in caplog.text

@@ -547,8 +547,8 @@ def suspend(fiber: FiberTask[Any], future: Future | None) -> None:
     if fiber.fiber is None:
         raise UsageError(
             "this call waits, and stands in `async def` code, whose event loop must not stand still: await it, as "
-            "`await workflow.sleep(…)` with `from hourglass.aio import workflow`, or run it in a fiber of its own: "
-            "`await workflow.spawn(fn, …)`"
+            "`await workflow.sleep(…)` or `await workflow.execute_activity(fn, …)` with `from hourglass.aio import workflow`, "
+            "or run it in a fiber of its own: `await workflow.spawn(fn, …)`. In a plain `def` workflow no await is needed"
         )
     parent = fiber.fiber.parent
     assert parent is not None

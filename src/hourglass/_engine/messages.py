@@ -533,7 +533,9 @@ class HandlerFiber(FiberTask[None]):
 
 def parked(what: str, error: BaseException) -> WorkflowParked:
     """Why a run stands still whose code raised what is neither a failure nor an ordinary exception."""
-    found = WorkflowParked(f"{what} raised {type(error).__name__}: {error}")
+    found = WorkflowParked(
+        f"{what} raised {type(error).__name__}: {error}. A workflow ends by `return`, and fails by `raise ApplicationError(…)`"
+    )
     found.__cause__ = error
     return found
 

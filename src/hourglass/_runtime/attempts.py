@@ -164,11 +164,16 @@ def ended_by(
             return AttemptFailed(task.token, _as_failure(error, converter, limit))
         case _:
             # SystemExit, KeyboardInterrupt, a cancellation that neither the engine nor the worker asked for: of the
-            # activity's own making.
-            return failed(task, type(error).__name__, _text(error))
+            # activity's own making, which is never a failure of another kind.
+            kind = type(error).__name__
+            made = _as_failure(error, converter, limit)
+            info = ApplicationFailure(type=kind)
+            return AttemptFailed(
+                task.token, msgspec.structs.replace(made, message=made.message or kind, info=info)
+            )
 
 
-def _as_failure(error: Exception, converter: Converter, limit: int | None) -> Failure:
+def _as_failure(error: BaseException, converter: Converter, limit: int | None) -> Failure:
     try:
         return _within(converter.to_failure(error), limit)
     except Exception as problem:

@@ -39,7 +39,7 @@ from hourglass._runtime.deaths import DEATHS, LOCAL_DEATHS
 from hourglass._runtime.hung import HungStack, RunHung
 from hourglass._runtime.lane_notes import digest_of
 from hourglass.converter import ApplicationFailure, Failure
-from hourglass.errors import ArgumentError, UnknownTypeError
+from hourglass.errors import ArgumentError, UnknownTypeError, WorkflowParked
 
 # --- quarantine ---------------------------------------------------------------------------------------------
 
@@ -256,7 +256,8 @@ class ParkedRuns:
         self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None, task_queue: str = ""
     ) -> None:
         """A run's code has a bug, or does not take what the run was started with."""
-        kind, where = ("failed task", "") if error is None else (type(error).__name__, _place(error))
+        raised = error.__cause__ or error if isinstance(error, WorkflowParked) else error
+        kind, where = ("failed task", "") if raised is None else (type(raised).__name__, _place(raised))
         if not self.remember(run_id, f"{kind}{where}: {error}"):
             return
         extra = {

@@ -21,6 +21,7 @@ a secret.
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import logging
 import os
@@ -265,6 +266,9 @@ logger = logging.getLogger("hourglass")
 DEFAULT_NAMESPACE = "default"
 DEFAULT_FILE = "hourglass.db"
 _CHOICES = '"local:path.db" (a file), "local:" (in memory), "host:port" (a Temporal server) or "profile:NAME"'
+_DATABASES = frozenset(
+    {"cockroachdb", "mariadb", "mongodb", "mssql", "mysql", "oracle", "postgres", "postgresql", "redis"}
+)
 _IN_MEMORY = frozenset({":memory:", "memory", "memory:"})
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?")
 
@@ -458,19 +462,23 @@ def _temporal(address: str, origin: str, settings: TargetSettings) -> Target:
 def _checked_address(address: str, origin: str) -> str:
     scheme, separator, rest = address.partition("://")
     if separator:
-        hint = (
-            f" (for a file: local:{rest.lstrip('/') or 'path.db'})"
-            if "sqlite" in scheme or scheme == "file"
-            else ""
-        )
+        if "sqlite" in scheme or scheme == "file":
+            hint = f" (for a file: local:{rest.lstrip('/') or 'path.db'})"
+        elif scheme.partition("+")[0] in _DATABASES:
+            hint = f"; Hourglass keeps workflows in a file of its own, or on a Temporal server: a target is {_CHOICES}"
+        else:
+            host = rest.partition("/")[0]
+            hint = f" (did you mean {host if ':' in host else host + ':7233'}?)" if host else ""
         raise TargetError(
             f"{_named(origin)}: write the address as host:port, without a scheme, not {address!r}{hint}"
         )
+    if not address:
+        raise TargetError(f"{_named(origin)} is empty, and has no port: a target is {_CHOICES}")
     host, colon, port = address.rpartition(":")
     if address.startswith("[") and address.endswith("]"):
         host, colon, port = address, "", ""
     if not colon:
-        hint = f"{address}:7233" if address else "host:7233"
+        hint = f"{address}:7233"
         if os.sep in address or address.endswith((".db", ".sqlite", ".sqlite3")):
             hint = f"local:{address}"
         elif address == "local":
@@ -481,6 +489,9 @@ def _checked_address(address: str, origin: str) -> str:
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         is_file = os.sep in port or port.endswith((".db", ".sqlite", ".sqlite3"))
         hint = f" (did you mean local:{port}?)" if is_file else ""
+        if not port:  # `:memory:` is SQLite's
+            is_local = host in ("", ":memory") or difflib.get_close_matches(host, ["local"], cutoff=0.8)
+            hint = f" (did you mean {'local:' if is_local else f'{host}:7233'}?)"
         raise TargetError(f"{_named(origin)}: the port of {address!r} must be a number from 1 to 65535{hint}")
     if not _is_host(host):
         brackets = " (an IPv6 address stands in brackets: [::1]:7233)" if ":" in host else ""

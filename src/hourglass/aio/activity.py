@@ -33,7 +33,7 @@ from hourglass.activity import CancellationDetails as ActivityCancellationDetail
 from hourglass.activity import client as _client
 from hourglass.activity._definition import called, check_executor, check_function, with_call
 from hourglass.activity._options import FOREIGN_DEFAULTS
-from hourglass.converter import Converter
+from hourglass.aio._values import PayloadConverter
 
 if TYPE_CHECKING:
     from hourglass.aio.client import Client
@@ -139,6 +139,6 @@ def shield_thread_cancel_exception() -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def payload_converter() -> Converter:
+def payload_converter() -> PayloadConverter:
     """How values become payloads here, and back."""
-    return info().converter
+    return PayloadConverter(info().converter)

@@ -38,9 +38,7 @@ class UnsandboxedWorkflowRunner:
 _IGNORED = frozenset(
     (
         "debug_mode",
-        "disable_eager_activity_execution",
         "disable_safe_workflow_eviction",
-        "no_remote_activities",
         "on_fatal_error",
         "shared_state_manager",
         "unsandboxed_workflow_runner",

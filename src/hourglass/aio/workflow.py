@@ -81,7 +81,7 @@ from hourglass.aio._children import (
     signal_with_start_workflow,
     start_child_workflow,
 )
-from hourglass.aio._values import given_values
+from hourglass.aio._values import PayloadConverter, given_values
 from hourglass.aio.common import Priority
 from hourglass.converter import SearchAttributes
 from hourglass.errors import NondeterminismError, UsageError
@@ -126,7 +126,6 @@ from hourglass.workflow import (
     new_random,
     now,
     patched,
-    payload_converter,
     query,
     random,
     random_seed,
@@ -155,6 +154,7 @@ from hourglass.workflow import continue_as_new as _continue_as_new
 from hourglass.workflow import defn as _defn
 from hourglass.workflow import last_completion_result as get_last_completion_result
 from hourglass.workflow import last_failure as get_last_failure
+from hourglass.workflow import payload_converter as _payload_converter
 from hourglass.workflow import unsafe as _unsafe
 from hourglass.workflow._info import BasicInfo, facts_of
 
@@ -486,6 +486,11 @@ class Info(BasicInfo):
 def info() -> Info:
     """Who this workflow is, and where it stands."""
     return Info(**facts_of(require_run("workflow.info")))
+
+
+def payload_converter() -> PayloadConverter:
+    """How values become payloads in this run, and back."""
+    return PayloadConverter(_payload_converter())
 
 
 class unsafe:

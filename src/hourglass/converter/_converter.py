@@ -14,8 +14,10 @@ import base64
 import collections.abc
 import dataclasses
 import enum
+import io
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -122,9 +124,9 @@ class RawPayload:
 
     __slots__ = ("_converter", "payload")
 
-    def __init__(self, payload: Payload, converter: Converter) -> None:
+    def __init__(self, payload: Payload, converter: Converter | None = None) -> None:
         self.payload = payload
-        self._converter = converter
+        self._converter = default_converter if converter is None else converter
 
     @overload
     def decode(self) -> Any: ...
@@ -444,11 +446,25 @@ def _key(key: Any, path: str) -> str:
 
 
 def _unsupported(value: Any, path: str) -> str:
-    if isinstance(value, collections.abc.Iterator):
+    if isinstance(value, collections.abc.Iterator) and not isinstance(value, io.IOBase):
         return f"{type(value).__name__} at {path} can be read only once: make it a list"
     cls = value.__name__ if isinstance(value, type) else type(value).__name__
     what = f"the class {cls}" if isinstance(value, type) else f"an object of class {cls}"
-    return f"{what} at {path} has no JSON form: use a dataclass, or a converter of your own"
+    return f"{what} at {path} has no JSON form: {_instead(value)}"
+
+
+def _instead(value: Any) -> str:
+    """What to pass in place of a value that has no JSON form. Only a class is asked what it has: a value may be anything."""
+    cls = type(value)
+    if isinstance(value, os.PathLike):
+        return "pass str(path), and make a Path of it where it is used"
+    if isinstance(value, io.IOBase):
+        return "open files do not travel, pass the path"
+    if isinstance(value, BaseException):
+        return "pass what is to be known of it, such as str(error)"
+    if hasattr(cls, "tolist"):
+        return "pass value.tolist(), or where it is large a reference to it"
+    return "use a dataclass, or a converter of your own"
 
 
 _encode = msgspec.json.Encoder(enc_hook=simplify, order="sorted").encode

@@ -6,6 +6,7 @@ this machine's paths, exceptions.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 
@@ -14,6 +15,7 @@ _OURS = re.compile(
     r"(?:^|[/\\])hourglass[/\\](?:_\w+|activity|client|contrib|converter|errors|interceptors|limits|metrics|progress|replay|testing"
     r"|worker|workflow)[/\\.]"
 )
+_MOST_REPEATED = 3
 _LIBRARY = re.compile(r"^<|[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d[\d.]*[/\\]")
 
 
@@ -44,7 +46,16 @@ def authors_frames(trace: str) -> str:
 def _kept(trace: str, wanted: Callable[[str, bool], bool]) -> str:
     entries = list(_entries(trace))
     kept = [text for at, (file, text) in enumerate(entries) if wanted(file, at == len(entries) - 1)]
-    return "\n".join(kept)
+    return "\n".join(_folded(kept))
+
+
+def _folded(frames: list[str]) -> Iterator[str]:
+    """Frames with what a recursion repeats said once more in words, as Python's own tracebacks do."""
+    for text, same in itertools.groupby(frames):
+        count = len(list(same))
+        yield from itertools.repeat(text, min(count, _MOST_REPEATED))
+        if (more := count - _MOST_REPEATED) > 0:
+            yield f"  [Previous line repeated {more} more time{'s' if more > 1 else ''}]"
 
 
 def _entries(trace: str) -> Iterator[tuple[str, str]]:

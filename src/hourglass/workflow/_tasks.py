@@ -144,6 +144,10 @@ def _value(task: Task[Any], return_exceptions: bool) -> Any:
 
 
 def _tasks(given: Iterable[Any], where: str) -> list[Task[Any]]:
+    if callable(given) and not isinstance(given, Iterable):
+        raise UsageError(f"{where} takes tasks, not a function; for a condition: workflow.wait_condition(fn)")
+    if isinstance(given, Task):
+        raise UsageError(f"{where} takes several tasks, as a list; for the result of one: task.result()")
     tasks = list(given)
     for item in tasks:
         if not isinstance(item, Task):
