@@ -433,7 +433,7 @@ def test_a_workflow_that_exits_is_parked_at_its_own_line(caplog: pytest.LogCaptu
     """`sys.exit` in a workflow: the log names SystemExit, the author's line, and how a workflow ends."""
     with Client.connect("local:") as client, Worker(client, workflows=[leaves_a_workflow]):
         handle = client.start_workflow(leaves_a_workflow, id="exits")
-        eventually(lambda: "is parked" in caplog.text)
+        until(lambda: "is parked" in caplog.text)
         handle.terminate()
     line = leaves_a_workflow.fn.__code__.co_firstlineno + 2
     assert f"is parked: SystemExit at {__file__}:{line}" in caplog.text
