@@ -73,3 +73,9 @@ def test_every_rule_is_complete() -> None:
         assert rule.explanation
         if rule.code != "HG001":
             assert rule.wrong != rule.right != ""
+
+
+def test_every_rule_is_in_the_manual() -> None:
+    """The page on checking names the code of each rule."""
+    page = (ROOT / "docs" / "check.md").read_text()
+    assert [code for code in RULES if code not in page] == []
