@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.waiting import until
 
 from hourglass import ApplicationError, Client, Worker, activity, workflow
 from hourglass._cli import main
@@ -77,15 +78,6 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
     ):
         yield command
         may_end.set()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(400):
-        if condition():
-            return
-        pause.wait(0.05)
-    raise AssertionError("it never held")
 
 
 def test_pause_resume_and_result(run: Run) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from hourglass import Client, Worker
 from hourglass._cli import main
@@ -84,7 +84,7 @@ def begin(db: Path, shop: Any, *runs: tuple[Any, str, list[str]]) -> None:
     with Client.connect(f"local:{db}") as client, serving(client, shop):
         for run, id, args in runs:
             handle = client.start_workflow(run, *args, id=id)
-            _until(lambda handle=handle: _waits(handle))
+            until(lambda handle=handle: _waits(handle))
 
 
 def _waits(handle: WorkflowHandle[Any]) -> bool:
@@ -93,17 +93,6 @@ def _waits(handle: WorkflowHandle[Any]) -> bool:
     if handle.describe().workflow_type == "shop_order":
         return names.count("TIMER_STARTED") == 2
     return names.count("WORKFLOW_TASK_COMPLETED") == 2
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    import threading
-
-    pause = threading.Event()
-    for _ in range(200):
-        if condition():
-            return
-        pause.wait(0.05)
-    raise AssertionError("it never held")
 
 
 def move(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[dict[str, str]]]:

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ import temporalio.client
 import temporalio.worker
 import temporalio.workflow
 from temporalio.exceptions import ApplicationError as TheirApplicationError
+from tests.waiting import until
 
 from hourglass.client import AsyncClient, Client, IdConflictPolicy, WorkflowStatus
 from hourglass.errors import (
@@ -130,13 +130,6 @@ def client(face: Any, target: str) -> Iterator[Any]:
     made = face.do(face.kind.connect(target))
     yield made
     face.do(made.close())
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Ask again until it is true; each question is a call to the server, so this needs no sleep."""
-    limit = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < limit, "it never came true"
 
 
 def fresh() -> str:
@@ -276,7 +269,7 @@ def test_list_and_count(face: Any, client: Any, do: Do) -> None:
     for number in range(3):
         do(client.start_workflow("Peer", "echo", 1, id=f"{mark}-{number}", task_queue=QUEUE))
     query = f"WorkflowId STARTS_WITH '{mark}'"
-    eventually(lambda: do(client.count_workflows(query)) == 3)
+    until(lambda: do(client.count_workflows(query)) == 3)
     listed = face.collect(client.list_workflows(query, page_size=2))
     assert {execution.id for execution in listed} == {f"{mark}-{number}" for number in range(3)}
     assert {execution.workflow_type for execution in listed} == {"Peer"}
@@ -325,14 +318,14 @@ def test_not_found(client: Any, do: Do) -> None:
 def test_a_parked_run_is_seen(client: Any, do: Do) -> None:
     """A run whose code has a bug is described as parked."""
     handle = do(client.start_workflow("Peer", "bug", task_queue=QUEUE))
-    eventually(lambda: do(handle.describe()).parked)
+    until(lambda: do(handle.describe()).parked)
     do(handle.terminate())
 
 
 def test_an_activity_is_completed_from_outside(client: Any, do: Do) -> None:
     """An activity that left its task open is completed by its ids."""
     handle = do(client.start_workflow("Peer", "activity", task_queue=QUEUE))
-    eventually(lambda: any(a.state == "STARTED" for a in do(handle.describe()).pending_activities))
+    until(lambda: any(a.state == "STARTED" for a in do(handle.describe()).pending_activities))
     activity = client.get_activity_handle(workflow_id=handle.id, activity_id="the-activity")
     assert do(activity.heartbeat("half")) is False
     do(activity.complete("done elsewhere"))

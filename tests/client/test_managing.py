@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from hourglass import ApplicationError, Client, Replayer, Worker, activity, workflow
 from hourglass.client import PendingActivityInfo, WorkflowHandle, WorkflowStatus
@@ -98,16 +99,6 @@ def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
 
 def names(handle: WorkflowHandle[Any]) -> list[str]:
     return [event["eventType"].removeprefix("EVENT_TYPE_") for event in handle.history().events]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait until something that only the engine knows holds."""
-    pause = threading.Event()
-    for _ in range(2400):  # a server needs half a minute to delete what has just closed
-        if condition():
-            return
-        pause.wait(0.05)
-    raise AssertionError("it never held")
 
 
 def start(client: Client, run: Any, id: str) -> WorkflowHandle[Any]:

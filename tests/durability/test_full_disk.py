@@ -11,14 +11,14 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from tests.waiting import until
 
 from hourglass import Client, RetryPolicy, Worker, activity, workflow
 from hourglass._embedded.sharing import connection
@@ -53,13 +53,6 @@ class Steps:
     @workflow.signal
     def go(self, ballast: str) -> None:
         self.ready = True
-
-
-def until(happened: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 def store_of(path: Path) -> SqliteStore:

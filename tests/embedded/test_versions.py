@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests import specs
+from tests.waiting import until
 
 from hourglass import Client, Worker, activity, workflow
 from hourglass._embedded.rules.run import Run
@@ -92,13 +92,6 @@ def worker(client: Client, build_id: str, queue: str = "default", **more: Any) -
     return Worker(
         client, queue, workflows=flows, activities=[packed], deployment_config=config, verify="always", **more
     )
-
-
-def until(holds: Callable[[], object]) -> None:
-    """Ask until something holds."""
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline
 
 
 def at(handle: WorkflowHandle[Any], *builds: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from hourglass import RetryPolicy, activity, workflow
 from hourglass.client import Client
@@ -20,7 +21,7 @@ from hourglass.errors import (
 )
 from hourglass.worker import Worker
 
-from .polling import eventually, kinds, task_failures
+from .histories import kinds, task_failures
 
 SECRET = "sesame"
 
@@ -114,7 +115,7 @@ def test_workflow_argument(
 ) -> None:
     """The run is parked with a message that names workflow and argument; other runs go on."""
     handle = client.start_workflow("takes", payload, task_queue=queue, task_timeout=1)
-    (message, *_) = eventually(lambda: task_failures(handle))
+    (message, *_) = until(lambda: task_failures(handle))
     assert "argument 'number' of workflow takes" in message
     assert any(word in message for word in words.split("|"))
     assert SECRET not in message
@@ -191,7 +192,7 @@ def test_workflow_result(client: Client, queue: str, name: str) -> None:
 def test_wrong_arguments_from_strangers(client: Client, queue: str, arguments: tuple[Any, ...]) -> None:
     """Wrong in number or type: the run is parked and says which argument."""
     handle = client.start_workflow("takes", *arguments, task_queue=queue, task_timeout=1)
-    (message, *_) = eventually(lambda: task_failures(handle))
+    (message, *_) = until(lambda: task_failures(handle))
     assert "workflow takes" in message
     assert "number" in message
     handle.terminate("hopeless")

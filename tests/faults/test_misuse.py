@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from hourglass import RetryPolicy, activity, workflow
 from hourglass.client import Client
@@ -25,7 +26,7 @@ from hourglass.errors import (
 )
 from hourglass.worker import Worker
 
-from .polling import eventually, task_failures
+from .histories import task_failures
 
 
 @activity.defn
@@ -346,7 +347,7 @@ def test_mistake_inside_a_workflow(name: str, local: Client) -> None:
     """A mistake in workflow code is a bug: the run is parked with the words that lead to the mend."""
     with Worker(local, workflows=[errs], activities=[good]):
         handle = local.start_workflow(errs, name, task_timeout=1)
-        (message, *_) = eventually(lambda: task_failures(handle))
+        (message, *_) = until(lambda: task_failures(handle))
         assert INSIDE[name][1] in message
         handle.terminate("seen")
 
@@ -368,7 +369,7 @@ def test_a_run_that_cannot_begin_says_why(local: Client, caplog: pytest.LogCaptu
             for at, given in enumerate([({"name": "pen"},), (), ({"name": "pen", "cents": 1}, 1, [], 4)])
         ]
         for handle in runs:
-            eventually(lambda handle=handle: task_failures(handle))
+            until(lambda handle=handle: task_failures(handle))
             handle.terminate("seen")
     told = [each for each in caplog.records if "cannot begin: " in each.getMessage()]
     assert [each.exc_info for each in told] == [None, None, None]
@@ -432,7 +433,7 @@ def test_a_workflow_that_exits_is_parked_at_its_own_line(caplog: pytest.LogCaptu
     """`sys.exit` in a workflow: the log names SystemExit, the author's line, and how a workflow ends."""
     with Client.connect("local:") as client, Worker(client, workflows=[leaves_a_workflow]):
         handle = client.start_workflow(leaves_a_workflow, id="exits")
-        eventually(lambda: "is parked" in caplog.text)
+        until(lambda: "is parked" in caplog.text)
         handle.terminate()
     line = leaves_a_workflow.fn.__code__.co_firstlineno + 2
     assert f"is parked: SystemExit at {__file__}:{line}" in caplog.text

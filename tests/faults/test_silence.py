@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 import hourglass
 from hourglass import RetryPolicy, activity, workflow
@@ -21,8 +22,6 @@ from hourglass.client import Client, _waiting
 from hourglass.errors import ApplicationError, ApplicationErrorCategory, StorageError, WorkflowFailedError
 from hourglass.testing import DevServer
 from hourglass.worker import Worker
-
-from .polling import eventually
 
 BY_ZERO = (
     "integer division or modulo by zero" if sys.version_info < (3, 14) else "division by zero"
@@ -204,7 +203,7 @@ def test_a_wait_says_once_what_fails(
             handle = client.start_workflow(workflow_, id=id, task_queue="silence")
             with ThreadPoolExecutor(1) as thread:
                 waiting = thread.submit(handle.result)
-                told = eventually(lambda: messages(caplog, "tells more"))
+                told = until(lambda: messages(caplog, "tells more"))
                 handle.terminate("enough")
                 assert isinstance(waiting.exception(30), WorkflowFailedError)
             told = messages(caplog, "tells more")
@@ -223,7 +222,7 @@ def test_a_wait_without_a_worker_says_so_on_a_server(
     with Client.connect(quick_server.target) as client, ThreadPoolExecutor(1) as thread:
         handle = client.start_workflow(order, "o", id="unserved-1", task_queue="silence-unserved")
         waiting = thread.submit(handle.result)
-        (told,) = eventually(lambda: messages(caplog, "has no worker"))
+        (told,) = until(lambda: messages(caplog, "has no worker"))
         handle.terminate("enough")
         assert isinstance(waiting.exception(30), WorkflowFailedError)
     assert told == "workflow unserved-1 has no worker: none polls its task queue 'silence-unserved'"
@@ -276,9 +275,7 @@ def test_a_wait_says_what_no_worker_takes(
         for at, (asked, queue, part, named) in enumerate(cases):
             handle = client.start_workflow(asked, id=f"taken-{queue}-{at}", task_queue=f"silence-{queue}")
             waiting = thread.submit(handle.result)
-            (told,) = eventually(
-                lambda at=at, part=part: [m for m in messages(caplog, part) if f"-{at} " in m]
-            )
+            (told,) = until(lambda at=at, part=part: [m for m in messages(caplog, part) if f"-{at} " in m])
             handle.terminate("enough")
             assert isinstance(waiting.exception(30), WorkflowFailedError)
             assert repr(named) in told
@@ -286,9 +283,7 @@ def test_a_wait_says_what_no_worker_takes(
             fails_for_long, 1, id="alone-1", task_queue="silence-alone", start_to_close_timeout=5
         )
         waiting = thread.submit(alone.result)
-        (told,) = eventually(
-            lambda: messages(caplog, "activity alone-1 (fails_for_long) is taken by no worker: ")
-        )
+        (told,) = until(lambda: messages(caplog, "activity alone-1 (fails_for_long) is taken by no worker: "))
         alone.terminate("enough")
         assert waiting.exception(30) is not None
         assert told.endswith(". Give it to one: Worker(client, 'silence-alone', activities=[fails_for_long])")
@@ -308,7 +303,7 @@ def test_a_wait_says_that_a_child_lacks_an_activity(
             for at in range(2)
         ]
         waiting = [threads.submit(each.result) for each in handles]
-        (told,) = eventually(lambda: messages(caplog, "is taken by no worker"))
+        (told,) = until(lambda: messages(caplog, "is taken by no worker"))
         for each in handles:
             each.terminate("enough")
         assert [isinstance(each.exception(30), WorkflowFailedError) for each in waiting] == [True, True]
@@ -325,7 +320,7 @@ def test_a_wait_without_a_worker_says_so_in_memory(
     with Client.connect("local:") as client, ThreadPoolExecutor(1) as thread:
         handle = client.start_workflow(order, "o", id="unserved-2")
         waiting = thread.submit(handle.result)
-        (told,) = eventually(lambda: messages(caplog, "has no worker"))
+        (told,) = until(lambda: messages(caplog, "has no worker"))
         handle.terminate("enough")
         assert isinstance(waiting.exception(30), WorkflowFailedError)
     assert told == "workflow unserved-2 has no worker: none polls its task queue 'default'"
@@ -351,7 +346,7 @@ def test_an_update_that_no_worker_takes_is_told_of(
     handle = client.start_workflow(Basket.run, id="basket-1", task_queue=queue)
     with ThreadPoolExecutor(1) as thread:
         waiting = thread.submit(handle.execute_update, Basket.put, "pear")
-        (told,) = eventually(lambda: messages(caplog, "has no worker"))
+        (told,) = until(lambda: messages(caplog, "has no worker"))
         assert told == f"workflow basket-1 has no worker: none polls its task queue {queue!r}"
         with Worker(client, queue, workflows=[Basket]):
             assert waiting.result(60) == "pear"
@@ -371,7 +366,7 @@ def test_workers_that_have_ended_count_no_more(
             client.execute_workflow(checks, 1, id="ended-0", task_queue="silence-ended")
         handle = client.start_workflow(checks, 1, id="ended-1", task_queue="silence-ended")
         waiting = thread.submit(handle.result)
-        (told,) = eventually(lambda: messages(caplog, "has no worker"))
+        (told,) = until(lambda: messages(caplog, "has no worker"))
         handle.terminate("enough")
         assert isinstance(waiting.exception(30), WorkflowFailedError)
     assert told.startswith("workflow ended-1 has no worker: ")
@@ -387,7 +382,7 @@ def test_an_attempt_that_times_out_is_told(client: Client, caplog: pytest.LogCap
         with pytest.raises(WorkflowFailedError):
             client.execute_workflow(takes_too_long, id="late-1", task_queue="silence")
         try:
-            given_up = eventually(lambda: messages(caplog, "activity dawdles of workflow late-1"))
+            given_up = until(lambda: messages(caplog, "activity dawdles of workflow late-1"))
         finally:
             _released.set()
     assert len(given_up) == 1

@@ -7,12 +7,13 @@ import uuid
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from hourglass import RetryPolicy, activity, workflow
 from hourglass.client import Client
 from hourglass.worker import Worker
 
-from .polling import eventually, task_failures
+from .histories import task_failures
 
 
 @activity.defn
@@ -59,7 +60,7 @@ def test_workflow_type(client: Client, queue: str, caplog: pytest.LogCaptureFixt
     """The task fails with a message that lists what is known; others go on; a later worker continues the run."""
     with Worker(client, queue, workflows=[fine], activities=[known]):
         handle = client.start_workflow("mystery", task_queue=queue, task_timeout=1)
-        (message, *_) = eventually(lambda: task_failures(handle))
+        (message, *_) = until(lambda: task_failures(handle))
         assert "knows no workflow type 'mystery'" in message
         assert "it knows fine" in message
         assert "workflows=[…]" in message
@@ -73,7 +74,7 @@ def test_activity_type(client: Client, queue: str) -> None:
     """The attempt fails with a message and is tried again, until a worker knows it."""
     with Worker(client, queue, workflows=[fine, needs_later], activities=[known]):
         handle = client.start_workflow(needs_later, task_queue=queue)
-        failure = eventually(
+        failure = until(
             lambda: [p.last_failure for p in handle.describe().pending_activities if p.last_failure]
         )
         assert "knows no activity type 'later'" in str(failure[0])
@@ -106,7 +107,7 @@ def test_names_that_lead_outside(name: str, queue: str, caplog: pytest.LogCaptur
     root: Any = sys.modules[__name__]
     with Client.connect("local:") as client, Worker(client, queue, modules=[root]):
         handle = client.start_workflow(name, task_queue=queue, task_timeout=1)
-        (message, *_) = eventually(lambda: task_failures(handle))
+        (message, *_) = until(lambda: task_failures(handle))
         assert "knows no workflow type" in message
         assert client.execute_workflow(mystery, task_queue=queue) == "solved"
         handle.terminate("enough")

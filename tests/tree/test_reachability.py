@@ -6,14 +6,14 @@ import asyncio
 import json
 import logging
 import subprocess
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from bridge.virtual_loop import run as on_virtual_time
 from chaos.proxy import Proxy
@@ -265,14 +265,6 @@ def test_an_embedded_engine_cannot_be_asked() -> None:
 
 
 # --- on a real server -------------------------------------------------------------------------------------------------
-
-
-def until(what: Callable[[], bool]) -> None:
-    """Wait until it is so. That it is so within what is promised is shown on virtual time, above."""
-    deadline = time.monotonic() + 60
-    while not what():
-        assert time.monotonic() < deadline, "it never was so"
-        time.sleep(0.05)
 
 
 @contextmanager

@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -107,9 +106,8 @@ class Child:
             pass
 
 
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    """Wait until it is so."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
+def ready_worker(path: Path, *queues: str) -> Child:
+    """A process whose worker serves these queues already."""
+    child = Child("worker", path, *queues)
+    assert child.line() == "ready"
+    return child

@@ -10,11 +10,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.waiting import until
 
 from hourglass import Client
 
 from . import work
-from .children import Child, eventually
+from .children import Child
 
 _UNSHARE = ("unshare", "--uts", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc")
 
@@ -50,4 +51,4 @@ def test_two_containers_on_one_volume(tmp_path: Path) -> None:
                 assert client.execute_workflow(work.twice, 5, id="by the first") == 7
                 first.kill()
                 assert client.execute_workflow(work.twice, 6, id="by the second") == 8
-                eventually(lambda: second.ask("standing") == "owner", "the second does not own the file")
+                until(lambda: second.ask("standing") == "owner", "the second does not own the file")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import pwd
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,24 @@ def test_a_disk_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(StorageError, match=r"has no locks.*put the file on a local disk"):
         FileLock(str(tmp_path / "a.db")).try_take()
+
+
+def test_a_file_of_another_user_names_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this user may not open is an error that says whose it is, who asks, and what to do."""
+    path = tmp_path / "a.db"
+    lock = FileLock(str(path))
+    (tmp_path / "a.db-lock").touch()
+    owner = pwd.getpwuid(os.geteuid()).pw_name
+
+    def refuse(*_: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(os, "geteuid", lambda: 2**31 - 7)
+    with pytest.raises(StorageError) as caught:
+        lock.try_take()
+    says = f"a.db-lock belongs to the user {owner}, and this process runs as 2147483641: run it as {owner}, or give"
+    assert says in str(caught.value)
 
 
 def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.waiting import until
 
 from hourglass import Client
 from hourglass.errors import WorkflowAlreadyStartedError
 
 from . import work
-from .children import Child, eventually
+from .children import Child, ready_worker
 
 
 @pytest.fixture
@@ -25,12 +26,6 @@ def path(tmp_path: Path) -> Path:
 def client(path: Path) -> Iterator[Client]:
     with Client.connect(f"local:{path}") as connected:
         yield connected
-
-
-def ready(path: Path, *queues: str) -> Child:
-    child = Child("worker", path, *queues)
-    assert child.line() == "ready"
-    return child
 
 
 def name() -> str:
@@ -45,7 +40,7 @@ def check_integrity(path: Path) -> None:
 
 def test_a_client_of_another_processs_worker(path: Path, client: Client) -> None:
     """A process without a worker starts, signals, queries, lists and waits as if the engine were its own."""
-    with ready(path) as worker:
+    with ready_worker(path) as worker:
         assert worker.ask("standing") == "owner"
         assert client.execute_workflow(work.twice, 5, id=name()) == 7
         handle = client.start_workflow(work.Tally.run, id="tally")
@@ -64,7 +59,7 @@ def test_a_client_of_another_processs_worker(path: Path, client: Client) -> None
 
 def test_another_worker_takes_over_when_the_owner_is_killed(path: Path, client: Client) -> None:
     """After SIGKILL the second worker goes on with every run, and whoever waited gets the result."""
-    with ready(path) as first, ready(path) as second:
+    with ready_worker(path) as first, ready_worker(path) as second:
         assert second.ask("standing") == f"working for process {first.pid}"
         handle = client.start_workflow(work.Tally.run, id="tally")
         handle.signal(work.Tally.note, "before")
@@ -72,7 +67,7 @@ def test_another_worker_takes_over_when_the_owner_is_killed(path: Path, client: 
         first.kill()
         handle.signal(work.Tally.note, "after")
         assert handle.query(work.Tally.count) == 2
-        eventually(lambda: second.ask("standing") == "owner", "the second does not own the file")
+        until(lambda: second.ask("standing") == "owner", "the second does not own the file")
         handle.signal(work.Tally.stop)
         assert handle.result(timeout=30) == ["before", "after"]
     assert any("this process took over" in line for line in second.log)  # read to its end
@@ -80,25 +75,25 @@ def test_another_worker_takes_over_when_the_owner_is_killed(path: Path, client: 
 
 def test_an_owner_that_is_shut_down_hands_over(path: Path, client: Client) -> None:
     """A worker that ends in order is followed by the one that worked for it, and back again."""
-    with ready(path) as first, ready(path) as second:
+    with ready_worker(path) as first, ready_worker(path) as second:
         assert first.ask("stop") == "stopped"
         assert client.execute_workflow(work.twice, 1, id=name()) == 3
         # What it serves is told by the worker in a moment of its own, perhaps after the first result.
-        eventually(lambda: second.ask("standing") == "owner", "the second does not own the file")
-        with ready(path) as third:
+        until(lambda: second.ask("standing") == "owner", "the second does not own the file")
+        with ready_worker(path) as third:
             assert third.ask("standing") == f"working for process {second.pid}"
             assert second.ask("stop") == "stopped"
             assert client.execute_workflow(work.twice, 2, id=name()) == 4
-            eventually(lambda: third.ask("standing") == "owner", "the third does not own the file")
+            until(lambda: third.ask("standing") == "owner", "the third does not own the file")
 
 
 def test_workers_of_different_queues_share_a_file(path: Path, client: Client) -> None:
     """A second process with another queue works, and so does a third with those of both."""
-    with ready(path, "a", "b") as first, ready(path, "c") as second:
+    with ready_worker(path, "a", "b") as first, ready_worker(path, "c") as second:
         assert second.ask("standing") == f"working for process {first.pid}"
         for queue in ("a", "b", "c"):
             assert client.execute_workflow(work.twice, 1, id=name(), task_queue=queue) == 3
-        with ready(path, "b", "c"):
+        with ready_worker(path, "b", "c"):
             first.kill()
             assert client.execute_workflow(work.twice, 2, id=name(), task_queue="c") == 4
             assert client.execute_workflow(work.twice, 2, id=name(), task_queue="b") == 4
@@ -106,7 +101,7 @@ def test_workers_of_different_queues_share_a_file(path: Path, client: Client) ->
 
 def test_a_deploy(path: Path, client: Client) -> None:
     """While no worker lives workflows are started, signalled and ended; the next worker does what is due."""
-    with ready(path) as first:
+    with ready_worker(path) as first:
         handle = client.start_workflow(work.Tally.run, id="tally")
         first.kill()
     started = [client.start_workflow(work.twice, number, id=f"w{number}") for number in range(10)]
@@ -115,7 +110,7 @@ def test_a_deploy(path: Path, client: Client) -> None:
     doomed = client.start_workflow(work.Tally.run, id="doomed")
     doomed.terminate("enough")
     assert client.count_workflows() == 12
-    with ready(path):
+    with ready_worker(path):
         assert [each.result(timeout=30) for each in started] == [number + 2 for number in range(10)]
         assert handle.result(timeout=30) == ["during"]
     check_integrity(path)
@@ -125,7 +120,7 @@ def test_starting_before_there_ever_was_a_worker(path: Path, client: Client) -> 
     """The first start makes the file; the result comes with the first worker."""
     handle = client.start_workflow(work.twice, 1, id="first")
     assert path.exists()
-    with ready(path):
+    with ready_worker(path):
         assert handle.result(timeout=30) == 3
 
 
@@ -145,7 +140,7 @@ def test_exactly_one_wins_a_race(path: Path) -> None:
 def test_the_owner_is_killed_again_and_again(path: Path) -> None:
     """Four forked web processes and two workers, of which the owner is killed repeatedly: nothing is lost or run twice."""
     each = 12
-    workers = [ready(path), ready(path)]
+    workers = [ready_worker(path), ready_worker(path)]
     with Child("web", path, 4, each) as web:
         assert web.line() == "parent 3"
         for _ in range(4):
@@ -153,8 +148,8 @@ def test_the_owner_is_killed_again_and_again(path: Path) -> None:
             owner.kill()
             owner.__exit__(None, None, None)
             workers.remove(owner)
-            eventually(lambda: workers[0].ask("standing") == "owner", "nobody took over")
-            workers.append(ready(path))
+            until(lambda: workers[0].ask("standing") == "owner", "nobody took over")
+            workers.append(ready_worker(path))
         assert web.line() == "codes [0, 0, 0, 0]"
         assert web.ended() == 0
     with Client.connect(f"local:{path}") as client:
@@ -167,7 +162,7 @@ def test_the_owner_is_killed_again_and_again(path: Path) -> None:
 
 def test_a_child_of_an_owner_is_a_client(path: Path, client: Client) -> None:
     """A process that an owner forks is served by it, does not keep it alive, and is served by the next."""
-    with ready(path) as first, ready(path) as second:
+    with ready_worker(path) as first, ready_worker(path) as second:
         _, child, result = first.ask("fork").split()
         assert result == "42"
         first.process.kill()  # its child lives on, with all that it inherited
@@ -175,7 +170,7 @@ def test_a_child_of_an_owner_is_a_client(path: Path, client: Client) -> None:
         assert client.execute_workflow(work.twice, 1, id=name()) == 3, (
             f"the lock is held by the child {child}"
         )
-        eventually(lambda: second.ask("standing") == "owner", "the second does not own the file")
+        until(lambda: second.ask("standing") == "owner", "the second does not own the file")
         assert first.ask("again") == "again 62"
         refusal = first.ask("own")
         assert refusal.startswith("refused: StorageError"), refusal
@@ -184,7 +179,7 @@ def test_a_child_of_an_owner_is_a_client(path: Path, client: Client) -> None:
 
 def test_a_worker_of_another_process_leaves_no_thread(path: Path) -> None:
     """A worker that worked for the owner and ends leaves nothing behind that waits."""
-    with ready(path), ready(path) as second:
+    with ready_worker(path), ready_worker(path) as second:
         assert second.ask("stop") == "stopped"
         assert second.ask("threads") == "MainThread hourglass-control"
         assert second.ask("leave") == "leaving"
@@ -202,7 +197,7 @@ def test_the_interpreter_ends_with_everything_open(path: Path, role: str) -> Non
 
 def test_a_worker_of_another_process_ends_with_everything_open(path: Path) -> None:
     """So does one that works for another process, and the owner does not mind."""
-    with ready(path) as first, ready(path) as second:
+    with ready_worker(path) as first, ready_worker(path) as second:
         assert second.ask("leave") == "leaving"
         assert second.ended() == 0
         assert first.ask("standing") == "owner"

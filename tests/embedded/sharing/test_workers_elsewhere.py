@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.waiting import until
 
 from hourglass import Client
 from hourglass.errors import UpdateFailedError, WorkflowFailedError
 
 from . import work
-from .children import Child, eventually
+from .children import ready_worker
 
 
 @pytest.fixture
@@ -25,17 +26,11 @@ def client(path: Path) -> Iterator[Client]:
         yield connected
 
 
-def ready(path: Path, *queues: str) -> Child:
-    child = Child("worker", path, *queues)
-    assert child.line() == "ready"
-    return child
-
-
 def test_a_worker_elsewhere_does_all_that_a_worker_does(path: Path, client: Client) -> None:
     """The owner serves another queue: activities, retries, local ones, children, timers, signals, queries, updates and the
     next run are all done by the process that serves this one.
     """
-    with ready(path, "the owner's"), ready(path) as second:
+    with ready_worker(path, "the owner's"), ready_worker(path) as second:
         handle = client.start_workflow(work.Journey.run, False, id="journey")
         handle.signal(work.Journey.note, "one")
         with pytest.raises(UpdateFailedError, match="say something"):
@@ -43,7 +38,7 @@ def test_a_worker_elsewhere_does_all_that_a_worker_does(path: Path, client: Clie
         assert handle.query(work.Journey.count) == 1
         assert handle.execute_update(work.Journey.change, "two") == 2
         current = client.get_workflow_handle("journey")
-        eventually(lambda: current.describe().run_id != handle.run_id, "there is no next run")
+        until(lambda: current.describe().run_id != handle.run_id, "there is no next run")
         current.signal(work.Journey.note, "three")
         current.signal(work.Journey.note, "four")
         assert handle.result(timeout=60) == [*[second.pid] * 5, 3]
@@ -51,9 +46,9 @@ def test_a_worker_elsewhere_does_all_that_a_worker_does(path: Path, client: Clie
 
 def test_an_activity_elsewhere_is_cancelled(path: Path, client: Client, tmp_path: Path) -> None:
     """Its cancellation crosses the processes, and so does what it answers."""
-    with ready(path, "the owner's"), ready(path) as second:
+    with ready_worker(path, "the owner's"), ready_worker(path) as second:
         handle = client.start_workflow(work.holding, str(tmp_path), id="holding")
-        eventually((tmp_path / "attempt-1").exists, "the activity does not begin")
+        until((tmp_path / "attempt-1").exists, "the activity does not begin")
         handle.cancel()
         with pytest.raises(WorkflowFailedError):
             handle.result(timeout=60)
@@ -62,26 +57,26 @@ def test_an_activity_elsewhere_is_cancelled(path: Path, client: Client, tmp_path
 
 def test_the_work_of_a_killed_worker_goes_on(path: Path, client: Client, tmp_path: Path) -> None:
     """Its attempt is tried again in another process, which knows where it stood; its run goes on there, and answers."""
-    with ready(path, "the owner's") as owner, ready(path) as second:
+    with ready_worker(path, "the owner's") as owner, ready_worker(path) as second:
         handle = client.start_workflow(work.holding, str(tmp_path), id="holding")
-        eventually((tmp_path / "attempt-1").exists, "the activity does not begin")
+        until((tmp_path / "attempt-1").exists, "the activity does not begin")
         tally = client.start_workflow(work.Tally.run, id="tally")
         assert tally.query(work.Tally.count) == 0
-        with ready(path) as third:
+        with ready_worker(path) as third:
             assert owner.ask("processes").split() == [str(each.pid) for each in (owner, second, third)]
             second.kill()
             assert tally.query(work.Tally.count) == 0, "it was with the one that was killed"
-            eventually((tmp_path / "attempt-2").exists, "it is not tried again")
+            until((tmp_path / "attempt-2").exists, "it is not tried again")
             assert (tmp_path / "attempt-2").read_text() == str(third.pid)
             (tmp_path / "go").touch()
             assert handle.result(timeout=60) == second.pid, "what it reported last is known"
-            eventually(lambda: str(second.pid) not in third.ask("tree"), "the killed process is shown")
+            until(lambda: str(second.pid) not in third.ask("tree"), "the killed process is shown")
             assert f"process {third.pid}, this one  works (queues: default" in third.ask("tree")
 
 
 def test_a_process_with_older_code_gets_what_it_knows(path: Path, client: Client) -> None:
     """A workflow that only one of two processes knows goes there each time; none fails on the way."""
-    with ready(path), ready(path, "default", "newer") as newer:
+    with ready_worker(path), ready_worker(path, "default", "newer") as newer:
         for number in range(8):
             handle = client.start_workflow(work.newcomer, id=f"newcomer-{number}")
             assert handle.result(timeout=60) == newer.pid
@@ -94,10 +89,14 @@ def test_an_attempt_outlives_the_owner(path: Path, client: Client, tmp_path: Pat
     """When the owner ends, killed or in order, an attempt in another process goes on: its result counts, and no second
     attempt is made.
     """
-    with ready(path, "the owner's") as owner, ready(path) as second, ready(path, "another") as third:
+    with (
+        ready_worker(path, "the owner's") as owner,
+        ready_worker(path) as second,
+        ready_worker(path, "another") as third,
+    ):
         handle = client.start_workflow(work.holding, str(tmp_path), id="holding")
-        eventually((tmp_path / "attempt-1").exists, "the activity does not begin")
-        eventually(
+        until((tmp_path / "attempt-1").exists, "the activity does not begin")
+        until(
             lambda: second.ask("processes").count(" ") == third.ask("processes").count(" ") == 2,
             "they do not know of each other",
         )
@@ -105,8 +104,8 @@ def test_an_attempt_outlives_the_owner(path: Path, client: Client, tmp_path: Pat
             assert owner.ask("stop") == "stopped"
         else:
             owner.kill()
-        eventually(lambda: "owner" in (second.ask("standing"), third.ask("standing")), "nobody took over")
-        eventually(lambda: handle.describe().status.name == "RUNNING", "it is not known any more")
+        until(lambda: "owner" in (second.ask("standing"), third.ask("standing")), "nobody took over")
+        until(lambda: handle.describe().status.name == "RUNNING", "it is not known any more")
         (tmp_path / "go").touch()
         assert handle.result(timeout=60) == 0
         assert not (tmp_path / "attempt-2").exists()
@@ -117,13 +116,17 @@ def test_an_attempt_that_outlived_the_owner_ends_with_its_process(
     path: Path, client: Client, tmp_path: Path
 ) -> None:
     """The next owner knows which process has it, and gives it to another when that one dies."""
-    with ready(path, "the owner's") as owner, ready(path) as second, ready(path, "another") as third:
+    with (
+        ready_worker(path, "the owner's") as owner,
+        ready_worker(path) as second,
+        ready_worker(path, "another") as third,
+    ):
         handle = client.start_workflow(work.holding, str(tmp_path), id="holding")
-        eventually((tmp_path / "attempt-1").exists, "the activity does not begin")
+        until((tmp_path / "attempt-1").exists, "the activity does not begin")
         owner.kill()
-        eventually(lambda: "owner" in (second.ask("standing"), third.ask("standing")), "nobody took over")
-        with ready(path):
+        until(lambda: "owner" in (second.ask("standing"), third.ask("standing")), "nobody took over")
+        with ready_worker(path):
             second.kill()
-            eventually((tmp_path / "attempt-2").exists, "it is not tried again")
+            until((tmp_path / "attempt-2").exists, "it is not tried again")
             (tmp_path / "go").touch()
             assert handle.result(timeout=60) == second.pid

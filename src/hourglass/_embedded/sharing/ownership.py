@@ -22,7 +22,7 @@ import msgspec
 
 from hourglass._embedded.sharing import unix_socket
 from hourglass._embedded.store.fork_safety import NO_FORK
-from hourglass._embedded.store.store import is_full, no_room
+from hourglass._embedded.store.store import another_users, is_full, no_room
 from hourglass.errors import StorageError
 
 _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
@@ -175,7 +175,11 @@ class FileLock:
                 raise no_room(self.path) from None
             raise StorageError(
                 f"{self.path} cannot be used: its lock {self.lock_path} cannot be opened ({error.strerror})"
-                + ("; its folder is gone: put it back" if gone else ""),
+                + (
+                    "; its folder is gone: put it back"
+                    if gone
+                    else another_users(self.lock_path, self.path, os.path.dirname(self.path))
+                ),
                 status="FAILED_PRECONDITION" if gone else "PERMISSION_DENIED",
             ) from None
 

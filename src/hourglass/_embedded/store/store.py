@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -178,6 +179,29 @@ def is_full(error: OSError) -> bool:
 def no_room(path: str) -> StorageError:
     """The error for a file that cannot be made, or written, for want of room."""
     return StorageError(f"the file {path} {NO_ROOM}", status="RESOURCE_EXHAUSTED")
+
+
+def another_users(*paths: str) -> str:
+    """The first of these files that belongs to another user, as the end of a message that says what to do; else nothing."""
+    for path in paths:
+        try:
+            owner, me = os.stat(path).st_uid, os.geteuid()
+        except OSError:
+            continue
+        if owner != me:
+            theirs, mine = _user(owner), _user(me)
+            return (
+                f". {path} belongs to the user {theirs}, and this process runs as {mine}: run it as {theirs}, or give the "
+                f"user {mine} the file with all that stands beside it under its name (chown)"
+            )
+    return ""
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
 
 
 def free_bytes(path: str) -> int | None:

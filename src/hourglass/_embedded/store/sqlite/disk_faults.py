@@ -17,7 +17,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from hourglass._embedded.store.store import NO_ROOM, Unwritable, epoch_is_over, free_bytes
+from hourglass._embedded.store.store import NO_ROOM, Unwritable, another_users, epoch_is_over, free_bytes
 from hourglass.errors import ServiceError, StorageError
 
 _SHARED_MEMORY_SIZE = 4874
@@ -82,6 +82,8 @@ _ADVICE = {
     ),
 }
 
+_OF_PERMISSIONS = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM})
+
 
 def storage_error(path: str, error: Exception) -> StorageError:
     """The failure as our users see it; the caller raises it from the original, or logs that."""
@@ -94,7 +96,8 @@ def storage_error(path: str, error: Exception) -> StorageError:
         return StorageError(f"the file {path} is damaged: a text in it is not UTF-8", status="DATA_LOSS")
     kind = sqlite3.SQLITE_FULL if _is_want_of_room(path, code) else code & 0xFF
     advice, status = _ADVICE.get(kind, ("cannot be used", "UNAVAILABLE"))
-    return StorageError(f"the file {path} {advice} ({name})", status=status)
+    whose = another_users(path, os.path.dirname(path)) if kind in _OF_PERMISSIONS else ""
+    return StorageError(f"the file {path} {advice} ({name}){whose}", status=status)
 
 
 def is_of_one_change(error: Exception) -> bool:

@@ -1,23 +1,10 @@
-"""Waiting, in tests, for what an engine does in its own time."""
+"""What a run's history says, for tests of what goes wrong."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from hourglass.client import WorkflowHandle
-
-T = TypeVar("T")
-LIMIT = 30.0
-
-
-def eventually(look: Callable[[], T]) -> T:
-    """Ask until the answer is true, and return it."""
-    deadline = time.monotonic() + LIMIT
-    while not (found := look()):
-        assert time.monotonic() < deadline, "it never came"
-    return found
 
 
 def task_failures(handle: WorkflowHandle[Any]) -> list[str]:
