@@ -531,7 +531,7 @@ class UpdateFailedError(HourglassError):
 
 
 class ServiceStatus(StrEnum):
-    """gRPC's names of what a service says: what `ServiceError.status` may be, and is equal to."""
+    """gRPC's names of what a service says: what `ServiceError.status` is. Each is equal to its name."""
 
     OK = "OK"
     CANCELLED = "CANCELLED"
@@ -555,9 +555,12 @@ class ServiceStatus(StrEnum):
 class ServiceError(HourglassError):
     """The service refused, or cannot be reached. `status` is gRPC's name for it, such as `UNAVAILABLE`."""
 
-    def __init__(self, message: str, *, status: str = "UNKNOWN") -> None:
+    status: ServiceStatus
+
+    def __init__(self, message: str, *, status: str = ServiceStatus.UNKNOWN) -> None:
         super().__init__(message)
-        self.status = status
+        self.message = message
+        self.status = ServiceStatus.__members__.get(status, ServiceStatus.UNKNOWN)
 
 
 class ConnectionFailedError(ServiceError):

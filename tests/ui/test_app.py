@@ -9,10 +9,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.faults.polling import eventually
 from tests.ui import flows
 from tests.ui.conftest import asked
 
-from hourglass import Client, Worker
+from hourglass import Client, Worker, workflow
 from hourglass._story.spans import Kind, Outcome, Span, Story
 from hourglass._ui import addresses
 from hourglass._ui.site import Site
@@ -153,6 +154,21 @@ def test_signals_that_were_not_read_are_pending(web: httpx.Client, client: Clien
     text = web.get(lonely).text
     assert re.search(r"<td>signal</td><td class=\"mono\">hello</td><td>waits for a worker</td>", text)
     assert web.get(f"{lonely}/unread").text.strip() == ""  # there is no worker to ask
+
+
+@workflow.defn
+def sleeps() -> None:
+    workflow.sleep(86_400)
+
+
+def test_a_timer_tells_when_it_fires(web: httpx.Client, client: Client) -> None:
+    """An open timer stands among what is pending with the time that is left, not with how long ago it was set."""
+    with Worker(client, "sleepers", workflows=[sleeps]):
+        handle = client.start_workflow(sleeps, id="sleeper", task_queue="sleepers")
+        eventually(lambda: handle.describe().history_length >= 5)
+        text = web.get(f"/workflows/sleeper/{handle.describe().run_id}").text
+        assert re.search(r"<td>fires in (1 d|24 h|23 h)[^<]*</td>", text)
+        handle.terminate()
 
 
 def test_messages_reach_the_run(web: httpx.Client, client: Client) -> None:

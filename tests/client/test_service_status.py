@@ -1,0 +1,20 @@
+"""What a refusal says of itself, to those who know gRPC's names and to those who know temporalio's."""
+
+from __future__ import annotations
+
+import pytest
+
+from hourglass import Client
+from hourglass.aio.service import RPCError, RPCStatusCode
+from hourglass.errors import ServiceError, ServiceStatus
+
+
+def test_the_status_of_a_refusal_is_a_member_and_a_name() -> None:
+    """`error.status` is a `ServiceStatus`, with a name, and equal to gRPC's text; what gRPC has no name for is unknown."""
+    with Client.connect("local:") as client, pytest.raises(RPCError) as caught:
+        client.get_workflow_handle("nowhere").describe()
+    assert caught.value.status is RPCStatusCode.NOT_FOUND
+    assert (caught.value.status.name, str(caught.value.status)) == ("NOT_FOUND", "NOT_FOUND")
+    assert ServiceError("away", status="UNAVAILABLE").status is ServiceStatus.UNAVAILABLE
+    assert ServiceError("odd", status="SOMETHING_ELSE").status is ServiceStatus.UNKNOWN
+    assert caught.value.message == str(caught.value)
