@@ -142,12 +142,16 @@ class ExceptionWorkflow:
     @workflow.run
     async def run(self, name: str) -> str:
         try:
+            await workflow.execute_local_activity(refuse, name, start_to_close_timeout=SHORT)
+        except ApplicationError as error:  # a local activity's comes out itself
+            name = f"{name}, who is {error.type}"
+        try:
             return await workflow.execute_activity(refuse, name, start_to_close_timeout=SHORT)
         except ActivityError as error:
             if not isinstance(error.cause, ApplicationError):
                 raise
             raise ApplicationError(
-                f"greeting failed: {error.cause.message}", type=error.cause.type
+                f"greeting failed: {error.cause.message} for {error.cause.details[0]}", type=error.cause.type
             ) from error
 
 

@@ -35,7 +35,7 @@ EXPECTED: dict[str, Any] = {
     "greet": ["Hello, World!", "Hi World", "B-World", "Local, World!", "By name World"],
     "parallel": ["Hello, a!", "Hello, b!", "Hello, c!"],
     "retry": 3,
-    "exception": ["greeting failed: no such name", "NoSuchName"],
+    "exception": ["greeting failed: no such name for Nobody, who is NoSuchName", "NoSuchName"],
     "cancellation": True,
     "completion": "because",
     "dynamic": "Whatever with two: something of 3",

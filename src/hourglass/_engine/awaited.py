@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -38,6 +39,7 @@ from hourglass._engine.scheduler import RESOLVED
 from hourglass._engine.specs import Payloads
 from hourglass._engine.state import ACTIVITY, CANCEL, CHILD, SIGNAL
 from hourglass.converter import Failure, Payload
+from hourglass.errors import ActivityError, ApplicationError
 
 R = TypeVar("R")
 
@@ -81,7 +83,10 @@ class ActivityHandle(asyncio.Task[R], Generic[R]):
                 return value
             else:
                 converter = run.converter_of(self._command) if run.contextual else run.converter
-                raise activity_error(self._command, converter.from_failure(answer))
+                raise self._error(converter.from_failure(answer))
+
+    def _error(self, failure: BaseException) -> BaseException:
+        return activity_error(self._command, failure)
 
     def settle(self, outcome: int, answer: Payload | Failure | None) -> None:
         """The answer has come."""
@@ -122,6 +127,16 @@ class ActivityHandle(asyncio.Task[R], Generic[R]):
             is_local = isinstance(command, ScheduleLocalActivity)
             kind = RequestCancelLocalActivity if is_local else RequestCancelActivity
             self._run.issue(kind(command.seq, event_groups=command.event_groups), self._run.loop.fiber)
+
+
+class LocalActivityHandle(ActivityHandle[R]):
+    """A local activity, as temporalio has it: what it raised comes out itself, where that of any other is the cause of an
+    `ActivityError`.
+    """
+
+    def _error(self, failure: BaseException) -> BaseException:
+        raised = failure.__cause__ if isinstance(failure, ActivityError) else failure
+        return raised if isinstance(raised, ApplicationError) else super()._error(failure)
 
 
 class ChildHandle(asyncio.Task[R], Generic[R]):
@@ -221,6 +236,7 @@ def start_activity(
     *,
     local: bool = False,
     headers: dict[str, Payload] | None = None,
+    handle_type: type[ActivityHandle[Any]] = ActivityHandle,
 ) -> ActivityHandle[Any]:
     """Schedule an activity and return the task that stands for it."""
     run = require_fiber("starting activity", activity_type).run
@@ -237,7 +253,10 @@ def start_activity(
         note,
         event_groups=settings.event_groups,
     )
-    return ActivityHandle(run, command, return_type)
+    return handle_type(run, command, return_type)
+
+
+start_local_activity = partial(start_activity, handle_type=LocalActivityHandle)
 
 
 async def start_child(

@@ -223,7 +223,12 @@ class Awaits(Protocol[*Ts, R_co]):
 
 
 def _begin(
-    activity: Any, given: tuple[Any, ...], options: dict[str, Any], *, local: bool
+    activity: Any,
+    given: tuple[Any, ...],
+    options: dict[str, Any],
+    *,
+    local: bool,
+    start: Callable[..., ActivityHandle[Any]] = awaited.start_activity,
 ) -> ActivityHandle[Any]:
     values = given_values(given, options.pop("args", ()))
     said = given_options(options)
@@ -231,9 +236,7 @@ def _begin(
     if found is not None:
         chosen = found.options(**said) if said else found
         run = require_fiber("starting activity", found.name).run
-        return cast(
-            ActivityHandle[Any], chosen._start(run, values, {}, local=local, start=awaited.start_activity)
-        )
+        return cast(ActivityHandle[Any], chosen._start(run, values, {}, local=local, start=start))
     if not isinstance(activity, str):
         raise UsageError(
             f"an activity is given by its name or as a function decorated with @activity.defn, not {activity!r}"
@@ -246,7 +249,7 @@ def _begin(
         queue = settings.spec.task_queue
         encode = run.converter_of_activity(activity, settings.activity_id, queue, local=local).encode_all
     if run.outbound is None:
-        return awaited.start_activity(activity, encode(values), settings, result_type, local=local)
+        return start(activity, encode(values), settings, result_type, local=local)
     return start_intercepted(
         run.outbound,
         activity,
@@ -255,7 +258,7 @@ def _begin(
         result_type,
         encode,
         local=local,
-        start=awaited.start_activity,
+        start=start,
     )
 
 
@@ -271,12 +274,12 @@ async def _execute_activity(activity: Any, /, *given: Any, **options: Any) -> An
 
 def _start_local_activity(activity: Any, /, *given: Any, **options: Any) -> ActivityHandle[Any]:
     """Begin a short activity on this very worker; the handle is a task of asyncio's."""
-    return _begin(activity, given, options, local=True)
+    return _begin(activity, given, options, local=True, start=awaited.start_local_activity)
 
 
 async def _execute_local_activity(activity: Any, /, *given: Any, **options: Any) -> Any:
     """Run a short activity on this very worker, within the workflow task, and wait for its result."""
-    return await _begin(activity, given, options, local=True)
+    return await _begin(activity, given, options, local=True, start=awaited.start_local_activity)
 
 
 start_activity = cast(_StartActivity, _start_activity)
