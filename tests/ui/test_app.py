@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.faults.polling import eventually
+from tests.waiting import until
 from tests.ui import flows
 from tests.ui.conftest import asked
 
@@ -165,7 +165,7 @@ def test_a_timer_tells_when_it_fires(web: httpx.Client, client: Client) -> None:
     """An open timer stands among what is pending with the time that is left, not with how long ago it was set."""
     with Worker(client, "sleepers", workflows=[sleeps]):
         handle = client.start_workflow(sleeps, id="sleeper", task_queue="sleepers")
-        eventually(lambda: handle.describe().history_length >= 5)
+        until(lambda: handle.describe().history_length >= 5)
         text = web.get(f"/workflows/sleeper/{handle.describe().run_id}").text
         assert re.search(r"<td>fires in (1 d|24 h|23 h)[^<]*</td>", text)
         handle.terminate()
