@@ -9,9 +9,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.waiting import until
 from tests.ui import flows
 from tests.ui.conftest import asked
+from tests.waiting import until
 
 from hourglass import Client, Worker, workflow
 from hourglass._story.spans import Kind, Outcome, Span, Story
