@@ -96,22 +96,30 @@ def test_a_disk_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         FileLock(str(tmp_path / "a.db")).try_take()
 
 
-def test_a_file_of_another_user_names_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What this user may not open is an error that says whose it is, who asks, and what to do."""
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EMFILE])
+def test_a_file_of_another_user_names_its_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """What this user may not open is an error that says whose it is, who asks, and what to do; what it may, and cannot for
+    another reason, is not laid at another user's door.
+    """
     path = tmp_path / "a.db"
     lock = FileLock(str(path))
     (tmp_path / "a.db-lock").touch()
     owner = pwd.getpwuid(os.geteuid()).pw_name
 
     def refuse(*_: object) -> int:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "open", refuse)
     monkeypatch.setattr(os, "geteuid", lambda: 2**31 - 7)
+    monkeypatch.setattr(os, "access", lambda *_, **__: code != errno.EACCES)
     with pytest.raises(StorageError) as caught:
         lock.try_take()
     says = f"a.db-lock belongs to the user {owner}, and this process runs as 2147483641: run it as {owner}, or give"
-    assert says in str(caught.value)
+    assert (says in str(caught.value)) == (code == errno.EACCES)
+    assert os.strerror(code) in str(caught.value)
+    assert ("belongs to" in str(caught.value)) == (code == errno.EACCES)
 
 
 def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -182,13 +182,16 @@ def no_room(path: str) -> StorageError:
 
 
 def another_users(*paths: str) -> str:
-    """The first of these files that belongs to another user, as the end of a message that says what to do; else nothing."""
+    """The first of these files that belongs to another user, and that this one may not use, as the end of a message that says
+    what to do; else nothing: a file may be out of reach for other reasons.
+    """
     for path in paths:
         try:
             owner, me = os.stat(path).st_uid, os.geteuid()
         except OSError:
             continue
-        if owner != me:
+        may_use = os.access(path, os.R_OK | os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+        if owner != me and not may_use:
             theirs, mine = _user(owner), _user(me)
             return (
                 f". {path} belongs to the user {theirs}, and this process runs as {mine}: run it as {theirs}, or give the "
