@@ -213,6 +213,21 @@ def test_bytes_that_mean_nothing(open_store: Open, path: Path) -> None:
         open_store().load("a")
 
 
+@pytest.mark.parametrize("may_use", [False, True])
+def test_what_a_user_may_not_open_names_its_owner(
+    path: Path, monkeypatch: pytest.MonkeyPatch, may_use: bool
+) -> None:
+    """Where SQLite cannot open a file that another user keeps to himself, the error says whose it is; not where it could."""
+    with pytest.raises(sqlite3.OperationalError) as caught:
+        sqlite3.connect(path / "there is no such folder")
+    path.touch()
+    monkeypatch.setattr(os, "geteuid", lambda: 2**31 - 7)
+    monkeypatch.setattr(os, "access", lambda *_, **__: may_use)
+    text = str(disk_faults.storage_error(str(path), caught.value))
+    assert "SQLITE_CANTOPEN" in text
+    assert (f"{path} belongs to the user" in text) is not may_use
+
+
 def test_error_texts_tell_nothing_of_what_is_stored() -> None:
     """A failure is named by SQLite's name for it, never by its text, which could quote a value."""
     error = sqlite3.OperationalError("near 'SECRET': no")
