@@ -115,9 +115,8 @@ class CallDeadlines:
             try:
                 overdue(what)
             except Exception:
-                logger.exception(
-                    "what takes too long could not be told"
-                )  # one callback that fails must not keep the others from being called
+                # One callback that fails must not keep the others from being called.
+                logger.exception("what takes too long could not be told")
 
 
 # --- a condition --------------------------------------------------------------------------------------------

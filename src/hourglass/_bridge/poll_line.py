@@ -201,9 +201,8 @@ class PollLine(Generic[T]):
                 self.call = None
                 self._notify()
                 return
-            self._receive_from(
-                self._arrived
-            )  # the engine may have come into this process with this very poll
+            # The engine may have come into this process with this very poll.
+            self._receive_from(self._arrived)
             self.issued_ns = self.returned_ns
 
     def _notify(self) -> None:

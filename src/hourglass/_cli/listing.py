@@ -81,9 +81,8 @@ def list_(
                 _once(client, whole, limit, parked, json)
         except ServiceError as error:
             if error.status == "INVALID_ARGUMENT" and whole != query:
-                client.count_workflows(
-                    query
-                )  # says what is wrong with what was given, not with what we made of it
+                # Says what is wrong with what was given, not with what we made of it.
+                client.count_workflows(query)
             raise
 
 

@@ -138,9 +138,8 @@ def _follow(client: Client, handle: WorkflowHandle[Any], quiet: bool) -> None:
         picture.show(picture.Picture(story))
         console.show("")
     if parked:
-        raise WorkflowParked(
-            _stopped(watched.story())
-        )  # told anew: the one that was drawn may be a moment older
+        # Told anew: the one that was drawn may be a moment older.
+        raise WorkflowParked(_stopped(watched.story()))
 
 
 def _stopped(story: Story) -> str:
@@ -154,9 +153,8 @@ def _stopped(story: Story) -> str:
     fault = story.faults[-1]
     file, _, line = place_of(story.faults).rpartition(":")
     where = f'\n  File "{near(file)}", line {line}' if file else ""
-    what = ": ".join(
-        each for each in (fault.type, fault.message) if each
-    )  # the message of a KeyError is but the key
+    # The message of a KeyError is but the key.
+    what = ": ".join(each for each in (fault.type, fault.message) if each)
     return f"{told}: {what}{where}\n  mend it and run this again with --id {story.workflow_id}"
 
 

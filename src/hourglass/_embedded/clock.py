@@ -101,9 +101,8 @@ class TimerQueue:
                 self._remains -= 1
             else:
                 called += 1
-                self.loop.call_soon(
-                    timer.end
-                )  # not called here: one that raises must stop none of the others
+                # Not called here: one that raises must stop none of the others.
+                self.loop.call_soon(timer.end)
         if due:
             self._set_timer(due[0][0])
 

@@ -507,9 +507,8 @@ def require_fiber(what: str, name: str = "") -> FiberTask[Any]:
     `name` is what is called, apart from `what`: a durable call comes here twice, so the message is put together only
     if the call is refused.
     """
-    current = (
-        greenlet.getcurrent()
-    )  # as `current_fiber`, without a call: each durable call comes by, and tests watch every call
+    # As `current_fiber`, without a call: each durable call comes by, and tests watch every call.
+    current = greenlet.getcurrent()
     fiber = None
     if type(current) is _Fiber and not ("r" in _phase and _collects_here()):
         fiber = current.owner

@@ -402,9 +402,8 @@ class Evaluations:
             completion = entry.run.activate(activation)
         finally:
             if _forks.here != self._home:
-                _end_fork(
-                    self._home
-                )  # before any lock is taken that another thread may have held when it forked
+                # Before any lock is taken that another thread may have held when it forked.
+                _end_fork(self._home)
             if watcher is not None:
                 complaint = watcher.exit()
         if self._retired:

@@ -513,9 +513,8 @@ class ActivityExecutor:
         except BaseException as error:
             attempt.finish_threadsafe(refused(attempt.task, error))
             return
-        if (
-            definition.is_async or definition.executor == "process" or self._own is not None
-        ):  # it belongs elsewhere
+        # Such a one does not belong to these threads.
+        if definition.is_async or definition.executor == "process" or self._own is not None:
             attempt.threadsafe(lambda found: self._start(attempt, found), definition)
         else:
             _run_in_thread(attempt, definition)

@@ -469,9 +469,8 @@ def _dump(pid: int, thread: int | None, stacks: int) -> list[Dumped]:
 def processor_time(pid: int) -> dict[int, int]:
     """The ticks that each thread of a process has used; empty where the system does not tell."""
     used: dict[int, int] = {}
-    with suppress(
-        OSError, IndexError, ValueError
-    ):  # a thread has ended meanwhile, or there is no such thing here
+    # A thread has ended meanwhile, or there is no such thing here.
+    with suppress(OSError, IndexError, ValueError):
         for task in os.listdir(f"/proc/{pid}/task"):
             fields = _stat(f"/proc/{pid}/task/{task}/stat")
             used[int(task)] = int(fields[11]) + int(fields[12])  # in user code, and in the kernel for it

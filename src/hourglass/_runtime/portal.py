@@ -86,9 +86,8 @@ class Mailbox:
                 except Exception:
                     _mailbox_logger.exception("what another thread said could not be taken")
         finally:
-            if (
-                self._letters and not self._woken
-            ):  # a cancellation or an exit got out: the rest is delivered next
+            # A cancellation or an exit got out: the rest is delivered next.
+            if self._letters and not self._woken:
                 self._woken = True
                 self.loop.call_soon(self._deliver)
 

@@ -435,9 +435,8 @@ def _submodules(package: ModuleType) -> Iterator[str]:
         if each.name.rpartition(".")[2].startswith("__"):
             continue  # __main__ would run the program
         yield each.name
-        inner = (
-            sys.modules.get(each.name) if each.ispkg else None
-        )  # imported by `_walk` as soon as its name was yielded
+        # Imported by `_walk` as soon as its name was yielded.
+        inner = sys.modules.get(each.name) if each.ispkg else None
         if inner is not None:
             yield from _submodules(inner)
 

@@ -236,9 +236,8 @@ def _cause(row: Span, workflow_type: str) -> Cause:
     if "non deterministic" in row.note:
         return Cause.NONDETERMINISM
     first = row.faults[0]
-    if first.type == "ArgumentError" and first.message.startswith(
-        f"workflow {workflow_type} "
-    ):  # of its start
+    # What it was started with does not fit.
+    if first.type == "ArgumentError" and first.message.startswith(f"workflow {workflow_type} "):
         return Cause.UNDECODABLE
     known = (each.type for each in row.faults if each.type in _CAUSES)
     # Whatever else an engine gives as the cause, it has refused what the code asked for.

@@ -128,9 +128,8 @@ class _Import:
             return True
         if not await self._is_held() or is_equal(there, self._history):
             return False
-        await (
-            self._remove()
-        )  # an import that was killed: no process has the version that its run is pinned to
+        # An import that was killed: no process has the version that its run is pinned to.
+        await self._remove()
         until = time.monotonic() + _LONGEST
         while True:  # a server deletes in its own time
             data = await self._start()
@@ -429,9 +428,8 @@ class _Import:
         try:
             await self._call("terminate_workflow_execution", end, 10.0)
         except ServiceError as error:
-            if (
-                error.status != "NOT_FOUND"
-            ):  # one that is terminated already: the last removal was killed half-way
+            # One that is terminated already: the last removal was killed half-way.
+            if error.status != "NOT_FOUND":
                 raise
         delete = ws.DeleteWorkflowExecutionRequest(
             namespace=self._scope.namespace, workflow_execution=self._name

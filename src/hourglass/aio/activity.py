@@ -119,9 +119,8 @@ def is_cancelled() -> bool:
 
 async def wait_for_cancelled() -> None:
     """Wait until this activity is asked to stop: `asyncio.CancelledError` is raised then."""
-    await (
-        asyncio.Event().wait()
-    )  # never set: the request comes as `asyncio.CancelledError`, here as at any await
+    # Never set: the request comes as `asyncio.CancelledError`, here as at any await.
+    await asyncio.Event().wait()
 
 
 def wait_for_cancelled_sync(timeout: timedelta | float | None = None) -> None:

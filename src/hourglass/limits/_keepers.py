@@ -298,9 +298,8 @@ def _reaches(answer: Answer) -> bool:
         handle = workflow.get_external_workflow_handle(place.workflow_id, run_id=place.run_id)
         handle.signal(answer.signal, *answer.values)
     except ApplicationError as error:
-        return "SignalCountLimit" in (
-            error.type or ""
-        )  # the run is open, but has had as many signals as it may
+        # The run is open, but has had as many signals as it may.
+        return "SignalCountLimit" in (error.type or "")
     return True
 
 

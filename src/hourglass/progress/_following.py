@@ -297,9 +297,8 @@ class Follower(Generic[T]):
             if answer is None and not 0 <= self._offset < NEW_ONES:
                 self._offset = 0  # the newest of none, and all that are still to come
             if self._activities.is_any:
-                await self._read_items(
-                    session
-                )  # after the question: all that came before its answer is there
+                # After the question: all that came before its answer is there.
+                await self._read_items(session)
             if closed or (answer is not None and answer != self._last_answer) or self._activities.held:
                 return Heard(answer, closed, read_to)
             self._due, self._asked_to, self._newest_only = False, read_to, None

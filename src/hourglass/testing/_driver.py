@@ -273,9 +273,8 @@ class EnvironmentDriver:
         self.guard = guard
         self.performer: Performer | None = None
         self.waited_for: list[WaitForClose] = []
-        self.outside: set[asyncio.Task[Any]] = (
-            set()
-        )  # client calls that activities make from other threads, and that the driver must answer
+        # Client calls that activities make from other threads, and that the driver must answer.
+        self.outside: set[asyncio.Task[Any]] = set()
         self.moves = 0
         self.closed = False
         self.steps: list[Step] = []

@@ -482,9 +482,8 @@ class NexusClient:
         if isinstance(operation, Operation):
             if operation.service != self.service:
                 raise UsageError(f"{operation!r} is none of the service {self.service!r}")
-            operation.signature.encode(
-                default_converter, args
-            )  # so that a wrong argument is told by its name
+            # So that a wrong argument is told by its name.
+            operation.signature.encode(default_converter, args)
             return operation.name, operation.result_type
         if not isinstance(operation, str) or not operation:
             raise UsageError("a Nexus operation is given as itself, or as its name")

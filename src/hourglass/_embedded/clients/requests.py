@@ -84,9 +84,8 @@ async def start_and_wait(engine: Engine, request: wf.StartWorkflow) -> PendingAn
     """
     started, record = _start(engine, request)
     engine.queues.dispatch()
-    if (
-        record.run.run_id != started.run_id
-    ):  # it was started before, by this very request, and another followed
+    # It was started before, by this very request, and another followed.
+    if record.run.run_id != started.run_id:
         record = find(engine, request.workflow_id, started.run_id)
     await wait(engine, record, record.closed, lambda: record.run.status is not RUNNING, None)
     return PendingAnswer(wf.Executed(started.run_id, _outcome(record)), engine.writes.number_of(record))

@@ -120,9 +120,8 @@ class Engine:
         """A worker that outlived the owner before still has these attempts."""
         for token in map(AttemptToken.decode, tokens):
             with contextlib.suppress(StorageError):  # it is logged when its time comes
-                self.runs.record(
-                    token.run_id, late=True
-                )  # now, while attempts are kept for those that claim them
+                # Now, while attempts are kept for those that claim them.
+                self.runs.record(token.run_id, late=True)
             self.runs.kept_attempts.claim(token)
 
     def lose_attempts(self, tokens: Iterable[bytes]) -> None:

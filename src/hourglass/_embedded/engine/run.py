@@ -288,9 +288,8 @@ class LoadedRun:
     def has_signals(self, many: int) -> bool:
         """Whether the run has got so many signals, or more."""
         held = len(self.run.held)
-        return (
-            self.run.length + held > many and self._count_signals() >= many
-        )  # the first is cheap, and mostly enough
+        # The first is cheap, and mostly enough.
+        return self.run.length + held > many and self._count_signals() >= many
 
     def _count_signals(self) -> int:
         signaled = h.WorkflowExecutionSignaled

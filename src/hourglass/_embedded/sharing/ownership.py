@@ -162,9 +162,8 @@ class FileLock:
 
     def _open(self) -> int:
         try:
-            with (
-                NO_FORK.lock
-            ):  # a fork between the two would leave a child with our lock, for as long as it lives
+            # A fork between the two would leave a child with our lock, for as long as it lives.
+            with NO_FORK.lock:
                 descriptor = os.open(self.lock_path, _OPEN, 0o600)
                 unix_socket.hold(descriptor)
         except OSError as error:

@@ -372,9 +372,8 @@ class _DurableServer(MCPServer):
         self, server: MCPServer, list_tools: Activity[..., Any], call_tool: Activity[..., Any]
     ) -> None:
         super().__init__()
-        for setting in list(
-            vars(self)
-        ):  # approvals, guardrails, and what becomes of errors: as the author said
+        # Approvals, guardrails, and what becomes of errors: as the author said.
+        for setting in list(vars(self)):
             setattr(self, setting, getattr(server, setting))
         self._name = server.name
         self._list_tools = list_tools

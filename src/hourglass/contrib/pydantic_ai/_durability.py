@@ -164,9 +164,8 @@ class HourglassDurability(BaseDurabilityCapability[AgentDepsT]):
             self.name, _Options(self._options), Wire(self.name, agent, SPEC, self._context_type)
         )
         self._bound.append(self)
-        if (
-            self._event_stream_handler is not None
-        ):  # else it would be bound in the first run, which is too late for workers
+        # Else it would be bound in the first run, which is too late for workers.
+        if self._event_stream_handler is not None:
             self._bound_event_operation = self._bind_event_operation(self._backend)
         super()._bind_to_agent(agent)
 

@@ -107,9 +107,8 @@ class MemoryListing:
         waiting = iter(list(self._changed))
         while portion := list(islice(waiting, FEW)):
             for run_id in portion:
-                self._changed.pop(
-                    run_id, None
-                )  # before it is looked at: what changes from now on is noted again
+                # Before it is looked at: what changes from now on is noted again.
+                self._changed.pop(run_id, None)
             found = [(run_id, self._runs.get(run_id)) for run_id in portion]
             try:
                 visibility.write(connection, [run for _, run in found if run is not None])
