@@ -37,7 +37,7 @@ _WARM_UP = 0.5  # seconds
 
 def measure(*, quick: bool) -> list[Row]:
     """All subjects, interleaved."""
-    rounds, seconds = (1, 2.0) if quick else (2, 4.0)
+    rounds, seconds = (3, 1.5) if quick else (7, 2.0)
     rows: list[Row] = []
     with peers() as addresses:
         for at_once in _AT_ONCE:

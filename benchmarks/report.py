@@ -5,6 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,11 @@ def leave_out(subject: str, why: object) -> None:
         print(f"  left out: {subject}: {why}", flush=True)
 
 
+def in_turn(subjects: Mapping[str, T], number: int) -> list[tuple[str, T]]:
+    """The subjects in the order of this round: every other one goes backwards, so that none always comes after the same one."""
+    return list(subjects.items())[:: -1 if number % 2 else 1]
+
+
 def interleave(
     subjects: Mapping[str, Callable[[], Mapping[str, float]]], *, rounds: int, part: str, case: str
 ) -> list[Row]:
@@ -46,8 +54,8 @@ def interleave(
     out, and the others are measured all the same.
     """
     values: dict[str, dict[str, list[float]]] = {}
-    for _ in range(rounds):
-        for name, measure in subjects.items():
+    for number in range(rounds):
+        for name, measure in in_turn(subjects, number):
             if name in LEFT_OUT:
                 continue
             try:

@@ -14,7 +14,7 @@ from temporalio.client import Client, WorkflowHandle
 
 from .child import SUBJECTS
 from .earlier import environment, with_earlier
-from .report import Row
+from .report import Row, in_turn
 from .server import dev_server
 
 _AT_ONCE = 50
@@ -70,7 +70,7 @@ async def _child(shown: str, subject: str, port: int, cached: int) -> AsyncItera
 
 def measure_live(*, quick: bool) -> list[Row]:
     """CPU of the worker's process per activity step."""
-    return asyncio.run(_live(runs=20 if quick else 60, steps=10, rounds=2 if quick else 3))
+    return asyncio.run(_live(runs=20 if quick else 60, steps=10, rounds=3 if quick else 9))
 
 
 async def _live(*, runs: int, steps: int, rounds: int) -> list[Row]:
@@ -78,8 +78,8 @@ async def _live(*, runs: int, steps: int, rounds: int) -> list[Row]:
     async with dev_server() as (client, port), _children(port, 1000) as children:
         for child in children.values():
             await _sequences(client, child.queue, runs=5, steps=steps)
-        for _ in range(rounds):
-            for name, child in children.items():
+        for number in range(rounds):
+            for name, child in in_turn(children, number):
                 before = await child.ask("cpu")
                 await _sequences(client, child.queue, runs=runs, steps=steps)
                 spent[name].append((await child.ask("cpu") - before) / (runs * steps) * 1e6)
