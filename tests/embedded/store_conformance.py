@@ -329,6 +329,21 @@ async def lists_and_counts_follow_the_runs(place: Place) -> None:
     store.close()
 
 
+async def attributes_that_are_gone_find_nothing(place: Place) -> None:
+    """A run is found by the search attributes that it has now, also where it has none any more."""
+    store = place.open()
+    life = Life("r")
+    await put(store, life.change())
+    for value, gone in (('"x"', "y"), ('"y"', "x"), (None, "y")):
+        payload = Payload(b"", "binary/null") if value is None else Payload(value.encode(), "json/plain")
+        await put(
+            store, life.take_task(), life.answer(c.UpsertSearchAttributes({"Mine": payload})), life.signal()
+        )
+        assert (await store.count(f"Mine = '{gone}'")).count == 0
+        assert (await store.count("Mine IS NOT NULL")).count == (value is not None)
+    store.close()
+
+
 async def closed_runs_can_be_forgotten(place: Place) -> None:
     """Those that closed before, at most so many, with all that belongs to them; others stay."""
     store = place.open()
@@ -451,6 +466,7 @@ CHECKS: tuple[Check, ...] = (
     changes_of_several_runs_are_one,
     wake_times_are_found_in_order,
     lists_and_counts_follow_the_runs,
+    attributes_that_are_gone_find_nothing,
     closed_runs_can_be_forgotten,
     closing_writes_what_is_queued,
     waiters_may_go_away,

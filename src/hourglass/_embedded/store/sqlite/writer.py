@@ -518,14 +518,15 @@ class BatchWriter:
 
     def _show(self, batch: Batch, run: Run, written: Written, *, is_new: bool) -> str:
         """Enter a run into the lists, where something that they show has changed: with its row if that can be."""
+        before = written.search_attributes
         if run.status is RUNNING:
             self._known.show(run, written)
         else:
             self._known.forget(run.run_id)
-            is_listed = written.memo == {} == written.search_attributes and written.start_ns == run.start_ns
+            is_listed = written.memo == {} == before and written.start_ns == run.start_ns
             if is_listed and not run.memo and not run.search_attributes:
                 return visibility.ended(run)
-        plain_run, is_stale = shown_form(run), not is_new and written.search_attributes != {}
+        plain_run, is_stale = shown_form(run), not is_new and before != {}
         shown = "" if is_stale else visibility.shown(plain_run)
         if not shown:
             batch.visible.append(plain_run)
