@@ -280,6 +280,10 @@ class PendingUpdate(msgspec.Struct, frozen=True, kw_only=True):
     name: str
 
 
+REPORTED_PROBLEMS = "TemporalReportedProblems"
+"""The search attribute under which engines tell of a run whose workflow task keeps failing."""
+
+
 class WorkflowSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one run. Times are nanoseconds since the epoch, 0 where unset."""
 

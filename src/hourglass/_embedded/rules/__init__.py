@@ -3,6 +3,7 @@
 run             a run as the engine knows it: frozen data that follows from its history, and what it is tied to
 limits          how large things may grow, in Temporal's words
 draft           the pen of a transition: writes events, keeps the run in step; what begins when a worker takes work
+problems        what lists say of a run whose workflow task keeps failing
 versioning      which version of worker a run belongs to
 activities      decisions about one activity: when it is due, whether it is tried again, how it ended
 standalone      an activity that belongs to no workflow, as a run of its own kind

@@ -18,6 +18,7 @@ import msgspec
 
 from hourglass._contract.workflows import ResetWorkflow, WorkflowStatus
 from hourglass._embedded.clock import later
+from hourglass._embedded.rules import problems
 from hourglass._embedded.rules.draft import Draft
 from hourglass._embedded.rules.run import (
     Ask,
@@ -346,6 +347,7 @@ def _fail_task(draft: Draft, base_run_id: str, reason: str) -> None:
             new_run_id=draft.run.run_id,
         )
     )
+    problems.note_failure(draft, task, h.RESET_WORKFLOW, is_told=True)
     draft.change(task=None)
 
 

@@ -172,6 +172,15 @@ class PendingTask(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
     """Whether the run wanted to close by the task before, and was refused because something had come meanwhile."""
 
 
+class Trouble(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """That tasks of a run have failed or timed out since one was last completed: how many, and how the last did of which the
+    history tells, by Temporal's number; None: the worker did not answer in time.
+    """
+
+    failures: int
+    cause: int | None = None
+
+
 class Pause(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """That a run is paused, why, and what is withheld from workers meanwhile: its task, or (`missed`) that something has
     happened for which it would have got one.
@@ -235,6 +244,8 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What a client has said since its start of how urgent it is: `started` says so too, in memory."""
     paused: Pause | None = None
     """While it is paused: such a run is open, and has no task that a worker could take."""
+    trouble: Trouble | None = None
+    """Since its tasks fail: see `problems`."""
 
     def pending(self, event_id: int) -> OpenActivity | PendingTimer | OpenChild | None:
         """What is pending since this event, if anything is."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from hourglass._contract.workflows import WorkflowStatus
-from hourglass._embedded.rules import activities
+from hourglass._embedded.rules import activities, problems
 from hourglass._embedded.rules.draft import Eager
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import OpenActivity, PendingTask, Run, Transition, only
@@ -84,6 +84,8 @@ def complete_run(
     """
     task, started = run.task, run.started
     if task is None or run.held or run.version is not None or run.children or run.paused is not None:
+        return None
+    if not problems.is_untroubled(run):
         return None
     if started.parent_run_id or started.spec.cron_schedule:
         return None
@@ -197,6 +199,8 @@ def ask_for_activities(
     task, limits, pending, spec = run.task, eager.limits, run.activities, run.started.spec
     count = len(commands)
     if task is None or run.held or run.version is not None or run.paused is not None:
+        return None
+    if not problems.is_untroubled(run):
         return None
     if spec.run_timeout or run.started.expiration_ns:
         return None

@@ -16,7 +16,7 @@ import msgspec
 
 from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import SECOND, later, to_ns
-from hourglass._embedded.rules import activities, children, steps
+from hourglass._embedded.rules import activities, children, problems, steps
 from hourglass._embedded.rules.children import continue_follower, cron_follower, next_attempt_or_run
 from hourglass._embedded.rules.command_checks import AnswerRefused, check, check_size
 from hourglass._embedded.rules.draft import Draft, Eager, begin_task, take_attempts, task_of, write_unwritten
@@ -176,6 +176,8 @@ def complete_task(
     )
     if answer.version is not None or run.version is not None:
         draft.change(**after_task(run, answer.version, answer.behavior))
+    if not problems.is_untroubled(run):
+        problems.forget_failures(draft)
     follower = None
     for sent in answer.commands:
         check(draft, sent.command, limits)
@@ -229,6 +231,7 @@ def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_
                 identity=identity,
             )
         )
+    problems.note_failure(draft, task, cause, is_told=_is_told(task))
     _want_again(draft, task)
     if cause == h.UNHANDLED_COMMAND and draft.run.task is not None:
         draft.set_task(msgspec.structs.replace(draft.run.task, after_refusal=True))
@@ -245,6 +248,7 @@ def time_out_task(draft: Draft, *, at_once: bool = False) -> None:
                 scheduled_event_id=task.scheduled_event_id, started_event_id=task.started_event_id
             )
         )
+    problems.note_failure(draft, task, None, is_told=_is_told(task))
     _want_again(draft, task, at_once=at_once)
 
 
