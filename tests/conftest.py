@@ -97,6 +97,8 @@ _QUICK = (
     "frontend.WorkflowTimeSkippingEnabled=true",
     "activity.enableCallbacks=true",
     "nexusoperation.enableStandalone=true",
+    # As many failures in a row as the embedded engine waits for: five, which is the server's number, take their time.
+    "system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute=2",
     'history.timerProcessorMaxTimeShift="1ms"',
     'history.continueAsNewMinInterval="1ms"',
     'history.workflowIdReuseMinimalInterval="0s"',

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.waiting import until
 
 from hourglass import Client, Worker, activity, backup, workflow
 from hourglass._cli import main
@@ -31,6 +33,12 @@ def checkout(order: str) -> str:
     return charge(order) if decision.receive() else "declined"
 
 
+@workflow.defn
+def broken() -> str:
+    """Its code has a bug."""
+    return {}["missing"]
+
+
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -45,7 +53,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
         out, err = capsys.readouterr()
         return code, out, err
 
-    with Client.connect(target) as client, Worker(client, workflows=[checkout], activities=[charge]):
+    with Client.connect(target) as client, Worker(client, workflows=[checkout, broken], activities=[charge]):
         yield command
 
 
@@ -69,6 +77,32 @@ def test_answers_as_json(run: Run) -> None:
     assert json.loads(line)["id"] == "order-1"
     assert json.loads(run("list", "--count", "--json")[1]) == {"count": 1}
     assert json.loads(run("signal", "decision", "order-1", "false", "--json")[1])["signal"] == "decision"
+
+
+def test_a_list_says_whose_code_fails(run: Run) -> None:
+    """In words behind the status, and as JSON; `--parked` finds that run alone; when it has been ended, its end is its status."""
+    run("start", "checkout", "o-1", "--id", "order-1")
+    run("start", "broken", "--id", "order-2")
+    row = "order-2  running, code fails  broken"
+    out = until(lambda: found if row in re.sub("  +", "  ", (found := run("list")[1])) else "", "no such row")
+    assert re.search(r"order-1 +running +checkout", out)
+    fields = {each["id"]: each for each in map(json.loads, run("list", "--json")[1].splitlines())}
+    assert fields["order-2"]["status"] == "RUNNING"
+    assert fields["order-2"]["reported_problems"] == [
+        "category=WorkflowTaskFailed",
+        "cause=WorkflowTaskFailedCauseWorkflowWorkerUnhandledFailure",
+    ]
+    assert fields["order-1"]["reported_problems"] == []
+    assert (
+        json.loads(run("describe", "order-2", "--json")[1])["reported_problems"][0]
+        == "category=WorkflowTaskFailed"
+    )
+    parked = run("list", "--parked")[1]
+    assert "running, code fails" in parked
+    assert "order-1" not in parked
+    assert "order-2" in run("list", "TemporalReportedProblems = 'category=WorkflowTaskFailed'")[1]
+    run("terminate", "order-2")
+    assert re.search(r"order-2 +terminated +broken", run("list")[1])
 
 
 def test_many_at_once_must_be_meant(run: Run) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from hourglass import workflow
 from hourglass.client import Client, IdConflictPolicy, IdReusePolicy, WorkflowStatus
+from hourglass.converter import SearchAttributeKey
 from hourglass.errors import UsageError, WorkflowAlreadyStartedError, WorkflowNotFoundError
 from hourglass.replay import Replayer
 from hourglass.testing import DevServer
@@ -94,6 +95,95 @@ def test_a_bug_parks_the_run_until_it_is_mended(world: World, caplog: pytest.Log
     assert acts.place.calls == ["before the bug", "mended"]
     assert kinds(handle.history())[-1] == "WORKFLOW_EXECUTION_COMPLETED"
     replay_all(world)
+
+
+FAILED = (
+    "category=WorkflowTaskFailed",
+    "cause=WorkflowTaskFailedCauseWorkflowWorkerUnhandledFailure",
+)
+REPORTED = "TemporalReportedProblems"
+
+
+def reported(world: World, filter: str = f"{REPORTED} IS NOT NULL") -> dict[str, tuple[str, ...]]:
+    """The problems of the world's runs that such a filter finds, by their run ids."""
+    query = f"TaskQueue = '{world.queue}' AND ({filter})"
+    return {each.run_id: each.reported_problems for each in world.client.list_workflows(query)}
+
+
+def test_lists_tell_of_a_run_whose_code_fails(world: World) -> None:
+    """After its second failure lists and its description say so, filters find it, and its status is running; when its code is
+    mended nothing of that is left.
+    """
+    world.start_worker()
+    well = world.start(idle)
+    handle = world.start(buggy, task_timeout=1)
+    world.until_true(lambda: reported(world), "report")
+    assert reported(world) == {handle.run_id: FAILED}
+    assert handle.describe().reported_problems == FAILED
+    assert handle.describe().search_attributes[REPORTED] == list(FAILED)
+    assert handle.describe().status == WorkflowStatus.RUNNING
+    assert handle.describe().parked
+    for found in (
+        f"{REPORTED} IN ('category=WorkflowTaskFailed', 'category=WorkflowTaskTimedOut')",
+        f'{REPORTED} = "{FAILED[1]}"',
+        f"{REPORTED} = 'CATEGORY=workflowtaskfailed' AND ExecutionStatus = 'Running'",
+    ):
+        assert reported(world, found) == {handle.run_id: FAILED}
+    assert not reported(world, f"{REPORTED} = 'category=WorkflowTaskTimedOut'")
+    assert reported(world, f"{REPORTED} IS NULL") == {well.run_id: ()}
+    world.stop_worker()
+    assert reported(world) == {handle.run_id: FAILED}
+    acts.place.mended = True
+    world.start_worker()
+    assert handle.result(timeout=60) == "mended"
+    assert handle.describe().reported_problems == ()
+    world.until_true(lambda: not reported(world), "list without it")
+    assert REPORTED not in str(handle.history().events)
+    well.terminate()
+
+
+def test_a_run_that_is_ended_while_its_code_fails(world: World) -> None:
+    """Lists go on saying what was wrong with it; the run that takes its place by a reset begins without."""
+    world.start_worker()
+    handle = world.start(buggy, task_timeout=1)
+    world.until_true(lambda: handle.describe().reported_problems, "report")
+    world.stop_worker()
+    again = handle.reset(event_id=4)
+    old = world.client.get_workflow_handle(handle.id, run_id=handle.run_id)
+    assert (old.describe().status, old.describe().reported_problems) == (WorkflowStatus.TERMINATED, FAILED)
+    assert again.describe().reported_problems == ()
+    world.until_true(lambda: reported(world) == {handle.run_id: FAILED}, "list with the old one alone")
+    again.terminate()
+
+
+@workflow.defn
+def continues_when_mended(round: int) -> str:
+    if round == 0:
+        if not acts.place.mended:
+            raise ValueError("not yet")
+        workflow.continue_as_new(1)
+    return str(workflow.search_attributes())
+
+
+def test_the_next_run_begins_without_what_was_wrong_with_the_last(world: World) -> None:
+    """Search attributes are passed on by continue-as-new, this one is not."""
+    world.start_worker()
+    handle = world.start(continues_when_mended, 0, task_timeout=1)
+    world.until_true(lambda: handle.describe().reported_problems, "report")
+    acts.place.mended = True
+    world.start_worker()
+    assert REPORTED not in handle.result(timeout=60)
+    world.until_true(lambda: not reported(world), "list without either")
+
+
+def test_who_sets_what_engines_report(world: World) -> None:
+    """It is taken, and gone with the first task that is completed: engines alone know what is wrong."""
+    mine = SearchAttributeKey.for_keyword_list(REPORTED)
+    handle = world.start(idle, search_attributes=[mine.value_set(["mine"])])
+    assert handle.describe().reported_problems == ("mine",)
+    world.start_worker()
+    world.until_true(lambda: not handle.describe().reported_problems, "description without it")
+    handle.terminate()
 
 
 @pytest.mark.parametrize("cached", [0, 1])

@@ -111,5 +111,10 @@ def mailing() -> None:
     limits.throttle("mail", 1, per=3600)
 
 
-WORKFLOWS = [printing, mailing, saga, Purchase, stuck, fails, family, quick, endless]
+@workflow.defn
+def broken() -> str:
+    return {}["missing"]
+
+
+WORKFLOWS = [broken, printing, mailing, saga, Purchase, stuck, fails, family, quick, endless]
 ACTIVITIES = [charge, refuse, refund, ship_it]

@@ -50,6 +50,21 @@ def test_the_list_shows_runs_by_status(web: httpx.Client, client: Client) -> Non
     assert "bad-bob" in only
 
 
+def test_the_list_says_whose_code_fails(web: httpx.Client, client: Client) -> None:
+    """In words and in the colour of what is wrong; a filter finds it; the run that is well is plainly running."""
+    _started(client)
+    handle = client.start_workflow(flows.broken, id="bug")
+    until(lambda: handle.describe().reported_problems)
+    text = web.get("/workflows").text
+    assert text.count('<span class="status s-parked">running, code fails</span>') == 1
+    assert '<td class="state"><span class="status s-running">running</span></td>' in text
+    only = web.get("/workflows", params={"query": "TemporalReportedProblems IS NOT NULL"}).text
+    assert "buy-ada" not in only
+    assert "bug" in only
+    handle.terminate()
+    assert "code fails" not in web.get("/workflows").text
+
+
 def test_a_filter_that_is_wrong_is_explained(web: httpx.Client) -> None:
     """The page says where, and keeps what was typed."""
     answer = web.get("/workflows", params={"query": "Status is great"})

@@ -16,6 +16,7 @@ from hourglass._built_in import without_keepers
 from hourglass._cli import connecting, console
 from hourglass._cli.connecting import Codec, Json, Namespace, RunId, Target, WorkflowId
 from hourglass._cli.console import Column, cut, lines
+from hourglass._story.captions import problem, standing
 from hourglass.errors import ServiceError
 
 if TYPE_CHECKING:
@@ -136,18 +137,18 @@ def _watch(client: Client, query: str, limit: int, parked: bool, json: bool) -> 
 
 
 def _tell_changes(client: Client, query: str, limit: int, parked: bool, json: bool) -> None:
-    """For JSON, and where stdout is no terminal: a line for each run that is new, or whose status has changed."""
+    """For JSON, and where stdout is no terminal: a line for each run that is new, or that stands otherwise than before."""
     told: dict[str, str] = {}
     while True:
         found = _find(client, query, limit, parked)
         for run in reversed(found):
-            if told.get(run.run_id) == run.status.name:
+            if told.get(run.run_id) == standing(run):
                 continue
             if json:
                 connecting.write_json(run, indent=None)
             else:
                 console.show(_lines([run])[-1])
-        told = {run.run_id: run.status.name for run in found}
+        told = {run.run_id: standing(run) for run in found}
         sleep(_PAUSE)
 
 
@@ -169,11 +170,10 @@ def _lines(runs: Sequence[WorkflowExecution]) -> list[Text]:
 
 
 def _row(run: WorkflowExecution, now: datetime, room: int | None) -> list[tuple[str, str]]:
-    status = run.status.name
     began = run.start_time
     return [
         (run.id, ""),
-        (status.lower().replace("_", " "), _COLOURS.get(status, "")),
+        (standing(run), "red" if problem(run) else _COLOURS.get(run.status.name, "")),
         (run.workflow_type, ""),
         ("" if began is None else connecting.clock(began) if room is None else _shortly(began, now), ""),
         ("" if began is None else _span(((run.close_time or now) - began).total_seconds()), ""),

@@ -14,7 +14,7 @@ reasons_tasks  why a run's code is not run
 reasons_closed why a closed run ended as it did
 reasons        why a run stands as it does
 axis           where a moment stands in a picture; many spans into few
-captions       what stands beside the bars
+captions       what stands beside the bars, and how a run of a list stands
 terminal       the story drawn with characters
 svg            the story as a picture
 html           the story as a page

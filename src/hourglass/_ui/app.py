@@ -102,7 +102,8 @@ def mark_of(site: Site, operations: BulkOperations, request: Request) -> str:
         return f"{[_queue(each) for each in task_queues(client)]} {[worker_facts(each) for each in site.workers()]}"
     search, now = asked.search(request), datetime.now(UTC)
     page = client.list_page(without_keepers(finding.filter_of(search, now)), page_size=finding.PAGE_SIZE)
-    return f"{[(each.run_id, each.status) for each in page.items]} {finding.counts(client, search, now)}"
+    shown = [(each.run_id, each.status, each.reported_problems) for each in page.items]
+    return f"{shown} {finding.counts(client, search, now)}"
 
 
 def _queue(queue: TaskQueueDescription) -> TaskQueueDescription:

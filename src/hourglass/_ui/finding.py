@@ -22,7 +22,7 @@ STATUSES = tuple(each for each in WorkflowStatus if each is not WorkflowStatus.U
 
 FIELDS = (
     "WorkflowId", "RunId", "WorkflowType", "ExecutionStatus", "StartTime", "CloseTime", "ExecutionTime", "ExecutionDuration",
-    "TaskQueue", "HistoryLength", "ParentWorkflowId", "RootWorkflowId",
+    "TaskQueue", "HistoryLength", "ParentWorkflowId", "RootWorkflowId", "TemporalReportedProblems",
 )  # fmt: skip
 """What a filter may ask for, besides the search attributes of runs."""
 

@@ -88,6 +88,8 @@ def _templates() -> Environment:
         statuses=STATUSES,
         status_name=status_name,
         outcome_of=captions.outcome,
+        problem_of=captions.problem,
+        standing_of=captions.standing,
         address=addresses,
     )
     return made
@@ -106,7 +108,7 @@ def workflows(
     """The list of workflows. What is typed is completed by what is in use: types, search attributes."""
     items = () if listing is None else listing.items
     types = dict.fromkeys([*known_types, *sorted({each.workflow_type for each in items})])
-    attributes = sorted({name for each in items for name in each.search_attributes})
+    attributes = sorted({name for each in items for name in each.search_attributes}.difference(FIELDS))
     return _page(
         "workflows",
         view,

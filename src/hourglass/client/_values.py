@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hourglass._contract.workflows import (
+    REPORTED_PROBLEMS,
     Count,
     Description,
     PendingActivity,
@@ -51,6 +52,11 @@ class WorkflowExecution:
     raw_info: WorkflowSummary = field(repr=False, compare=False)
     """The same as the engine told it, payloads encoded."""
     converter: Converter = field(repr=False, compare=False)
+    reported_problems: tuple[str, ...] = ()
+    """Of a run whose workflow task keeps failing or timing out: how, in Temporal's words, such as `category=WorkflowTaskFailed`
+    and `cause=WorkflowTaskFailedCauseNonDeterministicError`. From the second failure in a row on, on a server from the fifth,
+    until a task is completed; those of a run that was ended stay.
+    """
 
     def memo_value(self, key: str, default: Any = _REQUIRED, *, type: Any = Any) -> Any:
         """A value of the memo, decoded as this type. Raises `KeyError` where there is none and no default."""
@@ -245,7 +251,13 @@ def attributes_from(attributes: Mapping[str, Payload]) -> dict[str, Any]:
     return {name: _attribute(payload) for name, payload in attributes.items()}
 
 
+def _problems(attributes: Mapping[str, Any]) -> tuple[str, ...]:
+    told = attributes.get(REPORTED_PROBLEMS)
+    return tuple(each for each in told if isinstance(each, str)) if isinstance(told, list) else ()
+
+
 def _common(summary: WorkflowSummary, converter: Converter) -> dict[str, Any]:
+    attributes = attributes_from(summary.search_attributes)
     return {
         "id": summary.workflow_id,
         "run_id": summary.run_id,
@@ -263,7 +275,8 @@ def _common(summary: WorkflowSummary, converter: Converter) -> dict[str, Any]:
         "raw_info": summary,
         "converter": converter,
         "memo": memo_from(summary.memo, converter),
-        "search_attributes": attributes_from(summary.search_attributes),
+        "search_attributes": attributes,
+        "reported_problems": _problems(attributes),
     }
 
 
