@@ -7,9 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.waiting import until
 
-from hourglass import Client
+from hourglass import Client, Worker, workflow
 from hourglass._cli import main
+
+
+@workflow.defn
+def broken() -> str:
+    """Its code has a bug."""
+    return {}["missing"]
 
 
 @pytest.fixture
@@ -55,3 +62,25 @@ def test_lines_for_people(watched: Callable[..., list[str]]) -> None:
         ["second", "running"],
         ["first", "terminated"],
     ]
+
+
+def test_that_its_code_fails_is_a_change(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that goes on running, but no further, is told of again."""
+    target = f"local:{tmp_path / 'watch.db'}"
+    with Client.connect(target) as client:
+        handle = client.start_workflow(broken, id="bug")
+        rounds = iter([True, False])
+
+        def pause(seconds: float) -> None:
+            if not next(rounds):
+                raise KeyboardInterrupt
+            with Worker(client, workflows=[broken]):
+                until(lambda: handle.describe().reported_problems)
+
+        monkeypatch.setattr("hourglass._cli.listing.sleep", pause)
+        assert main(["list", "--watch", "--target", target]) == 130
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.split()[:3] == ["bug", "running", "broken"]
+    assert second.split()[:5] == ["bug", "running,", "code", "fails", "broken"]
