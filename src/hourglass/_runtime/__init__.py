@@ -31,6 +31,7 @@ Workflow code:
     hung              where code that does not come back stands, seen from this process or another; how its thread is stopped
     watcher           calls that workflow code must not make, seen while it runs
     code_origin       whether a file is ours, the library's or the author's
+    passed_handlers   which `except` let a failure pass that its author meant to catch
 
 Activities:
     attempts          one attempt: the call itself, its end as the engine wants to hear it, the attempt in flight

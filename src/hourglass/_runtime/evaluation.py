@@ -49,6 +49,7 @@ from hourglass._runtime.cache import CacheLimits, Entry, Key, LiveRuns, LostJour
 from hourglass._runtime.hung import LaneStopped
 from hourglass._runtime.lane_notes import LaneNote, digest_of, packed
 from hourglass._runtime.parked import Hang, ParkedRuns, Quarantine, miss, refusal, task_failed
+from hourglass._runtime.passed_handlers import passed_handler
 from hourglass._runtime.watcher import Watcher
 from hourglass.errors import HourglassError
 
@@ -452,7 +453,10 @@ class Evaluations:
         live = entry.run.live
         if live is not None and live.started is not None:
             result, now_ns = entry.run.state.result, activation.timestamp_ns
-            work_log.say_closed(live.started, activation.run_id, self._settings.task_queue, result, now_ns)
+            hint = passed_handler(live.let_out)
+            work_log.say_closed(
+                live.started, activation.run_id, self._settings.task_queue, result, now_ns, hint
+            )
 
     def _note_progress(self, entry: Entry, activation: Activation, *, only_looks: bool) -> None:
         notices, entry.run.notices = entry.run.notices, ()
