@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hourglass._check import order, rules
+from hourglass._check.catching import Catching
 from hourglass._check.external import BY_SETS, ON_LOOP, READS, is_function, rule_of_call
 from hourglass._check.kinds import BY_REFERENCE, Durable, Kinds
 from hourglass._check.modules import Module
@@ -35,6 +36,7 @@ class Lens:
     kinds: Kinds
     durable: Durable
     sharing: Sharing
+    catching: Catching
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +285,8 @@ class _Walk:
                 self._branch(node, test)
             case ast.For():
                 self._loop(node)
+            case ast.Try():
+                self._try(node)
             case ast.Return(value=ast.expr() as value) if self._is_root and self._ordering.is_set(value):
                 self._hit(rules.SET_ORDER, value, "the result is sent in the order of a set")
             case _:
@@ -466,6 +470,23 @@ class _Walk:
             self._hit(
                 rules.CHANGED_MEANWHILE, node.iter, f"the loop waits in its body while it walks what {where}"
             )
+
+    def _try(self, node: ast.Try) -> None:
+        for each in self._lens.catching.never_caught(
+            node, self._scope, self._receiver, is_async=self._is_async
+        ):
+            by, wrapped = _WRAPPED_IN[each.remote]
+            self._hit(
+                rules.NEVER_CAUGHT,
+                each.node,
+                f"what {by} raises is the cause of {wrapped}, which except {each.name} lets pass",
+            )
+
+
+_WRAPPED_IN = {
+    "activity": ("an activity", "an ActivityError"),
+    "workflow": ("a child workflow", "a ChildWorkflowError"),
+}
 
 
 def _default_factory(node: ast.stmt) -> ast.expr | None:
