@@ -223,6 +223,8 @@ class _Walk:
     def function(self) -> None:
         """The body, and what decorators put around it."""
         node = self._function.node
+        if self._is_root and not isinstance(node, ast.Lambda):
+            self._endless(node)
         for statement in [node.body] if isinstance(node, ast.Lambda) else node.body:
             self._visit(statement)
         for wrapper in self._lens.kinds.decorators(self._function):
@@ -481,6 +483,68 @@ class _Walk:
                 each.node,
                 f"what {by} raises is the cause of {wrapped}, which except {each.name} lets pass",
             )
+
+    def _endless(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        """A call of the workflow by itself that nothing stands before: no branch, nothing that may raise on purpose."""
+        for call in _certain_calls(node.body):
+            if self._is_itself(call):
+                self._hit(rules.ENDLESS, call, f"{self._shown_name()} calls itself whatever happens")
+                return
+            if not self._goes_on(call):
+                return
+
+    def _is_itself(self, call: ast.Call) -> bool:
+        for value in self._values(call.func):
+            match value:
+                case Func(node=node) if node is self._function.node and self._lens.kinds.is_boundary(value):
+                    return True
+                case External("hourglass.workflow.execute_child_workflow") if call.args:
+                    given = self._values(call.args[0])
+                    return any(isinstance(each, Func) and each.node is self._function.node for each in given)
+                case _:
+                    pass
+        return False
+
+    def _shown_name(self) -> str:
+        owner = self._receiver.node.name + "." if self._receiver is not None else ""
+        return f"{owner}{self._function.name}"
+
+    def _goes_on(self, call: ast.Call) -> bool:
+        """Whether a call is known to give something back, or to fail for a reason that is no plan of this workflow's."""
+        return all(
+            self._lens.kinds.is_boundary(value)
+            or (isinstance(value, External) and value.name != "hourglass.workflow.continue_as_new")
+            for value in self._values(call.func)
+        )
+
+
+def _certain_calls(statements: list[ast.stmt]) -> Iterator[ast.Call]:
+    """The calls that are made whatever happens, in order, as far as nothing can end the function before."""
+    for statement in statements:
+        match statement:
+            case ast.Expr() | ast.Assign() | ast.AnnAssign() | ast.AugAssign():
+                yield from _called_in(statement)
+            case ast.Return(value=value):
+                yield from _called_in(value) if value is not None else ()
+                return
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Pass():
+                pass
+            case _:
+                return
+
+
+def _called_in(node: ast.AST) -> Iterator[ast.Call]:
+    """The calls in an expression that no condition stands before, arguments first."""
+    match node:
+        case ast.BoolOp(values=[first, *_]) | ast.IfExp(test=first):
+            yield from _called_in(first)
+        case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+            pass
+        case _:
+            for child in ast.iter_child_nodes(node):
+                yield from _called_in(child)
+            if isinstance(node, ast.Call):
+                yield node
 
 
 _WRAPPED_IN = {

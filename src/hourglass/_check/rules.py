@@ -14,8 +14,8 @@ from dataclasses import dataclass
 CLOCK, RANDOM, SLEEP, SET_ORDER, ENVIRONMENT, FILES, NETWORK, THREADS, LOCKS = (
     f"HG{number}" for number in range(101, 110)
 )
-GLOBALS, IMPORT_TIME, IDENTITY, CACHED, REPLAY_BRANCH, CHANGED_MEANWHILE, NEVER_CAUGHT = (
-    f"HG{number}" for number in range(110, 117)
+GLOBALS, IMPORT_TIME, IDENTITY, CACHED, REPLAY_BRANCH, CHANGED_MEANWHILE, NEVER_CAUGHT, ENDLESS = (
+    f"HG{number}" for number in range(110, 118)
 )
 BROKEN = "HG001"
 
@@ -217,6 +217,18 @@ _ALL = (
         "try:\n    charge(order)\nexcept ActivityError as error:\n"
         '    if not isinstance(error.cause, ApplicationError) or error.cause.type != "Declined":\n        raise\n'
         "    refuse(order)",
+    ),
+    Rule(
+        ENDLESS,
+        "calls itself without end",
+        "each run waits for a child that starts the next, and none ever ends",
+        "begin anew with workflow.continue_as_new(…), or return before it",
+        "In a workflow, a call of a workflow starts a child: a run of its own, which the caller waits for. One that calls itself "
+        "whatever happens starts children until the disk is full. workflow.continue_as_new ends the run and begins the next "
+        "one with new arguments. To call the function itself, put what it does into one that is no workflow.",
+        "@workflow.defn\ndef watch(account):\n    look_at(account)\n    workflow.sleep(3600)\n    watch(account)",
+        "@workflow.defn\ndef watch(account):\n    look_at(account)\n    workflow.sleep(3600)\n"
+        "    workflow.continue_as_new(account)",
     ),
 )
 
