@@ -307,6 +307,33 @@ try:
 except Declined:
     pass
 """,
+    "raised by the operators of an object": """
+class Cart:
+    def __getitem__(self, name): raise Declined("no such item")
+    def __iter__(self): raise Declined("closed")
+    def __add__(self, other): raise Declined("full")
+    @property
+    def card(self): return 3
+    @card.setter
+    def card(self, value): raise Declined("no card")
+cart = Cart()
+try:
+    charge(cart["lamp"])
+except Declined:
+    pass
+try:
+    for each in cart: charge(each)
+except Declined:
+    pass
+try:
+    charge(cart + order)
+except Declined:
+    pass
+try:
+    cart.card = charge(order)
+except Declined:
+    pass
+""",
     "what the text does not tell": """
 try:
     charge(order.checked())

@@ -296,10 +296,8 @@ class _Body:
                 self._call(node)
             case ast.Raise(exc=ast.expr() as what):
                 self._raise(what)
-            case ast.Attribute(ctx=ast.Load()):
-                for value in self._values(node):
-                    if isinstance(value, Func) and "property" in self._kinds.of(value):
-                        self._function(value)
+            case ast.Attribute():
+                self._attribute(node)
             case ast.With(items=items) | ast.AsyncWith(items=items):
                 for item in items:
                     self._enter(item.context_expr)
@@ -308,7 +306,35 @@ class _Body:
             case ast.Yield() | ast.YieldFrom() | ast.AsyncFor() | ast.Import() | ast.ImportFrom():
                 raised.anything = True
             case _:
-                pass
+                self._operate(node)
+
+    def _attribute(self, node: ast.Attribute) -> None:
+        """A property is a call: of what reads it, sets it or deletes it."""
+        found = [each for each in self._values(node) if isinstance(each, Func)]
+        if any("property" in self._kinds.of(each) for each in found):
+            for each in found:
+                self._function(each)
+
+    def _operate(self, node: ast.AST) -> None:
+        """Operators, loops and the like call methods of an object, where its class has its own."""
+        match node:
+            case ast.BinOp(left=left, right=right):
+                operands = [left, right]
+            case ast.Compare(left=left, comparators=others):
+                operands = [left, *others]
+            case ast.Subscript(value=operand) | ast.UnaryOp(operand=operand):
+                operands = [operand]
+            case ast.For(iter=operand) | ast.comprehension(iter=operand) | ast.Starred(value=operand):
+                operands = [operand]
+            case ast.If(test=operand) | ast.While(test=operand) | ast.AugAssign(target=operand):
+                operands = [operand]
+            case _:
+                return
+        for value in [each for operand in operands for each in self._values(operand)]:
+            if isinstance(value, Instance) and any(
+                map(_has_operators, self._resolver.members.bases(value.cls))
+            ):
+                self._raised.anything = True
 
     def _raise(self, what: ast.expr) -> None:
         made = what.func if isinstance(what, ast.Call) else what
@@ -488,6 +514,20 @@ class _Body:
     def _kind(self, value: Value) -> Remote:
         is_activity = isinstance(value, Func | Class) and "activity" in self._kinds.of(value)
         return "activity" if is_activity else "workflow"
+
+
+_QUIET = words(
+    "__init__ __post_init__ __new__ __repr__ __str__ __enter__ __exit__ __aenter__ __aexit__ __hash__"
+)
+
+
+def _has_operators(cls: Class) -> bool:
+    """Whether a class has methods that operators call, as far as is written there."""
+    return any(
+        each.name.startswith("__") and each.name not in _QUIET
+        for each in cls.node.body
+        if isinstance(each, ast.FunctionDef)
+    )
 
 
 def _ours(value: Value) -> str:
