@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import threading
 from pathlib import Path
 
 import pytest
-from tests.architecture.trace import SOURCE, STATIONS
+from tests.architecture.trace import SOURCE, STATIONS, Call, Trace, Turns, page_of_most
+from tests.waiting import PATIENCE, until
 
 from . import source
 
@@ -29,6 +32,55 @@ def test_the_page_stops_at_every_kind_of_thread() -> None:
     """Your thread, the control loop, a lane, an activity thread, the store thread."""
     text = WAY.read_text()
     assert [title for title, _ in STATIONS.values() if f". {title}\n" not in text] == []
+
+
+def test_threads_take_turns_in_a_row() -> None:
+    """Whoever waits gives the turn up, and of those that have arrived the first in the row goes on, whatever came first."""
+    turns, said = Turns(patience=PATIENCE), []
+    turns.take()
+
+    def work() -> None:
+        arrived.release()
+        turns.take()
+        said.append(threading.current_thread().name)
+        turns.give_up()
+
+    arrived = threading.Semaphore(0)
+    names = ["hourglass-store", "hourglass-activity-1", "hourglass-lane-1", "hourglass-control"]
+    threads = [threading.Thread(target=work, name=name) for name in names]
+    for thread in threads:
+        thread.start()
+        arrived.acquire()
+    until(lambda: turns.waiting == len(names))
+    assert said == []
+    turns.give_up()
+    for thread in threads:
+        thread.join()
+    assert said == names[::-1]
+
+
+def test_the_page_is_that_of_most_executions() -> None:
+    """What one of several executions passes beside or before the others is not on it."""
+    place = "client/_blocking.py"
+    first, second, third, odd = (
+        Call("MainThread", place, name, line)
+        for name, line in sorted(_documented(place).items(), key=lambda each: each[1])[:4]
+    )
+    usual = Trace([first, second, third])
+    made = page_of_most([usual, Trace([odd, third, second, first]), usual])
+    assert re.findall(r"`([\w.]+)` \|", made.partition("|---|")[2]) == [
+        each.function for each in (first, second, third)
+    ]
+
+
+def _documented(place: str) -> dict[str, int]:
+    """Names and lines of functions that have a docstring."""
+    tree = ast.parse((SOURCE / place).read_text())
+    return {
+        node.name: node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) and not node.decorator_list
+    }
 
 
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])

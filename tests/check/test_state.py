@@ -9,6 +9,66 @@ import pytest
 from .project import checked, expected, found
 
 CASES = {
+    "a workflow that calls itself whatever happens": """
+from hourglass import aio
+@activity.defn
+def look(n) -> int: ...
+def helper(n):
+    if n > 3: raise ValueError(n)
+@workflow.defn
+def plain(n):
+    return plain(n)  # HG117
+@workflow.defn
+def later(n):
+    seen = look(n)
+    workflow.sleep(60)
+    print(later(seen + 1))  # HG117
+@workflow.defn
+class Flow:
+    @workflow.run
+    def run(self, n):
+        return workflow.execute_child_workflow(Flow.run, n)  # HG117
+@aio.workflow.defn
+class Awaited:
+    @aio.workflow.run
+    async def run(self, n):
+        await aio.workflow.execute_child_workflow(Awaited.run, n)  # HG117
+@workflow.defn
+def counted(n):
+    if n == 0:
+        return 0
+    return counted(n - 1)
+@workflow.defn
+def chosen(n):
+    return chosen(n - 1) if n else 0
+@workflow.defn
+def anded(n):
+    return n and anded(n - 1)
+@workflow.defn
+def tree(parts):
+    return [tree(each) for each in parts]
+@workflow.defn
+def anew(n):
+    look(n)
+    workflow.continue_as_new(n)
+    anew(n)
+@workflow.defn
+def guarded(n):
+    helper(n)
+    return guarded(n)
+@workflow.defn
+def tried(n):
+    try:
+        return tried(look(n))
+    except Exception:
+        return 0
+@workflow.defn
+def inner(n):
+    return inner.fn(n)
+@workflow.defn
+def another(n):
+    return plain(n)
+""",
     "defaults that are changed": """
 def add(name, to={}):
     to[name] = 1  # HG110

@@ -92,7 +92,9 @@ class World:
     def is_idle(self) -> bool:
         """Whether nothing is in a worker's hands or could be taken by one that waits: only time can move things on."""
         engine = self.engine
-        return not (engine.runs.in_hand or engine.queues.waiting_tasks() or engine.queues.waiting_attempts())
+        return not (
+            engine.runs.in_flight or engine.queues.waiting_tasks() or engine.queues.waiting_attempts()
+        )
 
     @property
     def engine(self) -> Engine:

@@ -422,7 +422,7 @@ def test_an_attempt_that_was_not_handed_out_is_not_lost() -> None:
         started = await world.start("w")
         await settle()
         one.complete(started.run_id, schedule(1))
-        assert two.handle.in_hand == (0, 1)
+        assert two.handle.slots_used == (0, 1)
         two.lose()  # in the same turn of the loop: it was taken, and not given out yet
         assert not two.activities
         three = Receiver(world, workflows=False)

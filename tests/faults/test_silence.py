@@ -18,6 +18,7 @@ from tests.waiting import until
 import hourglass
 from hourglass import RetryPolicy, activity, workflow
 from hourglass._runtime import work_log
+from hourglass._runtime.generations import DEEP
 from hourglass.client import Client, _waiting
 from hourglass.errors import ApplicationError, ApplicationErrorCategory, StorageError, WorkflowFailedError
 from hourglass.testing import DevServer
@@ -95,11 +96,16 @@ def checks(number: int) -> None:
     refuse(number)
 
 
+@workflow.defn
+def down(number: int) -> int:
+    return 1 + down(number - 1) if number else 0
+
+
 def refuse(number: int) -> None:
     raise ApplicationError(f"{number} is too much", type="TooMuch")
 
 
-WORKFLOWS = [order, waits_long, parent_of_waits, polls, fails_as_planned, takes_too_long, checks]
+WORKFLOWS = [order, waits_long, parent_of_waits, polls, fails_as_planned, takes_too_long, checks, down]
 ACTIVITIES = [charge, fails_for_long, not_there_yet, dawdles]
 
 
@@ -148,6 +154,14 @@ def test_each_failed_attempt_is_told_once(client: Client, caplog: pytest.LogCapt
     assert "order order-1 failed after" in run.getMessage()
     assert f"activity charge failed: ZeroDivisionError: {BY_ZERO}" in run.getMessage()
     assert run.workflow_id == "order-1"
+
+
+def test_children_without_end_are_told(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """A WARNING, once, when children of children are as deep as those of a workflow that calls itself."""
+    with caplog.at_level(logging.WARNING, "hourglass"), worker(client):
+        assert client.execute_workflow(down, DEEP + 5, task_queue="silence") == DEEP + 5
+    (told,) = messages(caplog, "call itself without end")
+    assert told.startswith("workflow down (")
 
 
 def test_a_workflow_that_fails_is_told_with_its_lines(

@@ -1,4 +1,5 @@
-"""Determinism, checked before anything runs: a linter for workflow code that follows calls through a project.
+"""Determinism, and slips that only show when it runs, checked before: a linter for workflow code that follows calls
+through a project.
 
     report = check([Path("app")])
     for finding in report.findings:
@@ -17,6 +18,7 @@ library's `ast` alone, and imports nothing else of Hourglass.
     sharing     variables that runs share, and where a project changes them
     external    what functions outside the project do
     order       where code depends on the order of a set, or walks what changes meanwhile
+    catching    handlers of exceptions that never catch
     body        the walk through one function
     checker     a whole check: from every workflow through all that it calls
     rules       what can be found, and the report of what was

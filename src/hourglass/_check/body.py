@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hourglass._check import order, rules
+from hourglass._check.catching import Catching
 from hourglass._check.external import BY_SETS, ON_LOOP, READS, is_function, rule_of_call
 from hourglass._check.kinds import BY_REFERENCE, Durable, Kinds
 from hourglass._check.modules import Module
@@ -35,6 +36,7 @@ class Lens:
     kinds: Kinds
     durable: Durable
     sharing: Sharing
+    catching: Catching
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +223,8 @@ class _Walk:
     def function(self) -> None:
         """The body, and what decorators put around it."""
         node = self._function.node
+        if self._is_root and not isinstance(node, ast.Lambda):
+            self._endless(node)
         for statement in [node.body] if isinstance(node, ast.Lambda) else node.body:
             self._visit(statement)
         for wrapper in self._lens.kinds.decorators(self._function):
@@ -283,6 +287,8 @@ class _Walk:
                 self._branch(node, test)
             case ast.For():
                 self._loop(node)
+            case ast.Try():
+                self._try(node)
             case ast.Return(value=ast.expr() as value) if self._is_root and self._ordering.is_set(value):
                 self._hit(rules.SET_ORDER, value, "the result is sent in the order of a set")
             case _:
@@ -466,6 +472,85 @@ class _Walk:
             self._hit(
                 rules.CHANGED_MEANWHILE, node.iter, f"the loop waits in its body while it walks what {where}"
             )
+
+    def _try(self, node: ast.Try) -> None:
+        for each in self._lens.catching.never_caught(
+            node, self._scope, self._receiver, is_async=self._is_async
+        ):
+            by, wrapped = _WRAPPED_IN[each.remote]
+            self._hit(
+                rules.NEVER_CAUGHT,
+                each.node,
+                f"what {by} raises is the cause of {wrapped}, which except {each.name} lets pass",
+            )
+
+    def _endless(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        """A call of the workflow by itself that nothing stands before: no branch, nothing that may raise on purpose."""
+        for call in _certain_calls(node.body):
+            if self._is_itself(call):
+                self._hit(rules.ENDLESS, call, f"{self._shown_name()} calls itself whatever happens")
+                return
+            if not self._goes_on(call):
+                return
+
+    def _is_itself(self, call: ast.Call) -> bool:
+        for value in self._values(call.func):
+            match value:
+                case Func(node=node) if node is self._function.node and self._lens.kinds.is_boundary(value):
+                    return True
+                case External("hourglass.workflow.execute_child_workflow") if call.args:
+                    given = self._values(call.args[0])
+                    return any(isinstance(each, Func) and each.node is self._function.node for each in given)
+                case _:
+                    pass
+        return False
+
+    def _shown_name(self) -> str:
+        owner = self._receiver.node.name + "." if self._receiver is not None else ""
+        return f"{owner}{self._function.name}"
+
+    def _goes_on(self, call: ast.Call) -> bool:
+        """Whether a call is known to give something back, or to fail for a reason that is no plan of this workflow's."""
+        return all(
+            self._lens.kinds.is_boundary(value)
+            or (isinstance(value, External) and value.name != "hourglass.workflow.continue_as_new")
+            for value in self._values(call.func)
+        )
+
+
+def _certain_calls(statements: list[ast.stmt]) -> Iterator[ast.Call]:
+    """The calls that are made whatever happens, in order, as far as nothing can end the function before."""
+    for statement in statements:
+        match statement:
+            case ast.Expr() | ast.Assign() | ast.AnnAssign() | ast.AugAssign():
+                yield from _called_in(statement)
+            case ast.Return(value=value):
+                yield from _called_in(value) if value is not None else ()
+                return
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Pass():
+                pass
+            case _:
+                return
+
+
+def _called_in(node: ast.AST) -> Iterator[ast.Call]:
+    """The calls in an expression that no condition stands before, arguments first."""
+    match node:
+        case ast.BoolOp(values=[first, *_]) | ast.IfExp(test=first):
+            yield from _called_in(first)
+        case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+            pass
+        case _:
+            for child in ast.iter_child_nodes(node):
+                yield from _called_in(child)
+            if isinstance(node, ast.Call):
+                yield node
+
+
+_WRAPPED_IN = {
+    "activity": ("an activity", "an ActivityError"),
+    "workflow": ("a child workflow", "a ChildWorkflowError"),
+}
 
 
 def _default_factory(node: ast.stmt) -> ast.expr | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hourglass._check import rules
 from hourglass._check.body import Hit, Lens, Seen, look
+from hourglass._check.catching import Catching
 from hourglass._check.kinds import Durable, Kinds, Root
 from hourglass._check.modules import EVERYTHING, Module, Project, UnreadableFile, allows, python_files
 from hourglass._check.resolving import ValueResolver
@@ -53,7 +54,13 @@ class _Checker:
         self._project = project
         resolver = ValueResolver(project)
         kinds = Kinds(resolver)
-        self._lens = Lens(resolver, kinds, Durable(resolver, kinds), Sharing(resolver, kinds.definitions))
+        self._lens = Lens(
+            resolver,
+            kinds,
+            Durable(resolver, kinds),
+            Sharing(resolver, kinds.definitions),
+            Catching(resolver, kinds),
+        )
         self._todo: deque[_Visit] = deque()
         self._known: set[tuple[ast.AST, Class | None, frozenset[str], bool, bool]] = set()
         self._findings: dict[tuple[str, int, int, str], rules.CheckFinding] = {}

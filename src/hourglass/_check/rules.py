@@ -14,8 +14,8 @@ from dataclasses import dataclass
 CLOCK, RANDOM, SLEEP, SET_ORDER, ENVIRONMENT, FILES, NETWORK, THREADS, LOCKS = (
     f"HG{number}" for number in range(101, 110)
 )
-GLOBALS, IMPORT_TIME, IDENTITY, CACHED, REPLAY_BRANCH, CHANGED_MEANWHILE = (
-    f"HG{number}" for number in range(110, 116)
+GLOBALS, IMPORT_TIME, IDENTITY, CACHED, REPLAY_BRANCH, CHANGED_MEANWHILE, NEVER_CAUGHT, ENDLESS = (
+    f"HG{number}" for number in range(110, 118)
 )
 BROKEN = "HG001"
 
@@ -203,6 +203,33 @@ _ALL = (
         "for name, item in self.items.items():\n    ship(item)",
         "for name, item in list(self.items.items()):\n    ship(item)",
     ),
+    Rule(
+        NEVER_CAUGHT,
+        "catches what never arrives",
+        "it was raised elsewhere, and does not come here itself",
+        "catch ActivityError (of a child ChildWorkflowError) and look at error.cause, whose type is the name of the class",
+        "An activity or a child workflow runs in another place, perhaps in another language. What it raises comes to the "
+        "workflow as the cause of an ActivityError or a ChildWorkflowError, once its retries are over: except Declined lets "
+        "that pass, and the run fails. The cause is an ApplicationError whose type is the name of the class that was raised; "
+        "that of a time limit is a TimedOutError. Name the type in non_retryable_error_types, or raise ApplicationError(…, "
+        "non_retryable=True), where trying again does not help.",
+        "try:\n    charge(order)  # an activity\nexcept Declined:\n    refuse(order)",
+        "try:\n    charge(order)\nexcept ActivityError as error:\n"
+        '    if not isinstance(error.cause, ApplicationError) or error.cause.type != "Declined":\n        raise\n'
+        "    refuse(order)",
+    ),
+    Rule(
+        ENDLESS,
+        "calls itself without end",
+        "each run waits for a child that starts the next, and none ever ends",
+        "begin anew with workflow.continue_as_new(…), or return before it",
+        "In a workflow, a call of a workflow starts a child: a run of its own, which the caller waits for. One that calls itself "
+        "whatever happens starts children until the disk is full. workflow.continue_as_new ends the run and begins the next "
+        "one with new arguments. To call the function itself, put what it does into one that is no workflow.",
+        "@workflow.defn\ndef watch(account):\n    look_at(account)\n    workflow.sleep(3600)\n    watch(account)",
+        "@workflow.defn\ndef watch(account):\n    look_at(account)\n    workflow.sleep(3600)\n"
+        "    workflow.continue_as_new(account)",
+    ),
 )
 
 RULES: dict[str, Rule] = {rule.code: rule for rule in _ALL}
@@ -234,7 +261,7 @@ class CallStep:
 
 @dataclass(frozen=True, slots=True)
 class CheckFinding:
-    """One place in workflow code that does not do the same when it is executed again."""
+    """One place in workflow code that does not do the same when it is executed again, or not what it seems to do."""
 
     code: str
     place: SourceRange

@@ -254,6 +254,7 @@ def _last_command(live: LiveRun, error: BaseException) -> Command | None:
         failed = CancelledError("the workflow was cancelled from within")
         return FailRun(live.converter.to_failure(failed))
     if is_failure(live, error):
+        live.let_out = error
         return FailRun(live.converter.to_failure(error))
     live.error = error
     return None

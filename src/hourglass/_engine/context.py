@@ -146,6 +146,7 @@ class LiveRun:
         "has_drawn",
         "inbound",
         "latched",
+        "let_out",
         "main",
         "many_failed",
         "notices",
@@ -194,6 +195,7 @@ class LiveRun:
         self.read_only = ""
         self.latched = False
         self.error: BaseException | None = None
+        self.let_out: BaseException | None = None  # what failed the run
         self.flags: frozenset[int] = NO_FLAGS
         self.behaviour = behaviour_of(ours=False, newer_python=settings.newer_turns)
         self.failed_tasks: list[FiberTask[Any] | FailedTask] | None = None

@@ -23,6 +23,7 @@ Workflow code:
     resolver          from a type name on the wire to a decorated object
     cache             what is kept of runs between activations
     parked            runs that cannot go on, and runs that are held back
+    generations       how deep a run stands in a family of workflows
     evaluation        what a lane does with an activation
     lane, lanes       one thread that runs workflow code, and how it is seen to hang; all of a worker's, and how one that hangs is
                       relieved and replaced
@@ -31,6 +32,7 @@ Workflow code:
     hung              where code that does not come back stands, seen from this process or another; how its thread is stopped
     watcher           calls that workflow code must not make, seen while it runs
     code_origin       whether a file is ours, the library's or the author's
+    passed_handlers   which `except` let a failure pass that its author meant to catch
 
 Activities:
     attempts          one attempt: the call itself, its end as the engine wants to hear it, the attempt in flight

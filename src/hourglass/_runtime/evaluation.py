@@ -46,11 +46,13 @@ from hourglass._engine.events import Activation, QueryReceived, RunEvicted, RunS
 from hourglass._engine.verify import verify_run
 from hourglass._runtime import work_log
 from hourglass._runtime.cache import CacheLimits, Entry, Key, LiveRuns, LostJournals, StateCache, TurnRules
+from hourglass._runtime.generations import Generations
 from hourglass._runtime.hung import LaneStopped
 from hourglass._runtime.lane_notes import LaneNote, digest_of, packed
 from hourglass._runtime.parked import Hang, ParkedRuns, Quarantine, miss, refusal, task_failed
+from hourglass._runtime.passed_handlers import passed_handler
 from hourglass._runtime.watcher import Watcher
-from hourglass.errors import HourglassError
+from hourglass.errors import HourglassError, UsageError
 
 # --- figures ------------------------------------------------------------------------------------------------
 
@@ -134,6 +136,7 @@ class Evaluations:
         note: LaneNote | None = None,
         first_check: int = 1,
         on_demand: bool = False,
+        generations: Generations | None = None,
     ) -> None:
         self._counts = Counts()
         self._home = _forks.here
@@ -152,6 +155,7 @@ class Evaluations:
         self._lost = LostJournals()
         self._turns = TurnRules()
         self._parked = parked if parked is not None else ParkedRuns()
+        self._generations = generations if generations is not None else Generations()
         self._current: Entry | None = None
         self._dropping: Entry | None = None
         self._retired = False
@@ -268,6 +272,7 @@ class Evaluations:
             self._cache = other._cache
             self._cache.admit(self)
         self._parked, self._lost, self._turns = other._parked, other._lost, other._turns
+        self._generations = other._generations
 
     def sibling(self) -> Evaluations:
         """The same on another thread, with no runs yet."""
@@ -323,6 +328,8 @@ class Evaluations:
                     self.park_hung(activation.run_id, begun.stack.place)
                 return Verdict(refusal(activation.run_id, begun))
             entry = begun
+            if started.parent_run_id and (refused := self._descend(entry, started, activation)) is not None:
+                return Verdict(refused)
             if self._tells_of_runs and not activation.is_replaying:
                 work_log.say_begun(started, activation.run_id, self._settings.task_queue)
         else:
@@ -394,6 +401,16 @@ class Evaluations:
             raise LaneStopped
         return entry
 
+    def _descend(self, entry: Entry, started: RunStarted, activation: Activation) -> TaskFailed | None:
+        """A child begins: it may be one too many in a row of them."""
+        try:
+            told = self._generations.begun(activation.run_id, started)
+        except UsageError as error:
+            return self._fail(entry, error)
+        if told and not activation.is_replaying:
+            self._warn(entry, told)
+        return None
+
     def _activate(self, entry: Entry, activation: Activation, watcher: Watcher | None) -> Completion:
         complaint: HourglassError | None = None
         if watcher is not None:
@@ -452,16 +469,17 @@ class Evaluations:
         live = entry.run.live
         if live is not None and live.started is not None:
             result, now_ns = entry.run.state.result, activation.timestamp_ns
-            work_log.say_closed(live.started, activation.run_id, self._settings.task_queue, result, now_ns)
+            hint = passed_handler(live.let_out)
+            work_log.say_closed(
+                live.started, activation.run_id, self._settings.task_queue, result, now_ns, hint
+            )
 
     def _note_progress(self, entry: Entry, activation: Activation, *, only_looks: bool) -> None:
         notices, entry.run.notices = entry.run.notices, ()
         if activation.is_replaying:
             return  # said when it happened
         for notice in notices:
-            name = entry.run.definition.name
-            facts = {"workflow_id": entry.workflow_id, "run_id": entry.key.run_id, "workflow_type": name}
-            logger.warning("workflow %s (%s): %s", name, entry.workflow_id, notice, extra=facts)
+            name = self._warn(entry, notice)
             for category in getattr(notice, "categories", ()):
                 with suppress(Warning):  # filters may make errors of warnings; no worker ends of that
                     warnings.warn(f"workflow {name} ({entry.workflow_id}): {notice}", category, stacklevel=2)
@@ -469,6 +487,12 @@ class Evaluations:
             self.quarantine.forget(activation.run_id)
         if self._parked.forget(activation.run_id):
             logger.info("run %s goes on", activation.run_id)
+
+    def _warn(self, entry: Entry, notice: str) -> str:
+        name = entry.run.definition.name
+        facts = {"workflow_id": entry.workflow_id, "run_id": entry.key.run_id, "workflow_type": name}
+        logger.warning("workflow %s (%s): %s", name, entry.workflow_id, notice, extra=facts)
+        return name
 
     def _forget(self, key: Key, failed: Activation | None = None) -> Entry | None:
         """Lose a run; what it did, the activation that failed included, is remembered for a while."""

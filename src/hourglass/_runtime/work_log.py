@@ -87,8 +87,10 @@ def say_begun(started: RunStarted, run_id: str, queue: str) -> None:
     )
 
 
-def say_closed(started: RunStarted, run_id: str, queue: str, result: object, now_ns: int) -> None:
-    """A run has ended, at this time by the engine's clock."""
+def say_closed(
+    started: RunStarted, run_id: str, queue: str, result: object, now_ns: int, hint: str = ""
+) -> None:
+    """A run has ended, at this time by the engine's clock; `hint` says what its author may have overlooked."""
     took = duration_text(max(now_ns - started.start_time_ns, 0))
     facts = _run(started, run_id, queue)
     named = f"{started.workflow_type} {started.workflow_id}"
@@ -97,6 +99,8 @@ def say_closed(started: RunStarted, run_id: str, queue: str, result: object, now
         return
     level = logging.DEBUG if is_benign(result.failure) else logging.WARNING
     told = _step_failed(result.failure) or "\n".join(_chain(result.failure))
+    if hint:
+        told = f"{told}\n  {hint}"
     *_, first = causes(result.failure)
     runs.log(
         level,

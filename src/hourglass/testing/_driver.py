@@ -469,7 +469,7 @@ class EnvironmentDriver:
         assert performer is not None
         if performer.running > len(self.outside):
             self.loop.do(self._bell.wait())
-        elif self.engine.runs.in_hand and not performer.asleep and not performer.running:
+        elif self.engine.runs.in_flight and not performer.asleep and not performer.running:
             self._await_others()
         elif self.clock.now_ns() > self.horizon_ns:
             raise explain(self, "virtual time has come to the environment's horizon")

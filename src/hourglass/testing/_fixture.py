@@ -33,6 +33,7 @@ from hourglass._engine.definition import check_exceptions
 from hourglass._engine.options import Duration, optional_seconds, seconds
 from hourglass._runtime.cache import CacheLimits
 from hourglass._runtime.evaluation import Evaluations, Verify
+from hourglass._runtime.generations import Generations
 from hourglass._runtime.plan import checked_verify, checked_watch
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.watcher import Action, Watcher
@@ -222,6 +223,9 @@ IDENTITY = "test"
 _LIMITS = CacheLimits(live=1_000_000, states=1_000_000)
 
 
+_GENERATIONS = 1000
+"""So many children below each other are refused: as many as Python allows for calls."""
+
 _FIRST_CHECK = 4
 """Most runs of a test close, and are executed a second time then: those that live longer also before, and those that are
 open when their environment ends, there.
@@ -264,6 +268,7 @@ class FixtureSettings(msgspec.Struct, frozen=True, kw_only=True):
         if sys.getprofile() is not None:
             watch = None  # this thread is being profiled, and has one place for that
         exceptions = check_exceptions(self.failure_exceptions)
+        generations = Generations(most=_GENERATIONS)
         return lambda queue, troubles: Evaluations(
             registry.workflow,
             RunSettings(
@@ -282,6 +287,7 @@ class FixtureSettings(msgspec.Struct, frozen=True, kw_only=True):
             parked=troubles,
             first_check=_FIRST_CHECK,
             on_demand=self.verify_on_demand,
+            generations=generations,
         )
 
 

@@ -98,7 +98,7 @@ async def pollers(engine: Engine, request: dp.GetPollers) -> PendingAnswer[dp.Po
             poller.version,
             poller.process_id,
             poller.process_key == 0,
-            poller.in_hand[1 if request.activities else 0],
+            poller.slots_used[1 if request.activities else 0],
         )
         for poller in engine.queues.pollers(request.task_queue)
         if (poller.takes_activities if request.activities else poller.takes_workflows)

@@ -139,29 +139,29 @@ class ActivityDispatch:
                 poller, activity.scheduled.activity_type
             ):
                 if runs.queues.uniform:
-                    return None  # others have less in hand, whatever the type
+                    return None  # others have a smaller load, whatever the type
                 continue
             token = AttemptToken(run_id, scheduled, activity.attempt)
-            in_hand = record.attempts[scheduled] = TakenAttempt(token, poller, record)
+            taken = record.attempts[scheduled] = TakenAttempt(token, poller, record)
             if runs.may_go_on(record):
                 runs.go_on(record, transitions.start_attempt(record.run, activity, poller.identity, now), now)
                 runs.queues.took_attempt(run_id, scheduled)
-                runs.in_hand.add(run_id)
+                runs.in_flight.add(run_id)
             elif self._start(record, activity, poller.identity):
                 return self.take(poller)  # the run was ended: the queues have changed under us
             started = record.run.activities[scheduled]
-            return activity_task(self._namespace, record.run, started, token.encode()), in_hand, record.number
+            return activity_task(self._namespace, record.run, started, token.encode()), taken, record.number
         return None
 
-    def hand_out(self, task: ActivityTask, in_hand: TakenAttempt) -> ActivityTask:
+    def hand_out(self, task: ActivityTask, taken: TakenAttempt) -> ActivityTask:
         """An attempt that was taken reaches its worker, and its clocks begin. The wait for a commit before that
         counts for no timeout; where it was too short to matter for any, nothing is written.
         """
-        record, scheduled = in_hand.record, in_hand.token.scheduled_event_id
+        record, scheduled = taken.record, taken.token.scheduled_event_id
         activity = record.run.activities.get(scheduled)
-        if activity is None or record.attempts.get(scheduled) is not in_hand:
+        if activity is None or record.attempts.get(scheduled) is not taken:
             return task
-        in_hand.handed_out = True
+        taken.handed_out = True
         late = self._runs.clock.now_ns() - activity.started_ns
         if late * NEGLIGIBLE <= narrowest_timeout(activity.spec) * SECOND:
             return task
@@ -179,10 +179,10 @@ class ActivityDispatch:
             activity = run.activities.get(event.id)
             if activity is not None and activity.started_ns:
                 token = AttemptToken(run.run_id, event.id, activity.attempt)
-                in_hand = record.attempts[event.id] = TakenAttempt(token, poller, record)
-                tasks.append((activity_task(self._namespace, run, activity, token.encode()), in_hand))
+                taken = record.attempts[event.id] = TakenAttempt(token, poller, record)
+                tasks.append((activity_task(self._namespace, run, activity, token.encode()), taken))
         if tasks:
-            self._runs.in_hand.add(run.run_id)
+            self._runs.in_flight.add(run.run_id)
         return tasks
 
     def _start(self, record: LoadedRun, activity: OpenActivity, identity: str) -> str:
@@ -259,10 +259,10 @@ class ActivityDispatch:
     def release(self, token: AttemptToken) -> None:
         """A handle has let go of an attempt: it is no longer told of timeouts and cancellations."""
         record = self._runs.in_memory(token.run_id)
-        in_hand = record.attempts.get(token.scheduled_event_id) if record is not None else None
-        if record is not None and in_hand is not None and in_hand.token == token:
+        taken = record.attempts.get(token.scheduled_event_id) if record is not None else None
+        if record is not None and taken is not None and taken.token == token:
             del record.attempts[token.scheduled_event_id]
-            self._runs.note_hands(record)
+            self._runs.note_in_flight(record)
 
     def lose(self, token: AttemptToken) -> None:
         """The process of the worker that had an attempt has ended: it is tried again, as its policy says."""
@@ -370,7 +370,7 @@ class TaskDispatch:
                     and not queues.is_for_task(poller, record.run.started.workflow_type)
                 ):
                     if queues.uniform:
-                        return None  # others have less in hand, whatever the type
+                        return None  # others have a smaller load, whatever the type
                     continue
                 self._start(record, poller)
                 # A run that has outgrown its limits was ended instead. Begin anew: the queue changed under the loop.
@@ -387,7 +387,7 @@ class TaskDispatch:
             now = runs.clock.now_ns()
             runs.go_on(record, start_task(run, task, who, limits, now), now, to_worker=True)
             runs.queues.offer(record.run, (), now, poller)  # it waits no more
-            runs.in_hand.add(run.run_id)
+            runs.in_flight.add(run.run_id)
             return
         runs.change(record, lambda run, now: tasks.start_task(run, who, limits, now, target), to_worker=True)
 
@@ -413,7 +413,7 @@ class TaskDispatch:
         """A query waits for an answer."""
         record.queries.append(query)
         self._asked[record.run.run_id] = record
-        self._runs.note_hands(record)
+        self._runs.note_in_flight(record)
         self._runs.queues.wake(record.run.started.spec.task_queue)
 
     def withdraw(self, record: LoadedRun, query: WaitingQuery) -> None:
@@ -422,7 +422,7 @@ class TaskDispatch:
             record.queries.remove(query)
             if not record.queries:
                 self._asked.pop(record.run.run_id, None)
-            self._runs.note_hands(record)
+            self._runs.note_in_flight(record)
 
     def take_questions(self, record: LoadedRun) -> list[WaitingQuery]:
         """The queries that wait, unless a task is to be done before them; they are the caller's to answer
@@ -437,7 +437,7 @@ class TaskDispatch:
     def rest(self, record: LoadedRun, resting: bool) -> None:
         """A run's task waits for a local activity, or no longer does."""
         record.resting = resting
-        self._runs.note_hands(record)
+        self._runs.note_in_flight(record)
 
     def refuse_hopeless_queries(self, record: LoadedRun) -> None:
         """A task that fails again and again would keep queries waiting for ever."""
@@ -462,7 +462,7 @@ class TaskDispatch:
     def _questions(self, record: LoadedRun) -> list[WaitingQuery]:
         questions, record.queries = record.queries, []
         self._asked.pop(record.run.run_id, None)
-        self._runs.note_hands(record)
+        self._runs.note_in_flight(record)
         return questions
 
     def ask_at_once(
@@ -495,7 +495,7 @@ class TaskDispatch:
         """Take the answer to a task; `eager`: its worker takes attempts that the answer asks for at once. Gives why
         the run must be evicted, or "" if all is well.
         """
-        if not _is_in_hand(record.run, number):
+        if not _is_started(record.run, number):
             return "TASK_NOT_FOUND"
         follower = self._runs.new_run_id() if tasks.may_be_followed(answer) else ""
         accepted = tuple(_requests_of_updates(record, answer)) if record.updates is not None else ()
@@ -531,12 +531,12 @@ class TaskDispatch:
         self, record: LoadedRun, number: int, cause: int | TaskFailureCause, failure: Failure | None, who: str
     ) -> None:
         """A task could not be handled; it will be offered again."""
-        if _is_in_hand(record.run, number):
+        if _is_started(record.run, number):
             self._runs.change(record, lambda run, now: tasks.fail_task(run, int(cause), failure, who, now))
 
     def lose(self, record: LoadedRun, number: int) -> None:
         """The process of the worker that had a task has ended: it is wanted again at once."""
-        if _is_in_hand(record.run, number):
+        if _is_started(record.run, number):
             self._runs.change(record, transitions.lose_task)
 
     def ask_again(self, record: LoadedRun, queries: Sequence[WaitingQuery]) -> None:
@@ -589,5 +589,6 @@ def _requests_of_updates(record: LoadedRun, answer: tasks.TaskAnswer) -> Iterato
             yield from map(call_id, sorted(waiting.calls))
 
 
-def _is_in_hand(run: Run, number: int) -> bool:
+def _is_started(run: Run, number: int) -> bool:
+    """Whether the task of this number is the run's, and a worker has it."""
     return run.task is not None and run.task.number == number and run.task.started_event_id != 0

@@ -315,8 +315,8 @@ class LoadedRun:
         return len(held) > limits.held_events or self.held_size > limits.held_bytes
 
     @property
-    def is_in_hand(self) -> bool:
-        """Whether a worker of ours has something of the run, or owes an answer."""
+    def is_in_flight(self) -> bool:
+        """Whether a worker of ours has a task, an attempt or a query of the run, and owes an answer."""
         if self.attempts or self.queries:
             return True
         task = self.run.task
@@ -325,7 +325,7 @@ class LoadedRun:
     def is_quiet(self, now_ns: int) -> bool:
         """Whether nothing in this process uses the run and no worker could take anything of it: it may be dropped."""
         awaited = self.run.is_open and self.updates is not None and self.updates.waiting
-        return not self.users and not self.is_in_hand and not awaited and self.wake_ns(now_ns) != AT_ONCE
+        return not self.users and not self.is_in_flight and not awaited and self.wake_ns(now_ns) != AT_ONCE
 
     def holders(self) -> list[QueuePoller]:
         """The handles that have attempts of the run, or know it."""
@@ -354,17 +354,17 @@ class LoadedRun:
     def tell_holders(self, ids: Iterable[int]) -> None:
         """Tell the handles that have attempts of these activities which no longer count or are to be cancelled."""
         for event_id in ids:
-            in_hand = self.attempts.get(event_id)
-            if in_hand is None:
+            taken = self.attempts.get(event_id)
+            if taken is None:
                 continue
             activity = self.run.activities.get(event_id)
-            if activity is None or activity.attempt != in_hand.token.attempt or not activity.started_ns:
+            if activity is None or activity.attempt != taken.token.attempt or not activity.started_ns:
                 del self.attempts[event_id]
                 reason = "TIMED_OUT" if self.run.is_open else "NOT_FOUND"
-                in_hand.poller.cancel_attempt(in_hand.token.encode(), reason, self.number)
-            elif activity.cancel_requested_event_id and not in_hand.told_to_cancel:
-                in_hand.told_to_cancel = True
-                in_hand.poller.cancel_attempt(in_hand.token.encode(), "CANCELLED", self.number)
+                taken.poller.cancel_attempt(taken.token.encode(), reason, self.number)
+            elif activity.cancel_requested_event_id and not taken.told_to_cancel:
+                taken.told_to_cancel = True
+                taken.poller.cancel_attempt(taken.token.encode(), "CANCELLED", self.number)
 
 
 # --- the seam between runs and schedules ----------------------------------------------------------------------

@@ -62,7 +62,8 @@ class RunTable:
         self.queues = queues
         self.attributes = SearchAttributes(store.attribute_types, limits)
         self.stopped = False
-        self.in_hand: set[str] = set()
+        self.in_flight: set[str] = set()
+        """The runs of which a worker has a task, an attempt or a query, and owes an answer."""
         self.new_run_id: Callable[[], str] = queues.policy.new_run_id
         self.awaiting: EndListener = NoListener()
         self.keeping: LimitKeeping
@@ -247,7 +248,7 @@ class RunTable:
             record.unstored, record.touched = encoded, touched
             self.writes.keep_back(record)
         else:
-            self.writes.append_in_hand(record, encoded, touched)
+            self.writes.append_in_flight(record, encoded, touched)
         earliest, due = record.look(step.touched, now), record.alarm_ns
         is_late = 0 < earliest < due or (to_worker and now + to_ns(run.started.spec.task_timeout) < due)
         if record.alarm is None or not self.timers.early_is_harmless or is_late:
@@ -332,7 +333,7 @@ class RunTable:
         self.queues.offer(record.run, pending, now, record.sticky)
         holders = record.holders()
         record.tell_holders(pending)
-        self.note_hands(record)
+        self.note_in_flight(record)
         for holder in holders:
             holder.parked(run_id)
         record.changed.ring()
@@ -479,7 +480,7 @@ class RunTable:
             self.queues.offer(run, ids, now, record.sticky, late=record.late)
         if record.attempts:
             record.tell_holders(ids)
-        self.note_hands(record)
+        self.note_in_flight(record)
         if record.changed.waiters:
             record.changed.ring()
         if run.status is not RUNNING:
@@ -489,15 +490,15 @@ class RunTable:
         if not record.users:
             self.idle[run.run_id] = record
 
-    def note_hands(self, record: LoadedRun) -> None:
-        """Which handles have something of a run may have changed."""
+    def note_in_flight(self, record: LoadedRun) -> None:
+        """Whether something of a run is in flight may have changed."""
         run, task = record.run, record.run.task
-        # As `is_in_hand`, without a call: every step comes by.
+        # As `is_in_flight`, without a call: every step comes by.
         if (
             record.attempts
             or record.queries
             or (task is not None and task.started_event_id and not record.resting)
         ):
-            self.in_hand.add(run.run_id)
+            self.in_flight.add(run.run_id)
         else:
-            self.in_hand.discard(run.run_id)
+            self.in_flight.discard(run.run_id)

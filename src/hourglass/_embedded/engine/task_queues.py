@@ -54,8 +54,8 @@ class QueuePoller(Protocol):
         ...
 
     @property
-    def in_hand(self) -> tuple[int, int]:
-        """How many workflow tasks and how many attempts its worker has in hand."""
+    def slots_used(self) -> tuple[int, int]:
+        """How many slots of its worker are used: by workflow tasks, and by attempts."""
         ...
 
     @property
@@ -306,7 +306,7 @@ class TaskQueues:
         """
         policy, waiting, own = self.policy, self._tasks[poller.task_queue], poller.own_tasks
         if self.is_behind is not None and (
-            poller.in_hand[0] >= FEW_TASKS or self._is_held(poller.task_queue)
+            poller.slots_used[0] >= FEW_TASKS or self._is_held(poller.task_queue)
         ):
             return chain(own.urgent(), waiting.urgent())
         if own:

@@ -181,8 +181,8 @@ def _withheld(record: LoadedRun, due: frozenset[int], now: int, *, stands_still:
         activity = record.run.activities.get(event_id)
         if activity is None or not 0 < deadline(activity)[0] <= now:
             continue
-        in_hand = record.attempts.get(event_id)
-        if in_hand is not None and not in_hand.handed_out if activity.started_ns else stands_still:
+        taken = record.attempts.get(event_id)
+        if taken is not None and not taken.handed_out if activity.started_ns else stands_still:
             found.append(event_id)
     return frozenset(found)
 

@@ -113,8 +113,8 @@ class WriteBehind:
         if request_ids:
             self._requests.note(change, record.number)
 
-    def append_in_hand(self, record: LoadedRun, encoded: bytes, touched: frozenset[int]) -> None:
-        """The same of a run of which a worker has something; no request is carried out. Most changes come by here."""
+    def append_in_flight(self, record: LoadedRun, encoded: bytes, touched: frozenset[int]) -> None:
+        """The same of a run that is in flight, and stays so; no request is carried out. Most changes come by here."""
         run, events = record.run, record.events
         if self._kept_back:
             self._kept_back.pop(run.run_id, None)
@@ -123,7 +123,7 @@ class WriteBehind:
             events=tuple(events[record.stored_events :]),
             encoded=encoded,
             touched=touched,
-            wake_ns=AT_ONCE,  # a worker has something of it
+            wake_ns=AT_ONCE,  # it is in flight
         )
         record.stored_events, record.unstored, record.touched = len(events), b"", _NOTHING
         record.number = self.appended = number = self._store.append(change)

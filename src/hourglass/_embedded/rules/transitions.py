@@ -414,7 +414,7 @@ def _end(draft: Draft, activity: OpenActivity, events: tuple[h.Attributes, ...])
 
 def needs_recovery(run: Run) -> bool:
     """Whether a worker had the task or an attempt of this run."""
-    return run.task_is_started or _is_speculative(run) or any(map(_was_in_hand, run.activities.values()))
+    return run.task_is_started or _is_speculative(run) or any(map(_was_executing, run.activities.values()))
 
 
 def recover(
@@ -430,7 +430,7 @@ def recover(
     if run.deadline_ns and now_ns >= run.deadline_ns:
         return time_out_run(draft, new_run_id)
     for activity in run.activities.values():
-        if _was_in_hand(activity) and activity.identity not in living:
+        if _was_executing(activity) and activity.identity not in living:
             _lose_with_process(draft, activity, at_once)
     if _is_speculative(draft.run):
         forget_speculative_task(draft)
@@ -486,5 +486,6 @@ def _is_speculative(run: Run) -> bool:
     return run.task is not None and run.task.speculative
 
 
-def _was_in_hand(activity: OpenActivity) -> bool:
+def _was_executing(activity: OpenActivity) -> bool:
+    """Whether a process had the attempt: one that is completed from outside outlives it."""
     return activity.started_ns != 0 and not activity.deferred

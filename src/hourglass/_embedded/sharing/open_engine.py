@@ -161,8 +161,8 @@ class OpenEngine:
                 identities=tuple(sorted({poller.identity for poller in pollers})),
                 is_owner=not is_other,
                 task_queues=tuple(sorted({poller.task_queue for poller in pollers})),
-                tasks=sum(poller.in_hand[0] for poller in pollers),
-                attempts=sum(poller.in_hand[1] for poller in pollers),
+                tasks=sum(poller.slots_used[0] for poller in pollers),
+                attempts=sum(poller.slots_used[1] for poller in pollers),
             )
             for (is_other, process_id, _), pollers in sorted(by_process.items(), key=lambda each: each[0])
         )

@@ -110,10 +110,10 @@ class ActivitySlots:
             self.take()
         while self.kept and self._is_durable(self.kept[0][1]):
             item, _ = self.kept.popleft()
-            in_hand = self.out.get(item.token)
-            if in_hand is None:
+            taken = self.out.get(item.token)
+            if taken is None:
                 continue
-            return self._engine.attempts.hand_out(item, in_hand) if isinstance(item, ActivityTask) else item
+            return self._engine.attempts.hand_out(item, taken) if isinstance(item, ActivityTask) else item
         return None
 
     def take(self) -> None:
@@ -123,12 +123,12 @@ class ActivitySlots:
             # Alone it leaves the rest where a more urgent one can overtake it; beside others it takes its share now.
             if self.kept and not queues.shared and self._is_durable(self.kept[-1][1]):
                 return
-            taken = self._engine.attempts.take(self._poller)
-            if taken is None:
+            found = self._engine.attempts.take(self._poller)
+            if found is None:
                 return
-            task, in_hand, rests_on = taken
+            task, taken, rests_on = found
             self._taken.attempts += 1
-            self.out[task.token] = in_hand
+            self.out[task.token] = taken
             self.kept.append((task, rests_on))
 
     def wanted(self) -> Eager | None:
@@ -148,9 +148,9 @@ class ActivitySlots:
 
     def took(self, record: LoadedRun, since: int) -> None:
         """Some were taken at once; they were asked for in the run's history from this index on."""
-        for task, in_hand in self._engine.attempts.begun(record, since, self._poller):
+        for task, taken in self._engine.attempts.begun(record, since, self._poller):
             self._taken.attempts += 1
-            self.out[task.token] = in_hand
+            self.out[task.token] = taken
             self.kept.append((task, record.number))
 
     def cancel(self, token: bytes, reason: str, rests_on: int) -> None:
@@ -174,9 +174,9 @@ class ActivitySlots:
         kept, self.kept = self.kept, deque()
         for item, rests_on in kept:
             if isinstance(item, ActivityTask):
-                in_hand = self.out.pop(item.token, None)
-                if in_hand is not None:
-                    self._engine.attempts.give_back(in_hand.token)
+                taken = self.out.pop(item.token, None)
+                if taken is not None:
+                    self._engine.attempts.give_back(taken.token)
             else:
                 self.kept.append((item, rests_on))
 
@@ -194,12 +194,12 @@ class ActivitySlots:
         self.give_back()
         out, self.out = self.out, {}
         self.kept.clear()
-        for in_hand in out.values():
-            self._engine.attempts.lose(in_hand.token)
+        for taken in out.values():
+            self._engine.attempts.lose(taken.token)
 
     def give_up(self) -> None:
         """Let go of all attempts, those that the worker has included."""
-        for in_hand in self.out.values():
-            self._engine.attempts.release(in_hand.token)
+        for taken in self.out.values():
+            self._engine.attempts.release(taken.token)
         self.out.clear()
         self.kept.clear()

@@ -176,8 +176,8 @@ class EngineHandle:
         return load if self._is_remote else (load * self._queues.handicap or -1.0)
 
     @property
-    def in_hand(self) -> tuple[int, int]:
-        """How many workflow tasks and attempts its worker has in hand."""
+    def slots_used(self) -> tuple[int, int]:
+        """How many slots of its worker are used: by workflow tasks, and by attempts."""
         return self._cache.outstanding, len(self._activity_slots.out)
 
     @property
@@ -450,20 +450,20 @@ class EngineHandle:
         """The same at once."""
         if self._engine.is_over:
             self._say_it_is_over()
-        in_hand = self._activity_slots.out.pop(result.token, None)
-        if in_hand is not None and type(result) is ActivityOk:
+        taken = self._activity_slots.out.pop(result.token, None)
+        if taken is not None and type(result) is ActivityOk:
             if self._heartbeats.pauses:
                 self._heartbeats.end(result.token, flush=False)
-            record, attempts = in_hand.record, self._engine.attempts
-            if attempts.complete(in_hand, result, self.identity, self._task_slots.wanted(record)):
+            record, attempts = taken.record, self._engine.attempts
+            if attempts.complete(taken, result, self.identity, self._task_slots.wanted(record)):
                 self._task_slots.taken.tasks += 1
-                self._cache.begin_task_after(record, in_hand.token.scheduled_event_id, result.result)
-        elif in_hand is None and self._local.is_local(result.token):
+                self._cache.begin_task_after(record, taken.token.scheduled_event_id, result.result)
+        elif taken is None and self._local.is_local(result.token):
             self._local.complete(result)
         else:
             self._heartbeats.end(result.token, flush=not isinstance(result, ActivityOk))
             # It may have been taken from us meanwhile.
-            token = AttemptToken.decode(result.token) if in_hand is None else in_hand.token
+            token = AttemptToken.decode(result.token) if taken is None else taken.token
             self._engine.attempts.end(token, result, self.identity)
         self._took_answer()
 

@@ -53,7 +53,7 @@ LOOK_AGAIN = to_ns(5.0)
 
 class _Phase(Enum):
     WAITING = auto()  # for a poll
-    IN_HAND = auto()  # of a worker
+    EXECUTING = auto()  # in a worker
     PAUSING = auto()  # until `ready_ns`
     OVER = auto()
 
@@ -111,7 +111,7 @@ class LocalAttempts:
         self._changed = changed
         self._known: dict[str, dict[int, _Attempt]] = {}
         self._waiting: deque[_Attempt] = deque()
-        self._in_hand: dict[bytes, _Attempt] = {}
+        self._executing: dict[bytes, _Attempt] = {}
         self._forgotten: set[bytes] = set()
         self._cancels: deque[ActivityCancel] = deque()
         self._numbers = itertools.count(1)
@@ -154,7 +154,7 @@ class LocalAttempts:
         attempt = self._known.get(run_id, {}).get(seq)
         if attempt is None:
             return None
-        if attempt.phase is _Phase.IN_HAND:
+        if attempt.phase is _Phase.EXECUTING:
             self._tell_to_cancel(attempt)
             return None
         self._drop(attempt)
@@ -165,7 +165,7 @@ class LocalAttempts:
         cancelled.
         """
         for attempt in tuple(self._known.get(run_id, {}).values()):
-            if attempt.phase is _Phase.IN_HAND:
+            if attempt.phase is _Phase.EXECUTING:
                 self._tell_to_cancel(attempt)
                 self._lose(attempt)
             self._drop(attempt)
@@ -174,7 +174,7 @@ class LocalAttempts:
         """Whether the worker has an attempt of this run, or will be given one that waits for nothing else."""
         known = self._known.get(run_id, {}).values()
         return any(
-            each.phase is _Phase.IN_HAND or (each.phase is _Phase.WAITING and not self._stopped)
+            each.phase is _Phase.EXECUTING or (each.phase is _Phase.WAITING and not self._stopped)
             for each in known
         )
 
@@ -192,8 +192,8 @@ class LocalAttempts:
 
     @property
     def has_out(self) -> bool:
-        """Whether a worker has something in hand, or could take it, now or once it is durable."""
-        return bool(self._in_hand or self._forgotten or self.has_items)
+        """Whether a worker executes something, or could take it, now or once it is durable."""
+        return bool(self._executing or self._forgotten or self.has_items)
 
     @property
     def has_items(self) -> bool:
@@ -209,7 +209,7 @@ class LocalAttempts:
         """The next attempt to make, or to stop."""
         while self._cancels:
             cancel = self._cancels.popleft()
-            if cancel.token in self._in_hand or cancel.token in self._forgotten:
+            if cancel.token in self._executing or cancel.token in self._forgotten:
                 return cancel
         if not self._waiting or not self._may_start() or not self._is_durable(self._waiting[0].rests_on):
             return None
@@ -218,7 +218,7 @@ class LocalAttempts:
     def complete(self, result: ActivityResult) -> None:
         """An attempt ended."""
         self._forgotten.discard(result.token)
-        attempt = self._in_hand.pop(result.token, None)
+        attempt = self._executing.pop(result.token, None)
         if attempt is None:
             return
         match result:
@@ -240,7 +240,7 @@ class LocalAttempts:
     def stop(self, reason: str) -> None:
         """Ask all attempts that are being made to stop, and begin no more."""
         self._stopped = True
-        self._cancels.extend(ActivityCancel(token, reason) for token in self._in_hand)
+        self._cancels.extend(ActivityCancel(token, reason) for token in self._executing)
 
     def close(self) -> None:
         """The worker takes no new tasks. What its runs still ask for is done here within the graceful time, if it has
@@ -254,7 +254,7 @@ class LocalAttempts:
         for attempts in self._known.values():
             for attempt in attempts.values():
                 self._silence(attempt)
-        for table in (self._known, self._waiting, self._in_hand, self._forgotten, self._cancels):
+        for table in (self._known, self._waiting, self._executing, self._forgotten, self._cancels):
             table.clear()
 
     # --- the life of an attempt -----------------------------------------------------------------------------
@@ -263,17 +263,17 @@ class LocalAttempts:
         while self._waiting and self._waiting[0].phase is not _Phase.WAITING:
             self._waiting.popleft()  # cancelled, or timed out
         limit = self._config.max_concurrent_local_activities
-        return bool(self._waiting) and not self._stopped and len(self._in_hand) < limit
+        return bool(self._waiting) and not self._stopped and len(self._executing) < limit
 
     def _start(self, attempt: _Attempt) -> ActivityTask:
-        attempt.phase = _Phase.IN_HAND
+        attempt.phase = _Phase.EXECUTING
         attempt.token = _TOKEN + str(next(self._numbers)).encode()
         attempt.started_ns = self._clock.now_ns()
         if attempt.withheld:
             attempt.withheld = False
             self._make_up(attempt)
         attempt.told_to_cancel = False
-        self._in_hand[attempt.token] = attempt
+        self._executing[attempt.token] = attempt
         self._set_alarm(attempt)
         return self._task(attempt)
 
@@ -379,7 +379,7 @@ class LocalAttempts:
 
     def _lose(self, attempt: _Attempt) -> None:
         """What the worker will say of an attempt does not matter any more."""
-        del self._in_hand[attempt.token]
+        del self._executing[attempt.token]
         self._forgotten.add(attempt.token)
 
     # --- time -----------------------------------------------------------------------------------------------
@@ -433,7 +433,7 @@ class LocalAttempts:
 
     def _time_out(self, attempt: _Attempt, kind: TimeoutType) -> None:
         failure = local_activities.timed_out(kind)
-        if attempt.phase is _Phase.IN_HAND:
+        if attempt.phase is _Phase.EXECUTING:
             self._lose(attempt)
             self._cancels.append(ActivityCancel(attempt.token, "TIMED_OUT"))
         if kind is TimeoutType.START_TO_CLOSE:

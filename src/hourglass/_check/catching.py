@@ -1,0 +1,548 @@
+"""Handlers that never catch: what an activity or a child workflow raises comes to the workflow as the cause of an
+`ActivityError` or a `ChildWorkflowError`, so `except Declined:` around the call is passed by.
+
+A false alarm here would send authors to break what works. So a handler is found only if all else in the body of its
+`try` is known, and raises nothing of its kind: calls are followed through the project; a call, a `raise` or a context
+manager that the text does not tell ends the search in silence, and so does a handler beside it that names the
+wrapping error: its author knows, and means the others for calls outside of a workflow, where nothing is wrapped.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from hourglass._check.defining import own_nodes
+from hourglass._check.kinds import Kinds
+from hourglass._check.modules import OURS
+from hourglass._check.resolving import ValueResolver
+from hourglass._check.scopes import Assigned, NameScope
+from hourglass._check.values import UNKNOWN, Class, External, Func, Instance, Items, Value, words
+
+Remote: TypeAlias = Literal["activity", "workflow"]
+"""What runs elsewhere: an activity or a child workflow."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeverCaught:
+    """An exception in a handler, as it is written there, and what is called in the body."""
+
+    node: ast.expr
+    name: str
+    remote: Remote
+
+
+# --- kinds of exceptions ----------------------------------------------------------------------------------------------
+
+
+_WRAPPING = words(
+    "ActivityError ChildWorkflowError NexusOperationError FailureError HourglassError TemporalError"
+)
+"""Ours, and Temporal's, that a durable call raises, and their bases."""
+
+_WRAPPED = words("ApplicationError TimedOutError TimeoutError TerminatedError ServerError")
+"""Ours, and Temporal's, that come as their causes alone."""
+
+_BUILTINS = words(
+    "ValueError UnicodeError UnicodeDecodeError UnicodeEncodeError LookupError KeyError IndexError ArithmeticError "
+    "ZeroDivisionError OverflowError RuntimeError NotImplementedError AssertionError EOFError OSError TimeoutError "
+    "ConnectionError ConnectionAbortedError ConnectionRefusedError ConnectionResetError BrokenPipeError "
+    "FileNotFoundError FileExistsError PermissionError IsADirectoryError NotADirectoryError InterruptedError "
+    "BlockingIOError ChildProcessError ProcessLookupError"
+)
+"""Those of Python's that no durable call raises itself. `TypeError` is not among them: wrong arguments are one."""
+
+_ALIASES = {
+    "IOError": "OSError",
+    "EnvironmentError": "OSError",
+    "socket.error": "OSError",
+    "socket.timeout": "TimeoutError",
+    "asyncio.TimeoutError": "TimeoutError",
+    "concurrent.futures.TimeoutError": "TimeoutError",
+}
+
+_PLAIN = words("object typing.NamedTuple typing.Protocol abc.ABC")
+"""Bases that raise nothing."""
+
+_LOOPS = ("asyncio.", "concurrent.", "trio.", "anyio.", "greenlet.")
+"""Where exceptions come from that tell whoever waits to stop."""
+
+_STRANGE = "?"
+"""Among the bases of an exception: one that the text does not tell."""
+
+_FOREIGN = "foreign"
+"""Among the bases of an exception: one of another package, with bases of its own."""
+
+_Bases: TypeAlias = frozenset["str | ast.ClassDef"]
+
+
+def _is_ours(name: str) -> bool:
+    return name.partition(".")[0] in OURS
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+# --- what can be raised in a body -------------------------------------------------------------------------------------
+
+
+_HARMLESS = words(
+    "print len str repr bool isinstance issubclass callable type list dict tuple set frozenset enumerate zip range reversed "
+    "sorted any all abs round hasattr getattr id object super datetime.timedelta datetime.datetime datetime.date "
+    "dataclasses.replace dataclasses.asdict logging.getLogger typing.cast copy.copy copy.deepcopy"
+) | frozenset(
+    f"hourglass.workflow.{name}"
+    for name in words("now time uuid4 random info sleep patched is_replaying set_current_details upsert_memo")
+)
+"""Functions outside the project that raise nothing that an author would name in a handler."""
+
+_FAMILIES = ("logging.", "hourglass.workflow.logger.")
+
+_METHODS = words(
+    "append extend items keys values join strip lower upper startswith endswith isoformat total_seconds model_dump "
+    "debug info warning"
+)
+"""Methods that are harmless, whatever has them."""
+
+_WAITING = words(
+    "asyncio.gather asyncio.wait asyncio.wait_for asyncio.as_completed asyncio.shield"
+) | frozenset(
+    f"hourglass.workflow.{name}" for name in words("gather wait wait_for as_completed map spawn run_async")
+)
+"""What waits for tasks, or calls functions: of those that come from elsewhere, it raises what they do."""
+
+_WALKED = (ast.Constant, ast.Call, ast.JoinedStr, ast.List, ast.Tuple, ast.ListComp, ast.GeneratorExp)
+"""Expressions that are nothing to be called themselves; what is called in them is seen by itself."""
+
+_ACTIVITIES = words("execute_activity execute_local_activity step")
+_CHILDREN = words("execute_child_workflow")
+_STARTS = {
+    "start_activity": "activity",
+    "start_local_activity": "activity",
+    "start_step": "activity",
+    "start_child_workflow": "workflow",
+}
+_SYNTAX: dict[type[ast.AST], frozenset[str]] = {
+    ast.Subscript: words("LookupError KeyError IndexError"),
+    ast.BinOp: words("ArithmeticError ZeroDivisionError OverflowError ValueError"),
+    ast.AugAssign: words("ArithmeticError ZeroDivisionError OverflowError ValueError"),
+    ast.Assert: words("AssertionError"),
+    ast.Tuple: words("ValueError"),
+    ast.List: words("ValueError"),
+    ast.Starred: words("ValueError"),
+    ast.FormattedValue: words("ValueError"),
+}
+"""What of Python's own a piece of syntax may raise."""
+
+
+@dataclass(slots=True)
+class _Raised:
+    """What the body of a `try` may raise."""
+
+    remote: list[Remote] = field(default_factory=list)
+    kinds: list[_Bases] = field(default_factory=list)
+    builtin: set[str] = field(default_factory=set)
+    calls_others: bool = False  # functions of other packages, or of ours that wait
+    anything: bool = False
+
+
+class Catching:
+    """Finds handlers that never catch, in one project."""
+
+    def __init__(self, resolver: ValueResolver, kinds: Kinds) -> None:
+        self.resolver = resolver
+        self.kinds = kinds
+
+    def never_caught(
+        self, node: ast.Try, scope: NameScope, receiver: Class | None, *, is_async: bool
+    ) -> Iterator[NeverCaught]:
+        """The exceptions in the handlers of a `try` that only what runs elsewhere could raise."""
+        named = [
+            (part, value)
+            for handler in node.handlers
+            for part in _parts(handler.type)
+            for value in self._exceptions(part, scope, receiver)
+        ]
+        if any(value == UNKNOWN or self._wraps(value) for _, value in named):
+            return
+        wanted = [(part, value) for part, value in named if self._is_wrapped(value)]
+        if not wanted:
+            return
+        raised = _Raised()
+        _Body(self, raised, scope, receiver, is_async=is_async).walk(node.body)
+        if raised.anything or not raised.remote:
+            return
+        for part, value in wanted:
+            if not self._may_be(value, raised):
+                yield NeverCaught(part, ast.unparse(part), raised.remote[0])
+
+    def _exceptions(self, node: ast.expr, scope: NameScope, receiver: Class | None) -> Sequence[Value]:
+        """What a handler names."""
+        found: list[Value] = []
+        for value in self.resolver.values(node, scope, receiver):
+            found += value.elements if isinstance(value, Items) else (value,)
+        return [each if isinstance(each, Class | External) else UNKNOWN for each in found]
+
+    def bases(self, value: Value) -> _Bases:
+        """An exception and its bases: classes of the project, and names."""
+        match value:
+            case External(name):
+                known = _ALIASES.get(name, name)
+                if _is_ours(known):
+                    also = ("builtins.TimeoutError", "builtins.OSError") if "Time" in _last(known) else ()
+                    return frozenset((f"ours.{_last(known)}", "ours.*", *also))
+                if known in _PLAIN:
+                    return frozenset()
+                cls = getattr(builtins, known, None)
+                if isinstance(cls, type) and issubclass(cls, BaseException):
+                    return frozenset(f"builtins.{each.__name__}" for each in cls.__mro__)
+                return frozenset((known, _FOREIGN))
+            case Class():
+                found: set[str | ast.ClassDef] = set()
+                for each in self.resolver.members.bases(value):
+                    found.add(each.node)
+                    for base in each.node.bases:
+                        for told in self.resolver.values(base, each.scope):
+                            found |= self.bases(told) if not isinstance(told, Class) else frozenset()
+                return frozenset(found)
+            case _:
+                return frozenset((_STRANGE,))
+
+    def _wraps(self, value: Value) -> bool:
+        """Whether a handler of it was made for the errors that wrap."""
+        return any(f"ours.{name}" in self.bases(value) for name in _WRAPPING)
+
+    def _is_wrapped(self, value: Value) -> bool:
+        """Whether it can only come as a cause."""
+        bases = self.bases(value)
+        if _STRANGE in bases or "builtins.TypeError" in bases:
+            return False
+        if isinstance(value, Class):
+            ours = {each for each in bases if isinstance(each, str) and each.startswith("ours.")} - {"ours.*"}
+            known = {"ours." + name for name in _WRAPPED}
+            return ours <= known and ("builtins.BaseException" in bases or bool(ours) or _FOREIGN in bases)
+        if isinstance(value, External):
+            name = _ALIASES.get(value.name, value.name)
+            if _is_ours(name):
+                return _last(name) in _WRAPPED
+            return name in _BUILTINS or (_FOREIGN in bases and not name.startswith(_LOOPS))
+        return False
+
+    def _may_be(self, value: Value, raised: _Raised) -> bool:
+        """Whether something else in the body may raise it."""
+        own: str | ast.ClassDef
+        if isinstance(value, Class):
+            own = value.node
+        else:
+            assert isinstance(value, External)
+            name = _ALIASES.get(value.name, value.name)
+            own = (
+                f"ours.{_last(name)}" if _is_ours(name) else f"builtins.{name}" if name in _BUILTINS else name
+            )
+            if raised.calls_others or name in raised.builtin:
+                return True
+        # A class of another package may inherit from Python's or its own, but not from one of the project.
+        unsure = {_STRANGE} if isinstance(value, Class) else {_STRANGE, _FOREIGN}
+        return any(own in kind or not kind.isdisjoint(unsure) for kind in raised.kinds)
+
+
+def _parts(node: ast.expr | None) -> list[ast.expr]:
+    if node is None:
+        return []
+    return node.elts if isinstance(node, ast.Tuple) else [node]
+
+
+# --- the walk through a body ------------------------------------------------------------------------------------------
+
+
+class _Body:
+    """Goes through the body of a `try`, and through the functions that it calls, and notes what they may raise."""
+
+    def __init__(
+        self, catching: Catching, raised: _Raised, scope: NameScope, receiver: Class | None, *, is_async: bool
+    ) -> None:
+        self._catching = catching
+        self._resolver = catching.resolver
+        self._kinds = catching.kinds
+        self._raised = raised
+        self._scope = scope
+        self._receiver = receiver
+        self._is_async = is_async
+        self._known: set[ast.AST] = set()
+
+    def walk(self, nodes: Sequence[ast.AST]) -> None:
+        """Look at these statements."""
+        for node in nodes:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+                continue
+            for each in (node, *own_nodes(node)):
+                if self._raised.anything:
+                    return
+                self._node(each)
+
+    def _values(self, node: ast.expr) -> Sequence[Value]:
+        return self._resolver.values(node, self._scope, self._receiver)
+
+    def _node(self, node: ast.AST) -> None:
+        raised = self._raised
+        if type(node) in _SYNTAX and not _is_made(node):
+            raised.builtin |= _SYNTAX[type(node)]
+        match node:
+            case ast.Call():
+                self._call(node)
+            case ast.Raise(exc=ast.expr() as what):
+                self._raise(what)
+            case ast.Attribute():
+                self._attribute(node)
+            case ast.With(items=items) | ast.AsyncWith(items=items):
+                for item in items:
+                    self._enter(item.context_expr)
+            case ast.Await(value=value) if not isinstance(value, ast.Call):
+                self._wait_for(value)
+            case ast.Yield() | ast.YieldFrom() | ast.AsyncFor() | ast.Import() | ast.ImportFrom():
+                raised.anything = True
+            case _:
+                self._operate(node)
+
+    def _attribute(self, node: ast.Attribute) -> None:
+        """A property is a call: of what reads it, sets it or deletes it."""
+        found = [each for each in self._values(node) if isinstance(each, Func)]
+        if any("property" in self._kinds.of(each) for each in found):
+            for each in found:
+                self._function(each)
+
+    def _operate(self, node: ast.AST) -> None:
+        """Operators, loops and the like call methods of an object, where its class has its own."""
+        match node:
+            case ast.BinOp(left=left, right=right):
+                operands = [left, right]
+            case ast.Compare(left=left, comparators=others):
+                operands = [left, *others]
+            case ast.Subscript(value=operand) | ast.UnaryOp(operand=operand):
+                operands = [operand]
+            case ast.For(iter=operand) | ast.comprehension(iter=operand) | ast.Starred(value=operand):
+                operands = [operand]
+            case ast.If(test=operand) | ast.While(test=operand) | ast.AugAssign(target=operand):
+                operands = [operand]
+            case _:
+                return
+        for value in [each for operand in operands for each in self._values(operand)]:
+            if isinstance(value, Instance) and any(
+                map(_has_operators, self._resolver.members.bases(value.cls))
+            ):
+                self._raised.anything = True
+
+    def _raise(self, what: ast.expr) -> None:
+        made = what.func if isinstance(what, ast.Call) else what
+        for value in self._values(made):
+            self._raised.kinds.append(
+                self._catching.bases(value.cls if isinstance(value, Instance) else value)
+            )
+
+    def _enter(self, context: ast.expr) -> None:
+        for value in self._values(context):
+            match value:
+                case External():
+                    self._raised.calls_others = True
+                case Instance(cls):
+                    for name in ("__enter__", "__exit__", "__aenter__", "__aexit__"):
+                        for method in self._resolver.attribute(cls, name):
+                            if isinstance(method, Func):
+                                self._function(method)
+                case _:
+                    self._raised.anything = True
+
+    # --- calls -------------------------------------------------------------------------------------------------------
+
+    def _call(self, node: ast.Call) -> None:
+        remote = self._remote(node)
+        if remote is not None:
+            self._raised.remote.append(remote)
+            return
+        if self._started(node) is not None or self._is_changed(node.func):
+            return
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "result" and not node.args:
+            self._wait_for(node.func.value)
+            return
+        for value in self._values(node.func):
+            self._called(value, node)
+
+    def _called(self, value: Value, node: ast.Call) -> None:
+        match value:
+            case External(name):
+                self._outside(name, node)
+            case Func():
+                self._function(value)
+            case Class():
+                self._made(value)
+            case _ if isinstance(node.func, ast.Attribute) and self._is_harmless(node.func):
+                pass
+            case _:
+                self._raised.anything = True
+
+    def _is_harmless(self, method: ast.Attribute) -> bool:
+        owners = self._values(method.value)
+        if method.attr == "get" and all(isinstance(each, Items) for each in owners):
+            return True
+        return method.attr in _METHODS and not any(isinstance(each, Instance) for each in owners)
+
+    def _outside(self, name: str, node: ast.Call) -> None:
+        """A function outside the project may call those that it is given, and raise what its own package has."""
+        if name in _HARMLESS or name.startswith(_FAMILIES) or ("()." in name and _last(name) in _METHODS):
+            pass
+        elif not isinstance(getattr(builtins, name, None), type) or not name.endswith(("Error", "Exception")):
+            self._raised.calls_others = True
+        given = [*node.args, *(each.value for each in node.keywords)]
+        for argument in given[:1] if _ours(External(name)) == "map" else given:
+            bare = argument.value if isinstance(argument, ast.Starred) else argument
+            if isinstance(bare, _WALKED):
+                continue
+            for value in self._values(bare):
+                if self._kinds.is_boundary(value):
+                    self._raised.remote.append(self._kind(value))
+                elif isinstance(value, Func):
+                    self._function(value)
+                elif name in _WAITING:
+                    self._raised.anything = True
+
+    def _made(self, cls: Class) -> None:
+        """An object is made: its own constructors run, and those of bases from elsewhere."""
+        if self._kinds.is_boundary(cls):
+            self._raised.anything = True
+            return
+        bases = self._catching.bases(cls)
+        if _STRANGE in bases or (_FOREIGN in bases and "builtins.BaseException" not in bases):
+            self._raised.anything = True
+        for name in ("__new__", "__init__", "__post_init__"):
+            for method in self._resolver.attribute(cls, name):
+                if isinstance(method, Func):
+                    self._function(method)
+
+    def _function(self, function: Func) -> None:
+        if function.node in self._known or self._raised.anything:
+            return
+        self._known.add(function.node)
+        node = function.node
+        for wrapper in self._kinds.decorators(function):
+            self._function(wrapper)
+        self._raised.calls_others |= bool(getattr(node, "decorator_list", ()))
+        before = self._scope, self._receiver
+        self._scope = function.module.scope_of_function(node, function.scope)
+        self._receiver = function.receiver
+        self.walk([node.body] if isinstance(node, ast.Lambda) else node.body)
+        self._scope, self._receiver = before
+
+    # --- what runs elsewhere -----------------------------------------------------------------------------------------
+
+    def _remote(self, node: ast.Call) -> Remote | None:
+        """What a call waits for, if that is an activity or a child workflow and nothing else."""
+        values = self._values(node.func)
+        if all(map(self._kinds.is_boundary, values)) and not any(isinstance(each, Class) for each in values):
+            return self._kind(values[0])
+        names = {_ours(each) for each in values}
+        if len(names) == 1:
+            (name,) = names
+            if self._is_async and "local" in name:
+                return None  # there its failure comes out as it is
+            if name in _ACTIVITIES:
+                return "activity"
+            if name in _CHILDREN:
+                return "workflow"
+        match node.func:
+            case ast.Attribute(value=owner, attr="local") if not self._is_async:
+                return self._boundary(owner)
+            case ast.Call(func=ast.Attribute(value=owner, attr="options")):
+                return self._boundary(owner)
+            case _:
+                return None
+
+    def _started(self, node: ast.expr) -> Remote | None:
+        """What an expression has started, if it is a call that starts an activity or a child workflow."""
+        if not isinstance(node, ast.Call):
+            return None
+        for value in self._values(node.func):
+            match _STARTS.get(_ours(value)):
+                case "activity":
+                    return "activity"
+                case "workflow":
+                    return "workflow"
+                case _:
+                    pass
+        match node.func:
+            case ast.Attribute(value=owner, attr="start" | "start_local"):
+                return self._boundary(owner)
+            case _:
+                return None
+
+    def _is_changed(self, function: ast.expr) -> bool:
+        """`charge.options(…)`, which only makes another of an activity or a workflow."""
+        return (
+            isinstance(function, ast.Attribute)
+            and function.attr == "options"
+            and self._boundary(function.value) is not None
+        )
+
+    def _wait_for(self, task: ast.expr) -> None:
+        """`task.result()` and `await task`: of what was started elsewhere, or of whatever it is."""
+        started = [self._started(each) for each in self._assigned(task)]
+        found = next(iter(started), None)
+        if found is None or None in started:
+            self._raised.anything = True
+        else:
+            self._raised.remote.append(found)
+
+    def _assigned(self, task: ast.expr) -> list[ast.expr]:
+        """The expressions that a local variable is bound to; nothing if it is bound in another way, too."""
+        if not isinstance(task, ast.Name):
+            return [task]
+        bindings = self._scope.names.get(task.id, ())
+        found = [
+            each.meaning.value.value if isinstance(each.meaning.value, ast.Await) else each.meaning.value
+            for each in bindings
+            if isinstance(each.meaning, Assigned) and each.meaning.value is not None
+        ]
+        return found if len(found) == len(bindings) else []
+
+    def _boundary(self, owner: ast.expr) -> Remote | None:
+        values = self._values(owner)
+        return self._kind(values[0]) if all(map(self._kinds.is_boundary, values)) else None
+
+    def _kind(self, value: Value) -> Remote:
+        is_activity = isinstance(value, Func | Class) and "activity" in self._kinds.of(value)
+        return "activity" if is_activity else "workflow"
+
+
+_QUIET = words(
+    "__init__ __post_init__ __new__ __repr__ __str__ __enter__ __exit__ __aenter__ __aexit__ __hash__"
+)
+
+
+def _has_operators(cls: Class) -> bool:
+    """Whether a class has methods that operators call, as far as is written there."""
+    return any(
+        each.name.startswith("__") and each.name not in _QUIET
+        for each in cls.node.body
+        if isinstance(each, ast.FunctionDef)
+    )
+
+
+def _ours(value: Value) -> str:
+    """The name of a function of `hourglass.workflow`."""
+    if isinstance(value, External) and value.name.startswith("hourglass.workflow."):
+        return value.name.removeprefix("hourglass.workflow.")
+    return ""
+
+
+def _is_made(node: ast.AST) -> bool:
+    """A tuple or a list that is made, not one that is taken apart; a value in a text that has no format of its own."""
+    match node:
+        case ast.Tuple(ctx=ast.Load()) | ast.List(ctx=ast.Load()) | ast.FormattedValue(format_spec=None):
+            return True
+        case ast.Subscript(ctx=ast.Store()):
+            return True
+        case _:
+            return False
