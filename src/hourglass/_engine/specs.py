@@ -220,6 +220,10 @@ class ActivitySpec(Spec, frozen=True, kw_only=True, cache_hash=True):
     """Of local activities: the longest pause before an attempt that the worker itself waits through."""
 
 
+THE_WORKERS = frozenset({"cancellation_type", "disable_eager_execution", "local_retry_threshold"})
+"""Of an activity: what is between a workflow and its worker. No event, no task and no request of a client says it."""
+
+
 class StartSpec(Spec, frozen=True, kw_only=True):
     """The start of a workflow: by a client or a schedule, as a child, or as the next run of the same workflow.
 
