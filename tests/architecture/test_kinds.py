@@ -1,4 +1,4 @@
-"""Every kind of event and command has a handler, a translation and an example (I8)."""
+"""Every kind of event and command has a handler, a translation and an example (I8); every request an answer in both engines."""
 
 from __future__ import annotations
 
@@ -6,13 +6,20 @@ import importlib
 from typing import Any
 
 import pytest
+from tests.specs import requests
 
+from hourglass._contract.deployments import DescribeNamespace, LastSeen
+from hourglass._contract.limits import AwaitBurst, ListLimits
+from hourglass._contract.service import Request
+from hourglass._contract.workflows import ImportWorkflow
+from hourglass._embedded.clients.requests import HANDLERS
 from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
 from hourglass._engine import words as engine_words
 from hourglass._engine.apply import APPLY
 from hourglass._history.words import COMMAND_OF
 from hourglass._temporal.activations import _COMMANDS
+from hourglass._temporal.connection import CALLS
 
 from . import source
 
@@ -100,4 +107,29 @@ def test_every_command_of_a_history_has_words() -> None:
     assert not silent, (
         f"{', '.join(kind.__name__ for kind in silent)} wants a line in _TELL of _engine/words.py, in the words of its event in "
         "_history/words.py"
+    )
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+NOT_FOR_SERVERS: dict[type[Request[Any]], str] = {
+    ImportWorkflow: "takes many calls: `_temporal/importing.py`",
+    AwaitBurst: "on a server limits are kept by workflows",
+    ListLimits: "on a server limits are kept by workflows",
+}
+NOT_FOR_THE_EMBEDDED_ENGINE: dict[type[Request[Any]], str] = {
+    DescribeNamespace: "is about a server",
+    LastSeen: "is about a server",
+}
+
+
+def test_every_request_is_known_to_both_engines() -> None:
+    """Each request of the contract is an RPC, and has a handler in the embedded engine, or a reason why not."""
+    assert set(CALLS) | set(NOT_FOR_SERVERS) == requests(), (
+        "how does it become an RPC? A line in the table at the end of _temporal/calls.py or one of calls_….py, or in "
+        "NOT_FOR_SERVERS of this file, with the reason"
+    )
+    assert set(HANDLERS) | set(NOT_FOR_THE_EMBEDDED_ENGINE) == requests(), (
+        "how does the embedded engine answer it? A line in HANDLERS of _embedded/clients/requests.py or in the table of one of "
+        "its like, or in NOT_FOR_THE_EMBEDDED_ENGINE of this file, with the reason"
     )
