@@ -6,9 +6,9 @@ events, requests and tasks hold it, none repeats its fields. An engine that comp
 Temporal's defaults) makes another spec. A spec says how; which activity or workflow (id, type) and with what
 (arguments, headers) stands beside it, so that all calls of one activity share one spec.
 
-Must not know: commands, events, engines, Temporal's names for these fields. To add an option: a field here, the
-keyword for authors, and a line in the tables of names (`_temporal/specs.py`, `_history/tables.py`); the test that walks
-all fields of all specs over both engines (`tests/architecture/test_specs.py`) finds what is forgotten.
+Must not know: commands, events, engines, Temporal's names for these fields. To add an option: a field here, and what
+CONTRIBUTING.md says; the test that walks all fields of all specs over both engines (`tests/architecture/test_specs.py`) names
+what is forgotten.
 
 Durations are seconds; 0 or empty means unset.
 """
