@@ -125,11 +125,7 @@ ONLY_REMOTE = {
     ),
     "disable_eager_execution": "a local activity is always taken at once",
 }
-NOT_IN_ACTIVITY_EVENTS = {
-    "cancellation_type": CARRIED_OUT_BY_THE_WORKER,
-    "disable_eager_execution": CARRIED_OUT_BY_THE_WORKER,
-    "local_retry_threshold": CARRIED_OUT_BY_THE_WORKER,
-}
+NOT_IN_ACTIVITY_EVENTS = dict.fromkeys(THE_WORKERS, CARRIED_OUT_BY_THE_WORKER)
 NOT_IN_ACTIVITY_INFO = {
     "schedule_to_start_timeout": "over when the attempt begins",
     **NOT_IN_ACTIVITY_EVENTS,
