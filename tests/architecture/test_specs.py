@@ -35,7 +35,7 @@ from hourglass._engine import events as e
 from hourglass._engine.context import RunSettings
 from hourglass._engine.definition import workflow_definition
 from hourglass._engine.evaluator import Evaluator
-from hourglass._engine.options import RetryPolicy
+from hourglass._engine.options import START_CHECKS, RetryPolicy
 from hourglass._engine.specs import (
     SPECS,
     THE_WORKERS,
@@ -270,6 +270,7 @@ def test_authors_can_say_all_of_it() -> None:
         ChildOptions: set(START) | set(CHILD) | {"id", "event_groups"},
         StartOptions: set(START) | CLIENTS_OWN,
     }
+    assert set(START_CHECKS) == set(START), "each field of a StartSpec wants its check in _engine/options.py"
     for options, expected in said.items():
         assert set(options.__annotations__) == expected, (
             f"{options.__name__} in {options.__module__} is what authors write: a keyword for each field of the spec, and "
