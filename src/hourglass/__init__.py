@@ -51,7 +51,8 @@ The private packages:
     _runtime      what makes it run: the control loop's thread, the supervision tree, lanes, state cache,
                   activity executors, targets
     _built_in     the workflows that every worker serves without being told
-    _story        pure: what a run did, from its history; drawn for terminals, browsers and paper
+    _story        what a run did, from its history, and why it stands as it does; drawn for terminals, browsers and
+                  paper; pure, but for what asks a client
     _ui           the page: every workflow in a browser
     _cli          the `hourglass` command
 

@@ -1,16 +1,25 @@
-"""Every kind of event and command has a handler, a translation and an example (I8)."""
+"""Every kind of event and command has a handler, a translation and an example (I8); every request an answer in both engines."""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any, get_args
+from typing import Any
 
 import pytest
+from tests.specs import requests
 
+from hourglass._contract.deployments import DescribeNamespace, LastSeen
+from hourglass._contract.limits import AwaitBurst, ListLimits
+from hourglass._contract.service import Request
+from hourglass._contract.workflows import ImportWorkflow
+from hourglass._embedded.clients.requests import HANDLERS
 from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
+from hourglass._engine import words as engine_words
 from hourglass._engine.apply import APPLY
+from hourglass._history.words import COMMAND_OF
 from hourglass._temporal.activations import _COMMANDS
+from hourglass._temporal.connection import CALLS
 
 from . import source
 
@@ -34,10 +43,12 @@ def _kinds(module: Any, base: type) -> set[type]:
 
 
 def test_the_lists_are_complete() -> None:
-    """`EVENTS`, `AnyEvent` and `COMMANDS` name every class of their kind, once."""
-    assert set(ev.EVENTS) == set(get_args(ev.AnyEvent)) == _kinds(ev, ev.Event)
+    """`EVENTS` and `COMMANDS` name every class of their kind, once."""
+    assert set(ev.EVENTS) == _kinds(ev, ev.Event), "a class of _engine/events.py wants a line in AnyEvent"
     assert len(ev.EVENTS) == len(set(ev.EVENTS))
-    assert set(cmd.COMMANDS) == _kinds(cmd, cmd.Command)
+    assert set(cmd.COMMANDS) == _kinds(cmd, cmd.Command), (
+        "a class of _engine/commands.py wants a line in AnyCommand"
+    )
     assert len(cmd.COMMANDS) == len(set(cmd.COMMANDS))
     assert set(cmd.TERMINAL) < set(cmd.COMMANDS)
 
@@ -45,7 +56,8 @@ def test_the_lists_are_complete() -> None:
 def test_every_event_has_a_handler() -> None:
     """An event is applied from the table, or handled by the file that is declared for it: one of the two."""
     assert not set(APPLY) & set(BESIDE_THE_TABLE)
-    assert set(APPLY) | set(BESIDE_THE_TABLE) == set(ev.EVENTS)
+    handled = set(APPLY) | set(BESIDE_THE_TABLE)
+    assert handled == set(ev.EVENTS), "an event wants a handler in APPLY of _engine/apply.py"
     for kind, place in BESIDE_THE_TABLE.items():
         assert kind.__name__ in source.names_in(source.module(place))
 
@@ -53,22 +65,71 @@ def test_every_event_has_a_handler() -> None:
 @pytest.mark.parametrize("kind", cmd.COMMANDS, ids=lambda kind: kind.__name__)
 def test_every_command_has_a_translation(kind: type[cmd.Command]) -> None:
     """Each command can be sent to Temporal."""
-    assert callable(_COMMANDS[kind])
+    assert callable(_COMMANDS.get(kind)), (
+        f"Core's message for {kind.__name__} is missing: _COMMANDS of _temporal/activations.py"
+    )
 
 
 @pytest.mark.parametrize("kind", ev.EVENTS, ids=lambda kind: kind.__name__)
 def test_every_event_has_an_example(kind: type[ev.Event]) -> None:
     """Each event has an example of the job that it is translated from."""
-    assert any(type(event) is kind for event, _ in examples.EVENTS)
+    assert any(type(event) is kind for event, _ in examples.EVENTS), (
+        f"Core's job for {kind.__name__} wants an example: EVENTS of tests/temporal/examples.py"
+    )
 
 
 @pytest.mark.parametrize("kind", cmd.COMMANDS, ids=lambda kind: kind.__name__)
 def test_every_command_has_an_example(kind: type[cmd.Command]) -> None:
     """Each command has an example of the message that it is translated to."""
-    assert any(type(command) is kind for command, _ in examples.COMMANDS)
+    assert any(type(command) is kind for command, _ in examples.COMMANDS), (
+        f"Core's message for {kind.__name__} wants an example: COMMANDS of tests/temporal/examples.py"
+    )
 
 
 @pytest.mark.parametrize("kind", ev.EVENTS, ids=lambda kind: kind.__name__)
 def test_every_event_is_made_by_the_translation(kind: type[ev.Event]) -> None:
     """Each event is made from Core's messages somewhere in `_temporal`."""
-    assert kind.__name__ in source.names_in(source.module("_temporal/activations.py"))
+    assert kind.__name__ in source.names_in(source.module("_temporal/activations.py")), (
+        f"no job of Core's becomes {kind.__name__}: _JOBS of _temporal/activations.py"
+    )
+
+
+NAMED_WITH_THEIR_EVENT = {cmd.CancelTimer, cmd.RequestCancelActivity, cmd.CancelNexusOperation}
+"""What takes another command back is told by the event of that one, which only a replay knows (`replay/_trace.py`)."""
+
+
+def test_every_command_of_a_history_has_words() -> None:
+    """What leads to an event is said in the same words as the event: replays compare the two."""
+    told: set[type[cmd.Command]] = set()
+    for kinds in COMMAND_OF.values():
+        told.update(kinds if isinstance(kinds, tuple) else (kinds,))
+    silent = told & set(cmd.COMMANDS) - set(engine_words._TELL) - NAMED_WITH_THEIR_EVENT
+    assert not silent, (
+        f"{', '.join(kind.__name__ for kind in silent)} wants a line in _TELL of _engine/words.py, in the words of its event in "
+        "_history/words.py"
+    )
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+NOT_FOR_SERVERS: dict[type[Request[Any]], str] = {
+    ImportWorkflow: "takes many calls: `_temporal/importing.py`",
+    AwaitBurst: "on a server limits are kept by workflows",
+    ListLimits: "on a server limits are kept by workflows",
+}
+NOT_FOR_THE_EMBEDDED_ENGINE: dict[type[Request[Any]], str] = {
+    DescribeNamespace: "is about a server",
+    LastSeen: "is about a server",
+}
+
+
+def test_every_request_is_known_to_both_engines() -> None:
+    """Each request of the contract is an RPC, and has a handler in the embedded engine, or a reason why not."""
+    assert set(CALLS) | set(NOT_FOR_SERVERS) == requests(), (
+        "how does it become an RPC? A line in the table at the end of _temporal/calls.py or one of calls_….py, or in "
+        "NOT_FOR_SERVERS of this file, with the reason"
+    )
+    assert set(HANDLERS) | set(NOT_FOR_THE_EMBEDDED_ENGINE) == requests(), (
+        "how does the embedded engine answer it? A line in HANDLERS of _embedded/clients/requests.py or in the table of one of "
+        "its like, or in NOT_FOR_THE_EMBEDDED_ENGINE of this file, with the reason"
+    )

@@ -18,14 +18,17 @@ def test_every_file_is_on_the_map(package: source.Module) -> None:
     here = {path.stem for path in package.path.parent.glob("*.py")} - {"__init__", "__main__"}
     here |= {path.parent.name for path in package.path.parent.glob("*/__init__.py")}
     named = set(re.findall(r"\w+", ast.get_docstring(package.tree) or ""))
-    assert here - named == set()
+    assert here - named == set(), f"the docstring of {package.name} wants a line for each: what it is for"
 
 
 def test_every_part_is_on_the_map() -> None:
     """The docstring of the root names each of its modules and packages."""
     root = source.module("__init__.py")
     named = set(re.findall(r"\w+", ast.get_docstring(root.tree) or ""))
-    assert {each.part for each in source.modules()} - {"", "__main__"} - named == set()
+    parts = {each.part for each in source.modules()} - {"", "__main__"}
+    assert parts - named == set(), (
+        "the docstring of hourglass/__init__.py wants a line for each: what it is for"
+    )
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda each: each.name)
@@ -37,4 +40,4 @@ def test_the_map_names_no_file_that_is_gone(package: source.Module) -> None:
         r"^(?:    )?((?:\w+, )*\w+)  +\S", ast.get_docstring(package.tree) or "", re.MULTILINE
     )
     named = {name for entry in entries for name in entry.split(", ")}
-    assert named - here == set()
+    assert named - here == set(), f"the docstring of {package.name} tells of files that are gone"

@@ -7,6 +7,7 @@ stands in a table, with the reason; a field that is lost elsewhere fails here, a
 
 from __future__ import annotations
 
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,9 +35,10 @@ from hourglass._engine import events as e
 from hourglass._engine.context import RunSettings
 from hourglass._engine.definition import workflow_definition
 from hourglass._engine.evaluator import Evaluator
-from hourglass._engine.options import RetryPolicy
+from hourglass._engine.options import START_CHECKS, RetryPolicy
 from hourglass._engine.specs import (
     SPECS,
+    THE_WORKERS,
     ActivityCancellationType,
     ActivitySpec,
     AutoUpgradeVersioningOverride,
@@ -53,7 +55,10 @@ from hourglass._runtime.attempts import info_of
 from hourglass._temporal import calls, calls_schedules
 from hourglass._temporal.activations import Own, activation_from_proto, completion_to_proto
 from hourglass._temporal.handle import activity_item_from_proto
-from hourglass.activity._options import ActivityOptions
+from hourglass._temporal.specs import STARTED, TASK
+from hourglass.activity import Info
+from hourglass.activity._options import ActivityOptions, KeptOptions
+from hourglass.client import _standalone
 from hourglass.client._options import StartOptions, start_request
 from hourglass.converter import default_converter, encode_search_attributes
 from hourglass.workflow._children import ChildOptions
@@ -120,11 +125,7 @@ ONLY_REMOTE = {
     ),
     "disable_eager_execution": "a local activity is always taken at once",
 }
-NOT_IN_ACTIVITY_EVENTS = {
-    "cancellation_type": CARRIED_OUT_BY_THE_WORKER,
-    "disable_eager_execution": CARRIED_OUT_BY_THE_WORKER,
-    "local_retry_threshold": CARRIED_OUT_BY_THE_WORKER,
-}
+NOT_IN_ACTIVITY_EVENTS = dict.fromkeys(THE_WORKERS, CARRIED_OUT_BY_THE_WORKER)
 NOT_IN_ACTIVITY_INFO = {
     "schedule_to_start_timeout": "over when the attempt begins",
     **NOT_IN_ACTIVITY_EVENTS,
@@ -238,19 +239,59 @@ def cases(table: dict[str, tuple[Any, Any]]) -> Any:
     )
 
 
+def check_carried(field: str, there: bool, absent: str, place: str) -> None:
+    """A field is where it should be: everywhere but where the table of that name says why not."""
+    why = globals()[absent].get(field)
+    assert there or why, (
+        f"{field} is lost on the way to {place}: mend that, or say in {absent} of this file why it is not there"
+    )
+    assert not there or why is None, f"{field} is told by {place}, and {absent} of this file says: {why}"
+
+
 def test_every_field_has_an_example() -> None:
     """A field that is added to a spec is walked."""
-    assert set(SPECS) == {ActivitySpec, StartSpec, ChildWorkflowSpec}
-    assert set(ACTIVITY) == set(ActivitySpec.__struct_fields__)
-    assert set(START) == set(StartSpec.__struct_fields__)
-    assert set(CHILD) == set(ChildWorkflowSpec.__struct_fields__)
+    tables: dict[type[Any], dict[str, Any]] = {
+        ActivitySpec: ACTIVITY,
+        StartSpec: START,
+        ChildWorkflowSpec: CHILD,
+    }
+    assert set(SPECS) == set(tables)
+    for spec, table in tables.items():
+        assert set(table) == set(spec.__struct_fields__), (
+            f"each field of {spec.__name__} wants a line in its table at the head of this file: what an author says, and "
+            "what the spec holds then; the other tests here follow it from there"
+        )
 
 
 def test_authors_can_say_all_of_it() -> None:
     """Each field is a keyword, and each keyword a field or a thing of one call."""
-    assert set(ActivityOptions.__annotations__) == set(ACTIVITY) | {"activity_id", "summary", "event_groups"}
-    assert set(ChildOptions.__annotations__) == set(START) | set(CHILD) | {"id", "event_groups"}
-    assert set(StartOptions.__annotations__) == set(START) | CLIENTS_OWN
+    said: dict[type[Any], set[str]] = {
+        ActivityOptions: set(ACTIVITY) | {"activity_id", "summary", "event_groups"},
+        ChildOptions: set(START) | set(CHILD) | {"id", "event_groups"},
+        StartOptions: set(START) | CLIENTS_OWN,
+    }
+    assert set(START_CHECKS) == set(START), "each field of a StartSpec wants its check in _engine/options.py"
+    for options, expected in said.items():
+        assert set(options.__annotations__) == expected, (
+            f"{options.__name__} in {options.__module__} is what authors write: a keyword for each field of the spec, and "
+            "those that are of one call alone, which this test names"
+        )
+
+
+def test_an_activity_that_is_open_tells_what_the_engine_keeps() -> None:
+    """A client is shown, and may change, all that is not the worker's own; what it cannot say of a start has a reason."""
+    kept = set(ActivitySpec.__struct_fields__) - THE_WORKERS
+    hint = "a field of ActivitySpec is in KeptOptions of activity/_options.py, or in THE_WORKERS of _engine/specs.py"
+    assert set(KeptOptions.__annotations__) == kept, hint
+    shown = {each.name for each in fields(_standalone.ActivityExecutionOptions)}
+    assert shown == kept, (
+        "a description shows what is kept: ActivityExecutionOptions in client/_standalone.py"
+    )
+    refused = set(ActivityOptions.__annotations__) - kept
+    assert set(_standalone._NOT_HERE) == refused, (
+        "what only a workflow can say of an activity is refused at a client's start, with a reason: _NOT_HERE in "
+        "client/_standalone.py"
+    )
 
 
 # --- activities ---------------------------------------------------------------------------------------------------------
@@ -261,16 +302,25 @@ def test_an_activity(field: str, said: Any, meant: Any) -> None:
     """Keyword, command, event, stored bytes, task and info; and Core's command."""
     command, usual = asked("activity", **{field: said}), asked("activity")
     assert getattr(command.spec, field) == meant
-    assert (to_core(command) != to_core(usual)) is (field not in ONLY_LOCAL)
+    check_carried(
+        field,
+        to_core(command) != to_core(usual),
+        "ONLY_LOCAL",
+        "Core's command: REMOTE in _temporal/specs.py",
+    )
     event = event_of(command, h.ActivityTaskScheduled)
     assert getattr(event.attributes.spec, field) == meant  # type: ignore[attr-defined]
     told = without_ids(event) != without_ids(event_of(usual, h.ActivityTaskScheduled))
-    assert told is (field not in NOT_IN_ACTIVITY_EVENTS)
+    check_carried(field, told, "NOT_IN_ACTIVITY_EVENTS", "Temporal's JSON: _history/tables.py")
     run = embedded(command).run
     (pending,) = run.activities.values()
     task = activity_task("ns", run, pending, b"t")
     assert getattr(task.spec, field) == meant
     if field not in NOT_IN_ACTIVITY_INFO:
+        assert field in Info.__dataclass_fields__, (
+            f"an activity cannot see its {field}: a field of the same name in Info (activity/_context.py), or a line in "
+            "NOT_IN_ACTIVITY_INFO of this file"
+        )
         shown = getattr(info_of(task, default_converter), field)
         assert shown != getattr(info_of(_usual_task(), default_converter), field)
 
@@ -286,12 +336,16 @@ def test_a_local_activity(field: str, said: Any, meant: Any) -> None:
     """Keyword, command, and Core's command."""
     command = asked("local", **{field: said})
     assert getattr(command.spec, field) == meant
-    assert (to_core(command) != to_core(asked("local"))) is (field not in ONLY_REMOTE)
+    told = to_core(command) != to_core(asked("local"))
+    check_carried(field, told, "ONLY_REMOTE", "Core's command: LOCAL in _temporal/specs.py")
 
 
 @cases({name: value for name, value in ACTIVITY.items() if name not in NOT_IN_CORES_TASK})
 def test_an_activity_task_from_core(field: str, said: Any, meant: Any) -> None:
     """What Core's task says of the activity."""
+    assert field in TASK.carried, (
+        f"a worker is not told of {field}: TASK in _temporal/specs.py, or a line in NOT_IN_CORES_TASK of this file"
+    )
     message: Any = TaskMessage(task_token=b"t")
     start = message.start
     start.activity_type = "act"
@@ -348,12 +402,16 @@ def test_a_start_by_a_schedule(field: str, said: Any, meant: Any) -> None:
     message: Any = calls_schedules.NewWorkflowExecutionInfo()
     calls_schedules._put_action(message, action, b"")
     again = calls_schedules._action_from(message)
-    assert (getattr(again.spec, field) == meant) is (field not in NOT_IN_SCHEDULES)
+    same = getattr(again.spec, field) == meant
+    check_carried(field, same, "NOT_IN_SCHEDULES", "a schedule on a server: SCHEDULED in _temporal/specs.py")
 
 
 @cases({name: value for name, value in START.items() if name not in NOT_IN_CORES_START})
 def test_a_start_from_core(field: str, said: Any, meant: Any) -> None:
     """What Core's first job says of the start."""
+    assert field in STARTED.carried, (
+        f"a worker is not told of {field}: STARTED in _temporal/specs.py, or a line in NOT_IN_CORES_START of this file"
+    )
     message: Any = WorkflowActivation(run_id="r")
     job = message.jobs.add().initialize_workflow
     paths = {
@@ -386,7 +444,8 @@ def test_a_child(field: str, said: Any, meant: Any) -> None:
     kind = h.StartChildWorkflowExecutionInitiated
     event = event_of(msgspec.structs.replace(command, namespace="ns"), kind)
     usual_event = event_of(msgspec.structs.replace(usual, namespace="ns"), kind)
-    assert (event_json(event) != event_json(usual_event)) is (field not in NOT_IN_CHILD_EVENTS)
+    told = event_json(event) != event_json(usual_event)
+    check_carried(field, told, "NOT_IN_CHILD_EVENTS", "Temporal's JSON: _history/tables.py")
     if field in CHILD:
         assert getattr(command.child, field) == getattr(event.attributes.child, field) == meant  # type: ignore[attr-defined]
         return
@@ -405,7 +464,7 @@ def test_the_next_run(field: str, said: Any, meant: Any) -> None:
     kind = h.WorkflowExecutionContinuedAsNew
     event = event_of(command, kind)
     told = event_json(event) != event_json(event_of(usual, kind))
-    assert told is (field not in NOT_IN_CONTINUED_EVENTS)
+    check_carried(field, told, "NOT_IN_CONTINUED_EVENTS", "Temporal's JSON: _history/tables.py")
     follower = embedded(command).follower
     assert follower is not None
     assert getattr(follower.spec, field) == getattr(event.attributes.spec, field) == meant  # type: ignore[attr-defined]
@@ -428,7 +487,11 @@ def test_the_embedded_engine_knows_every_command() -> None:
     told: set[type[c.Command]] = set()
     for kinds in COMMAND_OF.values():
         told.update(kinds if isinstance(kinds, tuple) else (kinds,))
-    assert set(c.COMMANDS) <= told | set(WITHOUT_EVENTS)
+    unknown = set(c.COMMANDS) - told - set(WITHOUT_EVENTS)
+    assert not unknown, (
+        f"{', '.join(kind.__name__ for kind in unknown)}: which event does it lead to? A line in _TELL of _history/words.py, "
+        "and its case in _apply of _embedded/rules/tasks.py; without an event, a line in WITHOUT_EVENTS of this file"
+    )
     assert not told & set(WITHOUT_EVENTS)
     for kind, place in WITHOUT_EVENTS.items():
         assert kind.__name__ in source.names_in(source.module(place))

@@ -8,11 +8,8 @@ from typing import get_args
 
 import pytest
 from temporalio.api.enums.v1 import WorkflowTaskFailedCause
-from tests.specs import requests
 
-from hourglass._contract.deployments import DescribeNamespace, LastSeen
 from hourglass._embedded import RealClock, VirtualClock
-from hourglass._embedded.clients.requests import HANDLERS
 from hourglass._history import shapes, times
 from hourglass._history.tables import TASK_FAILURE_CAUSES, write_failure
 from hourglass.converter import Failure, FailureInfo
@@ -77,11 +74,6 @@ def test_the_real_clock_sleeps_in_pieces() -> None:
         assert next(offsets, "used up") == "used up"
 
     run_async(body)
-
-
-def test_every_request_has_a_handler() -> None:
-    """The table of handlers lacks no request but those that are about a server."""
-    assert set(HANDLERS) == requests() - {DescribeNamespace, LastSeen}
 
 
 def test_every_kind_of_failure_is_read() -> None:

@@ -8,16 +8,13 @@ from typing import Any
 
 import pytest
 from temporalio.client import WorkflowHistory
-from tests.specs import requests
 
 from hourglass._contract import service as sv
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import AttemptFailed
-from hourglass._contract.limits import AwaitBurst, ListLimits
 from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
 from hourglass._engine.specs import RetryRule
-from hourglass._temporal.connection import CALLS
 from hourglass.converter import ApplicationFailure, Failure, Payload
 from hourglass.errors import (
     QueryFailedError,
@@ -65,11 +62,6 @@ def signal(workflow_id: str, name: str, *arguments: Payload, **options: Any) -> 
         arguments=arguments,
         **options,
     )
-
-
-def test_every_request_has_a_plan() -> None:
-    """No request of the contract is without an RPC; an import takes many (see `importing`), and a server keeps no limits."""
-    assert {*CALLS, wf.ImportWorkflow, AwaitBurst, ListLimits} == requests()
 
 
 def test_start_with_everything_and_describe(server: DevServer) -> None:

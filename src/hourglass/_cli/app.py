@@ -1,7 +1,7 @@
 """All commands by name, and how one of them is run: errors become a message and an exit code, not a traceback.
 
-A command is a function in a file of its own, named in `COMMANDS`. Only the file of the command that is asked for is loaded, all
-of them for help; so none may load at its top what is slow to load.
+A command is a function, named in `COMMANDS`; those that are about one thing share a file. Only the file of the command that is
+asked for is loaded, all of them for help; so none may load at its top what is slow to load.
 
 Exit codes: 0 done; 1 it did not work; 2 it was asked for wrongly; 130 Ctrl-C; 141 the reader of the output has gone.
 """

@@ -270,6 +270,25 @@ TERMINAL: tuple[type[Command], ...] = (CompleteRun, FailRun, CancelRun, Continue
 TERMINAL_KINDS = frozenset(TERMINAL)
 """The same, to look a command's type up in: `isinstance` asks a struct's metaclass, which takes ten times as long."""
 
+IN_GROUPS: frozenset[type[Command]] = frozenset(
+    {
+        StartTimer,
+        ScheduleActivity,
+        ScheduleLocalActivity,
+        StartChildWorkflow,
+        ScheduleNexusOperation,
+        SignalExternalWorkflow,
+        RequestCancelExternal,
+        SetPatchMarker,
+        UpsertSearchAttributes,
+        UpsertMemo,
+        ContinueAsNew,
+    }
+)
+"""What is of the event groups of its block. What takes another command back is of that one's; others are of none, as in
+temporalio.
+"""
+
 
 class TaskFailureCause(IntEnum):
     """Why a workflow task failed (Temporal's numbers)."""

@@ -25,23 +25,6 @@ Markers = tuple[c.EventGroupMarker, ...]
 _active: ContextVar[Markers] = ContextVar("hourglass_event_groups", default=())
 """Those of the `with` blocks that the code is in, the outermost first."""
 
-_IN_GROUPS: frozenset[type[c.Command]] = frozenset(
-    {
-        c.StartTimer,
-        c.ScheduleActivity,
-        c.ScheduleLocalActivity,
-        c.StartChildWorkflow,
-        c.ScheduleNexusOperation,
-        c.SignalExternalWorkflow,
-        c.RequestCancelExternal,
-        c.SetPatchMarker,
-        c.UpsertSearchAttributes,
-        c.UpsertMemo,
-        c.ContinueAsNew,
-    }
-)
-"""What is of the groups of its block. What takes another command back is of that one's; others are of none, as in temporalio."""
-
 C = TypeVar("C", bound=c.Command)
 R = TypeVar("R")
 
@@ -128,7 +111,7 @@ def merged(outer: Markers, inner: Markers) -> Markers:
 def in_groups(command: C) -> C:
     """A command with the groups of the block that asks for it, beside those that it was given."""
     active = _active.get()
-    if not active or type(command) not in _IN_GROUPS:
+    if not active or type(command) not in c.IN_GROUPS:
         return command
     return msgspec.structs.replace(command, event_groups=merged(active, command.event_groups))
 

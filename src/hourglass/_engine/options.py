@@ -1,9 +1,9 @@
-"""Options that authors give: durations and retry policies, checked where they are given."""
+"""Options that authors give, checked where they are given: durations, retry policies, what may be said of a start."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
@@ -12,7 +12,8 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from hourglass._engine.commands import EventGroupMarker
-from hourglass._engine.specs import ActivitySpec, RetryRule
+from hourglass._engine.specs import ActivitySpec, RetryRule, StartSpec
+from hourglass.converter import Converter, Payload, encode_search_attributes
 from hourglass.errors import UsageError
 
 Duration: TypeAlias = timedelta | float
@@ -237,3 +238,47 @@ class ActivitySettings(ActivitySpec, frozen=True, kw_only=True):
         return CallSettings(
             spec=spec, activity_id=self.activity_id, summary=self.summary, event_groups=self.event_groups
         )
+
+
+# --- starts: (value, name, converter) -> the spec's field of that name -------------------------------------------
+
+
+def _timeout(value: Duration | None, name: str, converter: Converter) -> float:
+    return optional_seconds(value, name) or 0.0
+
+
+def _note(value: str | None, name: str, converter: Converter) -> Payload | None:
+    return None if value is None else converter.encode(check_text(value, name))
+
+
+def _memo(value: object, name: str, converter: Converter) -> dict[str, Payload]:
+    return {key: converter.encode(each) for key, each in named_values(value, name).items()}
+
+
+START_CHECKS: dict[str, Callable[[Any, str, Converter], Any]] = {
+    "task_queue": lambda value, name, converter: check_text(value, name),
+    "execution_timeout": _timeout,
+    "run_timeout": _timeout,
+    "task_timeout": _timeout,
+    "retry_policy": lambda value, name, converter: retry_rule(value, name),
+    "cron_schedule": lambda value, name, converter: check_text(value, name),
+    "memo": _memo,
+    "search_attributes": lambda value, name, converter: encode_search_attributes(value),
+    "priority_key": lambda value, name, converter: priority(value, name),
+    "fairness_key": lambda value, name, converter: fairness_key(value, name),
+    "fairness_weight": lambda value, name, converter: fairness_weight(value, name),
+    "static_summary": _note,
+    "static_details": _note,
+}
+"""How each field of a `StartSpec` is made from what was given for it, by clients and by parents."""
+
+
+def start_spec(options: Mapping[str, Any], converter: Converter) -> StartSpec:
+    """What is said of a start; what else is in the options is left alone."""
+    return StartSpec(
+        **{
+            name: check(options[name], name, converter)
+            for name, check in START_CHECKS.items()
+            if name in options
+        }
+    )

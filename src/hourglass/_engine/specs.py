@@ -6,9 +6,9 @@ events, requests and tasks hold it, none repeats its fields. An engine that comp
 Temporal's defaults) makes another spec. A spec says how; which activity or workflow (id, type) and with what
 (arguments, headers) stands beside it, so that all calls of one activity share one spec.
 
-Must not know: commands, events, engines, Temporal's names for these fields. To add an option: a field here, the
-keyword for authors, and a line in the tables of names (`_temporal/specs.py`, `_history/tables.py`); the test that walks
-all fields of all specs over both engines (`tests/architecture/test_specs.py`) finds what is forgotten.
+Must not know: commands, events, engines, Temporal's names for these fields. To add an option: a field here, and what
+CONTRIBUTING.md says; the test that walks all fields of all specs over both engines (`tests/architecture/test_specs.py`) names
+what is forgotten.
 
 Durations are seconds; 0 or empty means unset.
 """
@@ -218,6 +218,10 @@ class ActivitySpec(Spec, frozen=True, kw_only=True, cache_hash=True):
     """Of remote activities: whether the worker that asked must not take the first attempt at once."""
     local_retry_threshold: float = 0.0
     """Of local activities: the longest pause before an attempt that the worker itself waits through."""
+
+
+THE_WORKERS = frozenset({"cancellation_type", "disable_eager_execution", "local_retry_threshold"})
+"""Of an activity: what is between a workflow and its worker. No event, no task and no request of a client says it."""
 
 
 class StartSpec(Spec, frozen=True, kw_only=True):

@@ -7,6 +7,6 @@ shapes    how values stand in that form
 times     moments and durations in that form
 encoding  stored bytes: MessagePack
 walk      a history walked task by task, and the rules that it keeps
-words     what a history says that a run asked for, in the words of its commands
+words     which commands lead to which events, and these in the words of the commands
 dialect   which SDK wrote a history
 """

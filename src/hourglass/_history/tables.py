@@ -17,6 +17,7 @@ import msgspec
 
 from hourglass._engine.specs import (
     SPECS,
+    THE_WORKERS,
     ActivitySpec,
     AutoUpgradeVersioningOverride,
     ChildWorkflowSpec,
@@ -313,9 +314,7 @@ goes into an object; a slash at the beginning leads out of the attributes, to th
 _NOT_WRITTEN = frozenset(
     {
         (h.ActivityTaskStarted, "began_ns"),  # which is the event's own time
-        (ActivitySpec, "cancellation_type"),
-        (ActivitySpec, "disable_eager_execution"),
-        (ActivitySpec, "local_retry_threshold"),
+        *((ActivitySpec, name) for name in THE_WORKERS),
         (ChildWorkflowSpec, "cancellation_type"),
         (h.WorkflowExecutionContinuedAsNew, "execution_timeout"),
         (h.WorkflowExecutionContinuedAsNew, "retry_policy"),

@@ -26,61 +26,22 @@ from hourglass.errors import HistoryError, RetryState
 
 # --- tasks --------------------------------------------------------------------------------------------------
 
-ASKED: frozenset[type[h.Attributes]] = frozenset(
-    {
-        h.ActivityTaskScheduled,
-        h.ActivityTaskCancelRequested,
-        h.TimerStarted,
-        h.TimerCanceled,
-        h.StartChildWorkflowExecutionInitiated,
-        h.SignalExternalWorkflowExecutionInitiated,
-        h.RequestCancelExternalWorkflowExecutionInitiated,
-        h.NexusOperationScheduled,
-        h.NexusOperationCancelRequested,
-        h.WorkflowExecutionUpdateAccepted,
-        h.WorkflowExecutionUpdateCompleted,
-        h.UpsertWorkflowSearchAttributes,
-        h.WorkflowPropertiesModified,
-        h.WorkflowExecutionCompleted,
-        h.WorkflowExecutionFailed,
-        h.WorkflowExecutionCanceled,
-        h.WorkflowExecutionContinuedAsNew,
-    }
-)
-"""The kinds of events that a workflow's own commands lead to, but for markers."""
-
 MARKERS: frozenset[type[h.Attributes]] = frozenset(
     {h.MarkerRecorded, h.LocalActivityMarkerRecorded, h.ForeignMarkerRecorded}
 )
 
-_TOLD: frozenset[type[h.Attributes]] = frozenset(
-    {
-        h.WorkflowExecutionStarted,
-        h.WorkflowTaskFailed,
-        h.WorkflowExecutionSignaled,
-        h.WorkflowExecutionCancelRequested,
-        *h.ATTEMPT_ENDS,
-        h.TimerFired,
-        h.StartChildWorkflowExecutionFailed,
-        h.ChildWorkflowExecutionStarted,
-        h.ChildWorkflowExecutionCompleted,
-        h.ChildWorkflowExecutionFailed,
-        h.ChildWorkflowExecutionCanceled,
-        h.ChildWorkflowExecutionTimedOut,
-        h.ChildWorkflowExecutionTerminated,
-        h.SignalExternalWorkflowExecutionFailed,
-        h.ExternalWorkflowExecutionSignaled,
-        h.RequestCancelExternalWorkflowExecutionFailed,
-        h.ExternalWorkflowExecutionCancelRequested,
-        h.WorkflowExecutionUpdateAdmitted,
-        h.NexusOperationStarted,
-        h.NexusOperationCompleted,
-        h.NexusOperationFailed,
-        h.NexusOperationCanceled,
-        h.NexusOperationTimedOut,
-    }
+_ANSWERS: frozenset[type[h.Attributes]] = frozenset(
+    {h.WorkflowExecutionUpdateAccepted, h.WorkflowExecutionUpdateCompleted}
 )
-"""The kinds of events that a run hears of."""
+
+_OF_TASKS: frozenset[type[h.Attributes]] = frozenset(
+    kind for kind in (*h.KINDS, *h.FOREIGN_KINDS) if "task_completed_event_id" in kind.__struct_fields__
+)
+
+ASKED = (_OF_TASKS | _ANSWERS) - MARKERS
+"""The kinds of events that a workflow's own commands lead to, but for markers: they name the task that asked, answers to
+updates aside.
+"""
 
 
 class WorkflowTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -258,6 +219,19 @@ _ENDS_IT: dict[type[h.Attributes], tuple[str, str]] = {
     h.NexusOperationCanceled: ("Nexus operation", "scheduled_event_id"),
     h.NexusOperationTimedOut: ("Nexus operation", "scheduled_event_id"),
 }
+
+_FROM_OUTSIDE: frozenset[type[h.Attributes]] = frozenset(
+    {
+        h.WorkflowExecutionStarted,
+        h.WorkflowTaskFailed,
+        h.WorkflowExecutionSignaled,
+        h.WorkflowExecutionCancelRequested,
+        h.WorkflowExecutionUpdateAdmitted,
+    }
+)
+
+_TOLD = _FROM_OUTSIDE.union(_GOES_ON, _ENDS_IT) - ASKED - {h.ActivityTaskStarted}
+"""The kinds of events that a run hears of: what comes from outside, and what became of what it asked for."""
 
 _STEPS: dict[type[h.Attributes], tuple[str, tuple[str, ...]]] = {
     h.WorkflowTaskScheduled: ("scheduled", ("none",)),

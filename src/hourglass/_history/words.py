@@ -1,5 +1,5 @@
-"""What a history says that a run asked for: events in the terms, and the words, of the commands that led to them
-(`_engine.words`). Pure.
+"""What a history says that a run asked for: which commands lead to which events, and these in the terms, and the words, of
+the commands (`_engine.words`). Pure.
 """
 
 from __future__ import annotations
@@ -7,19 +7,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from hourglass._engine import commands as c
 from hourglass._engine.words import AskedCommand, describe, spaced
 from hourglass._history import events as h
 from hourglass._history.walk import meant
 
 _Facts = tuple[str, dict[str, Any]]
+_Commands = type[c.Command] | tuple[type[c.Command], ...]
 
 
 def recorded(event: h.HistoryEvent) -> AskedCommand | None:
     """An event as what was asked for; None where no command leads to events of its kind."""
     attributes = meant(event.attributes)
-    tell = _TELL.get(type(attributes))
-    if tell is None:
+    row = _TELL.get(type(attributes))
+    if row is None:
         return None
+    _, tell = row
     kind, facts = tell(attributes)
     return AskedCommand(kind, event_id=event.id, **facts)
 
@@ -89,39 +92,48 @@ def _update_completed(a: h.WorkflowExecutionUpdateCompleted) -> _Facts:
 
 _MARKERS = (h.MarkerRecorded, h.LocalActivityMarkerRecorded)
 
-_TELL: dict[type[h.Attributes], Callable[[Any], _Facts]] = {
-    h.ActivityTaskScheduled: _activity,
-    h.TimerStarted: lambda a: ("timer", {"key": a.timer_id, "duration_ns": a.duration_ns}),
-    h.StartChildWorkflowExecutionInitiated: _child,
-    h.SignalExternalWorkflowExecutionInitiated: _signal,
-    h.RequestCancelExternalWorkflowExecutionInitiated: lambda a: (
-        "cancel request to another workflow",
-        {"key": a.workflow_id},
+_TELL: dict[type[h.Attributes], tuple[_Commands, Callable[[Any], _Facts]]] = {
+    h.ActivityTaskScheduled: (c.ScheduleActivity, _activity),
+    h.ActivityTaskCancelRequested: (
+        c.RequestCancelActivity,
+        lambda a: ("cancellation of the activity of event", {"key": str(a.scheduled_event_id)}),
     ),
-    h.NexusOperationScheduled: _nexus,
-    h.NexusOperationCancelRequested: lambda a: (
-        "cancellation of the Nexus operation of event",
-        {"key": str(a.scheduled_event_id)},
+    h.TimerStarted: (
+        c.StartTimer,
+        lambda a: ("timer", {"key": a.timer_id, "duration_ns": a.duration_ns}),
     ),
-    h.WorkflowExecutionCompleted: _completed,
-    h.WorkflowExecutionFailed: lambda a: ("failure", {"failure": a.failure}),
-    h.WorkflowExecutionCanceled: lambda a: ("cancellation", {}),
-    h.WorkflowExecutionContinuedAsNew: _continued,
-    h.ActivityTaskCancelRequested: lambda a: (
-        "cancellation of the activity of event",
-        {"key": str(a.scheduled_event_id)},
+    h.TimerCanceled: (
+        c.CancelTimer,
+        lambda a: ("cancellation of the timer of event", {"key": str(a.started_event_id)}),
     ),
-    h.TimerCanceled: lambda a: ("cancellation of the timer of event", {"key": str(a.started_event_id)}),
-    h.UpsertWorkflowSearchAttributes: lambda a: (
-        "change of search attributes",
-        {"search_attributes": a.search_attributes},
+    h.StartChildWorkflowExecutionInitiated: (c.StartChildWorkflow, _child),
+    h.SignalExternalWorkflowExecutionInitiated: (c.SignalExternalWorkflow, _signal),
+    h.RequestCancelExternalWorkflowExecutionInitiated: (
+        c.RequestCancelExternal,
+        lambda a: ("cancel request to another workflow", {"key": a.workflow_id}),
     ),
-    h.WorkflowPropertiesModified: lambda a: ("change of the memo", {"memo": a.memo}),
-    h.WorkflowExecutionUpdateAccepted: _accepted,
-    h.WorkflowExecutionUpdateCompleted: _update_completed,
-    h.MarkerRecorded: lambda a: ("patch", {"key": a.patch_id}),
-    h.LocalActivityMarkerRecorded: lambda a: (
-        "local activity",
-        {"key": a.activity_id, "name": a.activity_type},
+    h.NexusOperationScheduled: (c.ScheduleNexusOperation, _nexus),
+    h.NexusOperationCancelRequested: (
+        c.CancelNexusOperation,
+        lambda a: ("cancellation of the Nexus operation of event", {"key": str(a.scheduled_event_id)}),
     ),
+    h.WorkflowExecutionUpdateAccepted: (c.AcceptUpdate, _accepted),
+    h.WorkflowExecutionUpdateCompleted: ((c.CompleteUpdate, c.RejectUpdate), _update_completed),
+    h.MarkerRecorded: (c.SetPatchMarker, lambda a: ("patch", {"key": a.patch_id})),
+    h.LocalActivityMarkerRecorded: (
+        h.RecordLocalActivity,
+        lambda a: ("local activity", {"key": a.activity_id, "name": a.activity_type}),
+    ),
+    h.UpsertWorkflowSearchAttributes: (
+        c.UpsertSearchAttributes,
+        lambda a: ("change of search attributes", {"search_attributes": a.search_attributes}),
+    ),
+    h.WorkflowPropertiesModified: (c.UpsertMemo, lambda a: ("change of the memo", {"memo": a.memo})),
+    h.WorkflowExecutionCompleted: (c.CompleteRun, _completed),
+    h.WorkflowExecutionFailed: (c.FailRun, lambda a: ("failure", {"failure": a.failure})),
+    h.WorkflowExecutionCanceled: (c.CancelRun, lambda a: ("cancellation", {})),
+    h.WorkflowExecutionContinuedAsNew: (c.ContinueAsNew, _continued),
 }
+
+COMMAND_OF: dict[type[h.Attributes], _Commands] = {kind: commands for kind, (commands, _) in _TELL.items()}
+"""What a run asks for that leads to events of a kind."""

@@ -10,10 +10,10 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hourglass._bridge.handles import HandleRecord
 from hourglass._bridge.life import HandleState
@@ -341,38 +341,115 @@ _OF_A_QUEUE: tuple[tuple[str, Kind, str, Read], ...] = (
     ("hourglass_polls", "gauge", "Polls that are out.", _polls_out),
 )
 
-_CLOSED = Family("hourglass_workflows_closed", "counter", "Runs that closed here, by how.")
-_RESTARTS = Family("hourglass_restarts", "counter", "Restarts in the supervision tree.")
-_HANDLES = Family(
-    "hourglass_handle_events",
-    "counter",
-    "What happened to the handles on the engine and to the answers given to them, by event.",
+
+class _Seen(NamedTuple):
+    """What the other metrics are read from, each time that a registry is collected."""
+
+    app: Application
+    namespace: dict[str, str]
+    queues: Sequence[tuple[QueueServices, Labels]]
+    condition: Any
+    """Of the file that this process owns, where there is one."""
+    figures: EngineFigures | None
+    """Of an engine that this process owns."""
+
+
+def _closed(seen: _Seen) -> Iterator[Sample]:
+    for services, labels in seen.queues:
+        totals: dict[tuple[str, str], int] = {}
+        for counts in services.lanes.counts():
+            for key, count in list(counts.closed.items()):
+                totals[key] = totals.get(key, 0) + count
+        for (workflow_type, status), count in totals.items():
+            names = (("status", status), ("workflow_type", workflow_type))
+            yield Sample(tuple(sorted((*labels, *names))), count)
+
+
+def _handles(seen: _Seen) -> Iterator[Sample]:
+    for event, count in asdict(seen.app.tables.counters).items():
+        yield Sample(labels_of({**seen.namespace, "event": event}), count)
+
+
+def _waiting(read: Callable[[QueueStats], float]) -> Callable[[_Seen], Iterator[Sample]]:
+    def samples(seen: _Seen) -> Iterator[Sample]:
+        for queue, stats in () if seen.figures is None else seen.figures.queues.items():
+            for kind, one in zip(("workflow", "activity"), stats, strict=True):
+                yield Sample(labels_of({**seen.namespace, "task_queue": queue, "kind": kind}), read(one))
+
+    return samples
+
+
+def _of_file(read: Callable[[Any], float]) -> Callable[[_Seen], float | None]:
+    return lambda seen: None if seen.condition is None else read(seen.condition)
+
+
+# The same for what has labels of its own; read as samples.
+_BY_LABEL: tuple[tuple[str, Kind, str, Callable[[_Seen], Iterable[Sample]]], ...] = (
+    ("hourglass_workflows_closed", "counter", "Runs that closed here, by how.", _closed),
+    (
+        "hourglass_handle_events",
+        "counter",
+        "What happened to the handles on the engine and to the answers given to them, by event.",
+        _handles,
+    ),
+    (
+        "hourglass_task_queue_backlog",
+        "gauge",
+        "Tasks that wait on a queue for a worker, by kind (workflow, activity).",
+        _waiting(lambda stats: stats.backlog),
+    ),
+    (
+        "hourglass_task_queue_oldest_seconds",
+        "gauge",
+        "How long the oldest of them has waited.",
+        _waiting(lambda stats: stats.age),
+    ),
 )
-_FREE = Family(
-    "hourglass_store_free_bytes", "gauge", "Free room on the disk of the file that this process owns."
-)
-_HELD = Family(
-    "hourglass_store_held", "gauge", "Whether the file cannot be written at present (1), as on a full disk."
-)
-_SIZE = Family("hourglass_store_bytes", "gauge", "Size of the file that this process owns, with its log.")
-_OPEN = Family(
-    "hourglass_open_workflows", "gauge", "Runs that are open, of an engine that this process owns."
-)
-_BACKLOG = Family(
-    "hourglass_task_queue_backlog",
-    "gauge",
-    "Tasks that wait on a queue for a worker, by kind (workflow, activity).",
-)
-_OLDEST = Family("hourglass_task_queue_oldest_seconds", "gauge", "How long the oldest of them has waited.")
-_REACHABLE = Family(
-    "hourglass_engine_reachable", "gauge", "1 while the engine answers and serves our namespace, else 0."
+
+# The same for what a process has one of; None where there is nothing to tell.
+_OF_THE_PROCESS: tuple[tuple[str, Kind, str, Callable[[_Seen], float | None]], ...] = (
+    (
+        "hourglass_restarts",
+        "counter",
+        "Restarts in the supervision tree.",
+        lambda seen: seen.app.restarts,
+    ),
+    (
+        "hourglass_store_bytes",
+        "gauge",
+        "Size of the file that this process owns, with its log.",
+        _of_file(lambda file: file.file_bytes),
+    ),
+    (
+        "hourglass_open_workflows",
+        "gauge",
+        "Runs that are open, of an engine that this process owns.",
+        lambda seen: None if seen.figures is None else seen.figures.open_runs,
+    ),
+    (
+        "hourglass_store_free_bytes",
+        "gauge",
+        "Free room on the disk of the file that this process owns.",
+        _of_file(lambda file: file.free_bytes),
+    ),
+    (
+        "hourglass_store_held",
+        "gauge",
+        "Whether the file cannot be written at present (1), as on a full disk.",
+        _of_file(lambda file: bool(file.held)),
+    ),
+    (
+        "hourglass_engine_reachable",
+        "gauge",
+        "1 while the engine answers and serves our namespace, else 0.",
+        lambda seen: seen.app.reachability.outage is None,
+    ),
 )
 
 
 def described() -> list[tuple[str, Kind, str]]:
     """Name, kind and text of all that `worker_metrics` gives."""
-    others = (_CLOSED, _RESTARTS, _HANDLES, _FREE, _HELD, _SIZE, _OPEN, _BACKLOG, _OLDEST, _REACHABLE)
-    return [each[:3] for each in _OF_A_QUEUE] + [(each.name, each.kind, each.description) for each in others]
+    return [each[:3] for each in (*_OF_A_QUEUE, *_BY_LABEL, *_OF_THE_PROCESS)]
 
 
 def worker_metrics(app: Application) -> list[Family]:
@@ -381,54 +458,18 @@ def worker_metrics(app: Application) -> list[Family]:
     queues = [
         (services, labels_of({**namespace, "task_queue": services.queue})) for services in app.configured()
     ]
-    condition = getattr(app.raw, "condition", None)  # of the file that this process owns, where there is one
-    figures: EngineFigures | None = getattr(app.raw, "figures", None)  # of an engine that this process owns
-    of_the_process = (
-        (_RESTARTS, app.restarts),
-        (_SIZE, None if condition is None else condition.file_bytes),
-        (_OPEN, None if figures is None else figures.open_runs),
-        (_FREE, None if condition is None else condition.free_bytes),
-        (_HELD, None if condition is None else bool(condition.held)),
-        (_REACHABLE, app.reachability.outage is None),
+    seen = _Seen(
+        app, namespace, queues, getattr(app.raw, "condition", None), getattr(app.raw, "figures", None)
     )
-    return [
-        *(
-            Family(
-                name, kind, text, samples=tuple(Sample(labels, read(app, each)) for each, labels in queues)
-            )
-            for name, kind, text, read in _OF_A_QUEUE
-        ),
-        replace(_CLOSED, samples=tuple(_closed(queues))),
-        replace(_HANDLES, samples=tuple(_handles(app, namespace))),
-        replace(_BACKLOG, samples=tuple(_waiting(namespace, figures, lambda stats: stats.backlog))),
-        replace(_OLDEST, samples=tuple(_waiting(namespace, figures, lambda stats: stats.age))),
-        *(
-            replace(family, samples=() if value is None else (Sample(labels_of(namespace), float(value)),))
-            for family, value in of_the_process
-        ),
-        *getattr(app.raw, "families", tuple)(),  # what an engine below us counts itself: Temporal's Core
+    families = [
+        Family(name, kind, text, samples=tuple(Sample(labels, read(app, each)) for each, labels in queues))
+        for name, kind, text, read in _OF_A_QUEUE
     ]
-
-
-def _waiting(
-    namespace: dict[str, str], figures: EngineFigures | None, read: Callable[[QueueStats], float]
-) -> Iterator[Sample]:
-    for queue, stats in () if figures is None else figures.queues.items():
-        for kind, one in zip(("workflow", "activity"), stats, strict=True):
-            yield Sample(labels_of({**namespace, "task_queue": queue, "kind": kind}), read(one))
-
-
-def _handles(app: Application, namespace: dict[str, str]) -> Iterator[Sample]:
-    for event, count in asdict(app.tables.counters).items():
-        yield Sample(labels_of({**namespace, "event": event}), count)
-
-
-def _closed(queues: Iterable[tuple[QueueServices, Labels]]) -> Iterator[Sample]:
-    for services, labels in queues:
-        totals: dict[tuple[str, str], int] = {}
-        for counts in services.lanes.counts():
-            for key, count in list(counts.closed.items()):
-                totals[key] = totals.get(key, 0) + count
-        for (workflow_type, status), count in totals.items():
-            names = (("status", status), ("workflow_type", workflow_type))
-            yield Sample(tuple(sorted((*labels, *names))), count)
+    for name, kind, text, samples in _BY_LABEL:
+        families.append(Family(name, kind, text, samples=tuple(samples(seen))))
+    for name, kind, text, value_of in _OF_THE_PROCESS:
+        value = value_of(seen)
+        found = () if value is None else (Sample(labels_of(namespace), float(value)),)
+        families.append(Family(name, kind, text, samples=found))
+    # What an engine below us counts itself: Temporal's Core.
+    return [*families, *getattr(app.raw, "families", tuple)()]

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import temporalio.api.workflowservice.v1 as ws
-from temporalio.api.activity.v1 import ActivityOptions
 from temporalio.api.enums.v1 import PendingActivityState
 
 from hourglass._contract import activities as ac
@@ -28,7 +27,7 @@ from hourglass._temporal.protos import (
     put_payloads,
     put_seconds,
 )
-from hourglass._temporal.specs import ACTIVITY_OPTIONS, ACTIVITY_START
+from hourglass._temporal.specs import ACTIVITY_INFO, ACTIVITY_OPTIONS, ACTIVITY_START
 
 _STATES: dict[int, str] = {
     number: name.removeprefix("PENDING_ACTIVITY_STATE_") for name, number in PendingActivityState.items()
@@ -106,7 +105,7 @@ def _described(data: bytes) -> ac.ActivityDescription:
     notes = info.user_metadata
     return ac.ActivityDescription(
         summary=_summary(info),
-        spec=ACTIVITY_OPTIONS.get(_options_in(info)),
+        spec=ACTIVITY_INFO.get(info),
         state=_STATES.get(info.run_state, "") if info.run_state else "",
         attempt=info.attempt,
         arguments=payloads_from(answer.input.payloads),
@@ -121,23 +120,6 @@ def _described(data: bytes) -> ac.ActivityDescription:
         static_summary=payload_from(notes.summary) if notes.HasField("summary") else None,
         static_details=payload_from(notes.details) if notes.HasField("details") else None,
     )
-
-
-def _options_in(info: Any) -> Any:
-    """What is said of an activity in its description, as the message of its options."""
-    options: Any = ActivityOptions()
-    options.task_queue.name = info.task_queue
-    for name in ("retry_policy", "priority"):
-        if info.HasField(name):
-            getattr(options, name).CopyFrom(getattr(info, name))
-    for name in (
-        "schedule_to_close_timeout",
-        "schedule_to_start_timeout",
-        "start_to_close_timeout",
-        "heartbeat_timeout",
-    ):
-        getattr(options, name).CopyFrom(getattr(info, name))
-    return options
 
 
 def _summary(info: Any) -> ac.ActivitySummary:

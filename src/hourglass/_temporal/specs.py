@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
-from temporalio.api.activity.v1 import ActivityOptions
+from temporalio.api.activity.v1 import ActivityExecutionInfo, ActivityOptions
 from temporalio.api.workflow.v1 import NewWorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import StartActivityExecutionRequest, StartWorkflowExecutionRequest
 from temporalio.bridge.proto.activity_task import Start as ActivityStart
@@ -28,6 +28,7 @@ from temporalio.bridge.proto.workflow_commands import (
 )
 
 from hourglass._engine.specs import (
+    THE_WORKERS,
     ActivitySpec,
     ChildWorkflowSpec,
     RetryRule,
@@ -207,10 +208,7 @@ TASK = SpecIn(
         **_PRIORITY,
         "task_queue": None,  # the worker's own: Core does not tell
         "schedule_to_start_timeout": None,  # over when the attempt begins
-        # What the worker that asked for it does with it:
-        "cancellation_type": None,
-        "disable_eager_execution": None,
-        "local_retry_threshold": None,
+        **dict.fromkeys(THE_WORKERS),
     },
 )
 
@@ -232,13 +230,12 @@ def spec_of_task(start: Any, task_queue: str) -> ActivitySpec:
 _ALONE: dict[str, str | None] = {
     **_PRIORITY,
     "task_queue": "task_queue.name",
-    "cancellation_type": None,  # of workflows, which wait
-    "disable_eager_execution": None,
-    "local_retry_threshold": None,
+    **dict.fromkeys(THE_WORKERS),
 }
 ACTIVITY_START = SpecIn(ActivitySpec, StartActivityExecutionRequest, _ALONE)
 ACTIVITY_OPTIONS = SpecIn(ActivitySpec, ActivityOptions, _ALONE)
-"""Activities that a client starts, and the options of any."""
+ACTIVITY_INFO = SpecIn(ActivitySpec, ActivityExecutionInfo, _ALONE | {"task_queue": "task_queue"})
+"""Activities that a client starts, the options of any, and what a description says of them."""
 
 
 @lru_cache(maxsize=1024)

@@ -34,8 +34,8 @@ LIVENESS_TIMEOUT = 30.0
 _DISTINCT = 0.001
 
 
-class ActivityOptions(TypedDict, total=False):
-    """What can be said about an activity, or about one call of it. A duration is a `timedelta` or seconds."""
+class KeptOptions(TypedDict, total=False):
+    """What the engine keeps of an activity, and can be changed while it is open."""
 
     task_queue: str
     schedule_to_close_timeout: Duration | None
@@ -43,15 +43,20 @@ class ActivityOptions(TypedDict, total=False):
     start_to_close_timeout: Duration | None
     heartbeat_timeout: Duration | None
     retry_policy: RetryPolicy | None
+    priority_key: int
+    fairness_key: str
+    fairness_weight: float
+
+
+class ActivityOptions(KeptOptions, total=False):
+    """What can be said about an activity, or about one call of it. A duration is a `timedelta` or seconds."""
+
     cancellation_type: ActivityCancellationType
     activity_id: str
     summary: str
     event_groups: Sequence[EventGroup] | None
     local_retry_threshold: Duration | None
     disable_eager_execution: bool
-    priority_key: int
-    fairness_key: str
-    fairness_weight: float
 
 
 DEFAULTS = CallSettings(spec=ActivitySpec(start_to_close_timeout=600.0, heartbeat_timeout=LIVENESS_TIMEOUT))

@@ -10,21 +10,17 @@ from hourglass._contract.service import new_id
 from hourglass._contract.workflows import IdConflictPolicy, StartWorkflow, TimeSkippingConfig
 from hourglass._engine.options import (
     LONGEST_TASK_TIMEOUT,
+    START_CHECKS,
     Duration,
     RetryPolicy,
     check_text,
     choice,
-    fairness_key,
-    fairness_weight,
-    named_values,
     optional_seconds,
-    priority,
-    retry_rule,
     several,
 )
 from hourglass._engine.specs import IdReusePolicy, StartSpec, VersioningOverride, check_override
 from hourglass._runtime.targets import check_metadata
-from hourglass.converter import Converter, Payload, SearchAttributes, encode_search_attributes
+from hourglass.converter import Converter, Payload, SearchAttributes
 from hourglass.errors import UsageError
 from hourglass.nexus import NexusCallback
 from hourglass.workflow._references import Given, given_message
@@ -226,20 +222,12 @@ def _duration(value: Duration | None, name: str, converter: Converter) -> float 
     return optional_seconds(value, name)
 
 
-def _timeout(value: Duration | None, name: str, converter: Converter) -> float:
-    return optional_seconds(value, name) or 0.0
-
-
 def _task_timeout(value: Duration | None, name: str, converter: Converter) -> float:
     limit = optional_seconds(value, name) or 0.0
     if limit > LONGEST_TASK_TIMEOUT:
         # A server makes 120 s of it without a word.
         raise UsageError(f"{name} must be at most {LONGEST_TASK_TIMEOUT:g} s, not {limit:g} s")
     return limit
-
-
-def _note(value: str | None, name: str, converter: Converter) -> Payload | None:
-    return None if value is None else converter.encode(check_text(value, name))
 
 
 def check_time_skipping(value: object) -> TimeSkippingConfig | None:
@@ -266,29 +254,14 @@ def _metadata(value: Any, name: str, converter: Converter | None) -> dict[str, s
     return dict(value)
 
 
-def _memo(value: object, name: str, converter: Converter) -> dict[str, Payload]:
-    return {key: converter.encode(each) for key, each in named_values(value, name).items()}
-
-
-_READERS: dict[str, Callable[[Any, str, Converter], Any]] = {
+_READERS: dict[str, Callable[[Any, str, Converter], Any]] = START_CHECKS | {
     "task_queue": _text,
-    "execution_timeout": _timeout,
-    "run_timeout": _timeout,
     "task_timeout": _task_timeout,
     "start_delay": _duration,
     "rpc_timeout": _duration,
     "rpc_metadata": _metadata,
     "id_reuse_policy": lambda value, name, converter: choice(IdReusePolicy, value, name),
     "id_conflict_policy": lambda value, name, converter: choice(IdConflictPolicy, value, name),
-    "retry_policy": lambda value, name, converter: retry_rule(value, name),
-    "cron_schedule": lambda value, name, converter: check_text(value, name),
-    "memo": _memo,
-    "search_attributes": lambda value, name, converter: encode_search_attributes(value),
-    "static_summary": _note,
-    "static_details": _note,
-    "priority_key": lambda value, name, converter: priority(value, name),
-    "fairness_key": lambda value, name, converter: fairness_key(value, name),
-    "fairness_weight": lambda value, name, converter: fairness_weight(value, name),
     "versioning_override": lambda value, name, converter: check_override(value),
     "time_skipping": lambda value, name, converter: check_time_skipping(value),
     "callbacks": lambda value, name, converter: callbacks_of(value),

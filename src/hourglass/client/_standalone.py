@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -27,7 +27,7 @@ from hourglass._engine.options import (
 from hourglass._engine.specs import ActivitySpec, IdReusePolicy
 from hourglass.activity import ActivityOptions
 from hourglass.activity._definition import activity_definition, activity_of
-from hourglass.activity._options import FOREIGN_DEFAULTS, settings_with
+from hourglass.activity._options import FOREIGN_DEFAULTS, KeptOptions, settings_with
 from hourglass.client._calls import (
     ActivityExecutionInput,
     CancelActivityInput,
@@ -137,17 +137,8 @@ def _common(seen: ac.ActivitySummary) -> dict[str, Any]:
 
 
 def _shown(spec: ActivitySpec) -> ActivityExecutionOptions:
-    return ActivityExecutionOptions(
-        task_queue=spec.task_queue,
-        schedule_to_close_timeout=spec.schedule_to_close_timeout,
-        schedule_to_start_timeout=spec.schedule_to_start_timeout,
-        start_to_close_timeout=spec.start_to_close_timeout,
-        heartbeat_timeout=spec.heartbeat_timeout,
-        retry_policy=policy_from(spec.retry_policy),
-        priority_key=spec.priority_key,
-        fairness_key=spec.fairness_key,
-        fairness_weight=spec.fairness_weight,
-    )
+    said = {each.name: getattr(spec, each.name) for each in fields(ActivityExecutionOptions)}
+    return ActivityExecutionOptions(**said | {"retry_policy": policy_from(spec.retry_policy)})
 
 
 def _description(seen: ac.ActivityDescription, converter: Converter) -> ActivityExecutionDescription:
@@ -207,18 +198,8 @@ class StartActivityOptions(ActivityOptions, RpcOptions, total=False):
     """Who is told when it has ended; `nexus.start_activity` says it for one that is a Nexus operation."""
 
 
-class ActivityOptionsUpdate(RpcOptions, total=False):
+class ActivityOptionsUpdate(KeptOptions, RpcOptions, total=False):
     """What can be changed of an activity that was started; None takes a limit, or the policy, away."""
-
-    task_queue: str
-    schedule_to_close_timeout: Duration | None
-    schedule_to_start_timeout: Duration | None
-    start_to_close_timeout: Duration | None
-    heartbeat_timeout: Duration | None
-    retry_policy: RetryPolicy | None
-    priority_key: int
-    fairness_key: str
-    fairness_weight: float
 
 
 _OF_START = frozenset(StartActivityOptions.__annotations__) - frozenset(ActivityOptions.__annotations__)

@@ -28,12 +28,7 @@ from hourglass._engine.options import (
     RetryPolicy,
     check_text,
     choice,
-    fairness_key,
-    fairness_weight,
-    named_values,
-    optional_seconds,
-    priority,
-    retry_rule,
+    start_spec,
 )
 from hourglass._engine.specs import (
     ChildCancellationType,
@@ -41,7 +36,6 @@ from hourglass._engine.specs import (
     IdReusePolicy,
     ParentClosePolicy,
     Payloads,
-    StartSpec,
     VersioningOverride,
     check_override,
 )
@@ -55,7 +49,6 @@ from hourglass.converter import (
     RawPayload,
     SearchAttributes,
     Signature,
-    encode_search_attributes,
 )
 from hourglass.errors import (
     ActivityError,
@@ -500,22 +493,7 @@ def child_command(
         arguments = tuple(encode(converter, args))
         workflow_id = ""
     check_options(options, f"workflow {workflow_type}")
-    memo = named_values(options.get("memo", {}), "memo")
-    spec = StartSpec(
-        task_queue=check_text(options.get("task_queue", ""), "task_queue"),
-        execution_timeout=optional_seconds(options.get("execution_timeout"), "execution_timeout") or 0.0,
-        run_timeout=optional_seconds(options.get("run_timeout"), "run_timeout") or 0.0,
-        task_timeout=optional_seconds(options.get("task_timeout"), "task_timeout") or 0.0,
-        retry_policy=retry_rule(options.get("retry_policy")),
-        cron_schedule=check_text(options.get("cron_schedule", ""), "cron_schedule"),
-        memo={key: converter.encode(value) for key, value in memo.items()},
-        search_attributes=encode_search_attributes(options.get("search_attributes", {})),
-        priority_key=priority(options.get("priority_key", 0)),
-        fairness_key=fairness_key(options.get("fairness_key", "")),
-        fairness_weight=fairness_weight(options.get("fairness_weight", 0.0)),
-        static_summary=_note(converter, options.get("static_summary")),
-        static_details=_note(converter, options.get("static_details")),
-    )
+    spec = start_spec(options, converter)
     said: dict[str, Any] = {
         name: choice(kind, options[name], name) for name, kind in _CHOICES.items() if name in options
     }
@@ -531,10 +509,6 @@ def child_command(
         child=ChildWorkflowSpec(**said),
         event_groups=check_groups(options.get("event_groups")),
     )
-
-
-def _note(converter: Converter, text: str | None) -> Payload | None:
-    return None if text is None else converter.encode(check_text(text, "a note"))
 
 
 def _id(options: Mapping[str, Any]) -> str:

@@ -17,32 +17,14 @@ from hourglass._embedded.workers.outcomes import Outcomes
 from hourglass._engine import commands as c
 from hourglass._engine.words import AskedCommand, asked, describe
 from hourglass._history import events as h
+from hourglass._history import words
 from hourglass._history.walk import is_patch_index
-from hourglass._history.words import describe_event
 from hourglass.errors import NondeterminismError
 
-COMMAND_OF: dict[type[h.Attributes], type[c.Command] | tuple[type[c.Command], ...]] = {
-    h.ActivityTaskScheduled: c.ScheduleActivity,
-    h.ActivityTaskCancelRequested: c.RequestCancelActivity,
-    h.TimerStarted: c.StartTimer,
-    h.TimerCanceled: c.CancelTimer,
-    h.StartChildWorkflowExecutionInitiated: c.StartChildWorkflow,
-    h.SignalExternalWorkflowExecutionInitiated: c.SignalExternalWorkflow,
-    h.RequestCancelExternalWorkflowExecutionInitiated: (c.RequestCancelExternal, RequestCancelChild),
-    h.NexusOperationScheduled: c.ScheduleNexusOperation,
-    h.NexusOperationCancelRequested: c.CancelNexusOperation,
-    h.WorkflowExecutionUpdateAccepted: c.AcceptUpdate,
-    h.WorkflowExecutionUpdateCompleted: (c.CompleteUpdate, c.RejectUpdate),
-    h.MarkerRecorded: c.SetPatchMarker,
-    h.LocalActivityMarkerRecorded: h.RecordLocalActivity,
-    h.UpsertWorkflowSearchAttributes: c.UpsertSearchAttributes,
-    h.WorkflowPropertiesModified: c.UpsertMemo,
-    h.WorkflowExecutionCompleted: c.CompleteRun,
-    h.WorkflowExecutionFailed: c.FailRun,
-    h.WorkflowExecutionCanceled: c.CancelRun,
-    h.WorkflowExecutionContinuedAsNew: c.ContinueAsNew,
+COMMAND_OF = words.COMMAND_OF | {
+    h.RequestCancelExternalWorkflowExecutionInitiated: (c.RequestCancelExternal, RequestCancelChild)
 }
-
+"""What leads to events of a kind: what a run asks for, or Core in its stead."""
 
 MATTERS = frozenset((h.WorkflowTaskCompleted, *COMMAND_OF))
 """Events that `match` must always see; it must see the others where the outcomes `expect` an event."""
@@ -162,7 +144,7 @@ def _fits(command: c.Command, attributes: h.Attributes, outcomes: Outcomes) -> b
 
 
 def _mismatch(event: h.HistoryEvent, command: c.Command | None) -> NondeterminismError:
-    expected = describe_event(event)
+    expected = words.describe_event(event)
     produced = "no command" if command is None else _described(command)
     return NondeterminismError(
         f"the history has {expected} as event {event.id}, but the workflow produced {produced}",

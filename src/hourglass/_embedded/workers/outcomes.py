@@ -198,8 +198,10 @@ class NexusOutcomes:
 # --- activities and timers ------------------------------------------------------------------------------------
 
 
-_WITHOUT_OUTCOME: tuple[type[c.Command], ...] = (c.UpsertSearchAttributes, c.UpsertMemo, *c.TERMINAL)
-"""Commands that the engine carries out, and that is all."""
+_WITHOUT_OUTCOME = frozenset(kind for kind in c.COMMANDS if "seq" not in kind.__struct_fields__) - {
+    c.AnswerQuery
+}
+"""Commands that the engine carries out, and that is all: the run is told nothing of them, so they have no number."""
 
 
 class BadCommand(HourglassError):
@@ -289,7 +291,7 @@ class Outcomes:
                     "the embedded engine has no Nexus, for there is no other namespace to call: run this workflow on a "
                     "Temporal server, or call the code as an activity or a child workflow"
                 )
-            case _ if not isinstance(command, _WITHOUT_OUTCOME):
+            case _ if type(command) not in _WITHOUT_OUTCOME:
                 raise BadCommand(
                     f"{type(command).__name__} is not supported by the in-memory engine yet; "
                     "run this workflow on a Temporal server"
