@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -191,10 +193,8 @@ def pause(
       hourglass pause order-1 --reason "the warehouse counts"
     """
     with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
-        try:
+        with _advised():
             client.get_workflow_handle(workflow_id, run_id=run_id).pause(reason)
-        except ServiceError as error:
-            raise _with_advice(error, workflow_id) from error
     _told(f"paused {workflow_id}: hourglass resume {workflow_id} lets it go on", workflow_id, json)
 
 
@@ -213,22 +213,24 @@ def resume(
       hourglass resume order-1
     """
     with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
-        try:
+        with _advised():
             client.get_workflow_handle(workflow_id, run_id=run_id).unpause(reason)
-        except ServiceError as error:
-            raise _with_advice(error, workflow_id) from error
     _told(f"{workflow_id} goes on", workflow_id, json)
 
 
-def _with_advice(error: ServiceError, workflow_id: str) -> ServiceError:
-    """The refusal of a server whose switch for pausing is off, with where that is; others as they are."""
-    if error.status != "UNIMPLEMENTED":
-        return error
-    return ServiceError(
-        f"{error}\n  a Temporal server pauses workflows only where its setting frontend.WorkflowPauseEnabled is true:"
-        "\n  temporal server start-dev --dynamic-config-value frontend.WorkflowPauseEnabled=true",
-        status=error.status,
-    )
+@contextmanager
+def _advised() -> Iterator[None]:
+    """The refusal of a server whose switch for pausing is off is told with where that is."""
+    try:
+        yield
+    except ServiceError as error:
+        if error.status != "UNIMPLEMENTED":
+            raise
+        raise ServiceError(
+            f"{error}\n  a Temporal server pauses workflows only where its setting frontend.WorkflowPauseEnabled is true:"
+            "\n  temporal server start-dev --dynamic-config-value frontend.WorkflowPauseEnabled=true",
+            status=error.status,
+        ) from error
 
 
 def delete(
