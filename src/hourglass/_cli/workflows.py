@@ -10,18 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hourglass._cli import connecting, console
+from hourglass._cli import connecting
 from hourglass._cli.connecting import (
+    AnyQuery,
     Codec,
     Json,
     MaybeWorkflowId,
     Namespace,
+    NewId,
     Query,
     Reason,
     RunId,
     Target,
     Values,
     WorkflowId,
+    WorkflowName,
     Yes,
 )
 from hourglass.errors import ServiceError, ServiceTimeoutError, UsageError, WorkflowNotFoundError
@@ -127,13 +130,9 @@ def reset(
       hourglass reset order-1 --before charge
       hourglass reset order-1                  the last workflow task again
     """
-    with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
-        handle = client.get_workflow_handle(workflow_id, run_id=run_id)
+    with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle:
         again = handle.reset(before=before, event_id=event_id, reason=reason)
-        if json:
-            connecting.write_json({"id": again.id, "run_id": again.run_id})
-        else:
-            console.show(f"{again.id} goes on as run {again.run_id}")
+    _told_of_run(f"{again.id} goes on as run {again.run_id}", again, json)
 
 
 def fork(
@@ -162,14 +161,9 @@ def fork(
     """
     if before is None and event_id is None:
         raise UsageError("say from where: --before STEP, or --event-id N")
-    with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
-        made = client.get_workflow_handle(workflow_id, run_id=run_id).fork(
-            id=id, before=before, event_id=event_id
-        )
-        if json:
-            connecting.write_json({"id": made.id, "run_id": made.run_id})
-        else:
-            console.show(f"{workflow_id} goes on a second time as {made.id} (run {made.run_id})")
+    with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle:
+        made = handle.fork(id=id, before=before, event_id=event_id)
+    _told_of_run(f"{workflow_id} goes on a second time as {made.id} (run {made.run_id})", made, json)
 
 
 # --- pause, resume and delete -----------------------------------------------------------------------------------------
@@ -192,9 +186,8 @@ def pause(
     Example:
       hourglass pause order-1 --reason "the warehouse counts"
     """
-    with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
-        with _advised():
-            client.get_workflow_handle(workflow_id, run_id=run_id).pause(reason)
+    with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle, _advised():
+        handle.pause(reason)
     _told(f"paused {workflow_id}: hourglass resume {workflow_id} lets it go on", workflow_id, json)
 
 
@@ -212,9 +205,8 @@ def resume(
     Example:
       hourglass resume order-1
     """
-    with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
-        with _advised():
-            client.get_workflow_handle(workflow_id, run_id=run_id).unpause(reason)
+    with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle, _advised():
+        handle.unpause(reason)
     _told(f"{workflow_id} goes on", workflow_id, json)
 
 
@@ -235,10 +227,7 @@ def _advised() -> Iterator[None]:
 
 def delete(
     workflow_id: MaybeWorkflowId = None,
-    query: Annotated[
-        str | None,
-        typer.Option(metavar="FILTER", help="All workflows that a filter finds, open ones and closed ones."),
-    ] = None,
+    query: AnyQuery = None,
     run_id: RunId = None,
     yes: Yes = False,
     target: Target = None,
@@ -282,21 +271,16 @@ def _delete_many(client: Client, query: str, yes: bool, json: bool) -> None:
             except ServiceError as refused:
                 errors[run.id] = refused
             tell(done + len(errors), len(found))
-    if json:
-        connecting.write_json({"found": len(found), "done": done, "errors": errors})
-    else:
-        console.show(f"deleted: {done} of {len(found)}")
-        for workflow_id, error in errors.items():
-            console.error(f"{workflow_id}: {error}")
-    if errors:
-        raise typer.Exit(1)
+    document = {"found": len(found), "done": done, "errors": errors}
+    connecting.tell_many(f"deleted: {done} of {len(found)}", document, errors, json)
 
 
 def _told(text: str, workflow_id: str, json: bool) -> None:
-    if json:
-        connecting.write_json({"id": workflow_id})
-    else:
-        console.show(text)
+    connecting.tell(text, {"id": workflow_id}, json)
+
+
+def _told_of_run(text: str, handle: WorkflowHandle[Any], json: bool) -> None:
+    connecting.tell(text, {"id": handle.id, "run_id": handle.run_id}, json)
 
 
 # --- signal, query and update: talk to a workflow ---------------------------------------------------------------------
@@ -347,10 +331,7 @@ def signal(
         if workflow_id is None:
             raise UsageError("name the workflow")
         client.get_workflow_handle(workflow_id, run_id=run_id).signal(name, *connecting.values(given))
-        if json:
-            connecting.write_json({"id": workflow_id, "signal": name})
-        else:
-            console.show(f"signalled {workflow_id}: {name}")
+        connecting.tell(f"signalled {workflow_id}: {name}", {"id": workflow_id, "signal": name}, json)
 
 
 def query(
@@ -436,9 +417,9 @@ def update(
 
 
 def start(
-    workflow: Annotated[str, typer.Argument(metavar="WORKFLOW", help="The workflow's name.")],
+    workflow: WorkflowName,
     arguments: Values = None,
-    id: Annotated[str | None, typer.Option(metavar="ID", help="Its id.  [default: a fresh one]")] = None,
+    id: NewId = None,
     task_queue: Annotated[str, typer.Option(metavar="NAME", help="The queue of its workers.")] = "default",
     start_delay: Annotated[float | None, typer.Option(metavar="SECONDS", help="Begin later.")] = None,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for its result and show it.")] = False,
@@ -462,10 +443,8 @@ def start(
         )
         if wait:
             connecting.answer(handle.result(), json)
-        elif json:
-            connecting.write_json({"id": handle.id, "run_id": handle.run_id})
         else:
-            console.show(f"started {handle.id} (run {handle.run_id})")
+            _told_of_run(f"started {handle.id} (run {handle.run_id})", handle, json)
 
 
 def result(
@@ -486,8 +465,7 @@ def result(
       hourglass result order-1
       hourglass result order-1 --timeout 10 --json
     """
-    with connecting.connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
-        handle = client.get_workflow_handle(workflow_id, run_id=run_id)
+    with connecting.one_workflow(workflow_id, run_id, target, namespace, codec) as handle:
         handle.describe()  # what is not there is said at once, and not waited for
         try:
             connecting.answer(handle.result(timeout), json)
