@@ -65,7 +65,7 @@ from hourglass.client._options import (
     check_time_skipping,
     without_rpc,
 )
-from hourglass.client._session import ClientOperation, ClientSession, asking, nothing, through
+from hourglass.client._session import ClientOperation, ClientSession, asking, listing, nothing, through
 from hourglass.client._values import (
     HistoryEventPage,
     WorkflowDescription,
@@ -152,16 +152,7 @@ def list_page(
         )
         return WorkflowExecutionPage(items, page.next_page_token, page.notice)
 
-    def build(call: ListWorkflowsInput) -> ClientOperation[WorkflowExecutionPage]:
-        request = ListWorkflows(
-            query=call.query,
-            page_size=whole_number(call.page_size, "page_size", 1, INT32),
-            next_page_token=call.next_page_token,
-        )
-        return asking(request, parse)
-
-    call = ListWorkflowsInput(query=query, page_size=page_size, next_page_token=token, _proceed=build)
-    return through(session, call)
+    return listing(session, ListWorkflowsInput, ListWorkflows, parse, query, page_size, token)
 
 
 def count(session: ClientSession, query: str) -> ClientOperation[WorkflowExecutionCount]:

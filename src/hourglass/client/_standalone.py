@@ -14,7 +14,6 @@ from hourglass._contract.activities import ActivityExecutionStatus
 from hourglass._contract.service import new_id
 from hourglass._contract.workflows import IdConflictPolicy, Started
 from hourglass._engine.options import (
-    INT32,
     CallSettings,
     Duration,
     RetryPolicy,
@@ -22,7 +21,6 @@ from hourglass._engine.options import (
     choice,
     optional_seconds,
     policy_from,
-    whole_number,
 )
 from hourglass._engine.specs import ActivitySpec, IdReusePolicy
 from hourglass.activity import ActivityOptions
@@ -41,7 +39,7 @@ from hourglass.client._calls import (
     UpdateActivityOptionsInput,
 )
 from hourglass.client._options import RpcOptions, callbacks_of, rpc_fields, without_rpc
-from hourglass.client._session import ClientOperation, ClientSession, asking, nothing, through
+from hourglass.client._session import ClientOperation, ClientSession, asking, listing, nothing, through
 from hourglass.client._values import WorkflowExecutionCount, attributes_from, count_from, time_from
 from hourglass.client._waiting import ActivityWaitNotice, ask_through_outage, first
 from hourglass.converter import (
@@ -515,13 +513,7 @@ def list_page(
         items = tuple(ActivityExecution(**_common(each)) for each in page.activities)
         return ActivityExecutionPage(items, page.next_page_token)
 
-    def build(call: ListActivitiesInput) -> ClientOperation[ActivityExecutionPage]:
-        size = whole_number(call.page_size, "page_size", 1, INT32)
-        request = ac.ListActivities(query=call.query, page_size=size, next_page_token=call.next_page_token)
-        return asking(request, parse)
-
-    call = ListActivitiesInput(query=query, page_size=page_size, next_page_token=token, _proceed=build)
-    return through(session, call)
+    return listing(session, ListActivitiesInput, ac.ListActivities, parse, query, page_size, token)
 
 
 def count(session: ClientSession, query: str) -> ClientOperation[WorkflowExecutionCount]:
