@@ -62,8 +62,8 @@ from hourglass.client._calls import (
 )
 from hourglass.client._options import (
     WorkflowOptionsUpdate,
+    check_changes,
     check_time_skipping,
-    without_rpc,
 )
 from hourglass.client._session import ClientOperation, ClientSession, asking, listing, nothing, through
 from hourglass.client._values import (
@@ -315,13 +315,7 @@ def update_options(
     session: ClientSession, reference: Reference, changes: Mapping[str, Any]
 ) -> ClientOperation[None]:
     """Change what was said of a run."""
-    known = without_rpc(WorkflowOptionsUpdate.__annotations__)
-    unknown = sorted(set(changes) - set(known))
-    if unknown or not changes:
-        raise UsageError(
-            f"what can be changed of a run is {', '.join(known)}"
-            + (f"; not {', '.join(unknown)}" if unknown else "; name at least one")
-        )
+    check_changes("a run", WorkflowOptionsUpdate, changes)
     said = {name: _CHANGES[name](changes[name], name) for name in changes}
     override = said.pop("versioning_override", None)
     request = UpdateWorkflowOptions(

@@ -38,7 +38,7 @@ from hourglass.client._calls import (
     UnpauseActivityInput,
     UpdateActivityOptionsInput,
 )
-from hourglass.client._options import RpcOptions, callbacks_of, rpc_fields, without_rpc
+from hourglass.client._options import RpcOptions, callbacks_of, check_changes, rpc_fields, without_rpc
 from hourglass.client._session import ClientOperation, ClientSession, asking, listing, nothing, through
 from hourglass.client._values import WorkflowExecutionCount, attributes_from, count_from, time_from
 from hourglass.client._waiting import ActivityWaitNotice, ask_through_outage, first
@@ -488,13 +488,7 @@ def _update(
 
 def _changed(activity_id: str, changes: Mapping[str, Any]) -> ActivitySpec:
     """A spec that holds what is to be changed, checked; which fields those are is not in it."""
-    known = without_rpc(ActivityOptionsUpdate.__annotations__)
-    unknown = sorted(set(changes) - set(known))
-    if unknown or not changes:
-        raise UsageError(
-            f"what can be changed of an activity is {', '.join(known)}"
-            + (f"; not {', '.join(unknown)}" if unknown else "; name at least one")
-        )
+    check_changes("an activity", ActivityOptionsUpdate, changes)
     # As if both limits were there, of which one may be taken away: the engine knows what is left.
     base = CallSettings(spec=ActivitySpec(start_to_close_timeout=1.0, schedule_to_close_timeout=1.0))
     spec = settings_with(base, changes, f"activity {activity_id}").spec
