@@ -189,4 +189,4 @@ def _found(
 
 
 def _told(text: str, workflow_id: str, found: PendingActivityInfo, json: bool) -> None:
-    connecting.tell(text, {"id": workflow_id, "activity": found.id, "name": found.activity_type}, json)
+    connecting.tell(text, json, id=workflow_id, activity=found.id, name=found.activity_type)

@@ -248,7 +248,7 @@ def answer(value: Any, as_json: bool) -> None:
         console.show(value)
 
 
-def tell(text: str, document: Mapping[str, object], as_json: bool) -> None:
+def tell(text: str, as_json: bool, **document: object) -> None:
     """What was done: a line for people, or a document for scripts."""
     if as_json:
         write_json(document)

@@ -316,7 +316,7 @@ def pause(
     """
     with connecting.connected(target, namespace) as client:
         client.get_schedule_handle(schedule_id).pause(note)
-    _told(f"paused {schedule_id}", schedule_id, json)
+    connecting.tell(f"paused {schedule_id}", json, id=schedule_id)
 
 
 @schedule.command()
@@ -335,7 +335,7 @@ def resume(
     """
     with connecting.connected(target, namespace) as client:
         client.get_schedule_handle(schedule_id).unpause(note)
-    _told(f"{schedule_id} goes on", schedule_id, json)
+    connecting.tell(f"{schedule_id} goes on", json, id=schedule_id)
 
 
 @schedule.command()
@@ -355,7 +355,7 @@ def trigger(
     with connecting.connected(target, namespace) as client:
         handle = client.get_schedule_handle(schedule_id)
         handle.trigger(overlap=None if overlap is None else _policy(overlap))
-    _told(f"triggered {schedule_id}", schedule_id, json)
+    connecting.tell(f"triggered {schedule_id}", json, id=schedule_id)
 
 
 @schedule.command()
@@ -383,7 +383,7 @@ def backfill(
                 start_at=begin, end_at=until, overlap=None if overlap is None else _policy(overlap)
             )
         )
-    _told(f"{schedule_id} acts for its times from {start} to {end}", schedule_id, json)
+    connecting.tell(f"{schedule_id} acts for its times from {start} to {end}", json, id=schedule_id)
 
 
 def _moment(text: str, option: str) -> datetime:
@@ -411,8 +411,4 @@ def delete(
         handle.describe()  # what is not there is said before anything is asked
         connecting.confirm(f"delete the schedule {schedule_id}", yes)
         handle.delete()
-    _told(f"deleted {schedule_id}", schedule_id, json)
-
-
-def _told(text: str, schedule_id: str, json: bool) -> None:
-    connecting.tell(text, {"id": schedule_id}, json)
+    connecting.tell(f"deleted {schedule_id}", json, id=schedule_id)

@@ -72,7 +72,9 @@ def cancel(
                 status = "RUNNING"  # calls that the engine itself collects have no run to describe; others are refused below
             handle.cancel(reason)
             closed = f"{workflow_id} has closed already ({status.lower().replace('_', ' ')})"
-            _told(f"asked {workflow_id} to cancel" if status == "RUNNING" else closed, workflow_id, json)
+            connecting.tell(
+                f"asked {workflow_id} to cancel" if status == "RUNNING" else closed, json, id=workflow_id
+            )
 
 
 def terminate(
@@ -105,7 +107,7 @@ def terminate(
             )
         elif workflow_id is not None:
             client.get_workflow_handle(workflow_id, run_id=run_id).terminate(reason)
-            _told(f"terminated {workflow_id}", workflow_id, json)
+            connecting.tell(f"terminated {workflow_id}", json, id=workflow_id)
 
 
 def reset(
@@ -132,7 +134,7 @@ def reset(
     """
     with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle:
         again = handle.reset(before=before, event_id=event_id, reason=reason)
-    _told_of_run(f"{again.id} goes on as run {again.run_id}", again, json)
+    connecting.tell(f"{again.id} goes on as run {again.run_id}", json, id=again.id, run_id=again.run_id)
 
 
 def fork(
@@ -163,7 +165,12 @@ def fork(
         raise UsageError("say from where: --before STEP, or --event-id N")
     with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle:
         made = handle.fork(id=id, before=before, event_id=event_id)
-    _told_of_run(f"{workflow_id} goes on a second time as {made.id} (run {made.run_id})", made, json)
+    connecting.tell(
+        f"{workflow_id} goes on a second time as {made.id} (run {made.run_id})",
+        json,
+        id=made.id,
+        run_id=made.run_id,
+    )
 
 
 # --- pause, resume and delete -----------------------------------------------------------------------------------------
@@ -188,7 +195,9 @@ def pause(
     """
     with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle, _advised():
         handle.pause(reason)
-    _told(f"paused {workflow_id}: hourglass resume {workflow_id} lets it go on", workflow_id, json)
+    connecting.tell(
+        f"paused {workflow_id}: hourglass resume {workflow_id} lets it go on", json, id=workflow_id
+    )
 
 
 def resume(
@@ -207,7 +216,7 @@ def resume(
     """
     with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle, _advised():
         handle.unpause(reason)
-    _told(f"{workflow_id} goes on", workflow_id, json)
+    connecting.tell(f"{workflow_id} goes on", json, id=workflow_id)
 
 
 @contextmanager
@@ -253,7 +262,7 @@ def delete(
             was = "is open, and would be terminated" if seen.close_time is None else "has closed"
             connecting.confirm(f"remove {workflow_id}, which {was}, with its history", yes)
             handle.delete()
-            _told(f"deleted {workflow_id} (run {seen.run_id})", workflow_id, json)
+            connecting.tell(f"deleted {workflow_id} (run {seen.run_id})", json, id=workflow_id)
 
 
 def _delete_many(client: Client, query: str, yes: bool, json: bool) -> None:
@@ -273,14 +282,6 @@ def _delete_many(client: Client, query: str, yes: bool, json: bool) -> None:
             tell(done + len(errors), len(found))
     document = {"found": len(found), "done": done, "errors": errors}
     connecting.tell_many(f"deleted: {done} of {len(found)}", document, errors, json)
-
-
-def _told(text: str, workflow_id: str, json: bool) -> None:
-    connecting.tell(text, {"id": workflow_id}, json)
-
-
-def _told_of_run(text: str, handle: WorkflowHandle[Any], json: bool) -> None:
-    connecting.tell(text, {"id": handle.id, "run_id": handle.run_id}, json)
 
 
 # --- signal, query and update: talk to a workflow ---------------------------------------------------------------------
@@ -331,7 +332,7 @@ def signal(
         if workflow_id is None:
             raise UsageError("name the workflow")
         client.get_workflow_handle(workflow_id, run_id=run_id).signal(name, *connecting.values(given))
-        connecting.tell(f"signalled {workflow_id}: {name}", {"id": workflow_id, "signal": name}, json)
+        connecting.tell(f"signalled {workflow_id}: {name}", json, id=workflow_id, signal=name)
 
 
 def query(
@@ -444,7 +445,9 @@ def start(
         if wait:
             connecting.answer(handle.result(), json)
         else:
-            _told_of_run(f"started {handle.id} (run {handle.run_id})", handle, json)
+            connecting.tell(
+                f"started {handle.id} (run {handle.run_id})", json, id=handle.id, run_id=handle.run_id
+            )
 
 
 def result(
