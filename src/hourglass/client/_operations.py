@@ -254,12 +254,8 @@ def cancel(session: ClientSession, reference: Reference, reason: str) -> ClientO
 
     def build(call: CancelWorkflowInput) -> ClientOperation[None]:
         request = CancelWorkflow(
-            workflow_id=call.id,
-            run_id=call.run_id or "",
+            **_changed(session, call.id, call.run_id, call.reason),
             first_execution_run_id=reference.first_execution_run_id,
-            reason=call.reason,
-            request_id=new_id(),
-            identity=session.identity,
         )
         return asking(request, nothing)
 
@@ -276,13 +272,9 @@ def terminate(
 
     def build(call: TerminateWorkflowInput) -> ClientOperation[None]:
         request = TerminateWorkflow(
-            workflow_id=call.id,
-            run_id=call.run_id or "",
+            **_changed(session, call.id, call.run_id, call.reason),
             first_execution_run_id=reference.first_execution_run_id,
-            reason=call.reason,
             details=tuple(session.converter.encode_all(call.args)),
-            request_id=new_id(),
-            identity=session.identity,
         )
         return asking(request, nothing)
 
@@ -292,19 +284,21 @@ def terminate(
 
 def pause(session: ClientSession, reference: Reference, reason: str) -> ClientOperation[None]:
     """Let a workflow rest."""
-    return asking(PauseWorkflow(**_changed(session, reference, reason)), nothing)
+    changed = _changed(session, reference.workflow_id, reference.addressed_run, reason)
+    return asking(PauseWorkflow(**changed), nothing)
 
 
 def unpause(session: ClientSession, reference: Reference, reason: str) -> ClientOperation[None]:
     """Let a workflow that was paused go on."""
-    return asking(UnpauseWorkflow(**_changed(session, reference, reason)), nothing)
+    changed = _changed(session, reference.workflow_id, reference.addressed_run, reason)
+    return asking(UnpauseWorkflow(**changed), nothing)
 
 
-def _changed(session: ClientSession, reference: Reference, reason: str) -> dict[str, Any]:
+def _changed(session: ClientSession, workflow_id: str, run_id: str | None, reason: str) -> dict[str, Any]:
     """The fields of a request that changes a run, and gives a reason."""
     return {
-        "workflow_id": reference.workflow_id,
-        "run_id": reference.addressed_run,
+        "workflow_id": workflow_id,
+        "run_id": run_id or "",
         "request_id": new_id(),
         "reason": reason,
         "identity": session.identity,

@@ -41,7 +41,7 @@ from hourglass.client._calls import (
 from hourglass.client._options import RpcOptions, callbacks_of, check_changes, rpc_fields, without_rpc
 from hourglass.client._session import ClientOperation, ClientSession, asking, listing, nothing, through
 from hourglass.client._values import WorkflowExecutionCount, attributes_from, count_from, time_from
-from hourglass.client._waiting import ActivityWaitNotice, ask_through_outage, first
+from hourglass.client._waiting import GOES_ON, ActivityWaitNotice, ask_through_outage, first, in_time
 from hourglass.converter import (
     ActivitySerializationContext,
     Converter,
@@ -51,9 +51,7 @@ from hourglass.converter import (
 )
 from hourglass.errors import (
     ActivityFailedError,
-    HourglassError,
     PayloadError,
-    ServiceError,
     UsageError,
     summary,
 )
@@ -367,21 +365,12 @@ def result(
     async def ask(session: ClientSession) -> ac.ActivityOutcome:
         notice = ActivityWaitNotice(session, reference.activity_id, reference.run_id)
         try:
-            async with session.within(limit):
-                while True:
-                    try:
-                        outcome = await session.call(request)
-                    except ServiceError as error:
-                        outcome = await ask_through_outage(session, request, error)
-                    if outcome.closed:
-                        return outcome
-        except TimeoutError as error:
-            if isinstance(error, HourglassError):
-                raise
-            raise TimeoutError(
-                f"activity {reference.activity_id!r} has not ended within {limit:g} s; it goes on, "
-                "and its result can be asked for again"
-            ) from None
+            async with in_time(
+                session, limit, f"activity {reference.activity_id!r} has not ended within", GOES_ON
+            ):
+                while not (outcome := await ask_through_outage(session, request)).closed:
+                    pass
+                return outcome
         finally:
             notice.end()
 
