@@ -35,11 +35,11 @@ import json
 import logging
 import threading
 import typing
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
 import msgspec
 
@@ -364,14 +364,7 @@ def start_workflow(workflow: Any, /, *args: Any, **options: Any) -> Any:  # type
 
     It blocks: in an `async def`, `await asyncio.to_thread(nexus.start_workflow, …)`.
     """
-    context = _required("start_workflow")
-    call = context.info
-    options.setdefault("task_queue", call.task_queue)
-    options.setdefault("id", f"{call.operation}-{call.request_id}")
-    made: OperationHandle[Any] = OperationHandle(namespace=call.namespace, workflow_id=options["id"])
-    options["callbacks"] = _callbacks(context, made)
-    handle = context.client().start_workflow(workflow, *args, request_id=call.request_id, **options)
-    return replace(made, run_id=handle.run_id or "")
+    return _start("workflow", workflow, args, options)
 
 
 @overload
@@ -384,14 +377,20 @@ def start_activity(
 ) -> OperationHandle[R]: ...
 def start_activity(activity: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
     """Start the activity, of no workflow, that this operation is: as `start_workflow` does."""
-    context = _required("start_activity")
+    return _start("activity", activity, args, options)
+
+
+def _start(
+    kind: Literal["workflow", "activity"], what: Any, args: Sequence[Any], options: dict[str, Any]
+) -> OperationHandle[Any]:
+    context = _required(f"start_{kind}")
     call = context.info
     options.setdefault("task_queue", call.task_queue)
     options.setdefault("id", f"{call.operation}-{call.request_id}")
-    made: OperationHandle[Any] = OperationHandle(namespace=call.namespace, activity_id=options["id"])
+    made: OperationHandle[Any] = OperationHandle(namespace=call.namespace, **{f"{kind}_id": options["id"]})
     options["callbacks"] = _callbacks(context, made)
-    handle = context.client().start_activity(activity, *args, request_id=call.request_id, **options)
-    return replace(made, run_id=handle.run_id or "")
+    start = getattr(context.client(), f"start_{kind}")
+    return replace(made, run_id=start(what, *args, request_id=call.request_id, **options).run_id or "")
 
 
 def _callbacks(context: CallContext, made: OperationHandle[Any]) -> list[NexusCallback]:

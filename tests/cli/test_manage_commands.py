@@ -93,6 +93,13 @@ def test_pause_resume_and_result(run: Run) -> None:
     assert run("result", "nobody")[0] == 1
 
 
+def test_a_pause_that_is_refused_with_its_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told and ends: no error is its own cause."""
+    monkeypatch.setenv("HOURGLASS_TRACEBACK", "")
+    code, _, said = run("pause", "nobody", "--traceback")
+    assert (code, "Traceback" in said, "there is no workflow 'nobody'" in said) == (1, True, True)
+
+
 def test_result_of_what_does_not_end(run: Run) -> None:
     """It waits so long and no longer; one that failed is an error."""
     run("start", "send", "lamp", "--id", "s-1")

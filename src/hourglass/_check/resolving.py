@@ -332,7 +332,7 @@ class ValueResolver:
     def _parameter(self, node: ast.arg, first: bool, home: NameScope, receiver: Class | None) -> Values:
         owner = home.parent
         if first and owner is not None and owner.kind == "class" and isinstance(owner.node, ast.ClassDef):
-            decorators = {_last_name(each) for each in getattr(home.node, "decorator_list", ())}
+            decorators = {last_name(each) for each in getattr(home.node, "decorator_list", ())}
             cls = receiver or Class(owner.module, owner.node, owner.parent or owner.module.scope)
             if "classmethod" in decorators:
                 return (cls,)
@@ -537,12 +537,13 @@ def _is_class(scope: NameScope) -> bool:
     return scope.kind == "class"
 
 
-def _last_name(node: ast.expr) -> str:
+def last_name(node: ast.expr) -> str:
+    """What an expression, or what it calls, is called, without what stands before the last point; "" if nothing names it."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name
         case ast.Call(func=function):
-            return _last_name(function)
+            return last_name(function)
         case _:
             return ""
 

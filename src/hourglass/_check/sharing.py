@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from hourglass._check.defining import Definitions, is_on, own_nodes_on
 from hourglass._check.modules import Module
-from hourglass._check.resolving import ValueResolver
+from hourglass._check.resolving import ValueResolver, last_name
 from hourglass._check.scopes import Assigned, NameScope
 from hourglass._check.values import Class, External, Func, Instance, ModuleRef, Unknown, words
 
@@ -221,15 +221,15 @@ class Sharing:
                 node = todo.pop()
                 match node:
                     case ast.FunctionDef() | ast.AsyncFunctionDef():
-                        found.update(_called(each) for each in node.decorator_list)
+                        found.update(last_name(each) for each in node.decorator_list)
                     case ast.ClassDef():
-                        found.update(_called(each) for each in node.decorator_list)
+                        found.update(last_name(each) for each in node.decorator_list)
                         todo += node.body
                     case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
                         pass  # the program itself, not the import
                     case _:
                         if isinstance(node, ast.Call):
-                            found.add(_called(node))
+                            found.add(last_name(node))
                         todo += ast.iter_child_nodes(node)
             self._at_import[module] = frozenset(found)
         return self._at_import[module]
@@ -255,13 +255,3 @@ def _stored(node: ast.AST) -> Iterator[ast.expr]:
 
 def _owner(node: ast.expr) -> ast.expr:
     return node.value if isinstance(node, ast.Subscript | ast.Attribute | ast.Starred) else node
-
-
-def _called(node: ast.expr) -> str:
-    match node:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-        case ast.Call(func=function):
-            return _called(function)
-        case _:
-            return ""

@@ -50,16 +50,10 @@ def list_(
     Example:
       hourglass activity list order-1
     """
-    with connecting.connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
-        found = client.get_workflow_handle(workflow_id, run_id=run_id).describe().pending_activities
-    if json:
-        for each in found:
-            connecting.write_json(each, indent=None)
-    elif not found:
-        console.show(f"{workflow_id} waits for no activity")
-    else:
-        for line in lines(_COLUMNS, [_row(each) for each in found], console.room()):
-            console.show(line)
+    with connecting.one_workflow(workflow_id, run_id, target, namespace, codec) as handle:
+        found = handle.describe().pending_activities
+    table = lines(_COLUMNS, [_row(each) for each in found], console.room())
+    connecting.tell_found(found, table, json, nothing=f"{workflow_id} waits for no activity")
 
 
 def _row(each: PendingActivityInfo) -> list[tuple[str, str]]:
@@ -195,7 +189,4 @@ def _found(
 
 
 def _told(text: str, workflow_id: str, found: PendingActivityInfo, json: bool) -> None:
-    if json:
-        connecting.write_json({"id": workflow_id, "activity": found.id, "name": found.activity_type})
-    else:
-        console.show(text)
+    connecting.tell(text, json, id=workflow_id, activity=found.id, name=found.activity_type)

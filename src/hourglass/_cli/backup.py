@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hourglass._cli import connecting, console
+from hourglass._cli import connecting
 from hourglass._cli.connecting import Json
 from hourglass.errors import UsageError
 
@@ -35,7 +35,5 @@ def backup(
     with connecting.progress("copying pages") as progress:
         copy(file, destination, overwrite=overwrite, progress=progress)
     size = destination.stat().st_size
-    if json:
-        connecting.write_json({"file": str(file), "destination": str(destination), "bytes": size})
-    else:
-        console.show(f"copied {file} to {destination} ({size / 1e6:.1f} MB)")
+    told = f"copied {file} to {destination} ({size / 1e6:.1f} MB)"
+    connecting.tell(told, json, file=str(file), destination=str(destination), bytes=size)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hourglass._cli import connecting, console
-from hourglass._cli.connecting import Codec
+from hourglass._cli.connecting import Codec, Host
 from hourglass.errors import PayloadError, UsageError
 
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ _HEADERS = "Authorization, Content-Type, X-Namespace"
 
 def codec_server(
     codec: Codec = None,
-    host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where to listen. Beyond this machine a token is needed.")
-    ] = "127.0.0.1",
+    host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="0 for a free one.")] = 8081,
     origin: Annotated[
         list[str] | None,

@@ -33,7 +33,9 @@ from hourglass._cli import console
 from hourglass.errors import ConnectionFailedError, HourglassError, UsageError, WorkflowNotFoundError
 
 if TYPE_CHECKING:
-    from hourglass.client import BulkResult, Client
+    from rich.text import Text
+
+    from hourglass.client import BulkResult, Client, WorkflowHandle
     from hourglass.client._bulk import Progress
     from hourglass.converter import Codec as PayloadCodec
 
@@ -108,6 +110,13 @@ Codec: TypeAlias = Annotated[
         help="What decodes and encodes the payloads, such as app.secrets:codec. Else HOURGLASS_CODEC.",
     ),
 ]
+Code: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--code", "-c", metavar="FILE|MODULE", help="Where the workflows are; may be repeated."),
+]
+Host: TypeAlias = Annotated[
+    str, typer.Option(metavar="ADDRESS", help="Where to listen. Beyond this machine a token is needed.")
+]
 TaskQueues: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
@@ -127,6 +136,8 @@ WorkflowId: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The wo
 MaybeWorkflowId: TypeAlias = Annotated[
     str | None, typer.Argument(metavar="ID", help="The workflow's id; or give --query.")
 ]
+NewId: TypeAlias = Annotated[str | None, typer.Option(metavar="ID", help="Its id.  [default: a fresh one]")]
+WorkflowName: TypeAlias = Annotated[str, typer.Argument(metavar="WORKFLOW", help="The workflow's name.")]
 RunId: TypeAlias = Annotated[str | None, typer.Option(metavar="ID", help="This run, not the latest one.")]
 Values: TypeAlias = Annotated[
     list[str] | None,
@@ -139,6 +150,11 @@ Query: TypeAlias = Annotated[
     str | None,
     typer.Option(metavar="FILTER", help="All open workflows that a filter finds, as in `hourglass list`."),
 ]
+AnyQuery: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="FILTER", help="All workflows that a filter finds, open ones and closed ones."),
+]
+Limit: TypeAlias = Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="How many at most.")]
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether it is meant.")]
 Reason: TypeAlias = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is kept with the workflow.")]
 
@@ -232,6 +248,30 @@ def answer(value: Any, as_json: bool) -> None:
         console.show(value)
 
 
+def tell(text: str, as_json: bool, **document: object) -> None:
+    """What was done: a line for people, or a document for scripts."""
+    if as_json:
+        write_json(document)
+    else:
+        console.show(text)
+
+
+def tell_found(
+    found: Sequence[object], table: Sequence[Text], as_json: bool, *, nothing: str, limit: int = 0
+) -> None:
+    """What was found, up to a limit: a table for people, or a document on each line for scripts."""
+    if as_json:
+        for each in found:
+            write_json(each, indent=None)
+    elif not found:
+        console.show(nothing)
+    else:
+        for line in table:
+            console.show(line)
+        if len(found) == limit:
+            console.show(f"the first {limit}; --limit shows more")
+
+
 def sigterm() -> Callable[[], None]:
     """Hear SIGTERM from now on; gives what waits for it. Without a handler process 1 of a container would not hear it at all.
     Ctrl-C raises as ever.
@@ -292,14 +332,19 @@ def to_many(
         confirm(f"{what} {workflows(client.count_workflows(open_ones(query)))}", yes)
     with progress(doing) as tell:
         result = act(tell)
+    gone = f", {result.gone} had closed meanwhile" if result.gone else ""
+    tell_many(f"{done}: {result.done} of {result.found}{gone}", result, result.errors, as_json)
+
+
+def tell_many(text: str, document: object, errors: Mapping[str, Exception], as_json: bool) -> None:
+    """What came of something that was done to many. Exit code 1 if it was refused by any."""
     if as_json:
-        write_json(result)
+        write_json(document)
     else:
-        gone = f", {result.gone} had closed meanwhile" if result.gone else ""
-        console.show(f"{done}: {result.done} of {result.found}{gone}")
-        for workflow_id, error in result.errors.items():
+        console.show(text)
+        for workflow_id, error in errors.items():
             console.error(f"{workflow_id}: {error}")
-    if result.errors:
+    if errors:
         raise typer.Exit(1)
 
 
@@ -357,6 +402,15 @@ def connected(
                 raise
             told = _not_found(client, about, run_id, str(error)) + _swapped(client, about, said_before)
             raise WorkflowNotFoundError(told, status=error.status) from error
+
+
+@contextmanager
+def one_workflow(
+    workflow_id: str, run_id: str | None, target: str | None, namespace: str | None, codec: str | None = None
+) -> Iterator[WorkflowHandle[Any]]:
+    """The workflow that one command is about, by a client of its own, as `connected` makes it."""
+    with connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
+        yield client.get_workflow_handle(workflow_id, run_id=run_id)
 
 
 def missing_file(target: str | None) -> str | None:

@@ -72,6 +72,13 @@ def show(text: str | Text, *, whole: bool = False) -> None:
     _say(_console(stderr=False), text, whole=whole)
 
 
+def show_facts(facts: Iterable[tuple[str, object]]) -> None:
+    """Names and values, a line each; what has no value is left out."""
+    for name, value in facts:
+        if value is not None:
+            show(f"{name:<14} {one_line(str(value))}", whole=True)
+
+
 def show_page(text: str) -> None:
     """A page of Markdown: laid out, in a pager, in a terminal; as it is where a program reads."""
     out = _console(stderr=False)

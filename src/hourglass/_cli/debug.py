@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hourglass._cli import connecting, console
-from hourglass._cli.connecting import Codec, Json, Namespace, Target
+from hourglass._cli.connecting import Code, Codec, Json, Namespace, RunId, Target
 from hourglass._story.text import duration, near
 from hourglass.errors import UsageError
 
@@ -35,10 +35,7 @@ def debug(
         str,
         typer.Argument(metavar="ID|FILE", help="A workflow's id, or a file with a history (- for stdin)."),
     ],
-    code: Annotated[
-        list[str] | None,
-        typer.Option("--code", "-c", metavar="FILE|MODULE", help="Where the workflows are; may be repeated."),
-    ] = None,
+    code: Code = None,
     at: Annotated[
         int | None, typer.Option(metavar="EVENT", min=1, help="Show the moment of this event, and end.")
     ] = None,
@@ -46,7 +43,7 @@ def debug(
         list[str] | None,
         typer.Option("--what-if", metavar="FILE|MODULE", help="The same history on this code, side by side."),
     ] = None,
-    run_id: Annotated[str | None, typer.Option(metavar="ID", help="This run, not the latest one.")] = None,
+    run_id: RunId = None,
     target: Target = None,
     namespace: Namespace = None,
     codec: Codec = None,
@@ -94,8 +91,8 @@ def _history(
 
     if is_file(what) and target is None and run_id is None:
         return History.from_json(sys.stdin.buffer.read()) if what == "-" else History.from_file(what)
-    with connecting.connected(target, namespace, codec, about=what, run_id=run_id) as client:
-        return client.get_workflow_handle(what, run_id=run_id).history()
+    with connecting.one_workflow(what, run_id, target, namespace, codec) as handle:
+        return handle.history()
 
 
 def _walk(history: History, code: list[str], codec: str | None) -> HistoryWalk:

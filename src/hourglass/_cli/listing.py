@@ -14,7 +14,7 @@ from rich.text import Text
 
 from hourglass._built_in import without_keepers
 from hourglass._cli import connecting, console
-from hourglass._cli.connecting import Codec, Json, Namespace, RunId, Target, WorkflowId
+from hourglass._cli.connecting import Codec, Json, Limit, Namespace, RunId, Target, WorkflowId
 from hourglass._cli.console import Column, cut, lines
 from hourglass._story.captions import problem, standing
 from hourglass.errors import ServiceError
@@ -37,7 +37,7 @@ def list_(
     query: Annotated[
         str, typer.Argument(metavar="FILTER", help="Temporal's list filter; all where there is none.")
     ] = "",
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="How many at most.")] = 50,
+    limit: Limit = 50,
     parked: Annotated[
         bool, typer.Option("--parked", help="Only those whose code fails and is tried again and again.")
     ] = False,
@@ -100,16 +100,8 @@ def _tell_count(found: WorkflowExecutionCount, json: bool) -> None:
 
 def _once(client: Client, query: str, limit: int, parked: bool, json: bool) -> None:
     runs = _find(client, query, limit, parked)
-    if json:
-        for run in runs:
-            connecting.write_json(run, indent=None)
-    elif not runs:
-        console.show("nothing is parked" if parked else "no workflows")
-    else:
-        for line in _lines(runs):
-            console.show(line)
-        if len(runs) == limit:
-            console.show(f"the first {limit}; --limit shows more")
+    nothing = "nothing is parked" if parked else "no workflows"
+    connecting.tell_found(runs, _lines(runs), json, nothing=nothing, limit=limit)
 
 
 def _find(client: Client, query: str, limit: int, parked: bool) -> list[WorkflowExecution]:
@@ -206,13 +198,12 @@ def describe(
     Example:
       hourglass describe order-1
     """
-    with connecting.connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
-        described = client.get_workflow_handle(workflow_id, run_id=run_id).describe()
+    with connecting.one_workflow(workflow_id, run_id, target, namespace, codec) as handle:
+        described = handle.describe()
     if json:
         connecting.write_json(described)
-        return
-    for name, value in _facts(described):
-        console.show(f"{name:<14} {console.one_line(str(value))}", whole=True)
+    else:
+        console.show_facts(_facts(described))
 
 
 def _facts(run: WorkflowDescription) -> list[tuple[str, object]]:
@@ -239,4 +230,4 @@ def _facts(run: WorkflowDescription) -> list[tuple[str, object]]:
         facts.append(("waits for", told))
     for update in run.pending_updates:
         facts.append(("asked for", f"update {update.name} ({update.id}), which no worker has accepted yet"))
-    return [(name, value) for name, value in facts if value is not None]
+    return facts

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import typer
 
 from hourglass._cli import connecting, console
-from hourglass._cli.connecting import Codec, Json, MaybeWorkflowId, Namespace, RunId, Target
+from hourglass._cli.connecting import AnyQuery, Code, Codec, Json, MaybeWorkflowId, Namespace, RunId, Target
 from hourglass._story.text import near
 from hourglass.errors import HistoryError, NondeterminismError, UsageError
 
@@ -27,10 +27,7 @@ def replay(
             metavar="FILE|FOLDER", help="Histories in JSON or binary (.bin); a folder means all in it."
         ),
     ] = None,
-    code: Annotated[
-        list[str] | None,
-        typer.Option("--code", "-c", metavar="FILE|MODULE", help="Where the workflows are; may be repeated."),
-    ] = None,
+    code: Code = None,
     query: Annotated[
         str | None,
         typer.Option(metavar="FILTER", help="Also the histories of workflows that a filter finds."),
@@ -145,10 +142,7 @@ def _indented(text: str) -> None:
 
 def export(
     workflow_id: MaybeWorkflowId = None,
-    query: Annotated[
-        str | None,
-        typer.Option(metavar="FILTER", help="All workflows that a filter finds, open ones and closed ones."),
-    ] = None,
+    query: AnyQuery = None,
     to: Annotated[
         Path | None,
         typer.Option(metavar="PATH", help="A file; for several, a folder.  [default for one: stdout]"),

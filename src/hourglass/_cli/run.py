@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hourglass._cli import connecting, console, picture
-from hourglass._cli.connecting import Codec, Json, Namespace, Target, Values
+from hourglass._cli.connecting import Codec, Json, Namespace, NewId, Target, Values
 from hourglass.errors import TimedOutError, UsageError, WorkflowFailedError, WorkflowParked, summary
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def run(
         typer.Argument(metavar="FILE[:WORKFLOW]", help="app.py, app.py:checkout, or app.orders:checkout."),
     ],
     arguments: Values = None,
-    id: Annotated[str | None, typer.Option(metavar="ID", help="Its id.  [default: a fresh one]")] = None,
+    id: NewId = None,
     target: Target = None,
     namespace: Namespace = None,
     codec: Codec = None,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hourglass._cli import connecting, console
-from hourglass._cli.connecting import Codec, Json, Namespace, Target, Values, Yes
+from hourglass._cli.connecting import Codec, Json, Limit, Namespace, Target, Values, WorkflowName, Yes
 from hourglass._cli.console import Column, lines
 from hourglass.errors import UsageError
 
@@ -62,7 +62,7 @@ Note = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is kept with th
 @schedule.command()
 def create(
     schedule_id: ScheduleId,
-    workflow: Annotated[str, typer.Argument(metavar="WORKFLOW", help="The workflow's name.")],
+    workflow: WorkflowName,
     arguments: Values = None,
     every: Annotated[
         list[str] | None,
@@ -167,7 +167,7 @@ _COLUMNS = (
 
 @schedule.command("list")
 def list_(
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="How many at most.")] = 50,
+    limit: Limit = 50,
     target: Target = None,
     namespace: Namespace = None,
     codec: Codec = None,
@@ -181,17 +181,8 @@ def list_(
     """
     with connecting.connected(target, namespace, codec) as client:
         found = list(islice(client.list_schedules(), min(limit, sys.maxsize)))
-    if json:
-        for each in found:
-            connecting.write_json(each, indent=None)
-        return
-    if not found:
-        console.show("no schedules")
-        return
-    for line in lines(_COLUMNS, [_row(each) for each in found], console.room()):
-        console.show(line)
-    if len(found) == limit:
-        console.show(f"the first {limit}; --limit shows more")
+    table = lines(_COLUMNS, [_row(each) for each in found], console.room())
+    connecting.tell_found(found, table, json, nothing="no schedules", limit=limit)
 
 
 def _row(each: ScheduleListDescription) -> list[tuple[str, str]]:
@@ -225,9 +216,8 @@ def describe(
         seen = client.get_schedule_handle(schedule_id).describe()
     if json:
         connecting.write_json(_document(seen))
-        return
-    for name, value in _facts(seen):
-        console.show(f"{name:<14} {console.one_line(str(value))}", whole=True)
+    else:
+        console.show_facts(_facts(seen))
 
 
 def _facts(seen: ScheduleDescription) -> list[tuple[str, object]]:
@@ -253,7 +243,7 @@ def _facts(seen: ScheduleDescription) -> list[tuple[str, object]]:
     ]
     if not made.state.paused:
         facts += [("next", connecting.clock(each)) for each in info.next_action_times[:3]]
-    return [(name, value) for name, value in facts if value is not None]
+    return facts
 
 
 def _document(seen: ScheduleDescription) -> dict[str, object]:
@@ -326,7 +316,7 @@ def pause(
     """
     with connecting.connected(target, namespace) as client:
         client.get_schedule_handle(schedule_id).pause(note)
-    _told(f"paused {schedule_id}", schedule_id, json)
+    connecting.tell(f"paused {schedule_id}", json, id=schedule_id)
 
 
 @schedule.command()
@@ -345,7 +335,7 @@ def resume(
     """
     with connecting.connected(target, namespace) as client:
         client.get_schedule_handle(schedule_id).unpause(note)
-    _told(f"{schedule_id} goes on", schedule_id, json)
+    connecting.tell(f"{schedule_id} goes on", json, id=schedule_id)
 
 
 @schedule.command()
@@ -365,7 +355,7 @@ def trigger(
     with connecting.connected(target, namespace) as client:
         handle = client.get_schedule_handle(schedule_id)
         handle.trigger(overlap=None if overlap is None else _policy(overlap))
-    _told(f"triggered {schedule_id}", schedule_id, json)
+    connecting.tell(f"triggered {schedule_id}", json, id=schedule_id)
 
 
 @schedule.command()
@@ -393,7 +383,7 @@ def backfill(
                 start_at=begin, end_at=until, overlap=None if overlap is None else _policy(overlap)
             )
         )
-    _told(f"{schedule_id} acts for its times from {start} to {end}", schedule_id, json)
+    connecting.tell(f"{schedule_id} acts for its times from {start} to {end}", json, id=schedule_id)
 
 
 def _moment(text: str, option: str) -> datetime:
@@ -421,11 +411,4 @@ def delete(
         handle.describe()  # what is not there is said before anything is asked
         connecting.confirm(f"delete the schedule {schedule_id}", yes)
         handle.delete()
-    _told(f"deleted {schedule_id}", schedule_id, json)
-
-
-def _told(text: str, schedule_id: str, json: bool) -> None:
-    if json:
-        connecting.write_json({"id": schedule_id})
-    else:
-        console.show(text)
+    connecting.tell(f"deleted {schedule_id}", json, id=schedule_id)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from hourglass._cli import connecting, console, picture
-from hourglass._cli.connecting import Codec, Namespace, Target
+from hourglass._cli.connecting import Codec, Namespace, RunId, Target
 from hourglass.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ What: TypeAlias = Annotated[
         metavar="ID|FILE", help="A workflow's id, or a file with a history in JSON (- for stdin)."
     ),
 ]
-RunId: TypeAlias = Annotated[str | None, typer.Option(metavar="ID", help="This run, not the latest one.")]
 Html: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write a page to look at or to print.")
 ]

@@ -10,14 +10,11 @@ from typing import Annotated, TypeAlias
 import typer
 
 from hourglass._cli import connecting, console
-from hourglass._cli.connecting import Codec, Namespace, Target
+from hourglass._cli.connecting import Codec, Host, Namespace, Target
 from hourglass.errors import UsageError
 
 TOKEN = "HOURGLASS_UI_TOKEN"
 
-Host: TypeAlias = Annotated[
-    str, typer.Option(metavar="ADDRESS", help="Where to listen. Beyond this machine a token is needed.")
-]
 Port: TypeAlias = Annotated[
     int | None, typer.Option(min=1, max=65535, metavar="N", help="[default: 8300, or a free one]")
 ]

@@ -4,22 +4,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hourglass._cli import connecting, console
+from hourglass._cli import connecting
 from hourglass._cli.connecting import (
+    AnyQuery,
     Codec,
     Json,
     MaybeWorkflowId,
     Namespace,
+    NewId,
     Query,
     Reason,
     RunId,
     Target,
     Values,
     WorkflowId,
+    WorkflowName,
     Yes,
 )
 from hourglass.errors import ServiceError, ServiceTimeoutError, UsageError, WorkflowNotFoundError
@@ -67,7 +72,9 @@ def cancel(
                 status = "RUNNING"  # calls that the engine itself collects have no run to describe; others are refused below
             handle.cancel(reason)
             closed = f"{workflow_id} has closed already ({status.lower().replace('_', ' ')})"
-            _told(f"asked {workflow_id} to cancel" if status == "RUNNING" else closed, workflow_id, json)
+            connecting.tell(
+                f"asked {workflow_id} to cancel" if status == "RUNNING" else closed, json, id=workflow_id
+            )
 
 
 def terminate(
@@ -100,7 +107,7 @@ def terminate(
             )
         elif workflow_id is not None:
             client.get_workflow_handle(workflow_id, run_id=run_id).terminate(reason)
-            _told(f"terminated {workflow_id}", workflow_id, json)
+            connecting.tell(f"terminated {workflow_id}", json, id=workflow_id)
 
 
 def reset(
@@ -125,13 +132,9 @@ def reset(
       hourglass reset order-1 --before charge
       hourglass reset order-1                  the last workflow task again
     """
-    with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
-        handle = client.get_workflow_handle(workflow_id, run_id=run_id)
+    with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle:
         again = handle.reset(before=before, event_id=event_id, reason=reason)
-        if json:
-            connecting.write_json({"id": again.id, "run_id": again.run_id})
-        else:
-            console.show(f"{again.id} goes on as run {again.run_id}")
+    connecting.tell(f"{again.id} goes on as run {again.run_id}", json, id=again.id, run_id=again.run_id)
 
 
 def fork(
@@ -160,14 +163,14 @@ def fork(
     """
     if before is None and event_id is None:
         raise UsageError("say from where: --before STEP, or --event-id N")
-    with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
-        made = client.get_workflow_handle(workflow_id, run_id=run_id).fork(
-            id=id, before=before, event_id=event_id
-        )
-        if json:
-            connecting.write_json({"id": made.id, "run_id": made.run_id})
-        else:
-            console.show(f"{workflow_id} goes on a second time as {made.id} (run {made.run_id})")
+    with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle:
+        made = handle.fork(id=id, before=before, event_id=event_id)
+    connecting.tell(
+        f"{workflow_id} goes on a second time as {made.id} (run {made.run_id})",
+        json,
+        id=made.id,
+        run_id=made.run_id,
+    )
 
 
 # --- pause, resume and delete -----------------------------------------------------------------------------------------
@@ -190,12 +193,11 @@ def pause(
     Example:
       hourglass pause order-1 --reason "the warehouse counts"
     """
-    with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
-        try:
-            client.get_workflow_handle(workflow_id, run_id=run_id).pause(reason)
-        except ServiceError as error:
-            raise _with_advice(error, workflow_id) from error
-    _told(f"paused {workflow_id}: hourglass resume {workflow_id} lets it go on", workflow_id, json)
+    with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle, _advised():
+        handle.pause(reason)
+    connecting.tell(
+        f"paused {workflow_id}: hourglass resume {workflow_id} lets it go on", json, id=workflow_id
+    )
 
 
 def resume(
@@ -212,31 +214,29 @@ def resume(
     Example:
       hourglass resume order-1
     """
-    with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
-        try:
-            client.get_workflow_handle(workflow_id, run_id=run_id).unpause(reason)
-        except ServiceError as error:
-            raise _with_advice(error, workflow_id) from error
-    _told(f"{workflow_id} goes on", workflow_id, json)
+    with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle, _advised():
+        handle.unpause(reason)
+    connecting.tell(f"{workflow_id} goes on", json, id=workflow_id)
 
 
-def _with_advice(error: ServiceError, workflow_id: str) -> ServiceError:
-    """The refusal of a server whose switch for pausing is off, with where that is; others as they are."""
-    if error.status != "UNIMPLEMENTED":
-        return error
-    return ServiceError(
-        f"{error}\n  a Temporal server pauses workflows only where its setting frontend.WorkflowPauseEnabled is true:"
-        "\n  temporal server start-dev --dynamic-config-value frontend.WorkflowPauseEnabled=true",
-        status=error.status,
-    )
+@contextmanager
+def _advised() -> Iterator[None]:
+    """The refusal of a server whose switch for pausing is off is told with where that is."""
+    try:
+        yield
+    except ServiceError as error:
+        if error.status != "UNIMPLEMENTED":
+            raise
+        raise ServiceError(
+            f"{error}\n  a Temporal server pauses workflows only where its setting frontend.WorkflowPauseEnabled is true:"
+            "\n  temporal server start-dev --dynamic-config-value frontend.WorkflowPauseEnabled=true",
+            status=error.status,
+        ) from error
 
 
 def delete(
     workflow_id: MaybeWorkflowId = None,
-    query: Annotated[
-        str | None,
-        typer.Option(metavar="FILTER", help="All workflows that a filter finds, open ones and closed ones."),
-    ] = None,
+    query: AnyQuery = None,
     run_id: RunId = None,
     yes: Yes = False,
     target: Target = None,
@@ -262,7 +262,7 @@ def delete(
             was = "is open, and would be terminated" if seen.close_time is None else "has closed"
             connecting.confirm(f"remove {workflow_id}, which {was}, with its history", yes)
             handle.delete()
-            _told(f"deleted {workflow_id} (run {seen.run_id})", workflow_id, json)
+            connecting.tell(f"deleted {workflow_id} (run {seen.run_id})", json, id=workflow_id)
 
 
 def _delete_many(client: Client, query: str, yes: bool, json: bool) -> None:
@@ -280,21 +280,8 @@ def _delete_many(client: Client, query: str, yes: bool, json: bool) -> None:
             except ServiceError as refused:
                 errors[run.id] = refused
             tell(done + len(errors), len(found))
-    if json:
-        connecting.write_json({"found": len(found), "done": done, "errors": errors})
-    else:
-        console.show(f"deleted: {done} of {len(found)}")
-        for workflow_id, error in errors.items():
-            console.error(f"{workflow_id}: {error}")
-    if errors:
-        raise typer.Exit(1)
-
-
-def _told(text: str, workflow_id: str, json: bool) -> None:
-    if json:
-        connecting.write_json({"id": workflow_id})
-    else:
-        console.show(text)
+    document = {"found": len(found), "done": done, "errors": errors}
+    connecting.tell_many(f"deleted: {done} of {len(found)}", document, errors, json)
 
 
 # --- signal, query and update: talk to a workflow ---------------------------------------------------------------------
@@ -345,10 +332,7 @@ def signal(
         if workflow_id is None:
             raise UsageError("name the workflow")
         client.get_workflow_handle(workflow_id, run_id=run_id).signal(name, *connecting.values(given))
-        if json:
-            connecting.write_json({"id": workflow_id, "signal": name})
-        else:
-            console.show(f"signalled {workflow_id}: {name}")
+        connecting.tell(f"signalled {workflow_id}: {name}", json, id=workflow_id, signal=name)
 
 
 def query(
@@ -434,9 +418,9 @@ def update(
 
 
 def start(
-    workflow: Annotated[str, typer.Argument(metavar="WORKFLOW", help="The workflow's name.")],
+    workflow: WorkflowName,
     arguments: Values = None,
-    id: Annotated[str | None, typer.Option(metavar="ID", help="Its id.  [default: a fresh one]")] = None,
+    id: NewId = None,
     task_queue: Annotated[str, typer.Option(metavar="NAME", help="The queue of its workers.")] = "default",
     start_delay: Annotated[float | None, typer.Option(metavar="SECONDS", help="Begin later.")] = None,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for its result and show it.")] = False,
@@ -460,10 +444,10 @@ def start(
         )
         if wait:
             connecting.answer(handle.result(), json)
-        elif json:
-            connecting.write_json({"id": handle.id, "run_id": handle.run_id})
         else:
-            console.show(f"started {handle.id} (run {handle.run_id})")
+            connecting.tell(
+                f"started {handle.id} (run {handle.run_id})", json, id=handle.id, run_id=handle.run_id
+            )
 
 
 def result(
@@ -484,8 +468,7 @@ def result(
       hourglass result order-1
       hourglass result order-1 --timeout 10 --json
     """
-    with connecting.connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
-        handle = client.get_workflow_handle(workflow_id, run_id=run_id)
+    with connecting.one_workflow(workflow_id, run_id, target, namespace, codec) as handle:
         handle.describe()  # what is not there is said at once, and not waited for
         try:
             connecting.answer(handle.result(timeout), json)

@@ -40,9 +40,9 @@ from hourglass.converter import (
     TerminatedFailure,
     TimeoutFailure,
 )
-from hourglass.converter._data import causes
+from hourglass.converter._data import causes, is_benign
 from hourglass.converter._stacks import authors_frames
-from hourglass.errors import ApplicationErrorCategory, RetryState
+from hourglass.errors import RetryState
 from hourglass.metrics import Registry
 from hourglass.metrics._samples import Labels, labels_of
 
@@ -181,12 +181,6 @@ def facts_of(task: ActivityTask) -> dict[str, object]:
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
-
-
-def is_benign(failure: Failure) -> bool:
-    """Whether its author called it part of the plan."""
-    info = failure.info
-    return isinstance(info, ApplicationFailure) and info.category == ApplicationErrorCategory.BENIGN
 
 
 def outlook(task: ActivityTask, failure: Failure, now_ns: int, *, cancelled: bool) -> int | RetryState:

@@ -40,6 +40,14 @@ def _require(call: str) -> ActivityContext:
     return context
 
 
+def _require_thread(call: str, instead: str) -> ActivityContext:
+    """As `_require`, for a call that blocks; `instead` is what an `async def` activity does."""
+    context = _require(call)
+    if asyncio._get_running_loop() is not None:
+        raise UsageError(f"activity.{call} would block the loop that runs all async activities: {instead}")
+    return context
+
+
 def in_activity() -> bool:
     """Whether the caller is inside a running activity."""
     return current.get() is not None
@@ -102,13 +110,8 @@ def wait_cancelled(timeout: timedelta | float | None = None) -> bool:
     catch `asyncio.CancelledError` instead.
     """
     limit = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    context = _require("wait_cancelled()")
-    if asyncio._get_running_loop() is not None:
-        raise UsageError(
-            "activity.wait_cancelled() would block the loop that runs all async activities: an async activity is cancelled "
-            "by asyncio.CancelledError at its next await"
-        )
-    return context.wait_cancelled(limit)
+    instead = "an async activity is cancelled by asyncio.CancelledError at its next await"
+    return _require_thread("wait_cancelled()", instead).wait_cancelled(limit)
 
 
 def cancellation_details() -> CancellationDetails | None:
@@ -127,12 +130,7 @@ def is_worker_shutdown() -> bool:
 def wait_for_worker_shutdown_sync(timeout: timedelta | float | None = None) -> bool:
     """Block this thread until the worker begins to shut down: True then, False if the time passes first."""
     limit = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    context = _require("wait_for_worker_shutdown_sync()")
-    if asyncio._get_running_loop() is not None:
-        raise UsageError(
-            "activity.wait_for_worker_shutdown_sync() would block the loop that runs all async activities: await "
-            "activity.wait_for_worker_shutdown()"
-        )
+    context = _require_thread("wait_for_worker_shutdown_sync()", "await activity.wait_for_worker_shutdown()")
     begun = threading.Event()
     with context.when_worker_stops(begun.set):
         return begun.wait(limit)

@@ -26,6 +26,7 @@ from hourglass._engine.options import (
     fairness_weight,
     optional_seconds,
     priority,
+    retry_rule,
 )
 from hourglass._engine.specs import ActivityCancellationType, ActivitySpec
 from hourglass.errors import UsageError
@@ -113,14 +114,6 @@ def _heartbeat(value: Any, what: str) -> float:
     return LIVENESS_TIMEOUT + _DISTINCT if checked == LIVENESS_TIMEOUT else checked
 
 
-def _retry_policy(value: Any, what: str) -> Any:
-    if value is None:
-        return None
-    if not isinstance(value, RetryPolicy):
-        raise UsageError(f"{what} must be a RetryPolicy, not {type(value).__name__}")
-    return value.rule()
-
-
 def _instance(kind: type) -> Callable[[Any, str], Any]:
     def check(value: Any, what: str) -> Any:
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
@@ -139,7 +132,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "schedule_to_start_timeout": _duration,
     "start_to_close_timeout": _duration,
     "heartbeat_timeout": _heartbeat,
-    "retry_policy": _retry_policy,
+    "retry_policy": retry_rule,
     "cancellation_type": _instance(ActivityCancellationType),
     "activity_id": check_text,
     "summary": check_text,

@@ -12,17 +12,15 @@ from hourglass._engine.awaited import ActivityHandle
 from hourglass._engine.context import LiveRun
 from hourglass._engine.event_groups import EventGroup
 from hourglass._engine.fibers import require_fiber
-from hourglass._engine.interception import start_intercepted
 from hourglass._engine.operations import drop_step, keep_step
 from hourglass._engine.options import Duration, RetryPolicy
 from hourglass._engine.specs import ActivityCancellationType
 from hourglass.activity import Activity
 from hourglass.activity._definition import activity_of
-from hourglass.activity._options import FOREIGN_DEFAULTS, settings_with
 from hourglass.aio._values import given_options, given_values
 from hourglass.aio.common import Priority
 from hourglass.errors import UsageError
-from hourglass.workflow._calls import StepOptions, begin_step, check_step
+from hourglass.workflow._calls import StepOptions, begin_named, begin_step, check_step
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -242,24 +240,7 @@ def _begin(
             f"an activity is given by its name or as a function decorated with @activity.defn, not {activity!r}"
         )
     run = require_fiber("starting activity", activity).run
-    result_type = said.pop("result_type", Any)
-    settings = settings_with(FOREIGN_DEFAULTS, said, f"activity {activity}")
-    encode = run.converter.encode_all
-    if run.contextual:
-        queue = settings.spec.task_queue
-        encode = run.converter_of_activity(activity, settings.activity_id, queue, local=local).encode_all
-    if run.outbound is None:
-        return start(activity, encode(values), settings, result_type, local=local)
-    return start_intercepted(
-        run.outbound,
-        activity,
-        list(values),
-        settings,
-        result_type,
-        encode,
-        local=local,
-        start=start,
-    )
+    return begin_named(run, activity, values, said, local=local, start=start)
 
 
 def _start_activity(activity: Any, /, *given: Any, **options: Any) -> ActivityHandle[Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import TypedDict, cast
 
 from hourglass import envconfig
 from hourglass._contract.transport import TLSConfig
@@ -46,18 +46,8 @@ class ClientConfigProfile(envconfig.ClientConfigProfile):
     def to_client_connect_config(self) -> ClientConnectConfig:
         """What `Client.connect` is given."""
         said = self.connect_options()
-        found: ClientConnectConfig = {}
-        if "target" in said:
-            found["target_host"] = said["target"]
-        if "namespace" in said:
-            found["namespace"] = said["namespace"]
-        if "api_key" in said:
-            found["api_key"] = said["api_key"]
-        if "tls" in said:
-            found["tls"] = said["tls"]
-        if "rpc_metadata" in said:
-            found["rpc_metadata"] = said["rpc_metadata"]
-        return found
+        named = {"target_host" if name == "target" else name: value for name, value in said.items()}
+        return cast(ClientConnectConfig, named)
 
 
 @dataclass

@@ -38,9 +38,10 @@ class ActivityReference:
         }
 
 
-def _address(call: AsyncActivityInput) -> dict[str, Any]:
-    """Which activity a call means, as its interceptors left it."""
-    return ActivityReference(call.token, call.workflow_id, call.run_id, call.activity_id).address()
+def _address(session: ClientSession, call: AsyncActivityInput) -> dict[str, Any]:
+    """Which activity a call means, as its interceptors left it, and who says so."""
+    meant = ActivityReference(call.token, call.workflow_id, call.run_id, call.activity_id)
+    return {**meant.address(), "identity": session.identity}
 
 
 def refer_activity(
@@ -62,9 +63,7 @@ def complete(session: ClientSession, reference: ActivityReference, result: Any) 
     """The activity returned."""
 
     def build(call: CompleteAsyncActivityInput) -> ClientOperation[None]:
-        request = CompleteActivity(
-            **_address(call), result=session.converter.encode(*call.args), identity=session.identity
-        )
+        request = CompleteActivity(**_address(session, call), result=session.converter.encode(*call.args))
         return asking(request, nothing)
 
     return through(session, CompleteAsyncActivityInput(**reference.address(), args=[result], _proceed=build))
@@ -79,10 +78,9 @@ def fail(
         if not isinstance(call.error, BaseException):
             raise UsageError(f"an activity fails with an exception, not {type(call.error).__name__}")
         request = CompleteActivity(
-            **_address(call),
+            **_address(session, call),
             failure=session.converter.to_failure(call.error),
             last_heartbeat_details=tuple(session.converter.encode_all(call.args)),
-            identity=session.identity,
         )
         return asking(request, nothing)
 
@@ -97,10 +95,9 @@ def report_cancelled(
 
     def build(call: ReportCancellationAsyncActivityInput) -> ClientOperation[None]:
         request = CompleteActivity(
-            **_address(call),
+            **_address(session, call),
             cancelled=True,
             cancelled_details=tuple(session.converter.encode_all(call.args)),
-            identity=session.identity,
         )
         return asking(request, nothing)
 
@@ -165,12 +162,8 @@ def heartbeat(
         return answer.cancel_requested
 
     def build(call: HeartbeatAsyncActivityInput) -> ClientOperation[bool]:
-        request = HeartbeatActivity(
-            **_address(call),
-            details=tuple(session.converter.encode_all(call.args)),
-            identity=session.identity,
-        )
-        return asking(request, parse)
+        details = tuple(session.converter.encode_all(call.args))
+        return asking(HeartbeatActivity(**_address(session, call), details=details), parse)
 
     call = HeartbeatAsyncActivityInput(**reference.address(), args=list(details), _proceed=build)
     return through(session, call)

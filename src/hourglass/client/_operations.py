@@ -62,10 +62,10 @@ from hourglass.client._calls import (
 )
 from hourglass.client._options import (
     WorkflowOptionsUpdate,
+    check_changes,
     check_time_skipping,
-    without_rpc,
 )
-from hourglass.client._session import ClientOperation, ClientSession, asking, nothing, through
+from hourglass.client._session import ClientOperation, ClientSession, asking, listing, nothing, through
 from hourglass.client._values import (
     HistoryEventPage,
     WorkflowDescription,
@@ -152,16 +152,7 @@ def list_page(
         )
         return WorkflowExecutionPage(items, page.next_page_token, page.notice)
 
-    def build(call: ListWorkflowsInput) -> ClientOperation[WorkflowExecutionPage]:
-        request = ListWorkflows(
-            query=call.query,
-            page_size=whole_number(call.page_size, "page_size", 1, INT32),
-            next_page_token=call.next_page_token,
-        )
-        return asking(request, parse)
-
-    call = ListWorkflowsInput(query=query, page_size=page_size, next_page_token=token, _proceed=build)
-    return through(session, call)
+    return listing(session, ListWorkflowsInput, ListWorkflows, parse, query, page_size, token)
 
 
 def count(session: ClientSession, query: str) -> ClientOperation[WorkflowExecutionCount]:
@@ -263,12 +254,8 @@ def cancel(session: ClientSession, reference: Reference, reason: str) -> ClientO
 
     def build(call: CancelWorkflowInput) -> ClientOperation[None]:
         request = CancelWorkflow(
-            workflow_id=call.id,
-            run_id=call.run_id or "",
+            **_changed(session, call.id, call.run_id, call.reason),
             first_execution_run_id=reference.first_execution_run_id,
-            reason=call.reason,
-            request_id=new_id(),
-            identity=session.identity,
         )
         return asking(request, nothing)
 
@@ -285,13 +272,9 @@ def terminate(
 
     def build(call: TerminateWorkflowInput) -> ClientOperation[None]:
         request = TerminateWorkflow(
-            workflow_id=call.id,
-            run_id=call.run_id or "",
+            **_changed(session, call.id, call.run_id, call.reason),
             first_execution_run_id=reference.first_execution_run_id,
-            reason=call.reason,
             details=tuple(session.converter.encode_all(call.args)),
-            request_id=new_id(),
-            identity=session.identity,
         )
         return asking(request, nothing)
 
@@ -301,19 +284,21 @@ def terminate(
 
 def pause(session: ClientSession, reference: Reference, reason: str) -> ClientOperation[None]:
     """Let a workflow rest."""
-    return asking(PauseWorkflow(**_changed(session, reference, reason)), nothing)
+    changed = _changed(session, reference.workflow_id, reference.addressed_run, reason)
+    return asking(PauseWorkflow(**changed), nothing)
 
 
 def unpause(session: ClientSession, reference: Reference, reason: str) -> ClientOperation[None]:
     """Let a workflow that was paused go on."""
-    return asking(UnpauseWorkflow(**_changed(session, reference, reason)), nothing)
+    changed = _changed(session, reference.workflow_id, reference.addressed_run, reason)
+    return asking(UnpauseWorkflow(**changed), nothing)
 
 
-def _changed(session: ClientSession, reference: Reference, reason: str) -> dict[str, Any]:
+def _changed(session: ClientSession, workflow_id: str, run_id: str | None, reason: str) -> dict[str, Any]:
     """The fields of a request that changes a run, and gives a reason."""
     return {
-        "workflow_id": reference.workflow_id,
-        "run_id": reference.addressed_run,
+        "workflow_id": workflow_id,
+        "run_id": run_id or "",
         "request_id": new_id(),
         "reason": reason,
         "identity": session.identity,
@@ -324,13 +309,7 @@ def update_options(
     session: ClientSession, reference: Reference, changes: Mapping[str, Any]
 ) -> ClientOperation[None]:
     """Change what was said of a run."""
-    known = without_rpc(WorkflowOptionsUpdate.__annotations__)
-    unknown = sorted(set(changes) - set(known))
-    if unknown or not changes:
-        raise UsageError(
-            f"what can be changed of a run is {', '.join(known)}"
-            + (f"; not {', '.join(unknown)}" if unknown else "; name at least one")
-        )
+    check_changes("a run", WorkflowOptionsUpdate, changes)
     said = {name: _CHANGES[name](changes[name], name) for name in changes}
     override = said.pop("versioning_override", None)
     request = UpdateWorkflowOptions(

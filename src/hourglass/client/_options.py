@@ -68,6 +68,17 @@ def split_rpc(options: Mapping[str, Any]) -> tuple[dict[str, Any], RpcOptions]:
     return without_rpc(options), rpc
 
 
+def check_changes(what: str, options: type[RpcOptions], changes: Mapping[str, Any]) -> None:
+    """Raise `UsageError` unless something is to be changed, and nothing but what these options name."""
+    known = without_rpc(options.__annotations__)
+    unknown = sorted(set(changes) - set(known))
+    if unknown or not changes:
+        raise UsageError(
+            f"what can be changed of {what} is {', '.join(known)}"
+            + (f"; not {', '.join(unknown)}" if unknown else "; name at least one")
+        )
+
+
 class StartOptions(RpcOptions, total=False):
     """How a workflow is started. All are optional."""
 

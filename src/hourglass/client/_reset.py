@@ -25,11 +25,7 @@ def reset(
     reapply_updates: bool,
 ) -> ClientOperation[Reference]:
     """Begin the run anew from an event, from before a step, or (with neither) from its last workflow task."""
-    if event_id is not None and before is not None:
-        raise UsageError("give event_id or before, not both")
-    if event_id is not None:
-        whole_number(event_id, "event_id", 0, INT64)
-    step = _named(before)
+    step = _checked(event_id, 0, before)
 
     async def ask(session: ClientSession) -> str:
         point = event_id
@@ -60,14 +56,10 @@ def fork(
     reference: Reference, workflow_id: str, event_id: int | None, before: object
 ) -> ClientOperation[Reference]:
     """Begin another workflow with the run's history up to an event, to before a step, or to its last workflow task."""
-    if event_id is not None and before is not None:
-        raise UsageError("give event_id or before, not both")
-    if event_id is not None:
-        whole_number(event_id, "event_id", 2, INT64)
+    step = _checked(event_id, 2, before)
     new = refer(workflow_id, None, None, None)
     if workflow_id == reference.workflow_id:
         raise UsageError("a fork needs an id of its own: reset begins the same workflow anew")
-    step = _named(before)
 
     async def ask(session: ClientSession) -> str:
         events = await fetch_history_events(reference).ask(session)
@@ -149,7 +141,12 @@ def _step(attributes: h.Attributes) -> tuple[tuple[str, ...], int]:
             return (), 0
 
 
-def _named(before: object) -> str:
+def _checked(event_id: int | None, least: int, before: object) -> str:
+    """The step's name; "" where an event says it, or nothing does."""
+    if event_id is not None and before is not None:
+        raise UsageError("give event_id or before, not both")
+    if event_id is not None:
+        whole_number(event_id, "event_id", least, INT64)
     if before is None:
         return ""
     name = before if isinstance(before, str) else getattr(before, "name", None)

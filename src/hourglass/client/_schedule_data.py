@@ -23,6 +23,7 @@ from hourglass._engine.options import (
     check_text,
     choice,
     named_values,
+    policy_from,
     seconds,
     several,
     whole_number,
@@ -535,13 +536,7 @@ def _action_from(action: StartWorkflow, foreign: bytes, converter: Converter) ->
 
 def _policy_from(rule: RetryRule) -> RetryPolicy | None:
     try:
-        return RetryPolicy(
-            initial_interval=rule.initial_interval or 1.0,
-            backoff_coefficient=rule.backoff_coefficient or 2.0,
-            maximum_interval=rule.maximum_interval or None,
-            maximum_attempts=rule.maximum_attempts,
-            non_retryable_error_types=rule.non_retryable_error_types,
-        )
+        return policy_from(rule)
     except UsageError:  # others' policies need not keep our rules; the action itself keeps it as it is
         return None
 

@@ -27,10 +27,8 @@ from hourglass._contract.schedules import (
 )
 from hourglass._contract.service import new_id
 from hourglass._engine.options import (
-    INT32,
     named_values,
     several,
-    whole_number,
 )
 from hourglass.client import _schedule_data as data
 from hourglass.client._calls import (
@@ -44,7 +42,7 @@ from hourglass.client._calls import (
     UnpauseScheduleInput,
     UpdateScheduleInput,
 )
-from hourglass.client._session import ClientOperation, ClientSession, Steps, asking, nothing, through
+from hourglass.client._session import ClientOperation, ClientSession, Steps, asking, listing, nothing, through
 from hourglass.converter import Converter, Payload, SearchAttributes, encode_search_attributes
 from hourglass.errors import ServiceError, UsageError
 
@@ -138,13 +136,7 @@ def list_page(
         items = tuple(data.listed_from(summary, session.converter) for summary in page.schedules)
         return ListedSchedules(items, page.next_page_token)
 
-    def build(call: ListSchedulesInput) -> ClientOperation[ListedSchedules]:
-        size = whole_number(call.page_size, "page_size", 1, INT32)
-        request = ListSchedules(query=call.query, page_size=size, next_page_token=call.next_page_token)
-        return asking(request, parse)
-
-    call = ListSchedulesInput(query=query, page_size=page_size, next_page_token=token, _proceed=build)
-    return through(session, call)
+    return listing(session, ListSchedulesInput, ListSchedules, parse, query, page_size, token)
 
 
 def describe(session: ClientSession, schedule_id: str) -> ClientOperation[data.ScheduleDescription]:

@@ -36,13 +36,13 @@ from hourglass._contract.workflows import (
     QueryRejectCondition,
     StartWorkflow,
 )
-from hourglass._engine.options import choice, seconds
+from hourglass._engine.options import INT32, choice, seconds, whole_number
 from hourglass._forks import ForkStage, at_fork, leak
 from hourglass._runtime.code_origin import without_our_frames
 from hourglass._runtime.codec_edge import request_context
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import Target, check_target, open_connection, resolve
-from hourglass.client._calls import ClientCall
+from hourglass.client._calls import ClientCall, ListInput
 from hourglass.client._interception import (
     AsyncClientOutboundInterceptor,
     ClientOutboundInterceptor,
@@ -323,6 +323,25 @@ def through(session: ClientSession, call: ClientCall) -> ClientOperation[Any]:
     """The operation that a call is, to be seen by the session's interceptors if it has any."""
     operation: ClientOperation[Any] = call._proceed(call)
     return msgspec.structs.replace(operation, call=call) if session.interceptors else operation
+
+
+def listing(
+    session: ClientSession,
+    called: type[ListInput],
+    asked: Callable[..., Request[A]],
+    parse: Callable[[A], T],
+    query: str,
+    page_size: int,
+    token: bytes,
+) -> ClientOperation[T]:
+    """The operation that asks for one page of what matches."""
+
+    def build(call: ListInput) -> ClientOperation[T]:
+        size = whole_number(call.page_size, "page_size", 1, INT32)
+        return asking(asked(query=call.query, page_size=size, next_page_token=call.next_page_token), parse)
+
+    call = called(query=query, page_size=page_size, next_page_token=token, _proceed=build)
+    return through(session, call)
 
 
 Steps: TypeAlias = Generator[ClientOperation[Any], Any, None]

@@ -14,7 +14,6 @@ from hourglass._contract.activities import ActivityExecutionStatus
 from hourglass._contract.service import new_id
 from hourglass._contract.workflows import IdConflictPolicy, Started
 from hourglass._engine.options import (
-    INT32,
     CallSettings,
     Duration,
     RetryPolicy,
@@ -22,7 +21,6 @@ from hourglass._engine.options import (
     choice,
     optional_seconds,
     policy_from,
-    whole_number,
 )
 from hourglass._engine.specs import ActivitySpec, IdReusePolicy
 from hourglass.activity import ActivityOptions
@@ -40,10 +38,10 @@ from hourglass.client._calls import (
     UnpauseActivityInput,
     UpdateActivityOptionsInput,
 )
-from hourglass.client._options import RpcOptions, callbacks_of, rpc_fields, without_rpc
-from hourglass.client._session import ClientOperation, ClientSession, asking, nothing, through
+from hourglass.client._options import RpcOptions, callbacks_of, check_changes, rpc_fields, without_rpc
+from hourglass.client._session import ClientOperation, ClientSession, asking, listing, nothing, through
 from hourglass.client._values import WorkflowExecutionCount, attributes_from, count_from, time_from
-from hourglass.client._waiting import ActivityWaitNotice, ask_through_outage, first
+from hourglass.client._waiting import GOES_ON, ActivityWaitNotice, ask_through_outage, first, in_time
 from hourglass.converter import (
     ActivitySerializationContext,
     Converter,
@@ -53,9 +51,7 @@ from hourglass.converter import (
 )
 from hourglass.errors import (
     ActivityFailedError,
-    HourglassError,
     PayloadError,
-    ServiceError,
     UsageError,
     summary,
 )
@@ -350,21 +346,12 @@ def result(
     async def ask(session: ClientSession) -> ac.ActivityOutcome:
         notice = ActivityWaitNotice(session, reference.activity_id, reference.run_id)
         try:
-            async with session.within(limit):
-                while True:
-                    try:
-                        outcome = await session.call(request)
-                    except ServiceError as error:
-                        outcome = await ask_through_outage(session, request, error)
-                    if outcome.closed:
-                        return outcome
-        except TimeoutError as error:
-            if isinstance(error, HourglassError):
-                raise
-            raise TimeoutError(
-                f"activity {reference.activity_id!r} has not ended within {limit:g} s; it goes on, "
-                "and its result can be asked for again"
-            ) from None
+            async with in_time(
+                session, limit, f"activity {reference.activity_id!r} has not ended within", GOES_ON
+            ):
+                while not (outcome := await ask_through_outage(session, request)).closed:
+                    pass
+                return outcome
         finally:
             notice.end()
 
@@ -471,13 +458,7 @@ def _update(
 
 def _changed(activity_id: str, changes: Mapping[str, Any]) -> ActivitySpec:
     """A spec that holds what is to be changed, checked; which fields those are is not in it."""
-    known = without_rpc(ActivityOptionsUpdate.__annotations__)
-    unknown = sorted(set(changes) - set(known))
-    if unknown or not changes:
-        raise UsageError(
-            f"what can be changed of an activity is {', '.join(known)}"
-            + (f"; not {', '.join(unknown)}" if unknown else "; name at least one")
-        )
+    check_changes("an activity", ActivityOptionsUpdate, changes)
     # As if both limits were there, of which one may be taken away: the engine knows what is left.
     base = CallSettings(spec=ActivitySpec(start_to_close_timeout=1.0, schedule_to_close_timeout=1.0))
     spec = settings_with(base, changes, f"activity {activity_id}").spec
@@ -496,13 +477,7 @@ def list_page(
         items = tuple(ActivityExecution(**_common(each)) for each in page.activities)
         return ActivityExecutionPage(items, page.next_page_token)
 
-    def build(call: ListActivitiesInput) -> ClientOperation[ActivityExecutionPage]:
-        size = whole_number(call.page_size, "page_size", 1, INT32)
-        request = ac.ListActivities(query=call.query, page_size=size, next_page_token=call.next_page_token)
-        return asking(request, parse)
-
-    call = ListActivitiesInput(query=query, page_size=page_size, next_page_token=token, _proceed=build)
-    return through(session, call)
+    return listing(session, ListActivitiesInput, ac.ListActivities, parse, query, page_size, token)
 
 
 def count(session: ClientSession, query: str) -> ClientOperation[WorkflowExecutionCount]:

@@ -29,7 +29,7 @@ from hourglass.client._operations import Reference
 from hourglass.client._options import rpc_fields
 from hourglass.client._session import ClientOperation, ClientSession, through
 from hourglass.client._starts import PlannedStart
-from hourglass.client._waiting import told_of
+from hourglass.client._waiting import in_time, told_of
 from hourglass.converter import Converter
 from hourglass.errors import ServiceTimeoutError, UpdateFailedError, UsageError
 from hourglass.workflow._references import given_message
@@ -135,14 +135,10 @@ def result(
         state = UpdateState(
             update_id=reference.update_id, workflow_id=reference.workflow_id, run_id=reference.run_id
         )
-        try:
-            with told_of(session, reference.workflow_id, reference.run_id):
-                async with session.within(limit):
-                    return await _to_stage(session, state, UpdateStage.COMPLETED)
-        except TimeoutError:
-            raise TimeoutError(
-                f"update {reference.update_id!r} of workflow {reference.workflow_id!r} is not done after {limit:g} s"
-            ) from None
+        late = f"update {reference.update_id!r} of workflow {reference.workflow_id!r} is not done after"
+        with told_of(session, reference.workflow_id, reference.run_id):
+            async with in_time(session, limit, late):
+                return await _to_stage(session, state, UpdateStage.COMPLETED)
 
     return ClientOperation(ask, lambda state: outcome(state, reference.return_type, session.converter))
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -40,9 +40,9 @@ from hourglass._contract.workflows import (
 from hourglass._history.codec import read_event
 from hourglass._history.events import WorkflowTaskFailed
 from hourglass.client._session import ClientSession
-from hourglass.converter import ApplicationFailure, Converter, Failure, Payload
+from hourglass.converter import Converter, Failure, Payload
+from hourglass.converter._data import is_benign
 from hourglass.errors import (
-    ApplicationErrorCategory,
     CancelledError,
     HourglassError,
     InternalError,
@@ -342,18 +342,13 @@ def _facts_of_activity(activity: PendingActivity) -> dict[str, object]:
 
 
 def _is_failing(activity: PendingActivity) -> bool:
-    return activity.last_failure is not None and not _is_benign(activity.last_failure)
+    return activity.last_failure is not None and not is_benign(activity.last_failure)
 
 
 def _is_untouched(activity: PendingActivity) -> bool:
     """Whether no worker has ever had it, though one might: a paused one waits for its client."""
     never = not activity.last_started_time_ns and activity.last_failure is None
     return never and activity.state == "SCHEDULED"
-
-
-def _is_benign(failure: Failure) -> bool:
-    info = failure.info
-    return isinstance(info, ApplicationFailure) and info.category == ApplicationErrorCategory.BENIGN
 
 
 def _in_a_line(failure: Failure | None, converter: Converter) -> str:
@@ -397,6 +392,9 @@ class Closed(msgspec.Struct, frozen=True):
     outcome: Outcome
 
 
+GOES_ON = "; it goes on, and its result can be asked for again"
+
+
 def wait_for_close(
     session: ClientSession, workflow_id: str, run_id: str, *, follow: bool, timeout: float | None
 ) -> Coroutine[Any, Any, Closed]:
@@ -409,16 +407,8 @@ def wait_for_close(
 async def _watch_within(
     timeout: float, session: ClientSession, workflow_id: str, run_id: str, follow: bool
 ) -> Closed:
-    try:
-        async with session.within(timeout):
-            return await _watch(session, workflow_id, run_id, follow)
-    except TimeoutError as error:
-        if isinstance(error, ServiceError):
-            raise
-        raise TimeoutError(
-            f"workflow {workflow_id!r} has not closed within {timeout:g} s; it goes on, "
-            "and its result can be asked for again"
-        ) from None
+    async with in_time(session, timeout, f"workflow {workflow_id!r} has not closed within", GOES_ON):
+        return await _watch(session, workflow_id, run_id, follow)
 
 
 async def _watch(session: ClientSession, workflow_id: str, run_id: str, follow: bool) -> Closed:
@@ -426,10 +416,7 @@ async def _watch(session: ClientSession, workflow_id: str, run_id: str, follow: 
     try:
         while True:
             request = WaitForClose(workflow_id=workflow_id, run_id=run_id)
-            try:
-                outcome = await session.call(request)
-            except ServiceError as error:
-                outcome = await ask_through_outage(session, request, error)
+            outcome = await ask_through_outage(session, request)
             if isinstance(outcome, StillOpen):
                 await notice.look()
                 continue
@@ -454,17 +441,34 @@ def successor_of(outcome: Outcome) -> str:
             return ""
 
 
-async def ask_through_outage(session: ClientSession, request: Request[A], error: ServiceError) -> A:
-    """While the service cannot be reached, as `error` says, ask again what changes nothing, for as long as an outage may
-    last.
+@asynccontextmanager
+async def in_time(
+    session: ClientSession, limit: float | None, late: str, more: str = ""
+) -> AsyncIterator[None]:
+    """A time limit for what is awaited inside: when it has passed, `TimeoutError` says `late`, how long that was, and `more`.
+    A request that had a limit of its own says so itself.
     """
-    if error.status not in TRANSIENT:
-        raise error
-    logger.warning(
-        "waiting for workflow %s goes on although the service does not answer: %s",
-        getattr(request, "workflow_id", ""),
-        error,
-    )
+    try:
+        async with session.within(limit):
+            yield
+    except TimeoutError as error:
+        if isinstance(error, HourglassError) or limit is None:
+            raise
+        raise TimeoutError(f"{late} {limit:g} s{more}") from None
+
+
+async def ask_through_outage(session: ClientSession, request: Request[A]) -> A:
+    """Ask what changes nothing, and ask again while the service cannot be reached, for as long as an outage may last."""
+    try:
+        return await session.call(request)
+    except ServiceError as error:
+        if error.status not in TRANSIENT:
+            raise
+        logger.warning(
+            "waiting for workflow %s goes on although the service does not answer: %s",
+            getattr(request, "workflow_id", ""),
+            error,
+        )
     loop = asyncio.get_running_loop()
     began, pause = loop.time(), FIRST_PAUSE
     while True:

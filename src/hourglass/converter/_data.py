@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from hourglass.errors import RetryState, TimeoutType
+from hourglass.errors import ApplicationErrorCategory, RetryState, TimeoutType
 
 # --- messages -------------------------------------------------------------------------------------
 
@@ -132,6 +132,12 @@ def causes(failure: Failure | None) -> Iterator[Failure]:
     while failure is not None:
         yield failure
         failure = failure.cause
+
+
+def is_benign(failure: Failure) -> bool:
+    """Whether its author called it part of the plan."""
+    info = failure.info
+    return isinstance(info, ApplicationFailure) and info.category == ApplicationErrorCategory.BENIGN
 
 
 def joined(links: Iterable[Failure]) -> Failure:

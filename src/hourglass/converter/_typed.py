@@ -44,19 +44,20 @@ from hourglass.converter._hints import (
 # --- scalars --------------------------------------------------------------------------------------
 
 
-def _no(value: Any, wanted: type, path: ValuePath) -> Mismatch:
-    return Mismatch(f"expected {type_name(wanted)}, got {kind_of(value)}", path)
+def unexpected(value: Any, hint: Any, path: ValuePath) -> Mismatch:
+    """The commonest complaint."""
+    return Mismatch(f"expected {type_name(hint)}, got {kind_of(value)}", path)
 
 
 def _none(value: Any, path: ValuePath) -> None:
     if value is not None:
-        raise _no(value, type(None), path)
+        raise unexpected(value, type(None), path)
 
 
 def _bool(value: Any, path: ValuePath) -> bool:
     if value is True or value is False:
         return bool(value)
-    raise _no(value, bool, path)
+    raise unexpected(value, bool, path)
 
 
 def _int(value: Any, path: ValuePath) -> int:
@@ -65,7 +66,7 @@ def _int(value: Any, path: ValuePath) -> int:
         return value
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    raise _no(value, int, path)
+    raise unexpected(value, int, path)
 
 
 def _float(value: Any, path: ValuePath) -> float:
@@ -74,13 +75,13 @@ def _float(value: Any, path: ValuePath) -> float:
             return float(value)
         except OverflowError:
             raise Mismatch("a number out of range", path) from None
-    raise _no(value, float, path)
+    raise unexpected(value, float, path)
 
 
 def _str(value: Any, path: ValuePath) -> str:
     if isinstance(value, str):
         return value
-    raise _no(value, str, path)
+    raise unexpected(value, str, path)
 
 
 def _bytes(value: Any, path: ValuePath) -> bytes:
@@ -92,12 +93,12 @@ def _bytes(value: Any, path: ValuePath) -> bytes:
             return bytes(value)
         return msgspec.convert(value, bytes)
     except (msgspec.ValidationError, ValueError, TypeError):
-        raise _no(value, bytes, path) from None
+        raise unexpected(value, bytes, path) from None
 
 
 def _datetime(value: Any, path: ValuePath) -> datetime:
     if not isinstance(value, str):
-        raise _no(value, datetime, path)
+        raise unexpected(value, datetime, path)
     try:
         return msgspec.convert(value, datetime)
     except msgspec.ValidationError:
@@ -139,11 +140,6 @@ SCALARS: dict[type, Callable[[Any, ValuePath], Any]] = {
 
 
 Handler: TypeAlias = Callable[[Any, Any, Any, ValuePath], Any]
-
-
-def unexpected(value: Any, hint: Any, path: ValuePath) -> Mismatch:
-    """The commonest complaint."""
-    return Mismatch(f"expected {type_name(hint)}, got {kind_of(value)}", path)
 
 
 def convert(value: Any, hint: Any, path: ValuePath | None = None) -> Any:

@@ -24,9 +24,9 @@ from hourglass.client import AsyncClient, AsyncWorkflowHandle, Client, WorkflowH
 from hourglass.client._operations import Reference
 from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.client._starts import start
-from hourglass.client._waiting import ask_through_outage
+from hourglass.client._waiting import ask_through_outage, in_time
 from hourglass.converter import Payload
-from hourglass.errors import Cancelled, ServiceError, UsageError, WorkflowFailedError
+from hourglass.errors import Cancelled, UsageError, WorkflowFailedError
 from hourglass.limits._keepers import is_long, keeper_id
 from hourglass.progress import Progress
 from hourglass.workflow import ParentClosePolicy
@@ -161,21 +161,10 @@ class _Burst(Generic[R]):
         request = AwaitBurst(id=self._id, workflow_id=self._keeper.workflow_id)
 
         async def ask(session: ClientSession) -> BurstState:
-            try:
-                async with session.within(limit):
-                    while True:
-                        try:
-                            state = await session.call(request)
-                        except ServiceError as error:
-                            state = await ask_through_outage(session, request, error)
-                        if not state.pending:
-                            return state
-            except TimeoutError as error:
-                if isinstance(error, ServiceError) or limit is None:
-                    raise
-                raise TimeoutError(
-                    f"the calls of {self._id!r} have not been run within {limit:g} s"
-                ) from None
+            async with in_time(session, limit, f"the calls of {self._id!r} have not been run within"):
+                while (state := await ask_through_outage(session, request)).pending:
+                    pass
+                return state
 
         def check(state: BurstState) -> None:
             if not state.run_id:

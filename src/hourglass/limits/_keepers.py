@@ -27,7 +27,13 @@ from hourglass._contract.limits import ANSWER, ANSWERS, Answer, Answers, SlotCla
 from hourglass._engine.context import require_run
 from hourglass._engine.fibers import FiberTask, require_fiber
 from hourglass._engine.state import PathStep
-from hourglass.errors import ApplicationError, FailureError, UsageError, WorkflowAlreadyStartedError
+from hourglass.errors import (
+    ApplicationError,
+    Cancelled,
+    FailureError,
+    UsageError,
+    WorkflowAlreadyStartedError,
+)
 from hourglass.workflow import ChildCancellationType, ParentClosePolicy
 
 # --- what a run hears -----------------------------------------------------------------------------
@@ -301,6 +307,17 @@ def _reaches(answer: Answer) -> bool:
         # The run is open, but has had as many signals as it may.
         return "SignalCountLimit" in (error.type or "")
     return True
+
+
+def keep(what: str, serve: Callable[[], bool]) -> None:
+    """A keeper's run: one round of serving after the other, until one says that there is nothing to keep."""
+    while True:
+        try:
+            if not serve():
+                return
+        except Cancelled:
+            # The runs that wait would never hear of it. To be rid of a keeper, terminate it.
+            workflow.logger.warning(f"a keeper of {what} does not cancel: others wait for it")
 
 
 def is_long(messages: int) -> bool:

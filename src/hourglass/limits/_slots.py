@@ -27,6 +27,7 @@ from hourglass.limits._keepers import (
     hand_of_run,
     in_one_hand,
     is_long,
+    keep,
     keeper_id,
     replies_of_run,
     tell,
@@ -86,13 +87,7 @@ class SlotKeeper:
     @workflow.run
     def run(self, slots: Slots) -> None:
         """Keep the slots until no run uses them."""
-        while True:
-            try:
-                if not self._serve():
-                    return
-            except Cancelled:
-                # The runs that wait would never hear of it. To be rid of a keeper, terminate it.
-                workflow.logger.warning("a keeper of slots does not cancel: others wait for it")
+        keep("slots", self._serve)
 
     def _heard(self) -> None:
         self.messages += 1

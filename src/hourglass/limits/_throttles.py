@@ -24,7 +24,7 @@ from hourglass._contract.limits import (
 )
 from hourglass._engine.options import Duration, seconds
 from hourglass._engine.specs import VersioningBehavior
-from hourglass.errors import Cancelled, UsageError
+from hourglass.errors import UsageError
 from hourglass.limits._keepers import (
     FIRST_REMINDER,
     LAST_REMINDER,
@@ -34,6 +34,7 @@ from hourglass.limits._keepers import (
     hand_of_run,
     in_one_hand,
     is_long,
+    keep,
     keeper_id,
     replies_of_run,
     tell,
@@ -76,13 +77,7 @@ class TurnKeeper:
     @workflow.run
     def run(self, throttle: Throttle) -> None:
         """Give out turns until no run wants one."""
-        while True:
-            try:
-                if not self._serve():
-                    return
-            except Cancelled:
-                # The runs that ask would never hear of it. To be rid of a keeper, terminate it.
-                workflow.logger.warning("a keeper of turns does not cancel: others wait for it")
+        keep("turns", self._serve)
 
     def _serve(self) -> bool:
         answers = self.book.serve(microseconds())

@@ -30,7 +30,6 @@ from hourglass._contract.progress import (
     new_items,
     tail_of,
 )
-from hourglass._contract.service import Request
 from hourglass._contract.workflows import (
     DescribeWorkflow,
     GetHistory,
@@ -259,7 +258,7 @@ class Follower(Generic[T]):
             await self._find_run(session)
             await self._read_items(session)
             while self._activities.held and not self._closed:  # the history says where they belong
-                page = await _through_outages(session, self._history(wait=False))
+                page = await ask_through_outage(session, self._history(wait=False))
                 await self._note_page(session, page)
             try:
                 return Heard(await self._query(session), True, self._read_to)
@@ -316,7 +315,7 @@ class Follower(Generic[T]):
             arguments=tuple(session.converter.encode_all((self._offset, MOST_AT_ONCE, True))),
         )
         try:
-            return await _through_outages(session, request)
+            return await ask_through_outage(session, request)
         except QueryFailedError:
             if self._closed and self._offset:
                 raise  # it has published before: its code cannot tell any more what came last
@@ -326,7 +325,7 @@ class Follower(Generic[T]):
         """All that activities have published so far."""
         for _ in range(_MOST_READS):
             request = self._activities.request(self._workflow_id, self._run_id, wait=False)
-            read = await _through_outages(session, request)
+            read = await ask_through_outage(session, request)
             self._activities.held += read.items
             if not read.items or read.pause:
                 return
@@ -346,8 +345,8 @@ class Follower(Generic[T]):
 
     async def _page_or_items(self, session: ClientSession) -> HistoryPage | None:
         if not self._activities.open:
-            return await _through_outages(session, self._history(wait=True))
-        growth = asyncio.ensure_future(_through_outages(session, self._history(wait=True)))
+            return await ask_through_outage(session, self._history(wait=True))
+        growth = asyncio.ensure_future(ask_through_outage(session, self._history(wait=True)))
         items = asyncio.ensure_future(self._wait_for_items(session))
         try:
             await asyncio.wait({growth, items}, return_when=asyncio.FIRST_COMPLETED)
@@ -362,7 +361,7 @@ class Follower(Generic[T]):
     async def _wait_for_items(self, session: ClientSession) -> tuple[PublishedItem, ...]:
         while True:
             request = self._activities.request(self._workflow_id, self._run_id, wait=True)
-            read = await _through_outages(session, request)
+            read = await ask_through_outage(session, request)
             if read.items:
                 return read.items
             await asyncio.sleep(read.pause)
@@ -492,14 +491,6 @@ def _successor(page: HistoryPage) -> str:
     """The run that follows the one whose last events these are; empty if none does."""
     last = read_event(msgspec.json.decode(page.events[-1])).attributes if page.events else None
     return str(getattr(last, "new_run_id", ""))
-
-
-async def _through_outages(session: ClientSession, request: Request[A]) -> A:
-    """Ask, and while the service is away ask again: the requests change nothing."""
-    try:
-        return await session.call(request)
-    except ServiceError as error:
-        return await ask_through_outage(session, request, error)
 
 
 # --- the two faces: an iterator that blocks, and one that is awaited ------------------------------

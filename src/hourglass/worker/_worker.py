@@ -246,9 +246,7 @@ class Worker(WorkerFacts):
             self._plan.resources.open()
             self._portal.call(self._begin())
         except BaseException as error:
-            self._not_started()
-            if isinstance(error, HourglassError):
-                without_our_frames(error)
+            self._not_started(error)
             raise
         if not self._started():
             self._life.check_wanted()
@@ -305,9 +303,7 @@ class Worker(WorkerFacts):
             await asyncio.to_thread(self._plan.resources.open)
             await self._portal.acall(self._begin())
         except BaseException as error:
-            self._not_started()
-            if isinstance(error, HourglassError):
-                without_our_frames(error)
+            self._not_started(error)
             raise
         if not self._started():
             self._life.check_wanted()
@@ -386,10 +382,12 @@ class Worker(WorkerFacts):
             _forget(self._application)  # it goes on in the background; what is served next has another
             return None
 
-    def _not_started(self) -> None:
+    def _not_started(self, error: BaseException) -> None:
         self._life.failed()
         self._services.clear()
         self._plan.resources.close()
+        if isinstance(error, HourglassError):
+            without_our_frames(error)
 
     def _started(self) -> bool:
         if not self._life.started():

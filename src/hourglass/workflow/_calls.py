@@ -117,26 +117,31 @@ def _begin_activity(
         raise UsageError(
             f"an activity is given by its name or as a function decorated with @activity.defn, not {activity!r}"
         )
-    fiber = require_fiber(f"activity {activity}")
+    run = require_fiber(f"activity {activity}").run
+    return begin_named(run, activity, args, options, local=local, start=_start_activity)
+
+
+def begin_named(
+    run: LiveRun,
+    activity: str,
+    args: Sequence[Any],
+    options: dict[str, Any],
+    *,
+    local: bool,
+    start: Callable[..., R],
+) -> R:
+    """Begin an activity that is given by its name: `start` schedules it."""
     result_type = options.pop("result_type", Any)
     settings = settings_with(FOREIGN_DEFAULTS, options, f"activity {activity}")
-    run = fiber.run
     encode = run.converter.encode_all
     if run.contextual:
         queue = settings.spec.task_queue
         encode = run.converter_of_activity(activity, settings.activity_id, queue, local=local).encode_all
-    if run.outbound is not None:
-        return start_intercepted(
-            run.outbound,
-            activity,
-            list(args),
-            settings,
-            result_type,
-            encode,
-            local=local,
-            start=_start_activity,
-        )
-    return _start_activity(activity, encode(args), settings, result_type, local=local)
+    if run.outbound is None:
+        return start(activity, encode(args), settings, result_type, local=local)
+    return start_intercepted(
+        run.outbound, activity, list(args), settings, result_type, encode, local=local, start=start
+    )
 
 
 # --- steps ----------------------------------------------------------------------------------------

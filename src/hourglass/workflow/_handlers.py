@@ -214,12 +214,7 @@ def signal(
     The dynamic handler takes every signal that no other handler does, as `(name, arguments)`. A handler that has not
     finished when the workflow closes is abandoned with a warning, unless `unfinished_policy` is `ABANDON`.
     """
-
-    def handler(fn: Any) -> Any:
-        kind = AsyncSignal if is_coroutine_function(fn) else Signal
-        return kind(fn, name, dynamic, description, unfinished_policy)
-
-    return handler if fn is None else handler(fn)
+    return _handler(fn, Signal, AsyncSignal, name, dynamic, description, unfinished_policy)
 
 
 @overload
@@ -257,12 +252,16 @@ def update(
     unfinished_policy: HandlerUnfinishedPolicy = _WARN,
 ) -> Any:
     """Handle an update: on a method of a workflow class, or on a local function inside a running workflow."""
+    return _handler(fn, Update, AsyncUpdate, name, dynamic, description, unfinished_policy)
 
-    def handler(fn: Any) -> Any:
-        kind = AsyncUpdate if is_coroutine_function(fn) else Update
-        return kind(fn, name, dynamic, description, unfinished_policy)
 
-    return handler if fn is None else handler(fn)
+def _handler(fn: Any, plain: Any, awaited: Any, *said: Any) -> Any:
+    """What a decorator makes of a function, or the decorator where that is still to come."""
+
+    def made(fn: Any) -> Any:
+        return (awaited if is_coroutine_function(fn) else plain)(fn, *said)
+
+    return made if fn is None else made(fn)
 
 
 # --- handlers as values ----------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from hourglass._embedded.clients.answering import (
     find,
     heard_of_ns,
     is_written,
+    pending_activity,
     state_of,
     stored,
     wait,
@@ -76,13 +77,7 @@ def _pending(
     """The open activity that a request names: of a workflow, or by itself."""
     workflow_id = request.workflow_id
     record = find(engine, workflow_id, request.run_id) if workflow_id else _find_open(engine, request)
-    for activity in record.run.activities.values():
-        if activity.scheduled.activity_id == request.activity_id:
-            return record, activity
-    raise ServiceError(
-        "Can't find pending activity with such ID. Invalid activityID or activity already completed",
-        status="NOT_FOUND",
-    )
+    return record, pending_activity(record, request.activity_id)
 
 
 # --- starting and waiting -----------------------------------------------------------------------------------

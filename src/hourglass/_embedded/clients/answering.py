@@ -84,6 +84,24 @@ def refusal_rests_on(engine: Engine, request: s.Request[Any]) -> int:
     return engine.runs.newest_of(workflow_id, getattr(about, "run_id", ""))
 
 
+def activity_of(record: LoadedRun, activity_id: str) -> OpenActivity | None:
+    """The pending activity of this id."""
+    return next(
+        (each for each in record.run.activities.values() if each.scheduled.activity_id == activity_id), None
+    )
+
+
+def pending_activity(record: LoadedRun, activity_id: str) -> OpenActivity:
+    """The same; raises `ServiceError` where there is none."""
+    found = activity_of(record, activity_id)
+    if found is None:
+        raise ServiceError(
+            "Can't find pending activity with such ID. Invalid activityID or activity already completed",
+            status="NOT_FOUND",
+        )
+    return found
+
+
 def check_open(record: LoadedRun) -> None:
     """Raise `WorkflowNotFoundError` for a run that has closed."""
     if not record.run.is_open:

@@ -15,10 +15,12 @@ from hourglass._contract import service as s
 from hourglass._embedded.clients.answering import (
     Handlers,
     PendingAnswer,
+    activity_of,
     check_open,
     done,
     find,
     is_written,
+    pending_activity,
     wait,
 )
 from hourglass._embedded.engine.deployments import Build
@@ -182,12 +184,7 @@ async def reset_activity(engine: Engine, request: ac.ResetActivity) -> PendingAn
     """Begin the attempts of an activity anew."""
     record = find(engine, request.workflow_id, request.run_id)
     check_open(record)
-    activity = _waiting(record, request.activity_id)
-    if activity is None:
-        raise ServiceError(
-            "Can't find pending activity with such ID. Invalid activityID or activity already completed",
-            status="NOT_FOUND",
-        )
+    activity = pending_activity(record, request.activity_id)
     forget = request.reset_heartbeat
     engine.runs.change(record, lambda run, now: transitions.reset_activity(run, activity, forget, now))
     return done(engine, record)
@@ -257,20 +254,13 @@ def _attempt(
             return name, *found
     else:
         record = find(engine, workflow_id or PREFIX + activity_id, run_id)
-        activity = _waiting(record, activity_id)
+        activity = activity_of(record, activity_id)
         if activity is not None and (activity.started_ns or waits):
             name = AttemptToken(record.run.run_id, activity.scheduled_event_id, activity.attempt)
             return name, record, activity
     raise ServiceError(
         "invalid activityID or activity already timed out or invoking workflow is completed",
         status="NOT_FOUND",
-    )
-
-
-def _waiting(record: LoadedRun, activity_id: str) -> OpenActivity | None:
-    """The pending activity of this id."""
-    return next(
-        (each for each in record.run.activities.values() if each.scheduled.activity_id == activity_id), None
     )
 
 

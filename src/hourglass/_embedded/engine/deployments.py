@@ -120,11 +120,7 @@ class Deployments:
 
     def set_current(self, name: str, build_id: str) -> WorkerDeploymentVersion | None:
         """Make a version current, or none; gives the one that was. Raises `ServiceError` for one that is not known."""
-        deployment = self.find(name)
-        if build_id and build_id not in deployment.builds:
-            raise ServiceError(
-                f"build ID '{build_id}' not found in Worker Deployment '{name}'", status="NOT_FOUND"
-            )
+        deployment = self._with_build(name, build_id)
         previous = deployment.current
         if previous != build_id:
             self._make_current(name, deployment, build_id)
@@ -148,11 +144,7 @@ class Deployments:
         """Let a version take so many in a hundred of what would go to the current one, or none; gives the one that did, and
         how many. Raises `ServiceError` for one that is not known, or is current.
         """
-        deployment = self.find(name)
-        if build_id and build_id not in deployment.builds:
-            raise ServiceError(
-                f"build ID '{build_id}' not found in Worker Deployment '{name}'", status="NOT_FOUND"
-            )
+        deployment = self._with_build(name, build_id)
         if build_id and build_id == deployment.current:
             raise ServiceError(
                 f"Ramping version '{build_id}' is already current", status="FAILED_PRECONDITION"
@@ -177,6 +169,14 @@ class Deployments:
         return deployment.builds | {
             build_id: msgspec.structs.replace(deployment.builds[build_id], current_ns=now)
         }
+
+    def _with_build(self, name: str, build_id: str) -> Deployment:
+        deployment = self.find(name)
+        if build_id and build_id not in deployment.builds:
+            raise ServiceError(
+                f"build ID '{build_id}' not found in Worker Deployment '{name}'", status="NOT_FOUND"
+            )
+        return deployment
 
     def find(self, name: str) -> Deployment:
         """The deployment of this name; raises `ServiceError` if there is none."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Generic, TypeVar, cast
 
 from pydantic import ConfigDict, PydanticUserError, RootModel, TypeAdapter, ValidationError, with_config
@@ -146,7 +147,7 @@ class _Transport(ParameterTransport[P, dict[str, Any]], Generic[P]):
         kind: type[Any],
         pack: Callable[[P], dict[str, Any]],
         unpack: Callable[[Any, RunContext[Any]], P],
-        context_of: Callable[[P], RunContext[Any] | None],
+        context_of: Callable[[P], RunContext[Any] | None] = attrgetter("run_context"),
     ) -> None:
         self._wire = wire
         self._kind = _adapter(kind)
@@ -261,7 +262,6 @@ class Wire(ParameterTransports):
                 "parameters": params.model_request_parameters,
             },
             unpack,
-            lambda params: params.run_context,
         )
 
     def compact_messages(self) -> ParameterTransport[ModelCompactMessagesParams, Any]:
@@ -292,7 +292,6 @@ class Wire(ParameterTransports):
                 "instructions": params.instructions,
             },
             unpack,
-            lambda params: params.run_context,
         )
 
     def cancel_suspended_response(self) -> ParameterTransport[ModelCancelSuspendedResponseParams, Any]:
@@ -304,7 +303,6 @@ class Wire(ParameterTransports):
             lambda request, ctx: ModelCancelSuspendedResponseParams(
                 request.model_id, response=request.response, run_context=ctx
             ),
-            lambda params: params.run_context,
         )
 
     def event_stream_handler(self) -> ParameterTransport[EventStreamHandlerParams, Any]:
@@ -314,7 +312,6 @@ class Wire(ParameterTransports):
             _Event,
             lambda params: {"event": params.event},
             lambda request, ctx: EventStreamHandlerParams(request.event, run_context=ctx),
-            lambda params: params.run_context,
         )
 
     def capability_operation(
@@ -328,7 +325,6 @@ class Wire(ParameterTransports):
             lambda request, ctx: CapabilityOperationParams(
                 ctx, arguments=request.arguments, model_id=request.model_id
             ),
-            lambda params: params.run_context,
         )
 
     def workspace_call(self) -> ParameterTransport[WorkspaceCallParams, Any]:
@@ -338,7 +334,6 @@ class Wire(ParameterTransports):
             _Workspace,
             lambda params: {"call": params.call, "ref": params.ref},
             lambda request, ctx: WorkspaceCallParams(run_context=ctx, ref=request.ref, call=request.call),
-            lambda params: params.run_context,
         )
 
     def function_call(self, toolset: FunctionToolset[Any]) -> ParameterTransport[ToolsetCallToolParams, Any]:
@@ -388,7 +383,7 @@ class Wire(ParameterTransports):
                 "original_name": getattr(params.tool, "original_name", None),
             },
             unpack,
-            lambda params: params.ctx,
+            attrgetter("ctx"),
         )
 
     def get_tools(self, toolset: AbstractToolset[Any]) -> ParameterTransport[ToolsetGetToolsParams, Any]:
@@ -398,7 +393,7 @@ class Wire(ParameterTransports):
             _Request,
             lambda params: {},
             lambda request, ctx: ToolsetGetToolsParams(ctx),
-            lambda params: params.ctx,
+            attrgetter("ctx"),
         )
 
     def get_instructions(
@@ -428,7 +423,7 @@ class Wire(ParameterTransports):
             lambda request, ctx: DynamicToolsetCallToolParams(
                 request.name, tool_args=request.arguments, ctx=ctx, tool_def=request.definition
             ),
-            lambda params: params.ctx,
+            attrgetter("ctx"),
         )
 
 

@@ -488,8 +488,8 @@ def _drop_statistics(connection: sqlite3.Connection) -> None:
         connection.execute("ANALYZE sqlite_schema")  # analyses nothing; reads the statistics anew
 
 
-def _connect_reader(path: str) -> sqlite3.Connection:
-    connection = inherited.keep(_connect(path, "ro"), path)
+def _connect_reader(path: str, mode: str = "ro") -> sqlite3.Connection:
+    connection = inherited.keep(_connect(path, mode), path)
     for setting in _READER:
         connection.execute(setting).fetchall()
     return connection
@@ -521,10 +521,7 @@ def connect_unowned(path: str) -> sqlite3.Connection:
         if os.path.lexists(log) and os.stat(log).st_size > 0:
             raise
     with storage_errors(path):
-        connection = inherited.keep(_connect(path, "ro&immutable=1"), path)
-        for setting in _READER:
-            connection.execute(setting).fetchall()
-    return connection
+        return _connect_reader(path, "ro&immutable=1")
 
 
 def _connect(path: str, mode: str, known_as: str = "") -> sqlite3.Connection:
