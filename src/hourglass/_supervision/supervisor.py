@@ -122,16 +122,9 @@ class Supervisor:
         """Supervise, until stopped."""
         await _Run(self, context).main()
 
-    def as_child(
-        self,
-        id: str,
-        *,
-        restart: RestartKind = "permanent",
-        shutdown: Shutdown = "infinity",
-        backoff: tuple[float, float] | None = None,
-    ) -> ChildSpec:
+    def as_child(self, id: str, *, backoff: tuple[float, float] | None = None) -> ChildSpec:
         """This supervisor as a child of another, or as the root of a tree."""
-        return ChildSpec(id, self, restart, shutdown, "supervisor", backoff=backoff)
+        return ChildSpec(id, self, type="supervisor", backoff=backoff)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
