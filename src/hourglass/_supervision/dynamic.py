@@ -232,7 +232,7 @@ class _TaskRun:
                 job.begin_stop("infinity")  # it ends there and then
 
     def views(self) -> Iterable[ChildView]:
-        return [ChildView(job.id, "worker", job.seen, 0, job) for job in self.process.links]
+        return [ChildView(job.id, job.seen, 0, job) for job in self.process.links]
 
 
 def _living(run: R | None, purpose: str) -> R:

@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast
 from hourglass._supervision.driver import TaskDriver
 from hourglass._supervision.exits import KILLED, NORMAL, SHUTDOWN, DeadProcess, Exit, StartFailed, crash
 from hourglass._supervision.node import Cancellable, Node, logger
-from hourglass._supervision.spec import ChildSpec, ChildType, Shutdown, Start
+from hourglass._supervision.spec import ChildSpec, Shutdown, Start
 
 # --- what others see of a process --------------------------------------------------------------------------------------
 #
@@ -47,7 +47,6 @@ class ChildView:
     """A child as its supervisor sees it; without a process it has ended, or waits to be started again."""
 
     id: str
-    type: ChildType
     state: ChildState
     restarts: int
     process: Process | None

@@ -96,8 +96,8 @@ class ChildSlot:
         spec, process = self.spec, self.process
         if process is None or not process.alive:
             vacant: ChildState = "ended" if self._timer is None else "waiting"
-            return ChildView(spec.id, spec.type, vacant, self.restarts, None)
-        return ChildView(spec.id, spec.type, process.seen, self.restarts, process)
+            return ChildView(spec.id, vacant, self.restarts, None)
+        return ChildView(spec.id, process.seen, self.restarts, process)
 
 
 # --- the supervisor ----------------------------------------------------------------------------------------------------
