@@ -52,12 +52,12 @@ def task(**facts):
 
 
 def send(service, result, complete, *, given=None, **options):
-    """Send one result; gives how it arrived, and the sender."""
+    """Send one result; gives how it arrived."""
 
     async def main():
         sender = ResultSender(service, **{"patience": 60.0, "pauses": (0.0, 0.0, 0.0), **options})
         async with asyncio.timeout(20):
-            return await sender.send(given or task(), result, complete), sender
+            return await sender.send(given or task(), result, complete)
 
     return asyncio.run(main())
 
@@ -77,7 +77,7 @@ async def never(_):
 def test_the_handle_comes_first():
     """Where it works, the service is not asked."""
     service = Service()
-    assert send(service, OK, through)[0] is Delivery.BY_HANDLE
+    assert send(service, OK, through) is Delivery.BY_HANDLE
     assert service.asked == []
 
 
@@ -85,8 +85,8 @@ def test_the_handle_comes_first():
 def test_a_broken_or_silent_handle_is_passed_by(complete):
     """The same result goes to the service, by its token."""
     service = Service()
-    how, sender = send(service, OK, complete, patience=60.0 if complete is broken else 0.01)
-    assert (how, sender.resent) == (Delivery.BY_CLIENT, 1)
+    how = send(service, OK, complete, patience=60.0 if complete is broken else 0.01)
+    assert how is Delivery.BY_CLIENT
     (asked,) = service.asked
     assert isinstance(asked, CompleteActivity)
     assert (asked.token, asked.result, asked.failure, asked.cancelled) == (b"t", DETAIL, None, False)
@@ -105,15 +105,15 @@ def test_failures_and_cancellations_are_sent_as_such():
 def test_an_outage_is_sat_out():
     """Until the service answers it is asked again; then the result is through."""
     service = Service(ConnectionFailedError("down", status="UNAVAILABLE"), OSError("odd"))
-    how, _ = send(service, OK, broken)
+    how = send(service, OK, broken)
     assert how is Delivery.BY_CLIENT
     assert len(service.asked) == 3
 
 
 def test_not_found_is_fine():
     """Somebody was faster, or nobody waits."""
-    how, sender = send(Service(ServiceError("no such", status="NOT_FOUND")), OK, broken)
-    assert (how, sender.lost) == (Delivery.UNWANTED, 0)
+    how = send(Service(ServiceError("no such", status="NOT_FOUND")), OK, broken)
+    assert how is Delivery.UNWANTED
 
 
 @pytest.mark.parametrize(("status", "asked"), [("UNAVAILABLE", 4), ("INVALID_ARGUMENT", 1)])
@@ -121,8 +121,8 @@ def test_retries_are_bounded(caplog, status, asked):
     """After the last pause, or an answer that will not change, the loss is logged without the payload."""
     service = Service(*[ServiceError("refused", status=status) for _ in range(9)])
     with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
-        how, sender = send(service, OK, broken)
-    assert (how, sender.lost, len(service.asked)) == (Delivery.LOST, 1, asked)
+        how = send(service, OK, broken)
+    assert (how, len(service.asked)) == (Delivery.LOST, asked)
     assert "charge" in caplog.text
     assert "detail" not in caplog.text
 
@@ -174,7 +174,7 @@ def test_local_results_have_no_other_way(caplog):
     """A local activity lives in its handle: the service is not asked, the loss is logged."""
     service = Service()
     with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
-        how, _ = send(service, OK, broken, given=task(is_local=True))
+        how = send(service, OK, broken, given=task(is_local=True))
     assert (how, service.asked) == (Delivery.LOST, [])
     assert "workflow task is tried again, and the activity with it" in caplog.text
 
@@ -182,7 +182,7 @@ def test_local_results_have_no_other_way(caplog):
 def test_a_deferred_attempt_is_somebody_elses():
     """Nothing is sent for it."""
     service = Service()
-    assert send(service, ActivityDeferred(b"t"), broken)[0] is Delivery.LOST
+    assert send(service, ActivityDeferred(b"t"), broken) is Delivery.LOST
     assert service.asked == []
 
 

@@ -434,5 +434,21 @@ class World:
     def counters(self) -> Any:
         return self.tables.counters
 
+    @property
+    def record(self) -> HandleRecord:
+        """The oldest handle's that is not closed."""
+        return next(iter(self.tables.records.values()))
+
+    @property
+    def generation(self) -> int:
+        """Of the handle that serves the queue; 0 while there is none."""
+        current = self.tables.registrations[Q].current
+        return 0 if current is None else current.generation
+
+    def is_served(self, queue: str = Q) -> bool:
+        """Also while its handle is being replaced."""
+        found = self.tables.registrations.get(queue)
+        return found is not None and found.was_active
+
     def states(self) -> list[str]:
-        return [each.state for each in self.holder.status().handles]
+        return [each.state.value for each in self.tables.records.values()]

@@ -287,7 +287,7 @@ def test_a_shutdown_that_raises_does_not_stop_the_drain(error: BaseException) ->
         world = await World.started()
         world.handle.shutdown_error = error
         await world.holder.unregister_worker(Q)
-        assert not world.holder.registered(Q)
+        assert not world.is_served()
         await world.holder.stop()
         assert world.handle.finalized == 1
 

@@ -50,8 +50,8 @@ def test_workflows_run_through_a_holder() -> None:
         assert [await outcome(connection, f"w{number}") for number in range(20)] == [ALL] * 20
         assert worker.executed == 20 * STEPS
         await worker.stop()
-        counters = holder.status().counters
-        assert (counters["abandoned"], counters["fenced"], counters["closed"]) == (0, 0, 1)
+        counters = holder.tables.counters
+        assert (counters.abandoned, counters.fenced, counters.closed) == (0, 0, 1)
         await connection.close()
 
     run(body)
@@ -86,9 +86,9 @@ def test_nothing_is_lost_when_loops_die_and_handles_are_recycled() -> None:
         assert await ends == [ALL] * 200
         assert worker.cancelled_loops > 40
         await worker.stop()
-        counters = holder.status().counters
-        assert counters["abandoned"] == 0
-        assert counters["closed"] == counters["opened"] == counters["recycles"] + 1
+        counters = holder.tables.counters
+        assert counters.abandoned == 0
+        assert counters.closed == counters.opened == counters.recycles + 1
         await connection.close()
 
     run(body)

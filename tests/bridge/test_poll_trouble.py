@@ -29,7 +29,7 @@ def line_over(book: Book, more: Any) -> PollLine[str]:
     async def poll() -> str:
         return items.popleft()
 
-    return PollLine(poll, more, lambda _: None, book, "poll", lambda: 0, lambda: None)
+    return PollLine(poll, more, lambda _: None, book, "poll", lambda: None)
 
 
 def test_a_line_whose_engine_cannot_say_what_else_there_is_has_ended() -> None:

@@ -32,9 +32,9 @@ def test_a_registered_queue_has_a_handle() -> None:
     async def body() -> None:
         world = World()
         await world.holder.start()
-        assert not world.holder.registered(Q)
+        assert not world.is_served()
         await world.register()
-        assert world.holder.registered(Q)
+        assert world.is_served()
         assert world.states() == ["active"]
         await world.holder.stop()
 
@@ -48,7 +48,7 @@ def test_a_duplicate_is_refused() -> None:
         world = await World.started()
         with pytest.raises(AlreadyRegistered):
             await world.register()
-        assert world.holder.registered(Q)
+        assert world.is_served()
         assert len(world.engine.handles) == 1
         await world.holder.stop()
 
@@ -67,8 +67,8 @@ def test_a_duplicate_is_refused_while_the_first_is_in_flight() -> None:
         await settle()
         with pytest.raises(AlreadyRegistered):
             await world.register()
-        assert not world.holder.registered(Q)
-        assert [each.state for each in world.holder.status().queues] == ["connecting"]
+        assert not world.is_served()
+        assert [each.current for each in world.tables.registrations.values()] == [None]
         gate.set()
         await first
         assert len(world.engine.handles) == 1
@@ -91,7 +91,7 @@ def test_two_queues_are_served_side_by_side() -> None:
         assert not slow.done()
         gate.set()
         await slow
-        assert {each.queue for each in world.holder.status().queues} == {"slow", "quick"}
+        assert set(world.tables.registrations) == {"slow", "quick"}
         await world.holder.stop()
 
     run(body)
@@ -103,7 +103,7 @@ def test_unregistering_is_immediate_and_idempotent() -> None:
     async def body() -> None:
         world = await World.started()
         await world.holder.unregister_worker(Q)
-        assert not world.holder.registered(Q)
+        assert not world.is_served()
         assert world.handle.log == ["shutdown"]
         await world.holder.unregister_worker(Q)
         await world.holder.unregister_worker("never heard of")
@@ -170,7 +170,7 @@ def test_unregistered_in_flight_is_discarded_on_the_spot() -> None:
         await world.holder.stop()
         assert world.handle.finalized == 1
         assert [each.closed for each in world.engine.connections] == [1]
-        assert not world.holder.registered(Q)
+        assert not world.is_served()
 
     run(body)
 
@@ -190,7 +190,7 @@ def test_unregistered_in_flight_leaves_room_for_the_next() -> None:
         current = world.handle
         gate.set()
         await settle()
-        assert world.holder.registered(Q)
+        assert world.is_served()
         assert not current.closing
         assert world.engine.handles[-1].closing
         assert isinstance((await asyncio.gather(registering, return_exceptions=True))[0], WorkerNotRegistered)
@@ -229,12 +229,12 @@ def test_a_worker_that_dies_without_farewell_is_unregistered() -> None:
         world.handle.give(attempt())
         await take_activity(world.holder)
         world.worker.die()
-        assert not world.holder.registered(Q)
+        assert not world.is_served()
         assert world.handle.closing
         successor = Worker()
         await world.holder.register_worker(Q, HandleConfig(task_queue=Q), successor)
         await asyncio.sleep(60)
-        assert world.holder.registered(Q)
+        assert world.is_served()
         assert world.engine.handles[0].results == []
         assert world.states() == ["draining", "active"]
         await world.holder.stop()

@@ -79,11 +79,11 @@ def test_nothing_is_lost_when_loops_die_and_handles_are_recycled(
         chaos.cancel()
         await asyncio.gather(chaos, return_exceptions=True)
         await worker.stop()
-        counters = holder.status().counters
-        assert counters["recycles"] == 4
+        counters = holder.tables.counters
+        assert counters.recycles == 4
         assert worker.cancelled_loops > many // 2
-        assert counters["abandoned"] == 0
-        assert counters["closed"] == counters["opened"]
+        assert counters.abandoned == 0
+        assert counters.closed == counters.opened
         await connection.close()
 
     run(body)
@@ -140,8 +140,8 @@ def test_an_idle_queue_closes_cleanly_and_can_be_served_again(hourglass_server: 
             await holder.unregister_worker(queue)
             await asyncio.gather(*worker.loops.values())
         await holder.stop()
-        counters = holder.status().counters
-        assert (counters["opened"], counters["closed"]) == (2, 2)
+        counters = holder.tables.counters
+        assert (counters.opened, counters.closed) == (2, 2)
         await connection.close()
 
     run(body)

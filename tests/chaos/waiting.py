@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hourglass import Worker, WorkflowHandle
-from hourglass._bridge.holder import holder_status
 
 _SHOWN_RUNS = 3
 _SHOWN_EVENTS = 6
@@ -59,11 +58,10 @@ def describe(worker: Worker | None) -> str:
         return ""
     try:
         app = worker._app
-        status = holder_status(app.tables)
         recent = [f"{r.kind} {r.path} {r.detail}" for r in app.require_tree().reports()][-15:]
         tasks = worker._portal.call(named_tasks(), timeout=5)
         tree = app.require_tree().render() if app.tree is not None else "no tree"
-        parts = [tree, repr(worker.statistics()), *map(repr, status.handles), *recent, *tasks]
+        parts = [tree, repr(worker.statistics()), *map(repr, app.tables.records.values()), *recent, *tasks]
         return "\n".join(parts)
     except Exception as error:
         return f"(the worker cannot be looked at: {type(error).__name__}: {error})"

@@ -95,7 +95,11 @@ def test_a_shielded_thing_outlives_the_timeout(portal: Portal) -> None:
 
     with pytest.raises(TimeoutError):
         portal.call(wait(), timeout=0.01)
-    portal.loop.call_soon_threadsafe(release.set)
+
+    async def let_go() -> None:
+        release.set()
+
+    portal.call(let_go())
     assert finished.wait(30)
 
 

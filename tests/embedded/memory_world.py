@@ -89,6 +89,11 @@ class World:
         return World(connection, clock, await connection.open_handle(HandleConfig(**options)))
 
     @property
+    def has_out(self) -> bool:
+        """Whether the worker has an activation in hand."""
+        return bool(self.handle._cache.outstanding)
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is in a worker's hands or could be taken by one that waits: only time can move things on."""
         engine = self.engine

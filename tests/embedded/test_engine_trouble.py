@@ -51,7 +51,7 @@ def test_an_answer_that_was_taken_is_not_refused_for_what_comes_after_it(
         world.engine.queues._tasks["q"].put("nobody's", 3)  # so that it looks for work
         break_once(monkeypatch, type(world.engine.tasks), "take")
         assert world.handle.answer_activation(Succeeded(activation.run_id, (DONE,)))
-        assert not world.handle.has_out
+        assert not world.has_out
         await settle()
         await world.start("another")
         assert isinstance((await poll).events[0], e.RunStarted)

@@ -11,6 +11,7 @@ from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._history import events as h
 from hourglass._temporal.handle import ReplayHandle
+from hourglass.replay import History
 
 from .families import Batch, Family, Member
 from .memory_world import World, run_async
@@ -48,7 +49,8 @@ def test_core_tells_families_what_the_engine_told_them(part: int) -> None:
                     continue
                 run = record.run
                 history = GetHistory(workflow_id=run.started.workflow_id, run_id=run.run_id)
-                await handle.push(run.started.workflow_id, (await world.call(history)).events)
+                recorded = History.from_events("w", (await world.call(history)).events)
+                await handle.push(run.started.workflow_id, recorded.replayable)
                 told, verdict = await replay(handle, Member(seed))
                 assert verdict.reason in ("WORKFLOW_EXECUTION_ENDING", "CACHE_FULL", "LANG_REQUESTED"), (
                     verdict

@@ -32,7 +32,7 @@ def test_a_run_that_closes_is_forgotten_with_its_answer() -> None:
         run_id = (await given(world)).run_id
         assert world.handle.answer_activation(Succeeded(run_id, (DONE,)))
         assert world.handle.take_activations() == []
-        assert not world.handle.has_out
+        assert not world.has_out
         assert await world.outcome()
         await world.close()
 
@@ -47,9 +47,9 @@ def test_who_completes_as_on_any_engine_is_told_by_an_eviction() -> None:
         run_id = (await given(world)).run_id
         await world.complete(run_id, DONE)
         assert evictions(world.handle.take_activations()) == ["WORKFLOW_EXECUTION_ENDING"]
-        assert world.handle.has_out
+        assert world.has_out
         assert not world.handle.answer_activation(Succeeded(run_id))
-        assert not world.handle.has_out
+        assert not world.has_out
         await world.close()
 
     run_async(body)

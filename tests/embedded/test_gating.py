@@ -240,7 +240,7 @@ def test_an_attempt_that_ended_before_it_was_given_out_is_never_given_out() -> N
         await ended
         await settle()
         assert not poll.done()
-        assert world.handle.has_out is True  # its eviction waits for a poll
+        assert world.has_out  # its eviction waits for a poll
         poll.cancel()
         await world.close()
 
@@ -382,8 +382,8 @@ def test_connections_share_an_engine() -> None:
 
     async def body() -> None:
         world = await World.new()
-        other = EngineConnection(world.engine, target="local:a.db")
-        assert (other.target, other.namespace) == ("local:a.db", "default")
+        other = EngineConnection(world.engine)
+        assert (other.target, other.namespace) == ("local:", "default")
         for _ in range(3):
             handle = await other.open_handle(HandleConfig(task_queue="q2"))
             await handle.finalize_shutdown()

@@ -110,7 +110,7 @@ def watched(fn, action="error"):
     """Run a function as a workflow under a watcher and return what was reported."""
     watcher = Watcher(action)
     run = Evaluator(workflow.defn(name="watched")(fn).__hourglass_workflow__, "r", RunSettings())
-    watcher.enter(run)
+    watcher.enter()
     try:
         run.activate(start("r", "watched"))
     finally:
@@ -252,7 +252,7 @@ def test_nothing_is_watched_outside():
     """
     watcher = Watcher("error")
     before = sys.getprofile()
-    watcher.enter(None)  # type: ignore[arg-type]
+    watcher.enter()
     time.time()
     assert watcher.exit() is None
     assert sys.getprofile() is before

@@ -1,4 +1,4 @@
-"""Supervisors whose children come and go, and thousands of temporary tasks."""
+"""Supervisors whose children come and go, and thousands of jobs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hourglass._supervision import (
     Down,
     DynamicSupervisor,
     IntensityExceeded,
+    Job,
     NoSuchChild,
     NotRunning,
     ProcessState,
@@ -185,7 +186,7 @@ async def test_start_during_stop(world: World) -> None:
     with pytest.raises(NotRunning, match="App/Pool is stopping"):
         await pool.start_child(world.worker("late"))
     with pytest.raises(NotRunning, match="App/Tasks is dead"):
-        tasks.spawn(asyncio.Event().wait)
+        tasks.spawn_job(Job)
     finish.set()
     await stopping
     with pytest.raises(NotRunning, match="App/Pool is dead"):
@@ -260,48 +261,30 @@ async def test_one_object_runs_in_one_place(world: World) -> None:
 
 @on_both_loops
 async def test_survivors_do_not_notice(world: World) -> None:
-    """A task that crashes and one that is killed change nothing for the others, and are reported; good ends are not."""
+    """A job that crashes and one that is killed change nothing for the others, and are reported; good ends are not."""
     tasks = TaskSupervisor()
     tree = await world.grow(tasks.as_child("Tasks"))
-    go = asyncio.Event()
-
-    async def fail() -> None:
-        raise Boom
-
-    async def wait() -> str:
-        await go.wait()
-        return "done"
-
-    waiting, failing, doomed = tasks.spawn(wait), tasks.spawn(fail), tasks.spawn(wait)
+    waiting, failing, doomed = (tasks.spawn_job(Job) for _ in range(3))
     down: list[Down] = []
     failing.monitor(down.append)
     doomed.kill()
+    failing.finish(Boom())
     await world.settle()
     assert [each.exit.kind for each in down] == ["crash"]
-    assert len(tasks) == 1
-    go.set()
+    assert tasks.jobs() == (waiting,)
+    waiting.finish()
     assert await waiting.wait_dead() is NORMAL
     assert world.reported("exited") == [doomed.path, failing.path]
     assert tree.paths() == ["Tasks"]
 
 
 @on_both_loops
-async def test_a_task_must_be_a_coroutine_function(world: World) -> None:
-    """What gives no coroutine is refused when it is spawned."""
-    tasks = TaskSupervisor()
-    await world.grow(tasks.as_child("Tasks"))
-    with pytest.raises(SpecError, match="must be a coroutine function"):
-        tasks.spawn(lambda: None)  # type: ignore[arg-type, return-value]
-    assert len(tasks) == 0
-
-
-@on_both_loops
-async def test_tasks_outlive_a_crash_elsewhere(world: World) -> None:
-    """Tasks under their own supervisor survive the restart of the subsystem next to it."""
+async def test_jobs_outlive_a_crash_elsewhere(world: World) -> None:
+    """Jobs under their own supervisor survive the restart of the subsystem next to it."""
     tasks = TaskSupervisor()
     subsystem = Supervisor("rest_for_one", [world.worker("holder"), world.worker("worker")])
     tree = await world.start(subsystem.as_child("Subsystem"), tasks.as_child("Tasks"))
-    task = tasks.spawn(asyncio.Event().wait)
+    task = tasks.spawn_job(Job)
     tree.kill("App/Subsystem")
     await world.settle()
     assert task.alive
@@ -309,33 +292,25 @@ async def test_tasks_outlive_a_crash_elsewhere(world: World) -> None:
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_ten_thousand_temporary_tasks(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    """Ten thousand tasks live side by side, each ends in its own way, and the rest are stopped together."""
+def test_ten_thousand_jobs(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """Ten thousand jobs live side by side, each ends in its own way, and the rest are stopped together."""
     # Not in debug mode, which records a stack for each of them.
-    run_in_world(_ten_thousand_tasks, new_loop)
+    run_in_world(_ten_thousand_jobs, new_loop)
 
 
-async def _ten_thousand_tasks(world: World) -> None:
+async def _ten_thousand_jobs(world: World) -> None:
     tasks = TaskSupervisor()
     tree = await world.grow(tasks.as_child("Tasks"))
-    gates = [asyncio.Event() for _ in range(10_000)]
-
-    async def work(number: int) -> int:
-        await gates[number].wait()
-        if number % 3 == 0:
-            raise Boom
-        return number
-
-    handles = [tasks.spawn(work, number) for number in range(10_000)]
+    handles = [tasks.spawn_job(Job) for _ in range(10_000)]
     await world.settle()
-    assert len(tasks) == len(tree.paths()) - 1 == 10_000
+    assert len(tasks.jobs()) == len(tree.paths()) - 1 == 10_000
     assert "… and 9980 more" in tree.render()
-    for gate in gates[:5000]:
-        gate.set()
+    for number, handle in enumerate(handles[:5000]):
+        handle.finish(None if number % 3 else Boom())
     for handle in handles[5000:7000]:
         handle.kill()
     await world.settle()
-    assert len(tasks) == 3000
+    assert len(tasks.jobs()) == 3000
     ended = [handle.exit.kind for handle in handles[:5000] if handle.exit]
     assert (ended.count("normal"), ended.count("crash")) == (3333, 1667)
     await tree.stop()

@@ -33,10 +33,10 @@ async def test_a_job_lives_until_it_is_finished(world: World) -> None:
     exits: list[Exit] = []
     job.monitor(lambda down: exits.append(down.exit))
     assert tree.paths() == ["App", "App/Tasks", "App/Tasks/evaluation-1"]
-    assert (len(tasks), [view.id for view in tasks.children()]) == (1, ["evaluation-1"])
+    assert (len(tasks.jobs()), [view.id for view in tasks.children()]) == (1, ["evaluation-1"])
     job.finish()
     assert exits == [NORMAL]
-    assert (len(tasks), job.alive) == (0, False)
+    assert (len(tasks.jobs()), job.alive) == (0, False)
 
 
 @on_both_loops
@@ -127,19 +127,10 @@ async def test_a_kind_of_job_is_told_of_its_end_once(world: World) -> None:
 
 
 @on_both_loops
-async def test_a_dropped_job_says_nothing(world: World) -> None:
-    """It was for nothing, and is dead all the same."""
-    _, tasks = await grown(world)
-    job = told(tasks)
-    job.drop()
-    assert (job.seen, job.alive, len(tasks)) == ([], False, 0)
-
-
-@on_both_loops
 async def test_a_job_whose_end_is_taken_badly_is_over(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """What its owner raises is logged, and harms nobody."""
     _, tasks = await grown(world)
     job = tasks.spawn_job(Told)  # without its list: writing there raises
     job.finish()
-    assert (job.exit, len(tasks)) == (NORMAL, 0)
-    assert "what follows the end of App/Tasks/job-1 failed" in caplog.text
+    assert (job.exit, len(tasks.jobs())) == (NORMAL, 0)
+    assert "a monitor of App/Tasks/job-1 failed" in caplog.text

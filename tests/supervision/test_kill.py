@@ -14,6 +14,7 @@ from hourglass._supervision import (
     Context,
     DeadProcess,
     Exit,
+    Job,
     Process,
     Supervisor,
     TaskSupervisor,
@@ -121,16 +122,21 @@ async def test_what_the_body_gathered_is_cancelled(world: World) -> None:
 async def test_kill_before_the_first_step(world: World) -> None:
     """A body that was killed before it ever ran does not run."""
     ran: list[str] = []
-    tasks = TaskSupervisor()
-    await world.grow(tasks.as_child("Tasks"))
+    killed: list[Exit | None] = []
 
-    async def body() -> None:
+    async def below() -> None:
         ran.append("ran")
 
-    process = tasks.spawn(body)
-    process.kill()
+    async def body(context: Context) -> None:
+        await context.started()
+        process = context.spawn_task("below", below())
+        process.kill()
+        killed.append(process.exit)
+        await asyncio.Event().wait()
+
+    await grown(world, body)
     await world.settle()
-    assert (ran, process.exit) == ([], KILLED)
+    assert (ran, killed) == ([], [KILLED])
 
 
 @on_both_loops
@@ -350,14 +356,14 @@ async def test_a_killed_supervisor_takes_its_children_along(world: World) -> Non
     """Links: when a supervisor is killed, those below it are dead at the same instant, the youngest first."""
     tasks = TaskSupervisor()
     inner = Supervisor("one_for_one", [world.worker("a"), world.worker("b"), tasks.as_child("Tasks")])
-    tree = await world.start(inner.as_child("Sub", restart="temporary"), world.worker("c"))
-    task = tasks.spawn(asyncio.Event().wait)
+    tree = await world.start(ChildSpec("Sub", inner, "temporary", type="supervisor"), world.worker("c"))
+    task = tasks.spawn_job(Job)
     died: list[str] = []
     watched = [task, *(tree.find(f"App/Sub{below}") for below in ("", "/a", "/b", "/Tasks"))]
     for process in watched:
         process.monitor(lambda down: died.append(down.process.path))
     tree.kill("App/Sub")
-    assert died == ["App/Sub/Tasks/task-1", "App/Sub/Tasks", "App/Sub/b", "App/Sub/a", "App/Sub"]
+    assert died == ["App/Sub/Tasks/job-1", "App/Sub/Tasks", "App/Sub/b", "App/Sub/a", "App/Sub"]
     await world.settle()
     assert tree.paths() == ["App", "App/c"]
 

@@ -461,7 +461,7 @@ async def test_an_overdue_supervisor_is_killed_with_all_below(world: World) -> N
                 continue
 
     inner = Supervisor("one_for_one", [world.worker("a"), ChildSpec("s", stubborn, shutdown="infinity")])
-    tree = await world.start(inner.as_child("Sub", shutdown=2.0))
+    tree = await world.start(ChildSpec("Sub", inner, shutdown=2.0, type="supervisor"))
     stopping = asyncio.ensure_future(tree.stop())
     await world.advance(2.0)
     assert stopping.done()

@@ -93,7 +93,7 @@ def test_the_settings_have_the_attributes_that_core_reads() -> None:
         (sources / f"{name}.rs").read_text() for name in ("client", "worker", "runtime")
     )
     live: Any = configs.worker_settings("ns", HandleConfig(task_queue="q"), "me")
-    replay: Any = configs.replay_settings("ns", "q")
+    replay: Any = configs.replay_settings()
     connection: Any = configs.client_settings(
         "h:1", version="1", identity="me", tls=True, api_key=None, rpc_metadata={}, timeout=1.0
     )
@@ -126,7 +126,7 @@ def test_a_replay_worker_is_made_and_freed() -> None:
     """Core takes our settings, gives futures of the running loop, and its shutdown is the exception that we know."""
 
     async def test() -> None:
-        worker, pusher = core.new_replay_worker(configs.replay_settings("ns", "q"))
+        worker, pusher = core.new_replay_worker(configs.replay_settings())
         poll = core.poll_activation(worker)
         assert asyncio.isfuture(poll)
         assert poll.get_loop() is asyncio.get_running_loop()
@@ -150,7 +150,7 @@ def test_bytes_that_are_no_message_are_a_value_error() -> None:
     """Core refuses what it cannot read with the error that the handle turns into a failed task."""
 
     async def test() -> None:
-        worker, pusher = core.new_replay_worker(configs.replay_settings("ns", "q"))
+        worker, pusher = core.new_replay_worker(configs.replay_settings())
         with pytest.raises(ValueError, match="Invalid proto"):
             core.complete_activation(worker, b"\xff")
         with pytest.raises(ValueError, match="Invalid proto"):

@@ -12,13 +12,12 @@ from temporalio.api.history.v1 import History
 from temporalio.client import WorkflowHistory
 
 from hourglass._temporal.histories import (
-    check_history,
     event_to_json,
-    history_from_events,
     history_to_json,
     read_history,
 )
 from hourglass.errors import HistoryError
+from hourglass.replay import History as ReplayedHistory
 
 STARTED = {
     "eventId": "1",
@@ -117,8 +116,7 @@ def test_events_one_by_one() -> None:
     """Events written one by one are read together as the same history."""
     whole = read_history(text(STARTED, SCHEDULED, *ASKED, FAILED)).encoded
     pieces = [event_to_json(event) for event in History.FromString(whole).events]
-    assert history_from_events(pieces) == whole
-    check_history(whole)
+    assert ReplayedHistory.from_events("w", pieces).replayable == whole
 
 
 def test_fields_of_newer_servers_are_passed_over() -> None:
@@ -193,6 +191,6 @@ def test_deeply_nested() -> None:
 
 
 def test_bytes_that_are_no_history() -> None:
-    """Bytes that are no message are refused."""
-    with pytest.raises(HistoryError, match="no history"):
-        check_history(b"\xff\xff")
+    """Bytes that are neither a message nor JSON are refused."""
+    with pytest.raises(HistoryError, match="must be JSON"):
+        read_history(b"\xff\xff")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -13,6 +13,7 @@ from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
 from hourglass._temporal.handle import ReplayHandle
 from hourglass.errors import HistoryError
+from hourglass.replay import History
 from hourglass.testing._dev_server import DevServer
 
 from . import live
@@ -58,6 +59,11 @@ def events() -> list[bytes]:
     ]
 
 
+def encoded(recorded: Iterable[bytes]) -> bytes:
+    """Events as the message that Core takes."""
+    return History.from_events("w", recorded).replayable
+
+
 def sleeper(activation: ev.Activation) -> tuple[cmd.Command, ...]:
     """The workflow of that history: sleep, return."""
     for event in activation.events:
@@ -92,7 +98,7 @@ def test_a_history_that_fits() -> None:
     async def test() -> None:
         handle = ReplayHandle()
         for number in range(3):
-            await handle.push(f"w-{number}", events())
+            await handle.push(f"w-{number}", encoded(events()))
             assert (await replayed(handle, sleeper)).reason in ("WORKFLOW_EXECUTION_ENDING", "LANG_REQUESTED")
         await close(handle)
 
@@ -107,11 +113,11 @@ def test_a_history_that_does_not_fit() -> None:
 
     async def test() -> None:
         handle = ReplayHandle()
-        await handle.push("w", events())
+        await handle.push("w", encoded(events()))
         evicted = await replayed(handle, other)
         assert evicted.reason == "NONDETERMINISM"
         assert evicted.message
-        await handle.push("w", events())
+        await handle.push("w", encoded(events()))
         assert (await replayed(handle, sleeper)).reason != "NONDETERMINISM"
         await close(handle)
 
@@ -119,21 +125,13 @@ def test_a_history_that_does_not_fit() -> None:
 
 
 def test_a_malformed_history_never_reaches_core() -> None:
-    """A history that is cut in the middle or is no history is refused, and the handle goes on."""
-
-    async def test() -> None:
-        handle = ReplayHandle()
-        with pytest.raises(HistoryError):
-            await handle.push("w", events()[1:])
-        with pytest.raises(HistoryError):
-            await handle.push("w", b"\xff")
-        with pytest.raises(HistoryError, match="nothing to replay"):
-            await handle.push("w", events()[:1])
-        await handle.push("w", events())
-        await replayed(handle, sleeper)
-        await close(handle)
-
-    live.run(test)
+    """A history that is cut in the middle or is no history is refused, and one without a task has nothing to replay."""
+    with pytest.raises(HistoryError):
+        encoded(events()[1:])
+    with pytest.raises(HistoryError):
+        encoded([b"\xff"])
+    with pytest.raises(HistoryError, match="nothing to replay"):
+        encoded(events()[:1])
 
 
 def test_shutdown_without_a_history() -> None:
@@ -169,7 +167,7 @@ def test_a_recorded_history(server: DevServer) -> None:
             return live.one_activity(activation)
 
         handle = ReplayHandle()
-        await handle.push(queue, recorded)
+        await handle.push(queue, encoded(recorded))
         assert (await replayed(handle, evaluate)).reason != "NONDETERMINISM"
         assert replays[0]
         assert len(replays) == 2

@@ -25,12 +25,16 @@ def test_payloads_pass_the_codec_before_and_after_every_kind_of_recycle():
         assert client.execute_workflow(steps, 3, id="new-holder") == 12
         worker.tree.kill(f"{SUBSYSTEM}/Runtime")
         assert client.execute_workflow(steps, 4, id="new-runtime") == 16
-        worker._portal.loop.call_soon_threadsafe(app.distrust, "a test says so")
+        worker._portal.call(distrusted(app))
         assert client.execute_workflow(steps, 5, id="fresh") == 20
         while len(app.tables.records) > 1 or app.shared is not None:
             time.sleep(0)
         assert client.execute_workflow(steps, 6, id="last") == 24
         assert codec.threads
+
+
+async def distrusted(app):
+    app.distrust("a test says so")
 
 
 def test_an_attempt_that_outlives_its_handle_reports_through_the_codec():

@@ -109,11 +109,11 @@ def test_a_worker_is_registered_while_it_lives_and_unregistered_before_its_loops
             assert app.registry.names() == ()
             await world.serve()
             assert app.registry.whereis("default") is world.find(WORKER)
-            assert app.holder.registered("default")
+            assert "default" in app.tables.registrations
             loops = [world.find(f"{WORKER}/{name}") for name in ("WorkflowPollLoop", "ActivityPollLoop")]
             for loop in loops:
                 loop.monitor(
-                    lambda down: seen.append((app.last_holder().registered("default"), str(down.exit)))
+                    lambda down: seen.append(("default" in app.tables.registrations, str(down.exit)))
                 )
         assert seen == [(False, "normal"), (False, "normal")]
         assert app.registry.names() == ()

@@ -68,7 +68,7 @@ def test_a_worker_that_was_busy_leaves_nothing_suspicious():
             for number in range(50):
                 seen.update(suspicions(world.app))
                 assert await world.result(f"w{number}") == number * 4
-            await until(lambda: not (len(world.app.evaluators) or list(suspicions(world.app))))
+            await until(lambda: not (world.app.evaluators.jobs() or list(suspicions(world.app))))
             assert not any(isinstance(each, (Orphan, NoWorker)) for each in seen)
 
     play(script)
@@ -117,7 +117,7 @@ def test_an_activation_that_nobody_is_at_is_answered_as_failed():
             await begun()
             await until(world.whole)
             lost = world.record().runs.open["r"]
-            lost.drop()  # it dies without a word
+            lost.finish()  # and nothing was answered
             (suspicion,) = suspicions(world.app)
             assert suspicion == Orphan("default", 1, "r", lost.token)
             patience = Suspicions(30.0)
@@ -143,7 +143,7 @@ def test_an_attempt_that_nobody_is_at_is_reported_as_failed(caplog):
             world.handle.give(attempt_of("waits", 1, token=b"sesame"))
             await begun()
             await until(world.whole)
-            world.record().attempts.open[b"sesame"].drop()
+            world.record().attempts.open[b"sesame"].finish()
             patience = Suspicions(30.0)
             look(world.app, patience, 0.0)
             look(world.app, patience, 30.0)

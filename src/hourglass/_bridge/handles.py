@@ -176,13 +176,13 @@ class HandleRecord:
             if (here := handle.in_process or self.raw) is not None:
                 here.on_activities = receiver
 
-        now_ns, notify = around.now_ns, self.changed.notify_all
+        notify = self.changed.notify_all
         name = f"poll of {self.queue} generation {generation}"
         self.activations = PollLine(
-            handle.poll_activation, more_activations, receive_activations, self.runs, name, now_ns, notify
+            handle.poll_activation, more_activations, receive_activations, self.runs, name, notify
         )
         self.activities = PollLine(
-            handle.poll_activity, more_activities, receive_activities, self.attempts, name, now_ns, notify
+            handle.poll_activity, more_activities, receive_activities, self.attempts, name, notify
         )
 
     def __repr__(self) -> str:

@@ -4,8 +4,7 @@ reach handles through it alone.
 Must not know: lanes, evaluators, executors, supervisors. It runs on the control loop and never makes one caller
 wait for another's slow call. What it holds is in `HandleTables`, so that a holder that is thrown away
 in the middle of anything leaves nothing behind: the next one, over the same tables, drains the handles of the
-last, unless a worker that comes back soon adopts its own, and waits for the workers to register again. What it shows
-of itself (`HolderStatus`) is frozen data read from the tables. Invariants:
+last, unless a worker that comes back soon adopts its own, and waits for the workers to register again. Invariants:
 
 - A queue is registered once at a time; unregistering is immediate, and its polls then raise `Shutdown`.
 - Polls and completions are never cancelled; their callers may be, at any instant.
@@ -17,8 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 from hourglass._bridge.draining import begin_drain, drive
 from hourglass._bridge.handles import (
@@ -51,109 +49,10 @@ __all__ = [
     "BridgeHolder",
     "HandleLimits",
     "HandleTables",
-    "HolderStatus",
     "Owner",
     "StaleCompletion",
     "WorkerNotRegistered",
 ]
-
-
-# --- status -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class PollStatus:
-    """One kind of poll. A loop that lives shows as `in_flight` or `waiting`, or has polled not long ago."""
-
-    in_flight: bool
-    waiting: int
-    kept: int
-    received: int
-    last_poll_ns: int
-    last_issued_ns: int
-    ended: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HandleStatus:
-    """One handle that is not closed."""
-
-    queue: str
-    generation: int
-    state: str
-    open_runs: int
-    open_activities: int
-    calls_in_flight: int
-    opened_ns: int
-    activations: PollStatus
-    activities: PollStatus
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueueStatus:
-    """One registered task queue; generation 0 while it has no handle."""
-
-    queue: str
-    generation: int
-    state: str
-    setbacks: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class HolderStatus:
-    """A holder's queues, handles and counters. Times are of the tables' monotonic clock, in nanoseconds; 0: never."""
-
-    now_ns: int
-    queues: tuple[QueueStatus, ...]
-    handles: tuple[HandleStatus, ...]
-    counters: dict[str, int]
-
-
-def holder_status(tables: HandleTables) -> HolderStatus:
-    """Look at the tables."""
-    return HolderStatus(
-        now_ns=tables.now_ns(),
-        queues=tuple(_queue(each) for each in tables.registrations.values()),
-        handles=tuple(_handle(each) for each in tables.records.values()),
-        counters=asdict(tables.counters),
-    )
-
-
-def _queue(registration: Registration) -> QueueStatus:
-    record = registration.current
-    state = HandleState.CONNECTING if record is None else record.state
-    return QueueStatus(
-        queue=registration.queue,
-        generation=0 if record is None else record.generation,
-        state=state.value,
-        setbacks=registration.setbacks,
-    )
-
-
-def _handle(record: HandleRecord) -> HandleStatus:
-    return HandleStatus(
-        queue=record.queue,
-        generation=record.generation,
-        state=record.state.value,
-        open_runs=len(record.runs.open),
-        open_activities=len(record.attempts.open),
-        calls_in_flight=len(record.calls),
-        opened_ns=record.opened_ns,
-        activations=_poll(record.activations),
-        activities=_poll(record.activities),
-    )
-
-
-def _poll(line: PollLine[Any]) -> PollStatus:
-    return PollStatus(
-        in_flight=line.in_flight,
-        waiting=line.changed.waiting,
-        kept=len(line.kept),
-        received=line.received,
-        last_poll_ns=line.returned_ns,
-        last_issued_ns=line.issued_ns,
-        ended="" if line.end is None else type(line.end).__name__,
-    )
 
 
 # --- the holder ---------------------------------------------------------------------------------------------
@@ -252,10 +151,6 @@ class BridgeHolder:
         """Whether no other holder has taken over since; one that was replaced has no say any more."""
         return self._epoch != 0 and self._epoch == self.tables.epoch
 
-    def status(self) -> HolderStatus:
-        """What there is, as frozen data."""
-        return holder_status(self.tables)
-
     # --- registering --------------------------------------------------------------------------------------
 
     async def register_worker(self, queue: str, config: HandleConfig, owner: Owner) -> None:
@@ -283,11 +178,6 @@ class BridgeHolder:
         elif not returns:
             for record in self.tables.of_queue(queue):  # what a worker that was to return left behind
                 begin_drain(self.tables, record, HandleSignal.UNREGISTERED)
-
-    def registered(self, queue: str) -> bool:
-        """Whether a queue is served; also while its handle is being replaced."""
-        registration = self.tables.registrations.get(queue)
-        return registration is not None and registration.was_active and self._in_charge
 
     async def recycle(self, queue: str, reason: str) -> None:
         """Replace a queue's handle at once and let the old one drain. Returns when the new one is there.

@@ -101,7 +101,6 @@ class PollLine(Generic[T]):
         receive_from: Callable[[Callable[[Sequence[T]], object] | None], object],
         book: Book[T],
         name: str,
-        now_ns: Callable[[], int],
         notify: Callable[[], object],
     ) -> None:
         self.changed = Condition()
@@ -109,15 +108,12 @@ class PollLine(Generic[T]):
         self.call: asyncio.Task[None] | None = None
         self.end: BaseException | None = None
         self.received = 0
-        self.issued_ns = 0
-        self.returned_ns = 0
         self._poll = poll
         self._more = more
         self._receive_from = receive_from
         self._receiver: Receiver[T] | None = None
         self._book = book
         self._name = name
-        self._now_ns = now_ns
         self._notify_others = notify
 
     @property
@@ -133,7 +129,6 @@ class PollLine(Generic[T]):
     def ask(self) -> None:
         """See to it that a raw poll is out, unless polling is over."""
         if self.call is None and self.end is None:
-            self.issued_ns = self._now_ns()
             self.call = asyncio.get_running_loop().create_task(self._run(), name=self._name)
 
     def attach(self, receiver: Receiver[T]) -> None:
@@ -162,7 +157,6 @@ class PollLine(Generic[T]):
     def _arrived(self, items: Sequence[T]) -> None:
         """Items of the engine's, in order: the receiver's, unless earlier ones are kept."""
         self.received += len(items)
-        self.returned_ns = self._now_ns()
         given, receiver = 0, self._receiver
         if receiver is not None and not self.kept:
             try:
@@ -192,7 +186,7 @@ class PollLine(Generic[T]):
                 self._notify()
                 raise
             except BaseException as error:
-                self.call, self.end, self.returned_ns = None, error, self._now_ns()
+                self.call, self.end = None, error
                 self.detach()
                 self._book.poll_ended(error)
                 self._notify()
@@ -203,7 +197,6 @@ class PollLine(Generic[T]):
                 return
             # The engine may have come into this process with this very poll.
             self._receive_from(self._arrived)
-            self.issued_ns = self.returned_ns
 
     def _notify(self) -> None:
         self.changed.notify_all()

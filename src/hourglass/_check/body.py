@@ -153,10 +153,10 @@ class SharedUses:
         """What a statement or call changes."""
         for name in default_changed(node, self._scope):
             yield rules.GLOBALS, f"it changes the default of {name}, which all runs in a process share"
-        for change in self._lens.sharing.changes(node, self._scope, self._receiver):
-            if not self._is_ours(change.variable):
-                self._changed.add((change.variable, getattr(node, "lineno", 0)))
-                yield rules.GLOBALS, f"it changes {change.variable.name}, which all runs in a process share"
+        for variable in self._lens.sharing.changes(node, self._scope, self._receiver):
+            if not self._is_ours(variable):
+                self._changed.add((variable, getattr(node, "lineno", 0)))
+                yield rules.GLOBALS, f"it changes {variable.name}, which all runs in a process share"
 
     def read(self, node: ast.expr) -> Iterator[tuple[str, str]]:
         """What is wrong with reading a variable."""

@@ -318,7 +318,7 @@ class ValueResolver:
             case Defined(ast.ClassDef() as node):
                 return (Class(home.module, node, home),)
             case Defined(node):
-                owner = Class(home.module, home.node, home.parent) if _is_class(home) else receiver  # type: ignore[arg-type]
+                owner = Class(home.module, home.node, home.parent) if home.kind == "class" else receiver  # type: ignore[arg-type]
                 return (Func(home.module, node, home, owner),)  # type: ignore[arg-type]
             case Element(iterable):
                 return self.elements(self.values(iterable, home, receiver))
@@ -531,10 +531,6 @@ def _constant(nodes: list[ast.expr]) -> str:
 
 def _is_view(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "keys"
-
-
-def _is_class(scope: NameScope) -> bool:
-    return scope.kind == "class"
 
 
 def last_name(node: ast.expr) -> str:

@@ -35,14 +35,6 @@ class Shared:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class SharedChange:
-    """A place that changes a shared variable."""
-
-    variable: Shared
-    node: ast.AST
-
-
 class Sharing:
     """Answers which variable an expression is, and where a project changes it."""
 
@@ -126,25 +118,23 @@ class Sharing:
 
     # --- changes -----------------------------------------------------------------------------------------------------
 
-    def changes(
-        self, node: ast.AST, scope: NameScope, receiver: Class | None = None
-    ) -> Iterator[SharedChange]:
+    def changes(self, node: ast.AST, scope: NameScope, receiver: Class | None = None) -> Iterator[Shared]:
         """The shared variables that a statement or expression changes itself, not in what is inside of it."""
         for target in _stored(node):
             if isinstance(target, ast.Name):
                 if target.id in scope.global_names and (found := self.variable(target, scope, receiver)):
-                    yield SharedChange(found, node)
+                    yield found
             elif (isinstance(target, ast.Attribute) and (found := self._set_on(target, scope, receiver))) or (
                 found := self._root(_owner(target), scope, receiver)
             ):
-                yield SharedChange(found, node)
+                yield found
         match node:
             case ast.Call(func=ast.Attribute(value=owner, attr=name)) if name in MUTATORS:
                 if found := self._root(owner, scope, receiver):
-                    yield SharedChange(found, node)
+                    yield found
             case ast.Call(func=ast.Name(id="next"), args=[ast.Name() | ast.Attribute() as source, *_]):
                 if found := self.variable(source, scope, receiver):
-                    yield SharedChange(found, node)
+                    yield found
             case _:
                 pass
 
@@ -183,9 +173,7 @@ class Sharing:
                     continue
                 scope = module.scope_of_function(function.node, function.scope)
                 for node in own_nodes_on(function.node, lines):
-                    found = any(
-                        each.variable == variable for each in self.changes(node, scope, function.receiver)
-                    )
+                    found = any(each == variable for each in self.changes(node, scope, function.receiver))
                     if found and not self._runs_at_import(function):
                         yield module, node
 

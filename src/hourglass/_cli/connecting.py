@@ -51,9 +51,9 @@ def codec_named(named: str | None) -> PayloadCodec | None:
     chosen = os.environ.get(VARIABLE) if named is None else named
     if not chosen:
         return None
-    from hourglass._cli.loading import load_object
+    from hourglass._cli.loading import load_codec
 
-    found = load_object(chosen, "codec")
+    found = load_codec(chosen)
     made = found() if callable(found) and not _is_codec(found) else found
     if not _is_codec(made):
         raise UsageError(

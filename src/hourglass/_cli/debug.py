@@ -70,7 +70,7 @@ def debug(
         _side_by_side(walk, other, json)
         return
     if json:
-        _write_json(walk, at)
+        console.write_json(_document(walk, at))
     elif at is not None:
         _show(walk, walk.index_at(at))
         walk.say_error()
@@ -277,10 +277,6 @@ def parts_at(one: Sequence[Moment], other: Sequence[Moment]) -> int | None:
 
 def _asked(moment: Moment) -> tuple[Any, ...]:
     return (*(each.what for each in moment.issued), moment.closed, bool(moment.error))
-
-
-def _write_json(walk: HistoryWalk, at: int | None) -> None:
-    console.write_json(_document(walk, at))
 
 
 def _document(walk: HistoryWalk, at: int | None) -> Any:

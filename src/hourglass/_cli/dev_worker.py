@@ -128,7 +128,7 @@ def check_open_runs(
             tried += 1
             error = replayer.try_replay(history).error
             if error is not None:
-                broken.append(IncompatibleRun(run.id, run.workflow_type, _said(error)))
+                broken.append(IncompatibleRun(run.id, run.workflow_type, str(error) or type(error).__name__))
     return Checked(tried, tuple(broken))
 
 
@@ -136,10 +136,6 @@ def _open(client: Client, types: Sequence[str], task_queues: Sequence[str]) -> I
     for run in client.list_workflows("ExecutionStatus = 'Running'"):
         if run.workflow_type in types and run.task_queue in task_queues:
             yield run
-
-
-def _said(error: HourglassError | TimeoutError) -> str:
-    return str(error) or type(error).__name__
 
 
 # --- the parent -------------------------------------------------------------------------------------------------------
@@ -353,7 +349,6 @@ def serve(options: DevOptions, life: Life) -> int:
     """Work until the parent hangs up; returns the exit code."""
     from hourglass._cli.loading import LoadError, load
     from hourglass._cli.worker import connected
-    from hourglass.errors import HourglassError
 
     for handler in logging.getLogger().handlers:
         handler.addFilter(AuthorsLines())

@@ -61,11 +61,11 @@ def load(sources: Sequence[str]) -> LoadedCode:
     )
 
 
-def load_object(named: str, what: str) -> object:
-    """Something else in a module: MODULE:OBJECT or FILE:OBJECT. Raises `LoadError`."""
+def load_codec(named: str) -> object:
+    """What is named in a module: MODULE:OBJECT or FILE:OBJECT. Raises `LoadError`."""
     source, colon, name = named.rpartition(":")
     if not colon or not name.isidentifier() or not source:
-        raise LoadError(f"write the {what} as MODULE:OBJECT, such as app.secrets:{what}, not {named!r}")
+        raise LoadError(f"write the codec as MODULE:OBJECT, such as app.secrets:codec, not {named!r}")
     module = _load(source)
     if not hasattr(module, name):
         raise LoadError(f"{source} has no {name!r}")

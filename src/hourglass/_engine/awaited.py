@@ -149,7 +149,6 @@ class ChildHandle(asyncio.Task[R], Generic[R]):
         self._answer: asyncio.Future[Any] = run.loop.create_future()
         self.start = Awaited(run.loop)
         self.first_run_id = ""
-        run.state.child_count += 1
         run.loop.know(self)
         self._command = run.issue(command, run.loop.fiber, (CHILD, command.seq), self)
 

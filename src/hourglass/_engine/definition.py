@@ -95,11 +95,6 @@ class WorkflowDefinition:
         return self.signature.decode(converter, payloads)
 
     @property
-    def return_type(self) -> Any:
-        """What the workflow returns, as annotated."""
-        return self.signature.return_type
-
-    @property
     def where(self) -> str:
         """File and line of the definition, for reports."""
         code = inspect.unwrap(self.run).__code__

@@ -331,7 +331,6 @@ class ChildOperation(RemoteOperation[R]):
         self.seq = command.seq
         self.first_run_id = ""
         self.start = Future(self.scheduler)
-        self.run.state.child_count += 1
         self.command = self.run.issue(command, fiber, (CHILD, self.seq), self)
 
     def _cancel_command(self) -> Command:

@@ -49,9 +49,9 @@ class Scheduler:
         """An activation is over: nothing is ready any more."""
         self.ready = _CLOSED
 
-    def soon(self, callback: Callback, argument: Any = None) -> None:
+    def soon(self, callback: Callback) -> None:
         """Let a callback take the next free turn."""
-        self.ready.append((callback, argument))
+        self.ready.append((callback, None))
 
     def drain(self, check: Callable[[], None] | None) -> None:
         """Take turns until none is left; `check` looks at the conditions each time the queue has run dry."""

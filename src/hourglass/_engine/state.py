@@ -56,7 +56,6 @@ class State(msgspec.Struct):
     resolved_results: dict[Numbered, Payload | Failure | None] = msgspec.field(default_factory=_nothing)
     signals: dict[str, deque[SignalReceived]] = msgspec.field(default_factory=_nothing)
     result: CompleteRun | FailRun | CancelRun | ContinueAsNew | None = None
-    child_count: int = 0
     commands: Sequence[tuple[CommandId, Command]] = ()
     patch_answers: dict[str, bool] | None = None
     """What the worker's callback said of patches: it need not say the same again, and the journal does not hold it."""

@@ -54,10 +54,10 @@ def is_made_up(key: str) -> bool:
     return bool(_MADE_UP.fullmatch(key))
 
 
-def describe(item: AskedCommand | None, nothing: str = "nothing more") -> str:
+def describe(item: AskedCommand | None) -> str:
     """What was asked for in a few words."""
     if item is None:
-        return nothing
+        return "nothing more"
     text = item.kind
     if item.name:
         text += f" {item.name}"

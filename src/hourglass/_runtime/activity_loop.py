@@ -72,13 +72,6 @@ class LoopThread:
             self._stopping = True
             self._loop.call_soon_threadsafe(self._loop.stop)
 
-    def join(self, timeout: float) -> bool:
-        """Wait for the thread's end after `stop`; True if it has ended."""
-        if self._thread is not None:
-            self._thread.join(timeout)
-            return not self._thread.is_alive()
-        return True
-
     # --- the watch ---------------------------------------------------------------------------------------------------
 
     def answers(self) -> bool:

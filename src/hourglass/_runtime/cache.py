@@ -410,12 +410,11 @@ class TurnRules:
     engine finds that its commands differ from those on record, the newer ones the next time, and so on by turns.
 
     Must not know: lanes, engines, what a run does. For several threads: a run may come back to another lane.
-    Invariant: it holds at most `most` run ids; one that was pushed out is tried by the older rule again, and costs
+    Invariant: it holds at most `_MOST_TURNS` run ids; one that was pushed out is tried by the older rule again, and costs
     one more failed task.
     """
 
-    def __init__(self, most: int = _MOST_TURNS) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._newer: dict[str, None] = {}
 
@@ -433,5 +432,5 @@ class TurnRules:
                 del self._newer[run_id]
                 return
             self._newer[run_id] = None
-            if len(self._newer) > self._most:
+            if len(self._newer) > _MOST_TURNS:
                 del self._newer[next(iter(self._newer))]

@@ -70,7 +70,7 @@ class Work(Job):
     def finish(self, error: BaseException | None = None) -> None:
         """It has been answered, or has failed with `error` and is answered in its place."""
         if error is None and self.state is _RUNNING and not self._waiters and not self._monitors:
-            # The usual end, as in `Job.finish`, without a word to `on_death`, which has nothing to answer then.
+            # The usual end, the short way, without a word to `on_death`, which has nothing to answer then.
             self.state, self.exit = _DEAD, NORMAL
             assert self.parent is not None
             self.parent.links.pop(self, None)

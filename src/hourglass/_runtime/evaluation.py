@@ -414,7 +414,7 @@ class Evaluations:
     def _activate(self, entry: Entry, activation: Activation, watcher: Watcher | None) -> Completion:
         complaint: HourglassError | None = None
         if watcher is not None:
-            watcher.enter(entry.run)
+            watcher.enter()
         try:
             completion = entry.run.activate(activation)
         finally:

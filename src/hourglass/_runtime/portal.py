@@ -222,11 +222,6 @@ class Portal:
             return cls._current
 
     @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The control loop. Only its own thread may use it, but for `call_soon_threadsafe`."""
-        return self._loop
-
-    @property
     def closed(self) -> bool:
         """Whether the control loop has been stopped."""
         return self._closed

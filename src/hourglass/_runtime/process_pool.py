@@ -340,11 +340,9 @@ class ProcessPool:
         finally:
             job.child = None
             self._put_back(child, isinstance(over, Done) and job.killed_for is None)
-        return self._result(task, job, child, over)
+        return self._result(task, job, over)
 
-    def _result(
-        self, task: ActivityTask, job: ProcessJob, child: ChildProcess, over: Done | int | None
-    ) -> ActivityResult:
+    def _result(self, task: ActivityTask, job: ProcessJob, over: Done | int | None) -> ActivityResult:
         if isinstance(over, Done) and over.result is not None:
             return over.result
         if job.killed_for is not None:

@@ -175,8 +175,6 @@ class ResultSender:
         self._patience = patience
         self._pauses = pauses
         self._begun: set[asyncio.Future[None]] = set()
-        self.resent = 0
-        self.lost = 0
 
     async def send(self, task: ActivityTask, result: ActivityResult, complete: Complete) -> Delivery:
         """Report the end of an attempt: by the handle, else by the client. `complete` is the handle's."""
@@ -212,7 +210,6 @@ class ResultSender:
             except Exception as error:
                 problem = error
             else:
-                self.resent += 1
                 return Delivery.BY_CLIENT
             if pause is None or getattr(problem, "status", "") in FINAL:
                 break
@@ -246,7 +243,6 @@ class ResultSender:
         )
 
     def _lose_local(self, task: ActivityTask) -> Delivery:
-        self.lost += 1
         logger.warning(
             "local activity %s (%s) of workflow %s ended after its worker's handle, or was ended with it: it does not count. Its "
             "workflow task is tried again, and the activity with it",
@@ -258,7 +254,6 @@ class ResultSender:
         return Delivery.LOST
 
     def _give_up(self, task: ActivityTask, why: str) -> Delivery:
-        self.lost += 1
         logger.error(
             "the result of activity %s (%s) is lost: %s; its timeouts will tell",
             task.activity_type,

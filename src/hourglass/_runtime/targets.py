@@ -80,13 +80,8 @@ class ConnectionTexts:
         return TargetSettings(**self.texts, tls=tls, metadata=self.metadata)
 
 
-def settings_from_environment(environ: Mapping[str, str]) -> TargetSettings:
-    """What the `TEMPORAL_…` variables say. An empty variable counts as not set."""
-    return texts_from_environment(environ).settings("the environment")
-
-
 def texts_from_environment(environ: Mapping[str, str]) -> ConnectionTexts:
-    """The same, not read yet."""
+    """What the `TEMPORAL_…` variables say, not read yet. An empty variable counts as not set."""
     variables = {name: value for name, value in environ.items() if value and name.startswith("TEMPORAL_")}
     disabled = None
     if (switch := variables.get("TEMPORAL_TLS")) is not None:
@@ -404,7 +399,8 @@ def _choose(target: str | None, environ: Mapping[str, str]) -> Target:
     if named := environ.get("HOURGLASS_TARGET"):
         return _parse(named, "HOURGLASS_TARGET", environ)
     if address := environ.get("TEMPORAL_ADDRESS"):
-        return _temporal(address, "TEMPORAL_ADDRESS", settings_from_environment(environ))
+        settings = texts_from_environment(environ).settings("the environment")
+        return _temporal(address, "TEMPORAL_ADDRESS", settings)
     return _local(DEFAULT_FILE, "the default")
 
 

@@ -35,7 +35,6 @@ from types import BuiltinFunctionType, CodeType, FrameType, MethodDescriptorType
 from typing import Any, Literal, TypeAlias
 
 from hourglass._engine.context import current_run
-from hourglass._engine.evaluator import Evaluator
 from hourglass._engine.fibers import watchers
 from hourglass._runtime.code_origin import STDLIB, is_library, is_ours, is_package
 from hourglass.errors import DeterminismError
@@ -60,11 +59,6 @@ _ADVICE = {
     THREAD: "use workflow.spawn()",
     LOCK: "use workflow.Lock",
 }
-
-
-def advice(kind: str) -> str:
-    """What to do instead."""
-    return _ADVICE[kind]
 
 
 def kind_of(function: Any, frame: FrameType) -> str | None:
@@ -185,7 +179,7 @@ class WatchedCall:
     def __str__(self) -> str:
         return (
             f"{self.file}:{self.line} calls {self.call}, which {self.kind}: a workflow that is executed again would see "
-            f"something else. Instead: {advice(self.kind)}; if it is harmless, put it in `with workflow.unsafe():`"
+            f"something else. Instead: {_ADVICE[self.kind]}; if it is harmless, put it in `with workflow.unsafe():`"
         )
 
 
@@ -207,7 +201,7 @@ class Watcher:
         other._known = self._known
         return other
 
-    def enter(self, run: Evaluator) -> None:
+    def enter(self) -> None:
         """Watch this thread from now on."""
         self._seen.clear()
         self._stop = (

@@ -1,7 +1,7 @@
 """Supervisors whose children come and go.
 
 `DynamicSupervisor`: children by id, each restarted by itself (one_for_one), with the same intensity as any supervisor.
-`TaskSupervisor`: temporary tasks, by the thousands; what becomes of one concerns no other.
+`TaskSupervisor`: jobs, by the thousands; what becomes of one concerns no other.
 
 An object of either is the body of a process and at the same time the address of its present run: calls go to the run
 that is alive, and raise `NotRunning` when there is none. A new run begins empty. Children have no order among
@@ -11,13 +11,13 @@ themselves: they are stopped at the same time, and starts do not wait for one an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Iterable
+from typing import TypeAlias, TypeVar
 
 from hourglass._supervision.exits import Exit, NoSuchChild, NotRunning, SpecError, StartFailed
 from hourglass._supervision.policy import Escalate, History, Intensity, NoRestart, RestartChildren, decide
 from hourglass._supervision.process import ChildView, Context, Down, Job, Process, ProcessState
-from hourglass._supervision.spec import ChildSpec, RestartKind, Shutdown, check_id, check_spec
+from hourglass._supervision.spec import ChildSpec, check_id, check_spec
 from hourglass._supervision.supervisor import ChildSlot, give_up, stop_whatever_comes
 
 _Message: TypeAlias = Down | ChildSlot  # a child has died; the pause before a child's restart is over
@@ -38,11 +38,9 @@ class DynamicSupervisor:
         self._run = _DynamicRun(self.intensity, context)
         await self._run.main()
 
-    def as_child(
-        self, id: str, *, restart: RestartKind = "permanent", shutdown: Shutdown = "infinity"
-    ) -> ChildSpec:
+    def as_child(self, id: str) -> ChildSpec:
         """This supervisor as a child of another."""
-        return ChildSpec(id, self, restart, shutdown, "supervisor")
+        return ChildSpec(id, self, type="supervisor")
 
     async def start_child(self, spec: ChildSpec) -> Process:
         """Start a child and wait until it has started; `StartFailed` if it does not, and then it is not kept.
@@ -86,7 +84,13 @@ class _DynamicRun:
         finally:
             for child in self._children.values():
                 child.stop_waiting()
-            await stop_all((child.process, child.spec.shutdown_limit) for child in self._children.values())
+            stopping = [
+                (each.process, each.spec.shutdown_limit) for each in self._children.values() if each.process
+            ]
+            for process, limit in stopping:
+                process.begin_stop(limit)
+            for process, limit in stopping:
+                await stop_whatever_comes(process, limit)
 
     def views(self) -> Iterable[ChildView]:
         return [child.view() for child in self._children.values()]
@@ -170,29 +174,20 @@ class _DynamicRun:
 
 
 class TaskSupervisor:
-    """Temporary tasks: never restarted, each with an exit of its own, stopped together."""
+    """Jobs: never restarted, each with an exit of its own, stopped together."""
 
-    def __init__(self, *, shutdown: Shutdown = 5.0) -> None:
-        self._shutdown: Shutdown = shutdown
+    def __init__(self) -> None:
         self._run: _TaskRun | None = None
 
     async def __call__(self, context: Context) -> None:
-        """Look after tasks, until stopped."""
+        """Look after jobs, until stopped."""
         _refuse_second(self._run, context)
-        self._run = _TaskRun(self._shutdown, context)
+        self._run = _TaskRun(context)
         await self._run.main()
 
-    def as_child(
-        self, id: str, *, restart: RestartKind = "permanent", shutdown: Shutdown = "infinity"
-    ) -> ChildSpec:
+    def as_child(self, id: str) -> ChildSpec:
         """This supervisor as a child of another."""
-        return ChildSpec(id, self, restart, shutdown, "supervisor")
-
-    def spawn(
-        self, function: Callable[..., Coroutine[Any, Any, object]], *args: Any, name: str = "task"
-    ) -> Process:
-        """Run `function(*args)` as a task of its own. The process can be monitored, waited for, stopped and killed."""
-        return _living(self._run, "spawn a task").spawn(function, args, name)
+        return ChildSpec(id, self, type="supervisor")
 
     def spawn_job(self, kind: type[J], name: str = "job") -> J:
         """A task without a coroutine: work that is done by callbacks, and ends when `finish` is called on its process.
@@ -210,26 +205,22 @@ class TaskSupervisor:
         return kind(run.process, name, run.count)
 
     def jobs(self) -> tuple[Process, ...]:
-        """The processes of the present tasks and jobs, oldest first."""
+        """The present jobs, oldest first."""
         return tuple(self._run.process.links) if self._run is not None else ()
 
     def children(self) -> tuple[ChildView, ...]:
-        """The present tasks, oldest first; none when it is not running."""
+        """As `jobs`, for status; none when it is not running."""
         return tuple(self._run.views()) if self._run is not None and self._run.context.process.alive else ()
-
-    def __len__(self) -> int:
-        return len(self._run.context.process.links) if self._run is not None else 0
 
 
 class _TaskRun:
-    """One life of a task supervisor. Its books are the links of its process: a task that ends strikes itself off."""
+    """One life of a task supervisor. Its books are the links of its process: a job that ends strikes itself off."""
 
-    def __init__(self, shutdown: Shutdown, context: Context) -> None:
+    def __init__(self, context: Context) -> None:
         self.context = context
         self.process = context.process
         self.count = 0
         self.names: set[str] = set()  # of jobs, checked once
-        self._shutdown: Shutdown = shutdown
 
     async def main(self) -> None:
         self.context.shows(self.views)
@@ -237,31 +228,11 @@ class _TaskRun:
             await self.context.started()
             await asyncio.get_running_loop().create_future()  # nothing to do but to be there
         finally:
-            await stop_all((task, self._shutdown) for task in tuple(self.context.process.links))
+            for job in tuple(self.process.links):
+                job.begin_stop("infinity")  # it ends there and then
 
     def views(self) -> Iterable[ChildView]:
-        return [ChildView(task.id, "worker", task.seen, 0, task) for task in self.context.process.links]
-
-    def spawn(
-        self, function: Callable[..., Coroutine[Any, Any, object]], args: tuple[Any, ...], name: str
-    ) -> Process:
-        check_id(name)
-        body = function(*args)
-        if not isinstance(body, Coroutine):
-            raise SpecError(f"a task's function must be a coroutine function, not {function!r}")
-        self.count += 1
-        return self.context.spawn_task(f"{name}-{self.count}", body)
-
-
-async def stop_all(children: Iterable[tuple[Process | None, Shutdown]]) -> None:
-    """Stop processes at the same time, each within its own limit, whatever comes."""
-    stopping: list[tuple[Process, Shutdown]] = [
-        (process, limit) for process, limit in children if process is not None
-    ]
-    for process, limit in stopping:
-        process.begin_stop(limit)
-    for process, limit in stopping:
-        await stop_whatever_comes(process, limit)
+        return [ChildView(job.id, job.seen, 0, job) for job in self.process.links]
 
 
 def _living(run: R | None, purpose: str) -> R:

@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast
 from hourglass._supervision.driver import TaskDriver
 from hourglass._supervision.exits import KILLED, NORMAL, SHUTDOWN, DeadProcess, Exit, StartFailed, crash
 from hourglass._supervision.node import Cancellable, Node, logger
-from hourglass._supervision.spec import ChildSpec, ChildType, Shutdown, Start
+from hourglass._supervision.spec import ChildSpec, Shutdown, Start
 
 # --- what others see of a process --------------------------------------------------------------------------------------
 #
@@ -47,7 +47,6 @@ class ChildView:
     """A child as its supervisor sees it; without a process it has ended, or waits to be started again."""
 
     id: str
-    type: ChildType
     state: ChildState
     restarts: int
     process: Process | None
@@ -372,14 +371,14 @@ async def _called(terminate: Terminate) -> None:
 # waiters, its path as text) is not made. It is seen, stopped, killed and monitored as any other process.
 
 
-_RUNNING, _DEAD = ProcessState.RUNNING, ProcessState.DEAD
+_RUNNING = ProcessState.RUNNING
 _NO_LINKS = cast("dict[Process, None]", MappingProxyType({}))
 
 
 class Job(Process):
     """One piece of work, made by `TaskSupervisor.spawn_job`. A subclass carries what the work needs, and hears of its end."""
 
-    __slots__ = ("_is_dropped", "_name", "_number")
+    __slots__ = ("_name", "_number")
 
     def __init__(self, parent: Process, name: str, number: int) -> None:
         # Not `super().__init__`: this is half the cost of a job, and a job skips states: it is running at once.
@@ -395,7 +394,6 @@ class Job(Process):
         self._failure = self._body = None
         self._name = name
         self._number = number
-        self._is_dropped = False
         parent.links[self] = None
 
     @property
@@ -411,29 +409,8 @@ class Job(Process):
     def on_death(self, reason: Exit) -> None:
         """It has ended, whatever the reason; called before any monitor."""
 
-    def finish(self, error: BaseException | None = None) -> None:
-        """Its work is done, or has failed with `error`. Nothing happens if it is dead."""
-        if self.state is not _RUNNING or error is not None or self._waiters or self._monitors:
-            super().finish(error)
-            return
-        # The usual end, the short way: without monitors, waiters and an error the rest of `Process.finish` does
-        # nothing.
-        self.state, self.exit = _DEAD, NORMAL
-        assert self.parent is not None
-        self.parent.links.pop(self, None)
-        try:
-            self.on_death(NORMAL)
-        except Exception:
-            logger.exception("what follows the end of %s failed", self.path)
-
-    def drop(self) -> None:
-        """It was for nothing: it dies without a word to `on_death`."""
-        self._is_dropped = True
-        self.kill()
-
     def _tell(self, reason: Exit) -> None:
-        if not self._is_dropped:
-            self.guarded(self.on_death, reason)
+        self.guarded(self.on_death, reason)
         super()._tell(reason)
 
 

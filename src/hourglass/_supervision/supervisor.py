@@ -96,8 +96,8 @@ class ChildSlot:
         spec, process = self.spec, self.process
         if process is None or not process.alive:
             vacant: ChildState = "ended" if self._timer is None else "waiting"
-            return ChildView(spec.id, spec.type, vacant, self.restarts, None)
-        return ChildView(spec.id, spec.type, process.seen, self.restarts, process)
+            return ChildView(spec.id, vacant, self.restarts, None)
+        return ChildView(spec.id, process.seen, self.restarts, process)
 
 
 # --- the supervisor ----------------------------------------------------------------------------------------------------
@@ -122,16 +122,9 @@ class Supervisor:
         """Supervise, until stopped."""
         await _Run(self, context).main()
 
-    def as_child(
-        self,
-        id: str,
-        *,
-        restart: RestartKind = "permanent",
-        shutdown: Shutdown = "infinity",
-        backoff: tuple[float, float] | None = None,
-    ) -> ChildSpec:
+    def as_child(self, id: str, *, backoff: tuple[float, float] | None = None) -> ChildSpec:
         """This supervisor as a child of another, or as the root of a tree."""
-        return ChildSpec(id, self, restart, shutdown, "supervisor", backoff=backoff)
+        return ChildSpec(id, self, type="supervisor", backoff=backoff)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

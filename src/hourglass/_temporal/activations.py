@@ -49,7 +49,6 @@ class UnsupportedEvent(HourglassError):
     def __init__(self, run_id: str, kind: str) -> None:
         super().__init__(f"this release of Hourglass does not know the event {kind!r} (run {run_id})")
         self.run_id = run_id
-        self.kind = kind
 
 
 class _Unknown(Exception):

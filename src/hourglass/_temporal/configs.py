@@ -172,11 +172,11 @@ def _versioning(config: HandleConfig) -> TemporalSettings:
     )
 
 
-def replay_settings(namespace: str, task_queue: str) -> TemporalSettings:
+def replay_settings() -> TemporalSettings:
     """A worker that replays histories: two cached runs let Core evict one while the next is on its way."""
     return TemporalSettings(
-        namespace=namespace,
-        task_queue=task_queue,
+        namespace="default",
+        task_queue="replay",
         identity_override=None,
         max_cached_workflows=2,
         tuner=_slots(2, 1, 1),

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, NoReturn, TypeVar, assert_never
 
@@ -44,7 +44,6 @@ from hourglass._engine.specs import Payloads
 from hourglass._temporal import core
 from hourglass._temporal.activations import Own, UnsupportedEvent, activation_from_proto, completion_to_proto
 from hourglass._temporal.configs import replay_settings
-from hourglass._temporal.histories import check_history, history_from_events
 from hourglass._temporal.nexus import NexusServer
 from hourglass._temporal.protos import (
     NANOS,
@@ -435,22 +434,14 @@ def _text(error: BaseException) -> str:
 class ReplayHandle(CoreHandle):
     """A handle over Core's replay worker. Push the next history when the last run was evicted."""
 
-    def __init__(self, *, namespace: str = "default", task_queue: str = "replay") -> None:
-        worker, self._pusher = core.new_replay_worker(replay_settings(namespace, task_queue))
-        super().__init__(worker, HandleConfig(task_queue=task_queue, activities=False), namespace)
+    def __init__(self) -> None:
+        worker, self._pusher = core.new_replay_worker(replay_settings())
+        super().__init__(worker, HandleConfig(task_queue="replay", activities=False), "default")
 
-    async def push(
-        self, workflow_id: str, history: bytes | Iterable[bytes], *, checked: bool = False
-    ) -> None:
-        """Replay a history: an encoded History message, or its events in JSON. Raises `HistoryError`.
-
-        One that was `checked` before is not checked again: it takes as long as a good part of the replay.
-        """
-        encoded = history if isinstance(history, bytes) else history_from_events(history)
-        if not checked:
-            check_history(encoded)
+    async def push(self, workflow_id: str, history: bytes) -> None:
+        """Replay an encoded History message, which has been checked."""
         try:
-            await asyncio.shield(core.push_history(self._pusher, workflow_id, encoded))
+            await asyncio.shield(core.push_history(self._pusher, workflow_id, history))
         except RuntimeError as error:
             raise HandleBroken(f"Core takes no more histories: {error}") from None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from google.protobuf import json_format
@@ -82,15 +82,9 @@ def _from_binary(data: bytes) -> History | None:
     return None
 
 
-def history_from_events(events: Iterable[bytes]) -> bytes:
-    """Events in JSON, as `GetHistory` gives them, as an encoded History message. Raises `HistoryError`."""
-    documents = [load_json(event) for event in events]
-    return _recorded([_event(each, at) for at, each in enumerate(documents, 1)], documents).encoded
-
-
 def history_to_json(history: bytes) -> str:
     """An encoded History message in JSON, as Temporal's own tools write it."""
-    return json_format.MessageToJson(_parse(history))
+    return json_format.MessageToJson(History.FromString(history))
 
 
 def event_to_json(event: HistoryEvent) -> bytes:
@@ -98,24 +92,11 @@ def event_to_json(event: HistoryEvent) -> bytes:
     return json.dumps(json_format.MessageToDict(event), ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def check_history(history: bytes) -> None:
-    """Raise `HistoryError` where an encoded History message cannot be replayed."""
-    messages = list(_parse(history).events)
-    check_replayable(_recorded(messages, [json_format.MessageToDict(each) for each in messages]).events)
-
-
 def check_replayable(events: Sequence[h.HistoryEvent]) -> None:
     """Raise `HistoryError` where a history that has been read cannot be replayed."""
     if len(events) == 1:
         # Core would wait for ever for the task that is not there.
         raise HistoryError("nothing to replay: the workflow of this history has not been given a task yet")
-
-
-def _parse(history: bytes) -> History:
-    try:
-        return History.FromString(history)
-    except Exception:
-        raise HistoryError("these bytes are no history") from None
 
 
 def _event(event: Any, at: int) -> HistoryEvent:

@@ -41,11 +41,6 @@ class BulkOperation:
         """Whether nothing more will be done."""
         return self.stopped or self.done >= self.total
 
-    @property
-    def share(self) -> int:
-        """How much of it is done, in hundredths."""
-        return 100 if not self.total else int(self.done * 100 / self.total)
-
 
 class BulkOperations:
     """All operations of a site."""

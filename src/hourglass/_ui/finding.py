@@ -26,6 +26,7 @@ FIELDS = (
 )  # fmt: skip
 """What a filter may ask for, besides the search attributes of runs."""
 
+_BUCKETS = 16
 _WITHIN = {"15m": 15, "1h": 60, "24h": 1440, "7d": 10_080, "30d": 43_200}
 
 
@@ -171,16 +172,16 @@ class Bucket:
     failed: int
 
 
-def chart(client: Client, search: Search, buckets: int = 16) -> tuple[Bucket, ...]:
+def chart(client: Client, search: Search) -> tuple[Bucket, ...]:
     """How many runs began, ended and failed, over the time that is looked at: by default the last day."""
     now = datetime.now(UTC)
     end = datetime.fromisoformat(moment(search.until)) if search.until else now
     minutes = _WITHIN.get(search.within, 1440)
     start = datetime.fromisoformat(moment(search.since)) if search.since else now - timedelta(minutes=minutes)
-    width = (end - start) / buckets
+    width = (end - start) / _BUCKETS
     common = filter_of(replace(search, within="", since="", until="", status=()), now)
     prefix = f"({common}) AND " if common else ""
-    firsts = [start + width * number for number in range(buckets)]
+    firsts = [start + width * number for number in range(_BUCKETS)]
 
     def count(field: str, first: datetime, more: str = "") -> WorkflowExecutionCount:
         low, high = (each.strftime("%Y-%m-%dT%H:%M:%S.%fZ") for each in (first, first + width))
@@ -188,7 +189,7 @@ def chart(client: Client, search: Search, buckets: int = 16) -> tuple[Bucket, ..
         return client.count_workflows(without_keepers(asked))
 
     # At once: a server answers them side by side, and a file that no worker has open is opened once for all of them.
-    with ThreadPoolExecutor(2 * buckets, "hourglass-ui-chart") as threads:
+    with ThreadPoolExecutor(2 * _BUCKETS, "hourglass-ui-chart") as threads:
         started = [threads.submit(count, "StartTime", first) for first in firsts]
         closed = [threads.submit(count, "CloseTime", first, " GROUP BY ExecutionStatus") for first in firsts]
         return tuple(

@@ -49,11 +49,6 @@ class View:
     trouble: str = ""
 
 
-def clean(text: object) -> str:
-    """Text of others, with what could turn or hide it shown as an escape."""
-    return harmless(str(text))
-
-
 def time_of(moment: datetime | int | None) -> Markup:
     """A moment, in UTC; a script writes it in the reader's zone."""
     if moment is None or moment == 0:
@@ -79,7 +74,9 @@ def _templates() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda each: each if isinstance(each, Markup) else clean("" if each is None else each),
+        finalize=lambda each: (
+            each if isinstance(each, Markup) else harmless("" if each is None else str(each))
+        ),
     )
     made.filters.update(time=time_of, duration=duration, near=near, near_place=near_place, is_ours=is_ours)
     made.globals.update(

@@ -30,6 +30,7 @@ from hourglass.replay import History, Moment, Replayer, ReplayResult
 PATIENCE = 2.0
 _PAUSE = 1.0
 _WATCHED = 30.0
+_LONGEST_PAYLOAD = 20_000
 _AWAY = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED"})
 
 
@@ -132,11 +133,11 @@ class Site:
         """Whether payloads are shown only on request."""
         return self.client.codec is not None
 
-    def peek(self, asked: bool, longest: int = 20_000) -> Peek:
+    def peek(self, asked: bool) -> Peek:
         """How payloads are shown to a reader who has asked for them, or not."""
         if self.hides_payloads and not asked:
             return hidden
-        return peek(self.decode, longest)
+        return peek(self.decode, _LONGEST_PAYLOAD)
 
     @property
     def walks(self) -> Walks | None:

@@ -72,16 +72,14 @@ class Waterfall:
     zoomed: bool = False
 
 
-def waterfall(
-    story: Story, *, start: int | None = None, end: int | None = None, rows: int = ROWS
-) -> Waterfall:
+def waterfall(story: Story, *, start: int | None = None, end: int | None = None) -> Waterfall:
     """The rows of a story, of all its time or of a part of it."""
     whole = story.start, max(story.until, story.start + 1)
     low = whole[0] if start is None else min(max(start, whole[0]), whole[1] - 1)
     high = whole[1] if end is None else max(min(end, whole[1]), low + 1)
     # What lies outside is left out first: so a closer look has rows for what was folded.
     seen = tuple(span for span in story.spans if _ends(span, story) >= low and span.start <= high)
-    shown = fold(replace(story, spans=seen), rows).spans if seen else ()
+    shown = fold(replace(story, spans=seen), ROWS).spans if seen else ()
     return Waterfall(
         low,
         high,
@@ -109,6 +107,7 @@ def _looks(low: int, high: int, first: int, last: int) -> Iterator[tuple[str, in
 
 
 _CLOSEST = 1_000
+_TICKS = 8
 
 
 def _ends(span: Span, story: Story) -> int:
@@ -171,8 +170,8 @@ _STEPS = tuple(
 )
 
 
-def _ticks(low: int, high: int, zero: int, most: int = 8) -> Iterator[AxisTick]:
-    step = next((each for each in _STEPS if (high - low) / each <= most), _STEPS[-1])
+def _ticks(low: int, high: int, zero: int) -> Iterator[AxisTick]:
+    step = next((each for each in _STEPS if (high - low) / each <= _TICKS), _STEPS[-1])
     first = -(-(low - zero) // step)
     for number in range(first, (high - zero) // step + 1):
         at = zero + number * step

@@ -119,10 +119,8 @@ def runs_workflows() -> None:
     _thread.runs_workflows = True
 
 
-def check_plain_call(name: str, stacklevel: int) -> None:
-    """Warn, once per place, if a worker lives here; refuse in a thread of workflows. `stacklevel` as in
-    `warnings.warn`.
-    """
+def check_plain_call(name: str) -> None:
+    """Warn, once per place, if a worker lives here; refuse in a thread of workflows."""
     if getattr(_thread, "runs_workflows", False):
         raise UsageError(
             f"activity {name} was called in a thread that runs workflows, but not by a workflow: finalisers (__del__) of "
@@ -134,7 +132,7 @@ def check_plain_call(name: str, stacklevel: int) -> None:
             f"If a workflow started the thread, call the activity in the workflow itself (`{name}.start` runs several at "
             f"once); if a plain call is meant, call `{name}.fn`",
             PlainCallWarning,
-            stacklevel=stacklevel + 1,
+            stacklevel=4,  # from here over `_call_plainly` and `__call__`
         )
 
 
@@ -370,7 +368,7 @@ class Activity(Generic[P, R]):
                 f"(inside one, {self._function.__qualname__}(…) runs it durably on the instance that the worker has)"
             )
         if _context.current.get() is None:
-            check_plain_call(self.name, stacklevel=3)
+            check_plain_call(self.name)
         return self.fn(*args, **kwargs)
 
 

@@ -24,6 +24,7 @@ from hourglass._contract.workflows import (
     HistoryEventFilter,
     HistoryPage,
     ListWorkflows,
+    Outcome,
     Page,
     PauseWorkflow,
     QueryAnswer,
@@ -76,7 +77,6 @@ from hourglass.client._values import (
     execution_from,
 )
 from hourglass.client._waiting import (
-    Closed,
     first,
     result_of,
     wait_for_close,
@@ -173,7 +173,7 @@ def result(
     """Wait for a workflow's result."""
     limit = optional_seconds(timeout, "timeout")
 
-    def ask(session: ClientSession) -> Coroutine[Any, Any, Closed]:
+    def ask(session: ClientSession) -> Coroutine[Any, Any, Outcome]:
         return wait_for_close(session, reference.workflow_id, reference.run_id, follow=follow, timeout=limit)
 
     return ClientOperation(

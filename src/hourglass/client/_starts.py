@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 
 from hourglass._contract.service import new_id
-from hourglass._contract.workflows import Started, StartWorkflow, StillOpen
+from hourglass._contract.workflows import Outcome, Started, StartWorkflow, StillOpen
 from hourglass._engine.interception import Headers
 from hourglass.client._calls import StartWorkflowInput
 from hourglass.client._operations import Reference
 from hourglass.client._options import rpc_fields, start_request, without_rpc
 from hourglass.client._session import ClientOperation, ClientSession, asking, through
-from hourglass.client._waiting import TRANSIENT, Closed, WaitNotice, result_of, successor_of, wait_for_close
+from hourglass.client._waiting import TRANSIENT, WaitNotice, result_of, successor_of, wait_for_close
 from hourglass.errors import ServiceError, UsageError
 from hourglass.workflow._references import Given, given_workflow
 
@@ -84,7 +84,7 @@ def execute(
     session, options = _identified(session, options)
     request = start_request(given, arguments, options, session.converter, session.identity)
 
-    async def ask(session: ClientSession) -> Closed:
+    async def ask(session: ClientSession) -> Outcome:
         run_id, at_once = "", session.executing(request)
         if at_once is not None:
             notice = WaitNotice(session, request.workflow_id, run_id)
@@ -97,7 +97,7 @@ def execute(
                 outcome = executed.outcome
                 run_id = successor_of(outcome) or executed.run_id
                 if run_id == executed.run_id and not isinstance(outcome, StillOpen):
-                    return Closed(run_id, outcome)
+                    return outcome
             finally:
                 notice.end()
         if not run_id:  # or it is not known how the start went: by its id it is known again

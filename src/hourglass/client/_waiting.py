@@ -385,19 +385,12 @@ _LONGEST_OUTAGE = 60.0
 FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
 
-class Closed(msgspec.Struct, frozen=True):
-    """How a run closed, and which run of the chain it was."""
-
-    run_id: str
-    outcome: Outcome
-
-
 GOES_ON = "; it goes on, and its result can be asked for again"
 
 
 def wait_for_close(
     session: ClientSession, workflow_id: str, run_id: str, *, follow: bool, timeout: float | None
-) -> Coroutine[Any, Any, Closed]:
+) -> Coroutine[Any, Any, Outcome]:
     """Wait until a run, or with `follow` the last of its successors, closes."""
     if timeout is None:
         return _watch(session, workflow_id, run_id, follow)
@@ -406,12 +399,12 @@ def wait_for_close(
 
 async def _watch_within(
     timeout: float, session: ClientSession, workflow_id: str, run_id: str, follow: bool
-) -> Closed:
+) -> Outcome:
     async with in_time(session, timeout, f"workflow {workflow_id!r} has not closed within", GOES_ON):
         return await _watch(session, workflow_id, run_id, follow)
 
 
-async def _watch(session: ClientSession, workflow_id: str, run_id: str, follow: bool) -> Closed:
+async def _watch(session: ClientSession, workflow_id: str, run_id: str, follow: bool) -> Outcome:
     notice = WaitNotice(session, workflow_id, run_id)
     try:
         while True:
@@ -422,11 +415,11 @@ async def _watch(session: ClientSession, workflow_id: str, run_id: str, follow: 
                 continue
             successor = successor_of(outcome)
             if not successor:
-                return Closed(run_id, outcome)
+                return outcome
             if not follow:
                 # A server tells of any run that another follows (the next of a cron schedule, a retry) as of one that was
                 # continued as new, whatever it returned; an engine that knows better tells the same.
-                return Closed(run_id, RunContinued(successor))
+                return RunContinued(successor)
             run_id = notice.run_id = successor
     finally:
         notice.end()
@@ -481,10 +474,10 @@ async def ask_through_outage(session: ClientSession, request: Request[A]) -> A:
                 raise
 
 
-def result_of(workflow_id: str, return_type: Any, converter: Converter, closed: Closed) -> Any:
+def result_of(workflow_id: str, return_type: Any, converter: Converter, outcome: Outcome) -> Any:
     """What a workflow returned; raises for every other end."""
     name = f"workflow {workflow_id!r}"
-    match closed.outcome:
+    match outcome:
         case RunCompleted(result=payloads):
             return first(payloads, return_type, converter)
         case RunFailed(failure=failure):

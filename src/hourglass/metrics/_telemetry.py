@@ -62,7 +62,9 @@ class PrometheusConfig:
     histogram_bucket_overrides: Mapping[str, Sequence[float]] | None = None
 
     def __post_init__(self) -> None:
-        check_address(self.bind_address, "bind_address")
+        host, colon, port = self.bind_address.rpartition(":")
+        if not (colon and host and port.isascii() and port.isdigit() and int(port) < 65536):
+            raise UsageError(f"bind_address is host:port, such as 127.0.0.1:9464, not {self.bind_address!r}")
 
 
 class OpenTelemetryMetricTemporality(Enum):
@@ -117,13 +119,6 @@ class TelemetryConfig:
             raise UsageError(
                 f"metrics is a PrometheusConfig, an OpenTelemetryConfig, {STATUS!r} or None, not {self.metrics!r:.80}"
             )
-
-
-def check_address(text: str, name: str) -> None:
-    """Raise `UsageError` for what is not host:port."""
-    host, colon, port = text.rpartition(":")
-    if not (colon and host and port.isascii() and port.isdigit() and int(port) < 65536):
-        raise UsageError(f"{name} is host:port, such as 127.0.0.1:9464, not {text!r}")
 
 
 class _Chosen:

@@ -70,7 +70,6 @@ class LocalMark(msgspec.Struct, frozen=True, kw_only=True):
 class EffectMark(msgspec.Struct, frozen=True):
     """A value that the workflow's code came by in a way that is not deterministic."""
 
-    event_id: int
     value: Payload | None
     name: str = ""
     call: int = 0
@@ -254,7 +253,7 @@ def _core_local(details: _Details) -> Mark:
 
 def _effect(details: _Details) -> Mark:
     data = details.payloads("data")
-    return EffectMark(details.event_id, data[0] if data else None)
+    return EffectMark(data[0] if data else None)
 
 
 def _mutable_effect(details: _Details) -> Mark:
@@ -263,11 +262,9 @@ def _mutable_effect(details: _Details) -> Mark:
         name, value = details.plain(data[0]), details.plain(data[1])
         inner = _encoded_once_more(value)
         call = details.json("mutable-side-effect-call-counter")
-        return EffectMark(
-            details.event_id, inner[0] if inner else None, json.loads(name.data), int(call or 0)
-        )
+        return EffectMark(inner[0] if inner else None, json.loads(name.data), int(call or 0))
     named = details.json("id", "side-effect-id")
-    return EffectMark(details.event_id, data[0] if data else None, named if isinstance(named, str) else "")
+    return EffectMark(data[0] if data else None, named if isinstance(named, str) else "")
 
 
 def _encoded_once_more(value: Payload) -> Payloads:

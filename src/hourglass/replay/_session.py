@@ -171,7 +171,7 @@ class ReplaySession:
         if self._handle is None:
             self._handle = ReplayHandle()
         handle = self._handle
-        await handle.push(workflow_id, history, checked=True)
+        await handle.push(workflow_id, history)
         # Core takes its time with a long history: a second for every ten thousand events before it says a word.
         patience = _SILENT_TICKS + len(history) // _BYTES_A_TICK
         watch = _Watch(self._loop, asyncio.current_task(), patience)

@@ -55,12 +55,9 @@ async def connect_memory(
 class EngineConnection:
     """Implements `hourglass._contract.service.Connection`. Several may share an engine; one may own it."""
 
-    def __init__(
-        self, engine: Engine, *, identity: str = "", target: str = "local:", owns_engine: bool = False
-    ) -> None:
+    def __init__(self, engine: Engine, *, identity: str = "", owns_engine: bool = False) -> None:
         self.engine = engine
         self._identity = identity
-        self._target = target
         self._owns_engine = owns_engine
         self._handles: set[EngineHandle] = set()
         self._closed = False
@@ -68,7 +65,7 @@ class EngineConnection:
     @property
     def target(self) -> str:
         """What it is connected to."""
-        return self._target
+        return "local:"
 
     @property
     def namespace(self) -> str:

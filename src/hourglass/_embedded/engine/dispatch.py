@@ -428,11 +428,14 @@ class TaskDispatch:
         """The queries that wait, unless a task is to be done before them; they are the caller's to answer
         now.
         """
-        return [] if record.run.task is not None or not record.queries else self._questions(record)
+        return [] if record.run.task is not None or not record.queries else self.take_all_questions(record)
 
-    def take_questions_in_task(self, record: LoadedRun) -> list[WaitingQuery]:
-        """The queries that wait, though the run has a task, in which nothing has happened yet."""
-        return self._questions(record)
+    def take_all_questions(self, record: LoadedRun) -> list[WaitingQuery]:
+        """The queries that wait, also where the run has a task, in which nothing has happened yet."""
+        questions, record.queries = record.queries, []
+        self._asked.pop(record.run.run_id, None)
+        self._runs.note_in_flight(record)
+        return questions
 
     def rest(self, record: LoadedRun, resting: bool) -> None:
         """A run's task waits for a local activity, or no longer does."""
@@ -456,14 +459,8 @@ class TaskDispatch:
 
     def refuse_queries(self, record: LoadedRun, error: HourglassError) -> None:
         """The queries that wait cannot be answered."""
-        for question in self._questions(record):
+        for question in self.take_all_questions(record):
             question.refuse(error)
-
-    def _questions(self, record: LoadedRun) -> list[WaitingQuery]:
-        questions, record.queries = record.queries, []
-        self._asked.pop(record.run.run_id, None)
-        self._runs.note_in_flight(record)
-        return questions
 
     def ask_at_once(
         self,

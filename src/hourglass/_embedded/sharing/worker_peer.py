@@ -120,11 +120,6 @@ class WorkerPeer:
         """Whether the process has a handle here."""
         return bool(self._handles)
 
-    @property
-    def handles(self) -> list[EngineHandle]:
-        """The engine's handles that stand for those of the process."""
-        return [each.handle for each in self._handles.values()]
-
     def heard(self) -> None:
         """The process has said something."""
         self._silent = 0

@@ -371,7 +371,7 @@ class Cache:
         record = cached.record
         if cached.untouched:  # all that the run has done is in its history: this is the time to ask it
             cached.untouched = False
-            cached.questions = self._engine.tasks.take_questions_in_task(record)
+            cached.questions = self._engine.tasks.take_all_questions(record)
             if cached.questions:
                 self._ask(cached)
                 return

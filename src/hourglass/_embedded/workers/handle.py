@@ -191,11 +191,6 @@ class EngineHandle:
         return self._activity_slots.has_room
 
     @property
-    def has_out(self) -> bool:
-        """Whether its worker has something in hand."""
-        return bool(self._cache.outstanding or self._activity_slots.out or self._local.has_out)
-
-    @property
     def has_activation(self) -> bool:
         """Whether a poll would bring an activation without taking anything new from the engine."""
         return bool(self._cache.ready)

@@ -124,14 +124,11 @@ class Chance(Protocol):
 
 
 class Choices:
-    """One order, as it is chosen. `taken` and `widths` grow with it; `misfits` counts what the script, of the length
-    `scripted`, named in vain.
-    """
+    """One order, as it is chosen. `taken` and `widths` grow with it; the script is of the length `scripted`."""
 
     def __init__(self, script: Sequence[int] = (), chance: Chance | None = None) -> None:
         self.taken: list[int] = []
         self.widths: list[int] = []
-        self.misfits = 0
         self.scripted = len(script)
         self._script = script
         self._chance = chance
@@ -145,7 +142,6 @@ class Choices:
         if position < len(self._script):
             chosen = self._script[position]
             if chosen >= width:
-                self.misfits += 1
                 chosen = 0
         elif self._chance is not None:
             chosen = self._chance.choose(options)

@@ -188,17 +188,20 @@ class Identity(msgspec.Struct, frozen=True):
         return Identity(status.st_dev, status.st_ino)
 
 
+_LOOK_EVERY = 1.0
+"""Seconds."""
+
+
 class DiskWatch:
     """The room on the disk of a file, and whether the file is still there; looked at now and then.
 
     For one thread, and for one of the two questions.
     """
 
-    def __init__(self, path: str, reserve_bytes: int, every_seconds: float = 1.0) -> None:
+    def __init__(self, path: str, reserve_bytes: int) -> None:
         self._path = path
         self._identity = Identity.of(path)
         self._reserve_bytes = reserve_bytes
-        self._every = every_seconds
         self._next_look = 0.0
         self._shortage = ""
 
@@ -231,7 +234,7 @@ class DiskWatch:
         now = time.monotonic()
         if now < self._next_look:
             return False
-        self._next_look = now + self._every
+        self._next_look = now + _LOOK_EVERY
         return True
 
     def _look(self) -> str:
