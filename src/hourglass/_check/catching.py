@@ -120,7 +120,7 @@ _WALKED = (ast.Constant, ast.Call, ast.JoinedStr, ast.List, ast.Tuple, ast.ListC
 
 _ACTIVITIES = words("execute_activity execute_local_activity step")
 _CHILDREN = words("execute_child_workflow")
-_STARTS = {
+_STARTS: dict[str, Remote] = {
     "start_activity": "activity",
     "start_local_activity": "activity",
     "start_step": "activity",
@@ -465,13 +465,8 @@ class _Body:
         if not isinstance(node, ast.Call):
             return None
         for value in self._values(node.func):
-            match _STARTS.get(_ours(value)):
-                case "activity":
-                    return "activity"
-                case "workflow":
-                    return "workflow"
-                case _:
-                    pass
+            if (remote := _STARTS.get(_ours(value))) is not None:
+                return remote
         match node.func:
             case ast.Attribute(value=owner, attr="start" | "start_local"):
                 return self._boundary(owner)
@@ -488,12 +483,10 @@ class _Body:
 
     def _wait_for(self, task: ast.expr) -> None:
         """`task.result()` and `await task`: of what was started elsewhere, or of whatever it is."""
-        started = [self._started(each) for each in self._assigned(task)]
-        found = next(iter(started), None)
-        if found is None or None in started:
-            self._raised.anything = True
-        else:
-            self._raised.remote.append(found)
+        assigned = self._assigned(task)
+        started: list[Remote] = [each for each in map(self._started, assigned) if each is not None]
+        self._raised.remote += started
+        self._raised.anything |= not started or len(started) < len(assigned)
 
     def _assigned(self, task: ast.expr) -> list[ast.expr]:
         """The expressions that a local variable is bound to; nothing if it is bound in another way, too."""
