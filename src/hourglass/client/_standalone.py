@@ -133,8 +133,9 @@ def _common(seen: ac.ActivitySummary) -> dict[str, Any]:
 
 
 def _shown(spec: ActivitySpec) -> ActivityExecutionOptions:
-    said = {each.name: getattr(spec, each.name) for each in fields(ActivityExecutionOptions)}
-    return ActivityExecutionOptions(**said | {"retry_policy": policy_from(spec.retry_policy)})
+    said: dict[str, Any] = {each.name: getattr(spec, each.name) for each in fields(ActivityExecutionOptions)}
+    said["retry_policy"] = policy_from(spec.retry_policy)
+    return ActivityExecutionOptions(**said)
 
 
 def _description(seen: ac.ActivityDescription, converter: Converter) -> ActivityExecutionDescription:
