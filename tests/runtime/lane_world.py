@@ -157,9 +157,16 @@ class LaneWorld:
                 for n in range(count)
             ],
             clock=self.clock,
-            on_replaced=lambda name, why: self.replaced.append((name, why)),
             **options,
         )
+        self._replace = self.lanes._replace
+        self.lanes._replace = self._note_replaced  # type: ignore[method-assign]
+
+    def _note_replaced(self, lane: Lane, kind: str, reason: str, *more: Any, **at: Any) -> Lane | None:
+        successor = self._replace(lane, kind, reason, *more, **at)
+        if successor is not None:
+            self.replaced.append((lane.name, f"{kind}: {reason}"))
+        return successor
 
     def submit(self, activation: Activation, **options: Any) -> None:
         self.lanes.submit(

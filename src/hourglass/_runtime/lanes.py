@@ -129,7 +129,6 @@ class LaneSet:
         max_stuck_lanes: int = MAX_STUCK_LANES,
         max_spare_lanes: int = MAX_SPARE_LANES,
         on_too_many_stuck: Callable[[], object] | None = None,
-        on_replaced: Callable[[str, str], object] | None = None,
         quarantine: Quarantine | None = None,
         watchdog: GilWatchdog | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -153,7 +152,6 @@ class LaneSet:
         self._oldest = 0  # of the generations that are wanted
         self._stopper = Stopper(max_stuck_lanes, self._too_many_stuck)
         self._on_too_many_stuck = on_too_many_stuck
-        self._on_replaced = on_replaced
         self._watchdog = watchdog
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -487,8 +485,6 @@ class LaneSet:
         if job is not None:
             job.answer(_failed(job, kind, reason, stack))
         self._begin(successor)
-        if self._on_replaced is not None:
-            self._on_replaced(lane.name, f"{kind}: {reason}")
         return successor
 
     def _begin(self, lane: Lane) -> None:
