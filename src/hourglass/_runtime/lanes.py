@@ -64,13 +64,11 @@ _SPARE_LOOK = 1.0
 
 @dataclass(frozen=True)
 class LaneStatus:
-    """A look at one lane. `busy_since` is monotonic time; `stuck` counts its former threads that cannot be stopped."""
+    """A look at one lane, as `/status` shows it. `stuck` counts its former threads that cannot be stopped."""
 
     name: str
     runs: int
     queued: int
-    busy_since: float | None
-    run_id: str | None
     replaced: int
     stuck: int
 
@@ -247,19 +245,16 @@ class LaneSet:
 
     def status(self) -> list[LaneStatus]:
         """A look at each lane."""
-        return [self._status(name, place) for name, place in self._places.items()]
-
-    def _status(self, name: str, place: _Place) -> LaneStatus:
-        busy = place.lane.busy
-        return LaneStatus(
-            name=name,
-            runs=place.runs,
-            queued=place.lane.queued,
-            busy_since=busy.since if busy is not None else None,
-            run_id=busy.activation.run_id if isinstance(busy, LaneJob) else None,
-            replaced=place.replaced,
-            stuck=self._stopper.stuck(name),
-        )
+        return [
+            LaneStatus(
+                name=name,
+                runs=place.runs,
+                queued=place.lane.queued,
+                replaced=place.replaced,
+                stuck=self._stopper.stuck(name),
+            )
+            for name, place in self._places.items()
+        ]
 
     def _lanes(self) -> list[Lane]:
         return [place.lane for place in self._places.values()]
