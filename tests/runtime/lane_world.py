@@ -15,7 +15,7 @@ from hourglass._engine.commands import CompleteRun, Completion, Succeeded, TaskF
 from hourglass._engine.context import RunSettings
 from hourglass._engine.events import Activation, ActivityCompleted
 from hourglass._runtime.evaluation import Evaluations, Verdict
-from hourglass._runtime.lanes import Lane, LaneSet
+from hourglass._runtime.lanes import Lane, LaneJob, LaneSet
 from hourglass._runtime.resolver import Resolver
 from hourglass.converter import ApplicationFailure, default_converter
 
@@ -157,9 +157,21 @@ class LaneWorld:
                 for n in range(count)
             ],
             clock=self.clock,
-            on_replaced=lambda name, why: self.replaced.append((name, why)),
             **options,
         )
+        self._replace = self.lanes._replace
+        self.lanes._replace = self._note_replaced  # type: ignore[method-assign]
+
+    def in_work(self, lane: str) -> str | None:
+        """The run that a lane is at."""
+        work = self.lanes._places[lane].lane.busy
+        return work.activation.run_id if isinstance(work, LaneJob) else None
+
+    def _note_replaced(self, lane: Lane, kind: str, reason: str, *more: Any, **at: Any) -> Lane | None:
+        successor = self._replace(lane, kind, reason, *more, **at)
+        if successor is not None:
+            self.replaced.append((lane.name, f"{kind}: {reason}"))
+        return successor
 
     def submit(self, activation: Activation, **options: Any) -> None:
         self.lanes.submit(

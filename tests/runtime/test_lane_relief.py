@@ -44,7 +44,7 @@ def test_what_waits_goes_on_elsewhere_and_the_slow_run_is_executed_once():
         look(world)
         await settled(lambda: len(world.answers("old")) == 2 and world.answers("new"))
         assert await world.ask(on("old", done(2, 20))) == completed("old", 30)
-        assert world.lanes.status()[0].run_id == "slow"
+        assert world.in_work("lane-0") == "slow"
         assert len(world.answers("slow")) == 1  # of its start
         stage.go.set()
         await settled(lambda: len(world.answers("slow")) == 2)

@@ -93,10 +93,8 @@ def test_an_answer_is_taken_in_the_instant_in_which_there_is_no_holder():
             (run_id,) = record.runs.open
             evaluation = world.find(f"{EVALUATORS}/evaluation-1")
             stage.go.set()
-            lane = world.app.configured()[0].lanes
-            await until(
-                lambda: lane.status()[0].busy_since is None
-            )  # it is evaluated, its verdict is on its way
+            (lane, *_) = world.app.configured()[0].lanes._lanes()
+            await until(lambda: lane.busy is None)  # it is evaluated, its verdict is on its way
             world.kill(HOLDER)
             assert run_id in record.runs.open or not evaluation.alive
             assert await world.result() == 5

@@ -64,13 +64,11 @@ _SPARE_LOOK = 1.0
 
 @dataclass(frozen=True)
 class LaneStatus:
-    """A look at one lane. `busy_since` is monotonic time; `stuck` counts its former threads that cannot be stopped."""
+    """A look at one lane, as `/status` shows it. `stuck` counts its former threads that cannot be stopped."""
 
     name: str
     runs: int
     queued: int
-    busy_since: float | None
-    run_id: str | None
     replaced: int
     stuck: int
 
@@ -129,7 +127,6 @@ class LaneSet:
         max_stuck_lanes: int = MAX_STUCK_LANES,
         max_spare_lanes: int = MAX_SPARE_LANES,
         on_too_many_stuck: Callable[[], object] | None = None,
-        on_replaced: Callable[[str, str], object] | None = None,
         quarantine: Quarantine | None = None,
         watchdog: GilWatchdog | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -153,7 +150,6 @@ class LaneSet:
         self._oldest = 0  # of the generations that are wanted
         self._stopper = Stopper(max_stuck_lanes, self._too_many_stuck)
         self._on_too_many_stuck = on_too_many_stuck
-        self._on_replaced = on_replaced
         self._watchdog = watchdog
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -249,19 +245,16 @@ class LaneSet:
 
     def status(self) -> list[LaneStatus]:
         """A look at each lane."""
-        return [self._status(name, place) for name, place in self._places.items()]
-
-    def _status(self, name: str, place: _Place) -> LaneStatus:
-        busy = place.lane.busy
-        return LaneStatus(
-            name=name,
-            runs=place.runs,
-            queued=place.lane.queued,
-            busy_since=busy.since if busy is not None else None,
-            run_id=busy.activation.run_id if isinstance(busy, LaneJob) else None,
-            replaced=place.replaced,
-            stuck=self._stopper.stuck(name),
-        )
+        return [
+            LaneStatus(
+                name=name,
+                runs=place.runs,
+                queued=place.lane.queued,
+                replaced=place.replaced,
+                stuck=self._stopper.stuck(name),
+            )
+            for name, place in self._places.items()
+        ]
 
     def _lanes(self) -> list[Lane]:
         return [place.lane for place in self._places.values()]
@@ -487,8 +480,6 @@ class LaneSet:
         if job is not None:
             job.answer(_failed(job, kind, reason, stack))
         self._begin(successor)
-        if self._on_replaced is not None:
-            self._on_replaced(lane.name, f"{kind}: {reason}")
         return successor
 
     def _begin(self, lane: Lane) -> None:

@@ -123,16 +123,7 @@ def _queue(app: Application, services: QueueServices) -> dict[str, Any]:
         "generation": max((record.generation for record in active), default=0),
         "open_activations": sum(len(record.runs.open) for record in active),
         "open_attempts": sum(len(record.attempts.open) for record in active),
-        "lanes": [
-            {
-                "name": lane.name,
-                "runs": lane.runs,
-                "queued": lane.queued,
-                "replaced": lane.replaced,
-                "stuck": lane.stuck,
-            }
-            for lane in services.lanes.status()
-        ],
+        "lanes": [asdict(lane) for lane in services.lanes.status()],
         "parked": sum(len(counts.parked) for counts in services.lanes.counts()),
     }
 

@@ -17,7 +17,7 @@ from typing import TypeAlias, TypeVar
 from hourglass._supervision.exits import Exit, NoSuchChild, NotRunning, SpecError, StartFailed
 from hourglass._supervision.policy import Escalate, History, Intensity, NoRestart, RestartChildren, decide
 from hourglass._supervision.process import ChildView, Context, Down, Job, Process, ProcessState
-from hourglass._supervision.spec import ChildSpec, check_id, check_spec
+from hourglass._supervision.spec import ChildSpec, Shutdown, check_id, check_spec
 from hourglass._supervision.supervisor import ChildSlot, give_up, stop_whatever_comes
 
 _Message: TypeAlias = Down | ChildSlot  # a child has died; the pause before a child's restart is over
@@ -84,7 +84,7 @@ class _DynamicRun:
         finally:
             for child in self._children.values():
                 child.stop_waiting()
-            stopping = [
+            stopping: list[tuple[Process, Shutdown]] = [
                 (each.process, each.spec.shutdown_limit) for each in self._children.values() if each.process
             ]
             for process, limit in stopping:

@@ -62,11 +62,9 @@ GRACE = 5.0
 class Node:
     """Clock, reports and the unwinding of one tree."""
 
-    def __init__(
-        self, clock: MonotonicClock | None = None, reports: Reports | None = None, *, grace: float = GRACE
-    ) -> None:
+    def __init__(self, clock: MonotonicClock | None, reports: Reports, *, grace: float) -> None:
         self.clock = clock or LoopClock()
-        self.reports = reports or Reports()
+        self.reports = reports
         self._grace = grace
         self._unwinding: dict[TaskDriver, Cancellable | None] = {}
         self._waiters: list[asyncio.Future[None]] = []

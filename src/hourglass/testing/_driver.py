@@ -275,7 +275,6 @@ class EnvironmentDriver:
         self.waited_for: list[WaitForClose] = []
         # Client calls that activities make from other threads, and that the driver must answer.
         self.outside: set[asyncio.Task[Any]] = set()
-        self.moves = 0
         self.closed = False
         self.steps: list[Step] = []
         self.horizon_ns = clock.now_ns() + horizon_ns
@@ -485,7 +484,6 @@ class EnvironmentDriver:
 
     def _move(self) -> bool:
         """Let time pass until something is due; False if nothing ever will be."""
-        self.moves += 1
         return self.loop.call(self._advance)
 
     def _advance(self) -> bool:

@@ -386,17 +386,3 @@ class EndListener(Protocol):
     def realign(self) -> None:
         """Time has jumped."""
         ...
-
-
-class NoListener:
-    """No schedule waits for any workflow."""
-
-    def awaits(self, workflow_id: str) -> bool:
-        """No."""
-        return False
-
-    def ended(self, record: LoadedRun) -> None:
-        """Never called."""
-
-    def realign(self) -> None:
-        """Nothing to do."""

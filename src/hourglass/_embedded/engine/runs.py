@@ -21,7 +21,7 @@ import msgspec
 
 from hourglass._embedded.clock import Clock, to_ns
 from hourglass._embedded.engine.lost_attempts import LOST_WITH_PROCESS, KeptAttempts, say_lost
-from hourglass._embedded.engine.run import EndListener, LoadedRun, NoListener
+from hourglass._embedded.engine.run import EndListener, LoadedRun
 from hourglass._embedded.engine.task_queues import TaskQueues
 from hourglass._embedded.engine.timers import RunTimers
 from hourglass._embedded.engine.transactions import EffectsOnOthers, LimitKeeping, Part, Transaction
@@ -65,7 +65,7 @@ class RunTable:
         self.in_flight: set[str] = set()
         """The runs of which a worker has a task, an attempt or a query, and owes an answer."""
         self.new_run_id: Callable[[], str] = queues.policy.new_run_id
-        self.awaiting: EndListener = NoListener()
+        self.awaiting: EndListener
         self.keeping: LimitKeeping
         self.has_version: Callable[[VersioningOverride, str], bool]
         """Whether some worker of a queue was of the version that an override names: the engine's table of versions knows."""
