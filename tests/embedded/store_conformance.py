@@ -332,15 +332,16 @@ async def lists_and_counts_follow_the_runs(place: Place) -> None:
 async def attributes_that_are_gone_find_nothing(place: Place) -> None:
     """A run is found by the search attributes that it has now, also where it has none any more."""
     store = place.open()
-    life = Life("r")
-    await put(store, life.change())
+    life, other = Life("r"), Life("other")  # that has one, so that its name is known in any case
+    await put(store, life.change(), other.change(), other.take_task())
+    await put(store, other.answer(c.UpsertSearchAttributes({"Mine": Payload(b'"z"', "json/plain")})))
     for value, gone in (('"x"', "y"), ('"y"', "x"), (None, "y")):
         payload = Payload(b"", "binary/null") if value is None else Payload(value.encode(), "json/plain")
         await put(
             store, life.take_task(), life.answer(c.UpsertSearchAttributes({"Mine": payload})), life.signal()
         )
         assert (await store.count(f"Mine = '{gone}'")).count == 0
-        assert (await store.count("Mine IS NOT NULL")).count == (value is not None)
+        assert (await store.count("Mine IS NOT NULL")).count == 1 + (value is not None)
     store.close()
 
 

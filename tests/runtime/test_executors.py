@@ -222,7 +222,10 @@ def with_executor(script: Script, **options) -> object:
                 return await script(executor, beats)
         finally:
             executor.stop()
-            assert executor._loop.current.join(10)
+            thread = executor._loop.current._thread
+            if thread is not None:
+                await asyncio.to_thread(thread.join, 10)
+                assert not thread.is_alive()
 
     return asyncio.run(main())
 
