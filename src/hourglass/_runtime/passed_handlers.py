@@ -28,9 +28,8 @@ def passed_handler(error: BaseException | None) -> str:
         return ""
     try:
         found = next(_passed(error, error.__cause__), None)
-    except (
-        Exception
-    ):  # sources that have changed or are not there: no reason to fail while one tells of a failure
+    except Exception:
+        # Sources that have changed or are not there: no reason to fail while one tells of a failure.
         return ""
     if found is None:
         return ""
