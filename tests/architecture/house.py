@@ -22,6 +22,7 @@ from . import faces, source
 
 SMALL, FILE, CLASS, FUNCTION = 150, 600, 400, 60
 KEPT = {
+    "_runtime/passed_handlers.py": "reads sources and tracebacks, and knows no run: a boundary that is tested alone",
     "_runtime/subsystem.py": "the tree as one expression: a page of the five-minute path, which its importer would drown",
     "_history/events.py": "a table of data: each kind of event once",
     "errors.py": "a table of data: every exception once, with the tree of all at its head",

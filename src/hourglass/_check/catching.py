@@ -68,7 +68,7 @@ _PLAIN = words("object typing.NamedTuple typing.Protocol abc.ABC")
 """Bases that raise nothing."""
 
 _LOOPS = ("asyncio.", "concurrent.", "trio.", "anyio.", "greenlet.")
-"""Where exceptions come from that tell whoever waits to stop."""
+"""Where exceptions come from that end the wait of the code they reach."""
 
 _STRANGE = "?"
 """Among the bases of an exception: one that the text does not tell."""
