@@ -149,7 +149,7 @@ def _keep_core_out_of_python() -> None:
 
 
 def _cancel(call: asyncio.Future[Any]) -> bool:
-    """Cancel a call from a thread that is not its loop's, even if the loop has stopped or is closed. Return whether it was open."""
+    """Cancel a call from another thread, even if its loop has stopped or is closed. Return whether it was in flight."""
     if call.done():
         return False
     loop = call.get_loop()
