@@ -170,22 +170,21 @@ def _kind(fn: Callable[..., Any], parameter: inspect.Parameter) -> type[Any] | N
 
 def _run(engine: Engine, function: _Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     record = _Record.of_this_attempt(function)
-    with engine.connect() as connection:
-        with connection.begin() as transaction:
-            if record is not None and not record.insert(connection):
-                return record.result(connection)
-            with _uncommitted(connection, function):
-                if issubclass(function.kind, Connection):
-                    value = function.call(connection, args, kwargs)
-                else:
-                    with function.kind(bind=connection) as session:
-                        _refuse_session_commit(session, function)
-                        value = function.call(session, args, kwargs)
-                        session.flush()
-            _check_open(transaction.is_active, function)
-            if record is not None:
-                _check_transaction(connection, function)
-                record.enter(connection, value)
+    with engine.connect() as connection, connection.begin() as transaction:
+        if record is not None and not record.insert(connection):
+            return record.result(connection)
+        with _uncommitted(connection, function):
+            if issubclass(function.kind, Connection):
+                value = function.call(connection, args, kwargs)
+            else:
+                with function.kind(bind=connection) as session:
+                    _refuse_session_commit(session, function)
+                    value = function.call(session, args, kwargs)
+                    session.flush()
+        _check_open(transaction.is_active, function)
+        if record is not None:
+            _check_transaction(connection, function)
+            record.enter(connection, value)
     return value
 
 
@@ -193,23 +192,22 @@ async def _run_async(
     engine: AsyncEngine, function: _Function, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     record = _Record.of_this_attempt(function)
-    async with engine.connect() as connection:
-        async with connection.begin() as transaction:
-            if record is not None and not await connection.run_sync(record.insert):
-                return await connection.run_sync(record.result)
-            assert connection.sync_connection is not None
-            with _uncommitted(connection.sync_connection, function):
-                if issubclass(function.kind, AsyncConnection):
-                    value = await _awaited(function.call(connection, args, kwargs))
-                else:
-                    async with function.kind(bind=connection) as session:
-                        _refuse_session_commit(session.sync_session, function)
-                        value = await _awaited(function.call(session, args, kwargs))
-                        await session.flush()
-            _check_open(transaction.is_active, function)
-            if record is not None:
-                await connection.run_sync(_check_transaction, function)
-                await connection.run_sync(record.enter, value)
+    async with engine.connect() as connection, connection.begin() as transaction:
+        if record is not None and not await connection.run_sync(record.insert):
+            return await connection.run_sync(record.result)
+        assert connection.sync_connection is not None
+        with _uncommitted(connection.sync_connection, function):
+            if issubclass(function.kind, AsyncConnection):
+                value = await _awaited(function.call(connection, args, kwargs))
+            else:
+                async with function.kind(bind=connection) as session:
+                    _refuse_session_commit(session.sync_session, function)
+                    value = await _awaited(function.call(session, args, kwargs))
+                    await session.flush()
+        _check_open(transaction.is_active, function)
+        if record is not None:
+            await connection.run_sync(_check_transaction, function)
+            await connection.run_sync(record.enter, value)
     return value
 
 
@@ -253,7 +251,7 @@ def _driver_is_in_transaction(connection: Connection) -> bool:
     What SQLAlchemy knows is not enough: a driver can be switched to autocommit below it, by `connect_args`, an argument
     of the URL or a listener to `connect`.
     """
-    driver = connection.connection.driver_connection
+    driver: Any = connection.connection.driver_connection
     if hasattr(driver, "in_transaction"):  # sqlite3, aiosqlite
         return bool(driver.in_transaction)
     if hasattr(driver, "is_in_transaction"):  # asyncpg
