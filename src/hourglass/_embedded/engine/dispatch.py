@@ -37,7 +37,6 @@ from hourglass._embedded.rules.command_checks import (
 )
 from hourglass._embedded.rules.draft import Draft, Eager, with_priority_of
 from hourglass._embedded.rules.run import RUNNING, OpenActivity, Run, Transition
-from hourglass._embedded.rules.standalone import ALONE
 from hourglass._embedded.rules.steps import ask_for_activities, complete_and_take_task, start_task
 from hourglass._embedded.rules.tasks import TaskAnswer
 from hourglass._embedded.rules.updates import Updates, Waiting, call_id, request_id
@@ -57,7 +56,7 @@ def activity_task(namespace: str, run: Run, activity: OpenActivity, token: bytes
     scheduled, spec, own = activity.scheduled, activity.spec, run.started.spec
     if own.priority_key or own.fairness_key or own.fairness_weight:
         spec = with_priority_of(own, spec)
-    if run.started.root_run_id == ALONE:
+    if run.is_standalone_activity:
         return _standalone_task(namespace, run, activity, token)
     return ActivityTask(
         token=token,

@@ -65,7 +65,7 @@ def run_wake_ns(run: Run, now_ns: int) -> int:
         when = later(task.started_ns, to_ns(run.started.spec.task_timeout))
     elif task is not None and task.available_ns > now_ns:
         when = task.available_ns
-    elif task is None and run.task_count == 0:
+    elif run.needs_first_task:
         when = first_task_ns(run)
     started = run.started
     deadline = storable(run.deadline_ns) if started.spec.run_timeout or started.expiration_ns else 0

@@ -189,7 +189,7 @@ def _withheld(record: LoadedRun, due: frozenset[int], now: int, *, stands_still:
 
 def _only_available(run: Run, ids: Collection[int], now_ns: int) -> bool:
     """Whether these are activities whose next attempt may be taken from now on, and nothing else is due of a run."""
-    if not ids or run.task_count == 0 or 0 < run_wake_ns(run, now_ns) <= now_ns:
+    if not ids or run.needs_first_task or 0 < run_wake_ns(run, now_ns) <= now_ns:
         return False
     for event_id in ids:
         activity = run.activities.get(event_id)

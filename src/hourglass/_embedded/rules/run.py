@@ -207,6 +207,10 @@ class RunPriority(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
 
+STANDALONE = "activity"
+"""The `root_run_id` of a run that holds one activity without a workflow; no run of a workflow has it."""
+
+
 class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Everything about one run but its history.
 
@@ -250,6 +254,16 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     def pending(self, event_id: int) -> OpenActivity | PendingTimer | OpenChild | None:
         """What is pending since this event, if anything is."""
         return self.activities.get(event_id) or self.timers.get(event_id) or self.children.get(event_id)
+
+    @property
+    def is_standalone_activity(self) -> bool:
+        """Whether the run is an activity without a workflow: it has no code, so it never gets a workflow task."""
+        return self.started.root_run_id == STANDALONE
+
+    @property
+    def needs_first_task(self) -> bool:
+        """Whether no workflow task was ever scheduled, and the run is one of a workflow."""
+        return self.task is None and self.task_count == 0 and not self.is_standalone_activity
 
     @property
     def is_open(self) -> bool:

@@ -14,7 +14,7 @@ from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules import activities
 from hourglass._embedded.rules.draft import Draft
-from hourglass._embedded.rules.run import OpenActivity, Run, Transition
+from hourglass._embedded.rules.run import STANDALONE, OpenActivity, Run, Transition
 from hourglass._engine.commands import ScheduleActivity
 from hourglass._engine.specs import StartSpec
 from hourglass._history import events as h
@@ -22,9 +22,6 @@ from hourglass.converter import Payload
 
 PREFIX = "__activity/"
 """What the workflow id of such a run begins with."""
-
-ALONE = "activity"
-"""The `root_run_id` of such a run."""
 
 STATUS = {
     WorkflowStatus.RUNNING: ActivityExecutionStatus.RUNNING,
@@ -46,7 +43,7 @@ def begin(request: StartActivity, run_id: str, now_ns: int) -> Transition:
         first_run_id=run_id,
         identity=request.identity,
         root_workflow_id=request.activity_id,
-        root_run_id=ALONE,
+        root_run_id=STANDALONE,
         spec=StartSpec(
             task_queue=spec.task_queue,
             search_attributes=request.search_attributes,

@@ -349,7 +349,7 @@ def elapse(
     draft = Draft(run, now_ns)
     if run.deadline_ns and now_ns >= run.deadline_ns:
         return time_out_run(draft, new_run_id)
-    if run.task is None and run.task_count == 0:
+    if run.needs_first_task:
         draft.want_task()
     named = tuple(event_ids)
     _fire_timers(draft, named)
@@ -403,7 +403,7 @@ def time_out_run(draft: Draft, new_run_id: str) -> Transition:
 
 def _end(draft: Draft, activity: OpenActivity, events: tuple[h.Attributes, ...]) -> None:
     draft.drop_activity(activity.scheduled_event_id)
-    if draft.run.started.root_run_id == standalone.ALONE:
+    if draft.run.is_standalone_activity:
         standalone.end(draft, events)
     else:
         draft.happen(*events)
