@@ -36,7 +36,7 @@ else:
 
 
 def open_elsewhere(path: Path, **environment: str) -> str:
-    command = [sys.executable, "-c", IN_ANOTHER_PROCESS, path]
+    command = [sys.executable, "-c", IN_ANOTHER_PROCESS, str(path)]
     done = subprocess.run(
         command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=60
     )

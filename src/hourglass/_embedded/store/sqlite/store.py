@@ -39,7 +39,7 @@ from hourglass._embedded.store.sqlite.disk_faults import (
 from hourglass._embedded.store.sqlite.file_reads import FileReads, ReadOnlyStore
 from hourglass._embedded.store.sqlite.file_watch import FileMoved, FileOverwritten, FileWatch, LogLost
 from hourglass._embedded.store.sqlite.writer import PAGE, Apart, Batch, BatchWriter, Numbered, Readmitted
-from hourglass._embedded.store.store import Change, DiskCondition, Refusal, ScheduleChange, Store
+from hourglass._embedded.store.store import Change, DiskCondition, FileLost, Refusal, ScheduleChange, Store
 from hourglass._forks import ForkStage, at_fork
 from hourglass._history.encoding import plain
 from hourglass.errors import StorageError
@@ -448,7 +448,10 @@ class SqliteStore(FileReads):
         fault = storage_error(self.path, error)
         # What the disk refuses is said in words; where the fault is ours, its lines are wanted.
         trace = None if isinstance(error, (sqlite3.Error, OSError, StorageError)) else error
-        logger.error("%s: the store has ended and must be opened anew: %s", self.path, fault, exc_info=trace)
+        if not isinstance(fault, FileLost):  # that one is for the caller, who stops
+            logger.error(
+                "%s: the store has ended and must be opened anew: %s", self.path, fault, exc_info=trace
+            )
         self._durability.end(fault)
 
     def _finish(self) -> None:
