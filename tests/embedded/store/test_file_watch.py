@@ -226,7 +226,7 @@ def test_hard_links_that_are_allowed_have_one_owner(path: Path, monkeypatch: pyt
         acknowledged = await fill(store)
         link = path.with_name("link.db")
         os.link(path, link)
-        assert "has another owner now" in open_elsewhere(link)
+        assert "is owned by a process that opened it by another name" in open_elsewhere(link)
         with pytest.raises(StorageError, match="is open in this process as"):
             SqliteStore.open(link)
         acknowledged |= await fill(store, RUNS)

@@ -95,20 +95,26 @@ class FileWatch:
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._index_file = -1
         try:
-            self.take_lock()
+            if not self._take_lock():
+                raise StorageError(
+                    f"the file {path} is owned by a process that opened it by another name (a hard link, or a mount of the single "
+                    f"file): use one name in all processes",
+                    status="FAILED_PRECONDITION",
+                )
             self._meta_page = _meta_page(writer)
         except BaseException:
             self.close()
             raise
 
-    def take_lock(self) -> None:
-        """Take the lock of the inode, or make sure of it. Raises `StorageError` if another process has it."""
+    def _take_lock(self) -> bool:
+        """Take the lock of the inode, or make sure of it; return whether this process has it."""
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _LOCK_BYTE)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EAGAIN):
                 raise
-            raise epoch_is_over(self._path) from None
+            return False
+        return True
 
     def begin(self) -> None:
         """Remember the log and its index, which exist from the first commit on."""
@@ -140,7 +146,8 @@ class FileWatch:
         if siblings != self._siblings:
             is_foreign = siblings[0] not in (None, self._siblings[0]) and os.stat(self._log).st_size > 0
             raise LogLost(is_foreign=is_foreign)
-        self.take_lock()
+        if not self._take_lock():
+            raise epoch_is_over(self._path)
 
     def save(self, loss: LogLost | FileMoved | FileOverwritten) -> StorageError:
         """Save what can be saved. Return the error that ends the store."""
