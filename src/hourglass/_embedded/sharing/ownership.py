@@ -10,7 +10,7 @@ The lock's file holds a note about the owner, for people and for error texts onl
 is on another machine. Invariants: the lock's file is never deleted by us (a process that opened it before would lock a file that
 no other can open); where a person has deleted it, its holder makes it again or finds out that another process has; nothing is
 truncated that is not a plain file of ours with one name. Another name of the database has another lock beside it: the store has a
-lock on the database itself for that (`store.sqlite.file_watch`).
+lock on the database itself for that.
 """
 
 from __future__ import annotations

@@ -97,8 +97,8 @@ class FileWatch:
         try:
             if not self._take_lock():
                 raise StorageError(
-                    f"the file {path} is owned by a process that opened it by another name (a hard link, or a mount of the single "
-                    f"file): use one name in all processes",
+                    f"the file {path} is owned by a process that opened it by another name (a hard link, or a mount of the "
+                    f"single file): use one name in all processes",
                     status="FAILED_PRECONDITION",
                 )
             self._meta_page = _meta_page(writer)
