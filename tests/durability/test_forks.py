@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -151,3 +152,57 @@ def test_a_child_never_keeps_the_lock(tmp_path: Path, call: str) -> None:
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", HALVES, tmp_path / "orders.db", call]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
     assert done.stdout.strip() == "free", done.stdout + done.stderr
+
+
+BELOW_PYTHON = """
+import ctypes, os, signal, sys
+from pathlib import Path
+from hourglass import Client, Worker, workflow
+
+@workflow.defn
+def answer() -> int:
+    return 42
+
+path = sys.argv[1]
+with Client.connect(f"local:{path}") as client, Worker(client, workflows=[answer]):
+    assert client.execute_workflow(answer, id="first") == 42
+    child = ctypes.CDLL(None).fork()  # Python's handlers do not run
+    if child == 0:
+        while True:
+            signal.pause()
+    print(child, flush=True)
+    signal.pause()
+"""
+
+NEXT_OWNER = """
+import sys
+from hourglass import Client, Worker, workflow
+
+@workflow.defn
+def answer() -> int:
+    return 42
+
+with Client.connect(f"local:{sys.argv[1]}") as client:
+    handle = client.start_workflow(answer, id="second")
+    with Worker(client, workflows=[answer]):
+        print(handle.result())
+"""
+
+
+def test_child_forked_below_python_does_not_keep_ownership(tmp_path: Path) -> None:
+    """A library forks in C and the owner is killed: clients and the next worker use the file at once, though the child lives."""
+    path = tmp_path / "orders.db"
+    owner = subprocess.Popen(
+        [sys.executable, "-c", BELOW_PYTHON, path], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert owner.stdout is not None
+    child = int(owner.stdout.readline())
+    try:
+        owner.kill()
+        owner.wait()
+        command = [sys.executable, "-c", NEXT_OWNER, path]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+        assert done.stdout.strip() == "42", done.stderr
+    finally:
+        os.kill(child, signal.SIGKILL)
+        owner.stdout.close()

@@ -164,6 +164,21 @@ def _stored(event: h.HistoryEvent) -> Any:
     return _stored_event(event.id, event.time_ns, attributes, event.event_groups)
 
 
+_INTEGERS = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
+"""Bytes of an unsigned integer, by its mark."""
+
+
+def first_time_ns(head: bytes) -> int:
+    """Return the time of the first of some stored events, of which `head` is the beginning. Raise ValueError if it has none."""
+    value = head.partition(b"\xa7time_ns")[2]
+    if value and value[0] < 0x80:
+        return value[0]
+    size = _INTEGERS.get(value[0], 0) if value else 0
+    if not size or len(value) <= size:
+        raise ValueError("no time of an event")
+    return int.from_bytes(value[1 : 1 + size], "big")
+
+
 def decode_events(data: bytes) -> list[h.HistoryEvent]:
     """Events that follow each other, as they were; raises ValueError (msgspec's) for what is none."""
     events: list[h.HistoryEvent] = []

@@ -88,10 +88,10 @@ def test_a_container_of_this_machine_has_a_name_of_its_own(
 def test_a_disk_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     """Where the file system has no locks the error says what to do."""
 
-    def flock(*_: object) -> None:
+    def lockf(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setattr(fcntl, "lockf", lockf)
     with pytest.raises(StorageError, match=r"has no locks.*put the file on a local disk"):
         FileLock(str(tmp_path / "a.db")).try_take()
 

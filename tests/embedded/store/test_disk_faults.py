@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -130,24 +129,6 @@ def test_little_room_refuses_starts(open_store: Open) -> None:
 
 def store_path(store: SqliteStore) -> Path:
     return Path(store.path)
-
-
-@pytest.mark.parametrize("replace", [False, True])
-def test_file_taken_away(open_store: Open, path: Path, replace: bool) -> None:
-    """A file that is deleted or replaced under the store ends it: commits to nowhere are not acknowledged."""
-
-    async def work() -> None:
-        store = open_store()
-        story = Story("a")
-        await store.durable(store.append(story.start()))
-        os.rename(path, path.with_name("moved.db"))
-        if replace:
-            shutil.copy(path.with_name("moved.db"), path)
-        store._thread._sink._surroundings._next_look = 0.0  # type: ignore[attr-defined]
-        with pytest.raises(StorageError, match="was deleted, moved or replaced"):
-            await store.durable(store.append(story.signal()))
-
-    asyncio.run(work())
 
 
 def scribble(path: Path, marked: bytes, unmarked: bytes, place: int) -> None:

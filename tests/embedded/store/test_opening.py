@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 import subprocess
@@ -343,3 +344,33 @@ def test_a_file_without_a_table_of_lists_is_refused(open_store: Open, path: Path
     connection.close()
     with pytest.raises(StorageError, match="its table visibility_types is not what it should be"):
         open_store()
+
+
+def test_opening_reads_no_large_payloads(tmp_path: Path) -> None:
+    """The time of the newest event is found without the payloads of the last rows: SQLite reads a few pages."""
+    path = tmp_path / "runs.db"
+    story = Story("a", now_ns=1_700_000_000_000_000_000)
+
+    async def fill() -> None:
+        store = SqliteStore.open(path)
+        await store.durable(store.append(story.start()))
+        for _ in range(64):
+            await store.durable(store.append(story.signal(size=200_000)))
+        store.close()
+
+    asyncio.run(fill())
+    latest_ns = story.events[-1].time_ns
+    before = _bytes_read()
+    store = SqliteStore.open(path)
+    read = _bytes_read() - before
+    assert store.latest_ns == latest_ns
+    store.close()
+    assert read < 2_000_000
+
+
+def _bytes_read() -> int:
+    try:
+        counters = Path("/proc/self/io").read_text()
+    except OSError:
+        pytest.skip("the system does not count what a process reads")
+    return int(counters.split("rchar: ")[1].split()[0])

@@ -1,10 +1,12 @@
 """One file, several processes: one owns it and runs its engine; the others ask that one over a Unix socket, and work for
 it.
 
-**Who owns the file.** The process that has an exclusive `flock` on `FILE-lock`, a second file beside it (`ownership`). A
-process wants the lock while it has a worker, and only then (`shared_file`). The kernel drops the lock with the process,
-however that ends: no lease has to expire. Only the owner opens the store for long; each opening begins an epoch in the
-file, and a commit of an earlier epoch is refused, so that a process which lost its lock unawares can write nothing.
+**Who owns the file.** The process that has an exclusive POSIX record lock on `FILE-lock`, a second file beside it
+(`ownership`). A process wants the lock while it has a worker, and only then (`shared_file`). The kernel drops the lock with the
+process, however that ends: no lease has to expire. Only the owner opens the store for long; each opening begins an epoch in the
+file, and a commit of an earlier epoch is refused, so that a process which lost its lock unawares can write nothing. Locks beside
+a path do not exclude those who use another name of the file (hard links, a mount of the single file): the store refuses such
+files, and has a lock on the database itself. A process whose file was replaced or moved away never opens it again (`FileLost`).
 
 **How a process asks.** A request takes the first of three ways that leads to an engine (`calls`):
 
@@ -34,7 +36,7 @@ Nothing here knows which kind of store the file is: a `StoreOpener` opens it (se
 
 unix_socket    the socket beside the file, frames on it, and descriptors that a forked child must not keep
 wire           what the owner and its clients say to each other, as data and as MessagePack
-ownership      which process owns a file: an `flock` on a second file beside it, never on the database
+ownership      which process owns a file: a record lock on a second file beside it
 remote_handle  a worker's handle on the engine of another process
 remote         a client's side of the socket
 open_engine    an engine over a file, open in this process, and the calls under way on it

@@ -38,7 +38,7 @@ from hourglass._embedded.sharing.open_engine import EngineClosed, OpenEngine
 from hourglass._embedded.sharing.ownerless import NoAnswer, OwnerlessTransactions
 from hourglass._embedded.sharing.ownership import FileLock, LockNote
 from hourglass._embedded.sharing.remote import ConnectionLost, OwnerConnection, connect
-from hourglass._embedded.store.store import StoreOpener
+from hourglass._embedded.store.store import FileLost, StoreOpener
 from hourglass._history import events as h
 from hourglass._history.codec import read_event
 from hourglass.errors import HourglassError, ServiceError, StorageError
@@ -212,7 +212,7 @@ class CallRouter:
     def check_sound(self) -> None:
         """Raise what only a person can mend: to go on asking would be in vain."""
         if self.broken is not None:
-            raise StorageError(str(self.broken), status=self.broken.status)
+            raise type(self.broken)(str(self.broken), status=self.broken.status)
 
     def _look_for_owner(self, search: _Search) -> None:
         """Whether a process that cannot be reached holds the lock, for so long that it is worth a word, or the end."""
@@ -246,6 +246,8 @@ class CallRouter:
         under way.
         """
         engine = self.engine
+        if isinstance(self.broken, FileLost):
+            self.check_sound()
         if engine is not None:
             if engine.failed is None:
                 return await call.of_engine(engine)
@@ -273,7 +275,8 @@ class CallRouter:
         return await asyncio.shield(self._connecting)
 
     async def _connect(self) -> OwnerConnection | None:
-        self.owner = await connect(self._path, self._namespace)
+        # A process that an owner forked may keep its socket open after its death, and would let us wait for a greeting.
+        self.owner = None if self._lock.is_abandoned() else await connect(self._path, self._namespace)
         if self.owner is None:
             self._missed_at = time.monotonic()
         return self.owner

@@ -137,6 +137,13 @@ class OpenEngine:
                 raise EngineClosed("the engine failed") from None
             raise
 
+    def check(self) -> None:
+        """Notice that the store has failed, also if no call waits for it."""
+        try:
+            self.engine.store.next_due_ns()
+        except StorageError as error:
+            self.engine.doubt(error)
+
     def fail(self, error: StorageError) -> None:
         """The file is not ours any more: nothing is written from now on."""
         self.engine.die(error)

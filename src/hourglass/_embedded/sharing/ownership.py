@@ -1,11 +1,16 @@
-"""Which process owns a file: an `flock` on a second file beside it, never on the database itself.
+"""Which process owns a file: a POSIX record lock on a second file beside it.
 
 Must not know: engines, sockets. The kernel drops the lock with the process, whatever kills it, so that there is
-nothing to expire. The lock's file holds a note about the owner, for people and for error texts only; nothing is
-decided by it but whether the owner is on another machine. Invariants: the lock's file is never deleted by us (a
-process that opened it before would lock a file that no other can open); where a person has deleted it, its holder
-makes it again or finds out that another process has; nothing is truncated that is not a plain file of ours with one
-name.
+nothing to expire. A record lock belongs to the process and not, as an `flock` does, to the descriptor: a child that was
+forked without Python's knowledge (by a library, in C) inherits the descriptor and not the lock. The price: the lock does
+not exclude another `FileLock` of the same process, and closing any descriptor of the lock's file drops it. So the locks that
+this process has are listed in `_held_here`, and a lock's file that is in the list is not opened a second time.
+
+The lock's file holds a note about the owner, for people and for error texts only; nothing is decided by it but whether the owner
+is on another machine. Invariants: the lock's file is never deleted by us (a process that opened it before would lock a file that
+no other can open); where a person has deleted it, its holder makes it again or finds out that another process has; nothing is
+truncated that is not a plain file of ours with one name. Another name of the database has another lock beside it: the store has a
+lock on the database itself for that.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import fcntl
 import os
 import socket
 import stat
+import threading
 import time
 
 import msgspec
@@ -23,6 +29,7 @@ import msgspec
 from hourglass._embedded.sharing import unix_socket
 from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._embedded.store.store import another_users, is_full, no_room
+from hourglass._forks import ForkStage, at_fork
 from hourglass.errors import StorageError
 
 _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
@@ -44,6 +51,20 @@ class LockNote(msgspec.Struct, frozen=True):
     boot: str = ""
 
 
+_guard = threading.RLock()
+_held_here: dict[tuple[int, int], FileLock] = {}
+"""The locks that this process has, by device and inode of the lock's file. Used inside `_guard`."""
+
+
+def _after_fork() -> None:
+    global _guard
+    _guard = threading.RLock()
+    _held_here.clear()
+
+
+at_fork(ForkStage.OWNERSHIP, in_child=_after_fork)
+
+
 class FileLock:
     """The lock of one database file, for this process."""
 
@@ -61,49 +82,67 @@ class FileLock:
 
     def try_take(self) -> bool:
         """Take the lock if no process has it, without waiting. Raises `StorageError` where there are no locks."""
-        if self._fd is not None:
+        with _guard:
+            if self._fd is not None:
+                return True
+            descriptor = self._lock()
+            if descriptor is None:
+                return False
+            try:
+                self.since_ns = time.time_ns()
+                self._write_note(descriptor)
+            except BaseException:
+                _close(descriptor)
+                raise
+            self._hold(descriptor)
             return True
-        descriptor = self._lock()
-        if descriptor is None:
-            return False
-        try:
-            self.since_ns = time.time_ns()
-            self._write_note(descriptor)
-        except BaseException:
-            _close(descriptor)
-            raise
+
+    def _hold(self, descriptor: int) -> None:
         self._fd = descriptor
-        return True
+        _held_here[_identity(os.fstat(descriptor))] = self
+
+    def _holder_here(self) -> FileLock | None:
+        """Return the lock of this process that is on the lock's file, if any."""
+        try:
+            return _held_here.get(_identity(os.lstat(self.lock_path)))
+        except OSError:
+            return None
 
     def still_held(self) -> bool:
         """Whether this process has it and no other can take one in its place. A file that was deleted under us is
         made again, if no other process was quicker.
         """
-        if self._fd is None:
-            return False
-        if _is_at(self._fd, self.lock_path):
+        with _guard:
+            if self._fd is None:
+                return False
+            if _is_at(self._fd, self.lock_path):
+                # Taken again: other code of this process that opened and closed the lock's file has dropped it.
+                return self._lock_record(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                descriptor = self._lock()
+            except StorageError:
+                return False
+            if descriptor is None:
+                return False
+            try:
+                self._write_note(descriptor)
+            except BaseException:
+                _close(descriptor)
+                raise
+            self.drop()
+            self._hold(descriptor)
             return True
-        try:
-            descriptor = self._lock()
-        except StorageError:
-            return False
-        if descriptor is None:
-            return False
-        try:
-            self._write_note(descriptor)
-        except BaseException:
-            _close(descriptor)
-            raise
-        _close(self._fd)
-        self._fd = descriptor
-        return True
 
     def _lock(self) -> int | None:
         """The lock's file, locked; None if another process has it."""
         for _ in range(_TRIES):
+            holder = self._holder_here()
+            if holder is not None and holder._fd is not None:
+                self._check_machine(holder._fd)
+                return None
             descriptor = self._open()
             try:
-                if not self._flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                if not self._lock_record(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
                     self._check_machine(descriptor)
                     _close(descriptor)
                     return None
@@ -117,8 +156,13 @@ class FileLock:
 
     def drop(self) -> None:
         """Let go of the lock. Safe to call twice."""
-        descriptor, self._fd = self._fd, None
-        if descriptor is not None:
+        with _guard:
+            descriptor, self._fd = self._fd, None
+            if descriptor is None:
+                return
+            identity = _identity(os.fstat(descriptor))
+            if _held_here.get(identity) is self:
+                del _held_here[identity]
             _close(descriptor)
 
     def is_abandoned(self) -> bool:
@@ -137,28 +181,31 @@ class FileLock:
 
     def is_free(self) -> bool:
         """Whether no process has it at this instant."""
-        if self._fd is not None:
-            return False
-        if not self._is_there():
-            return True
-        descriptor = self._open()
-        try:
-            # Shared: two processes that look at the same instant do not take each other for an owner.
-            return self._flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        finally:
-            _close(descriptor)
+        with _guard:
+            if self._fd is not None or self._holder_here() is not None:
+                return False
+            if not self._is_there():
+                return True
+            descriptor = self._open()
+            try:
+                # Shared: two processes that look at the same instant do not take each other for an owner.
+                return self._lock_record(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            finally:
+                _close(descriptor)
 
     def note(self) -> LockNote:
         """What the last owner said about itself."""
-        if self._fd is not None:
-            return _read_note(self._fd)
-        if not self._is_there():
-            return LockNote()
-        descriptor = self._open()
-        try:
-            return _read_note(descriptor)
-        finally:
-            _close(descriptor)
+        with _guard:
+            holder = self if self._fd is not None else self._holder_here()
+            if holder is not None and holder._fd is not None:
+                return _read_note(holder._fd)
+            if not self._is_there():
+                return LockNote()
+            descriptor = self._open()
+            try:
+                return _read_note(descriptor)
+            finally:
+                _close(descriptor)
 
     def _open(self) -> int:
         try:
@@ -195,12 +242,12 @@ class FileLock:
             status="PERMISSION_DENIED",
         )
 
-    def _flock(self, descriptor: int, how: int) -> bool:
+    def _lock_record(self, descriptor: int, how: int) -> bool:
         try:
-            fcntl.flock(descriptor, how)
-        except BlockingIOError:
-            return False
+            fcntl.lockf(descriptor, how)
         except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                return False
             if error.errno not in _UNSUPPORTED:
                 raise
             raise StorageError(
@@ -260,6 +307,10 @@ def _problem(descriptor: int, path: str) -> str:
 def _may_own(path: str) -> frozenset[int]:
     """This user and root; and for root, which serves the files of other users, the owner of the file itself."""
     return unix_socket.trusted_owners(path) if os.geteuid() == 0 else unix_socket.trusted_peers()
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 def _is_at(descriptor: int, path: str) -> bool:

@@ -39,7 +39,7 @@ from hourglass._embedded.sharing.ownership import FileLock
 from hourglass._embedded.sharing.remote import ConnectionLost, ForeignProtocol, OwnerConnection
 from hourglass._embedded.sharing.remote_handle import RemoteHandle
 from hourglass._embedded.sharing.serving import OwnerInfo, OwnerServer
-from hourglass._embedded.store.store import DiskCondition, StoreOpener, epoch_is_over, is_permanent
+from hourglass._embedded.store.store import DiskCondition, FileLost, StoreOpener, epoch_is_over, is_permanent
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation
@@ -82,6 +82,10 @@ class SharedFile:
         self._handles: set[FileHandle] = set()
         self._keeper: asyncio.Task[None] | None = None
         self._failures = 0
+        self._identity: tuple[int, int] | None = None
+        """Device and inode of the file that this process has worked on."""
+        self._lost: FileLost | None = None
+        """Why this process never opens the file again: it is not the one that it worked on."""
         self._not_before = 0.0
         self._former: OwnerConnection | None = None
         self._took_over = False
@@ -128,6 +132,9 @@ class SharedFile:
     async def open_handle(self, config: HandleConfig) -> FileHandle:
         """A handle that works as soon as the file is ours. Raises what the owner, or the file, refuses."""
         self._opener.check(self.path)
+        self._check_identity()
+        if self._lost is not None:
+            raise FileLost(str(self._lost), status=self._lost.status)
         handle = FileHandle(config, died=self._changed.ring, released=self._release)
         self._handles.add(handle)
         self._wanted_until = (
@@ -168,6 +175,10 @@ class SharedFile:
         while self._is_wanted:
             try:
                 left = self._not_before - time.monotonic()
+                self._check_identity()
+                if self._lost is not None:
+                    self._wanted_until = 0.0  # opening handles again is refused
+                    raise FileLost(str(self._lost), status=self._lost.status)
                 if left > 0:
                     await self._changed.wait(left)
                 elif self._owner_lives() and not self._lock.is_abandoned():
@@ -195,6 +206,9 @@ class SharedFile:
         self._leave_owner()
         took_over = self._took_over
         try:
+            self._check_identity()
+            if self._lost is not None:
+                raise FileLost(str(self._lost), status=self._lost.status)
             engine = await OpenEngine.open(
                 self._opener,
                 self.path,
@@ -223,6 +237,7 @@ class SharedFile:
                 ", ".join(sorted({handle.queue for handle in self._handles})),
             )
             self._changed.ring()
+            self._identity = self._identity or _identity(self.path)
             await self._serve(engine, server)
         finally:
             if claims is not None:
@@ -235,8 +250,11 @@ class SharedFile:
             server.hang_up()  # last: its end tells processes with workers to try for the lock, which is free now
             self._changed.ring()
         if engine.failed is not None:
-            _log.error("the engine of %s ended and is opened anew: %s", self.path, engine.failed)
-            self._failed(engine.failed)
+            if isinstance(engine.failed, FileLost):
+                self._give_up(engine.failed)
+            else:
+                _log.error("the engine of %s ended and is opened anew: %s", self.path, engine.failed)
+                self._failed(engine.failed)
             self._fail_all(engine.failed, of=engine)
 
     def _claim(self, engine: OpenEngine, process_id: int, tokens: Collection[bytes]) -> None:
@@ -276,6 +294,7 @@ class SharedFile:
             for handle in self._handles:
                 handle.attach(engine)
             await self._changed.wait(LOOK)
+            engine.check()
             if not self._lock.still_held():
                 engine.fail(epoch_is_over(self.path))
                 return
@@ -294,6 +313,23 @@ class SharedFile:
         self._not_before = time.monotonic() + pause
         if self._failures >= TRIES and is_permanent(error):
             self.calls.broken = error
+
+    def _check_identity(self) -> None:
+        """Give up if another file, or none, is at the path of the file that this process has worked on for its owner."""
+        if self._identity is None or self._lost is not None or _identity(self.path) == self._identity:
+            return
+        self._give_up(
+            FileLost(
+                f"the file {self.path} was replaced or moved away while this process worked on it. This process has stopped and "
+                f"does not open it again. Put the file that is wanted at {self.path}, and restart all workers",
+                status="DATA_LOSS",
+            )
+        )
+
+    def _give_up(self, error: FileLost) -> None:
+        """Never open the file again: all workers and calls of this process are told why."""
+        self._lost = self.calls.broken = error
+        _log.error("%s", error)
 
     async def _answer(self, call: Callable[[Any], Awaitable[Any]], request: s.Request[Any]) -> Any:
         """Answer another process."""
@@ -329,6 +365,7 @@ class SharedFile:
         if owner is not self._former:
             self._leave_owner()
             self._former = owner
+            self._identity = self._identity or _identity(self.path)
             owner.tell(wire.Holding(tuple(self._held)))
         try:
             for handle in tuple(self._handles):
@@ -390,6 +427,14 @@ class SharedFile:
         if self._keeper is not None:
             await asyncio.wait({self._keeper})
         await self.calls.close()
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 async def _first(*waits: Awaitable[object]) -> None:

@@ -162,6 +162,12 @@ class Unwritable(StorageError):
     """One change that can never be written. The file and all other changes are well."""
 
 
+class FileLost(StorageError):
+    """The file under an open store was replaced, moved away or overwritten by another program. The process that had it
+    open never opens it again: only a person knows which of the two states is wanted.
+    """
+
+
 def is_permanent(error: StorageError) -> bool:
     """Whether the file stays unusable until a person sees to it."""
     return error.status in _PERMANENT

@@ -30,6 +30,9 @@ logger = logging.getLogger("hourglass")
 MOST_CHANGES = 1024
 """More than that is left for the next commit, so that the calls that wait for the first of them are answered soon."""
 
+IDLE = 1.0
+"""After so many seconds without a commit the sink checks its file."""
+
 B = TypeVar("B")
 
 
@@ -63,6 +66,10 @@ class CommitSink(Protocol[B]):
 
     def rest(self, batch: B, /) -> None:
         """After a commit was reported: whatever needs doing now and then. A failure here is the end too."""
+        ...
+
+    def idle(self) -> None:
+        """Called about every second while there is nothing to commit. A failure here is the end too."""
         ...
 
 
@@ -132,7 +139,7 @@ class StoreThread(Generic[B]):
 
     def _take(self) -> list[Turn]:
         """Everything queued, once there is anything; nothing once it is closed and all is taken."""
-        first = self._queue.get()
+        first = self._wait()
         turns = [] if first is None else [first]
         changes = len(first.changes) if first else 0
         while changes < MOST_CHANGES:
@@ -146,6 +153,13 @@ class StoreThread(Generic[B]):
             turns.append(turn)
             changes += len(turn.changes)
         return turns
+
+    def _wait(self) -> Turn | None:
+        while True:
+            try:
+                return self._queue.get(timeout=IDLE)
+            except Empty:
+                self._sink.idle()
 
     def _commit(self, batch: B) -> None:
         while True:

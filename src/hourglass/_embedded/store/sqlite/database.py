@@ -33,6 +33,7 @@ import sqlite3
 import stat
 import urllib.parse
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
@@ -40,6 +41,7 @@ import msgspec
 from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._embedded.store.sqlite import inherited
 from hourglass._embedded.store.sqlite.disk_faults import storage_error, storage_errors
+from hourglass._embedded.store.sqlite.file_watch import FileWatch
 from hourglass._embedded.store.store import is_full, no_room
 from hourglass.errors import StorageError
 
@@ -341,11 +343,12 @@ _READER = (
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """A file in use: the connection that writes, the one that reads, and the epoch that began."""
+    """A file in use: the connection that writes, the one that reads, the epoch that began, and the check of its identity."""
 
     writer: sqlite3.Connection
     reader: sqlite3.Connection
     epoch: int
+    watch: FileWatch
 
 
 def open_database(
@@ -357,15 +360,28 @@ def open_database(
     """Open a file, or make it if there is none; raises `StorageError` for one that cannot be used."""
     _check_sqlite()
     _check_place(path)
+    _check_names(path)
     with storage_errors(path):
         if not os.path.lexists(path):
             _make(path, namespace, more_tables)
+        inherited.refuse_stale(path)
         writer = _open_writer(path, namespace, more_tables, migrations)
+        watch = reader = None
         try:
-            return Opened(writer, _connect_reader(path), next_epoch(writer))
+            watch = FileWatch(path, writer, partial(copy_database, overwrite=False))
+            epoch = next_epoch(writer)
+            reader = _connect_reader(path)
+            # Into the file at once: a process that has it open by another name has another log, and sees the epoch only here.
+            writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            watch.begin()
         except BaseException:
+            if reader is not None:
+                inherited.close(reader)
             inherited.close(writer)
+            if watch is not None:
+                watch.close()
             raise
+        return Opened(writer, reader, epoch, watch)
 
 
 def _check_sqlite() -> None:
@@ -383,6 +399,7 @@ def _check_place(path: str) -> None:
     if not os.path.isdir(folder):
         raise _unusable(path, f"cannot be made: there is no folder {folder}. Make it first")
     inherited.refuse_inherited(path)
+    inherited.refuse_second_name(path)
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -405,6 +422,68 @@ def _check_place(path: str) -> None:
             "is empty, which no file of Hourglass ever is: if nothing was in it, delete it and a new one is "
             "made; if it was damaged, restore a backup",
         )
+
+
+ALLOW_HARD_LINKS = "HOURGLASS_ALLOW_HARD_LINKS"
+"""Environment variable: 1 lets a process open a file that has more than one name."""
+
+_DRAFTS = (".new-", ".partial-")
+"""How names of files in the making go on. A crash can leave such a second name of a finished file."""
+
+
+def _check_names(path: str) -> None:
+    """Raise `StorageError` for a file that other processes may open by another name: SQLite's log, our lock and the socket are
+    found by name, so that they would not see each other.
+    """
+    try:
+        names = os.stat(path).st_nlink
+    except OSError:
+        return
+    if names > 1:
+        names -= _remove_draft_names(path)
+    if names > 1 and os.environ.get(ALLOW_HARD_LINKS) != "1":
+        raise _unusable(
+            path,
+            f"has {names} names (hard links), and processes that open it by different names would destroy it: copy it "
+            f"(`cp {path} {path}.copy && mv {path}.copy {path}`, while no worker runs) or delete the other names. If they are "
+            f"backups that nobody opens, set {ALLOW_HARD_LINKS}=1",
+        )
+    if _is_mount_point(path):
+        raise _unusable(
+            path,
+            "is mounted by itself (as `docker run -v ./app.db:/data/app.db` does), so that processes outside do not see its log, "
+            "lock and socket: mount the folder that it is in",
+        )
+
+
+def _remove_draft_names(path: str) -> int:
+    """Remove the names under which this file was made, if a crash left any; return how many were removed."""
+    folder, name = os.path.split(path)
+    removed = 0
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder or "."):
+            if entry.name.startswith(tuple(f"{name}{draft}" for draft in _DRAFTS)) and os.path.samefile(
+                entry, path
+            ):
+                os.unlink(entry)
+                removed += 1
+    return removed
+
+
+def _is_mount_point(path: str) -> bool:
+    """Whether a file is the root of a mount; False where the system does not say."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
+            fields = [line.split(" ", 5) for line in mounts]
+    except OSError:
+        return False
+    real = os.path.realpath(path)
+    return any(_unescape(field[4]) == real for field in fields if len(field) == 6)
+
+
+def _unescape(text: str) -> str:
+    """Decode the octal escapes of spaces, tabs, newlines and backslashes in a line of `mountinfo`."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def _unusable(path: str, why: str) -> StorageError:

@@ -193,14 +193,10 @@ _LOOK_EVERY = 1.0
 
 
 class DiskWatch:
-    """The room on the disk of a file, and whether the file is still there; looked at now and then.
-
-    For one thread, and for one of the two questions.
-    """
+    """The room on the disk of a file; looked at now and then, by one thread."""
 
     def __init__(self, path: str, reserve_bytes: int) -> None:
         self._path = path
-        self._identity = Identity.of(path)
         self._reserve_bytes = reserve_bytes
         self._next_look = 0.0
         self._shortage = ""
@@ -214,21 +210,6 @@ class DiskWatch:
     def free_bytes(self) -> int | None:
         """How much is free; None if the system does not say."""
         return free_bytes(self._path)
-
-    def check_file(self) -> None:
-        """Raise `StorageError` if the file was deleted or replaced: what is written now would be lost."""
-        if not self._is_time():
-            return
-        try:
-            found: Identity | None = Identity.of(self._path)
-        except OSError:
-            found = None
-        if found != self._identity:
-            raise StorageError(
-                f"the file {self._path} was deleted, moved or replaced while it was in use: what is written "
-                f"now would be lost. Put it back, or begin with the new one by a restart",
-                status="DATA_LOSS",
-            )
 
     def _is_time(self) -> bool:
         now = time.monotonic()

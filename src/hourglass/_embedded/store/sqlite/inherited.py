@@ -11,20 +11,24 @@ Invariant: in a child every inherited connection is leaked for ever, and opening
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
 import sqlite3
 
 from hourglass._embedded.store.sqlite.disk_faults import Identity
 from hourglass._forks import ForkStage, at_fork
 from hourglass.errors import StorageError
 
-_open: dict[int, tuple[sqlite3.Connection, Identity]] = {}
+_open: dict[int, tuple[sqlite3.Connection, Identity, str]] = {}
 _inherited: set[Identity] = set()
+_retired: list[tuple[int, Identity]] = []
+_stale: set[Identity] = set()
 
 
 def keep(connection: sqlite3.Connection, path: str) -> sqlite3.Connection:
     """Remember a connection until it is closed by `close`."""
-    _open[id(connection)] = (connection, Identity.of(path))
+    _open[id(connection)] = (connection, Identity.of(path), path)
     return connection
 
 
@@ -32,6 +36,46 @@ def close(connection: sqlite3.Connection) -> None:
     """Close a connection that is ours; one that was inherited is left alone."""
     if _open.pop(id(connection), None) is not None:
         connection.close()
+        _close_retired()
+
+
+def retire(descriptor: int, identity: Identity) -> None:
+    """Close a descriptor of a database, or of a file beside it, as soon as no connection of this process uses that database.
+    Closing it earlier would drop all POSIX locks that SQLite holds on the file in this process.
+    """
+    _retired.append((descriptor, identity))
+    _close_retired()
+
+
+def _close_retired() -> None:
+    used = {identity for _, identity, _ in _open.values()}
+    for entry in [entry for entry in _retired if entry[1] not in used]:
+        _retired.remove(entry)
+        with contextlib.suppress(OSError):
+            os.close(entry[0])
+
+
+def mark_stale(identity: Identity) -> None:
+    """Refuse to open a database again before all its present connections are closed: its log was deleted, and SQLite shares
+    the index of a log between the connections of a process.
+    """
+    _stale.add(identity)
+
+
+def refuse_stale(path: str) -> None:
+    """Raise `StorageError` while connections to a database are open whose log was deleted."""
+    try:
+        identity = Identity.of(path)
+    except OSError:
+        return
+    if identity in _stale:
+        if any(used == identity for _, used, _ in _open.values()):
+            raise StorageError(
+                f"the log of {path} was deleted, and this process still reads the file (a backup, a list): it is opened again "
+                f"when that has ended",
+                status="UNAVAILABLE",
+            )
+        _stale.discard(identity)
 
 
 def refuse_inherited(path: str) -> None:
@@ -48,11 +92,28 @@ def refuse_inherited(path: str) -> None:
         )
 
 
+def refuse_second_name(path: str) -> None:
+    """Raise `StorageError` if this process has the file open by another name: SQLite would use the log of one name with the
+    index of the other.
+    """
+    try:
+        identity = Identity.of(path)
+    except OSError:
+        return
+    names = {name for _, used, name in _open.values() if used == identity and name != path}
+    if names and path not in {name for _, used, name in _open.values() if used == identity}:
+        raise StorageError(
+            f"the file {path} is open in this process as {min(names)}: use that name",
+            status="FAILED_PRECONDITION",
+        )
+
+
 def _forget_inherited() -> None:
-    for connection, identity in _open.values():
+    for connection, identity, _ in _open.values():
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))  # never freed, not at exit either
         _inherited.add(identity)
     _open.clear()
+    _retired.clear()
 
 
 at_fork(ForkStage.STORE_CONNECTIONS, in_child=_forget_inherited)

@@ -36,6 +36,7 @@ from hourglass._history.encoding import (
     STORED_KINDS,
     decode_events,
     encode,
+    first_time_ns,
     plain,
     stored_default,
 )
@@ -308,9 +309,28 @@ class StoredReads:
         return int(self._rows(text, after_ns)[0][0] or 0)
 
     def latest_ns(self) -> int:
-        """The time of the newest event, from the last that were written; 0 if there is none."""
-        found = self._rows("SELECT CAST(data AS BLOB) FROM events ORDER BY key DESC LIMIT 64")
-        return max((_last_time_ns(data) for (data,) in found), default=0)
+        """Return about the time of the newest event, from the rows that were written last; 0 if there is none. Of a row with
+        large payloads only the beginning is read, which has the time of its first event.
+        """
+        text = (
+            f"SELECT key, CASE WHEN length(data) <= {_SMALL} THEN CAST(data AS BLOB) END FROM events "
+            "ORDER BY key DESC LIMIT 64"
+        )
+        return max(
+            (
+                self._first_time_ns(key) if data is None else _last_time_ns(data)
+                for key, data in self._rows(text)
+            ),
+            default=0,
+        )
+
+    def _first_time_ns(self, key: int) -> int:
+        """Return the time of the first event of a row, of which only the first bytes are read."""
+        try:
+            with self.connection.blobopen("events", "data", key, readonly=True) as data:
+                return first_time_ns(data.read(_HEAD))
+        except (sqlite3.Error, ValueError):
+            return 0  # its run will say that it cannot be read
 
     def key(self, run_id: str) -> int | None:
         """The key of a run that has closed."""
@@ -335,6 +355,11 @@ def _due_run(piece: Sequence[str]) -> DueRun:
 
 def _place(due: DueRun) -> tuple[int, int]:
     return due.wake_ns, due.key
+
+
+_SMALL = 4096
+_HEAD = 64
+"""Bytes of a row of events: up to the first it is read whole; the second is enough for the id and the time of its first event."""
 
 
 def _last_time_ns(data: Any) -> int:

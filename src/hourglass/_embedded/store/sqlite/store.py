@@ -37,8 +37,9 @@ from hourglass._embedded.store.sqlite.disk_faults import (
     storage_errors,
 )
 from hourglass._embedded.store.sqlite.file_reads import FileReads, ReadOnlyStore
+from hourglass._embedded.store.sqlite.file_watch import FileMoved, FileOverwritten, FileWatch, LogLost
 from hourglass._embedded.store.sqlite.writer import PAGE, Apart, Batch, BatchWriter, Numbered, Readmitted
-from hourglass._embedded.store.store import Change, DiskCondition, Refusal, ScheduleChange, Store
+from hourglass._embedded.store.store import Change, DiskCondition, FileLost, Refusal, ScheduleChange, Store
 from hourglass._forks import ForkStage, at_fork
 from hourglass._history.encoding import plain
 from hourglass.errors import StorageError
@@ -179,7 +180,7 @@ class SqliteStore(FileReads):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._told: Callable[[Refusal], None] = lambda _: None
         self._writer = BatchWriter(opened.writer, path, opened.epoch)
-        self._sink = _Sink(self._writer, path, DiskWatch(path, 0), checkpoint_pages, self._on_refusals)
+        self._sink = _Sink(self._writer, path, opened.watch, checkpoint_pages, self._on_refusals)
         self._thread: StoreThread[Batch | Apart] = StoreThread(
             self._sink,
             path,
@@ -224,6 +225,7 @@ class SqliteStore(FileReads):
             except BaseException:
                 inherited.close(opened.reader)
                 inherited.close(opened.writer)
+                opened.watch.close()
                 raise
             _live.add(store)
         store._thread.start()
@@ -322,9 +324,20 @@ class SqliteStore(FileReads):
         self._lists.close()
         self._hand_over()
         self._thread.close()
+        if self._is_sound:
+            self._check_before_end()
         self._durability.settle()
         with NO_FORK.lock:
             self._close_file()
+
+    def _check_before_end(self) -> None:
+        """Check the file once more: closing it moves the log into it."""
+        try:
+            with NO_FORK.lock:
+                self._sink.check()
+        except Exception as error:
+            self._is_sound = False
+            logger.error("%s", storage_error(self.path, error))
 
     def _close_file(self) -> None:
         connections = [self._opened.reader, self._opened.writer]
@@ -334,6 +347,7 @@ class SqliteStore(FileReads):
             self._finish()
         for connection in reversed(connections):  # the reader last: unlike the writer it does not checkpoint
             inherited.close(connection)
+        self._opened.watch.close()
 
     def current(self, workflow_id: str) -> str:
         """The run id of the latest run of a workflow; empty if there is none."""
@@ -422,7 +436,7 @@ class SqliteStore(FileReads):
     def _reading(self) -> threading.RLock:
         """What every read is done inside of; raises `StorageError` if nothing can be read any more."""
         if self.failure is not None:
-            raise StorageError(str(self.failure), status=self.failure.status)
+            raise type(self.failure)(str(self.failure), status=self.failure.status)
         return NO_FORK.lock
 
     def _on_end(self, error: Exception | None) -> None:
@@ -434,7 +448,10 @@ class SqliteStore(FileReads):
         fault = storage_error(self.path, error)
         # What the disk refuses is said in words; where the fault is ours, its lines are wanted.
         trace = None if isinstance(error, (sqlite3.Error, OSError, StorageError)) else error
-        logger.error("%s: the store has ended and must be opened anew: %s", self.path, fault, exc_info=trace)
+        if not isinstance(fault, FileLost):  # that one is for the caller, who stops
+            logger.error(
+                "%s: the store has ended and must be opened anew: %s", self.path, fault, exc_info=trace
+            )
         self._durability.end(fault)
 
     def _finish(self) -> None:
@@ -480,13 +497,13 @@ class _Sink:
         self,
         writer: BatchWriter,
         path: str,
-        surroundings: DiskWatch,
+        watch: FileWatch,
         checkpoint_pages: int,
         on_refusals: Callable[[Sequence[Refusal]], None],
     ) -> None:
         self._on_refusals = on_refusals
         self._writer = writer
-        self._surroundings = surroundings
+        self._watch = watch
         self._checkpoint_pages = checkpoint_pages
         self._pages = 0
         self._path = path
@@ -515,13 +532,26 @@ class _Sink:
         return Apart(parts, [key for turn in turns for key in turn.forget])
 
     def commit(self, batch: Batch | Apart) -> None:
-        self._surroundings.check_file()
         with NO_FORK.lock:
             if isinstance(batch, Batch):
                 self._writer.write(batch)
-                return
-            self._writer.write_apart(batch)
-        self._on_refusals(batch.refused)
+            else:
+                self._writer.write_apart(batch)
+            # After the commit: what is acknowledged was written to files that were in their place afterwards.
+            self.check()
+        if isinstance(batch, Apart):
+            self._on_refusals(batch.refused)
+
+    def check(self) -> None:
+        """Raise what ends the store if the file, its log or its index was exchanged, or another process owns the file."""
+        try:
+            self._watch.check()
+        except (FileMoved, FileOverwritten, LogLost) as loss:
+            raise self._watch.save(loss) from None
+
+    def idle(self) -> None:
+        with NO_FORK.lock:
+            self.check()
 
     def rest(self, batch: Batch | Apart) -> None:
         self._asked_to_forget += self._turns_that_forget
@@ -532,7 +562,9 @@ class _Sink:
         self._pages = 0
         try:
             with NO_FORK.lock:
+                self.check()
                 pages = self._writer.checkpoint()
+                self._watch.note_checkpoint()
                 if pages > LONG_LOG and time.monotonic() >= self._next_try:
                     self._shorten_log(pages)
         except sqlite3.Error as error:
@@ -544,7 +576,9 @@ class _Sink:
         """A log begins anew only at a moment at which no connection reads an older state. Where readers follow each other
         without a gap there is none, unless commits wait for the last of them; a reader that stays is another matter.
         """
-        if self._writer.empty_log(LOG_WAIT_MS):
+        is_empty = self._writer.empty_log(LOG_WAIT_MS)
+        self._watch.note_checkpoint()
+        if is_empty:
             self._next_try, self._pause = 0.0, LOG_PAUSE
             return
         self._next_try = time.monotonic() + self._pause

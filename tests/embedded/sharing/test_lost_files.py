@@ -1,0 +1,92 @@
+"""A file that is replaced, or loses its log, under an owner and a process that works for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import hourglass
+from hourglass._contract import workflows as wf
+from hourglass._contract.handle import HandleBroken
+from hourglass._embedded.sharing.shared_file import FileHandle
+from hourglass._embedded.store.store import FileLost
+
+from .test_hosts import config, hosts, run, start
+
+
+async def poll_on(handle: FileHandle) -> None:
+    while True:
+        await handle.poll_activation()
+
+
+def workflow_ids(path: Path) -> set[str]:
+    connection = sqlite3.connect(path)
+    try:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        return {found for (found,) in connection.execute("SELECT workflow_id FROM runs").fetchall()}
+    finally:
+        connection.close()
+
+
+def test_backup_moved_over_the_file_stops_all_workers(tmp_path: Path) -> None:
+    """Owner and worker stop with an error and do not open the new file, which stays as it is; the old one was copied."""
+    path, backup = tmp_path / "a.db", tmp_path / "backup.db"
+
+    async def body() -> None:
+        async with hosts(path, 2) as (one, two):
+            owners = await one.open_handle(config())
+            others = await two.open_handle(config())
+            await one.call(start("before"))
+            hourglass.backup(path, backup)
+            await two.call(start("after"))
+            os.replace(backup, path)
+            with pytest.raises(FileLost, match=r"was replaced by another file.*saved-"):
+                await one.call(start("late"))
+            for handle in (owners, others):
+                with pytest.raises(HandleBroken):
+                    await poll_on(handle)
+            for host in (one, two):
+                with pytest.raises(FileLost):
+                    await host.open_handle(config())
+                with pytest.raises(FileLost):
+                    await host.call(wf.DescribeWorkflow(workflow_id="before"))
+
+    run(body)
+    assert workflow_ids(path) == {"before"}
+    (saved,) = tmp_path.glob("a.db.saved-*")
+    assert workflow_ids(saved) >= {"before", "after"}
+
+
+def test_deleted_log_is_saved_and_the_file_opened_again(tmp_path: Path) -> None:
+    """A call that meets the loss is answered by the engine that is opened next; nothing acknowledged is lost."""
+    path = tmp_path / "a.db"
+
+    async def body() -> None:
+        async with hosts(path, 1) as (one,):
+
+            async def work() -> None:
+                while True:
+                    handle = await one.open_handle(config())
+                    with suppress(HandleBroken):
+                        await poll_on(handle)
+                    await handle.finalize_shutdown()
+
+            working = asyncio.create_task(work())
+            names = set()
+            for number in range(20):
+                if number % 5 == 4:
+                    os.unlink(f"{path}-wal")
+                await one.call(start(f"w-{number}"))
+                names.add(f"w-{number}")
+            working.cancel()
+            await asyncio.wait({working})
+            for name in names:
+                await one.call(wf.DescribeWorkflow(workflow_id=name))
+
+    run(body)
+    assert workflow_ids(path) == {f"w-{number}" for number in range(20)}

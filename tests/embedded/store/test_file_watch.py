@@ -1,0 +1,268 @@
+"""A database that is replaced, moved, overwritten or linked under its store, and logs that are deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hourglass._embedded.store.sqlite import database
+from hourglass._embedded.store.sqlite.database import ALLOW_HARD_LINKS
+from hourglass._embedded.store.sqlite.store import SqliteStore
+from hourglass._embedded.store.store import FileLost
+from hourglass.errors import StorageError
+
+from .stories import Story
+
+RUNS = 40
+
+IN_ANOTHER_PROCESS = """
+import sys
+from hourglass._embedded.store.sqlite.store import SqliteStore
+from hourglass.errors import StorageError
+try:
+    SqliteStore.open(sys.argv[1]).close()
+except StorageError as error:
+    print(error)
+else:
+    print("opened")
+"""
+
+
+def open_elsewhere(path: Path, **environment: str) -> str:
+    command = [sys.executable, "-c", IN_ANOTHER_PROCESS, str(path)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=60
+    )
+    return done.stdout.strip() or done.stderr
+
+
+def checkpoint_elsewhere(path: Path) -> None:
+    code = "import sqlite3, sys; print(sqlite3.connect(sys.argv[1]).execute('PRAGMA wal_checkpoint(FULL)').fetchall())"
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("[(0, ")
+
+
+def run_ids(path: Path) -> set[str]:
+    connection = sqlite3.connect(path)
+    try:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        return {run_id for (run_id,) in connection.execute("SELECT run_id FROM runs").fetchall()}
+    finally:
+        connection.close()
+
+
+async def fill(store: SqliteStore, begin: int = 0) -> set[str]:
+    stories = [Story(f"run-{number}") for number in range(begin, begin + RUNS)]
+    for story in stories:
+        await store.durable(store.append(story.start()))
+    return {story.run.run_id for story in stories}
+
+
+def overwrite(path: Path, backup: Path | None) -> bytes:
+    content = backup.read_bytes() if backup is not None else b""
+    path.write_bytes(content)
+    return content
+
+
+def content_of(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def saved(path: Path) -> Path:
+    (found,) = path.parent.glob(f"{path.name}.saved-*")
+    return found
+
+
+def test_backup_moved_over_the_file_leaves_both(path: Path) -> None:
+    """The store stops with an error that names the copy of the old file; the new file is as the backup was."""
+
+    async def work() -> None:
+        store = SqliteStore.open(path)
+        acknowledged = await fill(store)
+        database.backup(path, path.with_name("backup.db"))
+        more = await fill(store, RUNS)
+        os.replace(path.with_name("backup.db"), path)
+        with pytest.raises(
+            FileLost, match=r"was replaced by another file.*in the copy .*saved-.*restart all workers"
+        ):
+            await store.durable(store.append(Story("late").start()))
+        store.close()
+        assert run_ids(path) == acknowledged
+        assert run_ids(saved(path)) >= acknowledged | more
+
+    asyncio.run(work())
+
+
+def test_file_moved_away_gets_all_that_was_acknowledged(path: Path) -> None:
+    """The store stops, and the file under its new name holds what was in the log."""
+
+    async def work() -> None:
+        store = SqliteStore.open(path)
+        acknowledged = await fill(store)
+        moved = path.with_name("moved.db")
+        os.rename(path, moved)
+        with pytest.raises(FileLost, match=r"was deleted or moved away.*moved\.db"):
+            await store.durable(store.append(Story("late").start()))
+        store.close()
+        assert run_ids(moved) >= acknowledged
+        assert path.name not in os.listdir(path.parent)
+
+    asyncio.run(work())
+
+
+def test_idle_store_notices_that_its_file_was_deleted(path: Path) -> None:
+    """Without a commit the loss is seen within a second or two, and a copy is made."""
+
+    async def work() -> None:
+        store = SqliteStore.open(path)
+        acknowledged = await fill(store)
+        os.unlink(path)
+        store._thread._thread.join(60)
+        assert isinstance(store.failure, FileLost)
+        store.close()
+        assert run_ids(saved(path)) == acknowledged
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("restore", [True, False])
+def test_file_written_in_place_is_not_touched_again(path: Path, restore: bool) -> None:
+    """A backup copied into the file, or a truncation: nothing of the old log is applied to it, and the log is kept."""
+
+    async def work() -> None:
+        store = SqliteStore.open(path)
+        acknowledged = await fill(store)
+        backup = path.with_name("backup.db")
+        database.backup(path, backup)
+        await fill(store, RUNS)
+        content = overwrite(path, backup if restore else None)
+        with pytest.raises(FileLost, match=r"another program has written into it.*moved to .*-wal"):
+            await store.durable(store.append(Story("late").start()))
+        store.close()
+        assert content_of(path) == content
+        assert saved(path).name.endswith("-wal")
+        assert not path.with_name(f"{path.name}-wal").exists()
+        if restore:
+            assert run_ids(path) == acknowledged
+
+    asyncio.run(work())
+
+
+def test_new_modification_time_alone_is_no_change(path: Path) -> None:
+    """`touch` on the file stops nothing."""
+
+    async def work() -> None:
+        store = SqliteStore.open(path)
+        acknowledged = await fill(store)
+        os.utime(path)
+        acknowledged |= await fill(store, RUNS)
+        store.close()
+        assert run_ids(path) == acknowledged
+
+    asyncio.run(work())
+
+
+def test_checkpoint_of_another_program_is_no_change(path: Path) -> None:
+    """A replication tool moves the log into the file: the store goes on."""
+
+    async def work() -> None:
+        store = SqliteStore.open(path)
+        acknowledged = await fill(store)
+        checkpoint_elsewhere(path)
+        acknowledged |= await fill(store, RUNS)
+        store.close()
+        assert run_ids(path) == acknowledged
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("gone", [("-wal",), ("-shm",), ("-wal", "-shm")])
+def test_deleted_log_is_saved_into_the_file(path: Path, gone: tuple[str, ...]) -> None:
+    """The store ends with an error that lets it be opened again, and all that was acknowledged is in the file alone."""
+
+    async def work() -> None:
+        store = SqliteStore.open(path)
+        acknowledged = await fill(store)
+        for suffix in gone:
+            os.unlink(f"{path}{suffix}")
+        with pytest.raises(StorageError, match="was deleted or replaced") as caught:
+            await store.durable(store.append(Story("late").start()))
+        assert caught.value.status == "UNAVAILABLE"
+        alone = path.with_name("alone.db")
+        shutil.copy(path, alone)
+        store.close()
+        assert run_ids(alone) >= acknowledged
+        store = SqliteStore.open(path)
+        acknowledged |= await fill(store, RUNS)
+        store.close()
+        assert run_ids(path) >= acknowledged
+
+    asyncio.run(work())
+
+
+def test_hard_link_is_refused(path: Path) -> None:
+    """A file with two names is refused by both, with advice."""
+    SqliteStore.open(path).close()
+    link = path.with_name("link.db")
+    os.link(path, link)
+    for name in (path, link):
+        with pytest.raises(StorageError, match=rf"has 2 names \(hard links\).*{ALLOW_HARD_LINKS}=1"):
+            SqliteStore.open(name)
+
+
+def test_hard_links_that_are_allowed_have_one_owner(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the override the process that came first owns the file; another that uses the other name is refused."""
+    monkeypatch.setenv(ALLOW_HARD_LINKS, "1")
+
+    async def work() -> None:
+        store = SqliteStore.open(path)
+        acknowledged = await fill(store)
+        link = path.with_name("link.db")
+        os.link(path, link)
+        assert "is owned by a process that opened it by another name" in open_elsewhere(link)
+        with pytest.raises(StorageError, match="is open in this process as"):
+            SqliteStore.open(link)
+        acknowledged |= await fill(store, RUNS)
+        store.close()
+        assert open_elsewhere(link) == "opened"
+        assert run_ids(path) == acknowledged
+
+    asyncio.run(work())
+
+
+def test_name_that_a_crash_left_while_the_file_was_made_is_removed(path: Path) -> None:
+    """A file is made under another name first; a crash can leave that name, which does not count."""
+    SqliteStore.open(path).close()
+    draft = path.with_name(f"{path.name}.new-12345")
+    os.link(path, draft)
+    SqliteStore.open(path).close()
+    assert not draft.exists()
+
+
+def test_file_that_is_mounted_by_itself_is_refused(path: Path) -> None:
+    """A bind mount of the single file is refused; one of its folder is not."""
+    if sys.platform != "linux" or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
+        pytest.skip("mounting is not permitted here")
+    SqliteStore.open(path).close()
+    folder = path.with_name("a folder")
+    folder.mkdir()
+    (folder / "single.db").touch()
+
+    def program(script: str, target: Path) -> list[str | Path]:
+        arguments = (path, folder, sys.executable, IN_ANOTHER_PROCESS, target)
+        return ["unshare", "-m", "sh", "-c", script, "sh", *arguments]
+
+    run = 'exec "$3" -c "$4" "$5"'
+    single = program(f'mount --bind "$1" "$2/single.db" && {run}', folder / "single.db")
+    done = subprocess.run(single, capture_output=True, text=True, timeout=60)
+    assert "is mounted by itself" in done.stdout, done.stderr
+    whole = program(f'mount --bind "$(dirname "$1")" "$2" && {run}', folder / path.name)
+    done = subprocess.run(whole, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "opened", done.stderr
