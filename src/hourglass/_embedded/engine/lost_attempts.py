@@ -48,16 +48,16 @@ class KeptAttempts:
         """Its worker still has this attempt."""
         self._kept.pop(token, None)
 
-    def give_up(self, of: frozenset[str] | None) -> list[AttemptToken]:
-        """Workers of these identities have said what they have, or all have had time to (None): gives what they have not
-        claimed.
+    def give_up(self, of: frozenset[str] | None) -> list[tuple[AttemptToken, str]]:
+        """Stop keeping attempts for workers of these identities, or for all (None). Return what they have not claimed, with
+        the identity of each.
         """
         of = self._living if of is None else of
         self._living -= of
-        lost = [token for token, identity in self._kept.items() if identity in of]
-        for token in lost:
+        unclaimed = [(token, identity) for token, identity in self._kept.items() if identity in of]
+        for token, _ in unclaimed:
             del self._kept[token]
-        return lost
+        return unclaimed
 
 
 def say_lost(before: Run, after: Run, ids: Iterable[int], what: str) -> None:

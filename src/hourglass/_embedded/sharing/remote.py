@@ -20,9 +20,9 @@ from typing import Any, NoReturn, TypeVar
 from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
-from hourglass._contract.handle import HandleConfig
+from hourglass._contract.handle import ActivityResult, HandleConfig
 from hourglass._embedded.sharing import unix_socket, wire
-from hourglass._embedded.sharing.remote_handle import RemoteHandle
+from hourglass._embedded.sharing.remote_handle import RemoteHandle, encode_results
 from hourglass._embedded.sharing.unix_socket import FRAME_LIMIT, FrameStream
 from hourglass.errors import HourglassError, ServiceError
 
@@ -59,7 +59,12 @@ class OwnerConnection:
         self._waiting: dict[int, _Exchange] = {}
         self._handles: dict[int, RemoteHandle] = {}
         self.held: set[bytes] = set()
-        """The attempts that this process had of the owner when the connection ended."""
+        """The attempts that this process had of the owner when the connection ended, and those whose results are not
+        known to be durable.
+        """
+        self.unconfirmed: dict[bytes, ActivityResult] = {}
+        """Results that were sent and are not known to be durable, by token. After the owner's end the next one gets them."""
+        self._silent_looks = 0
         self.processes: tuple[dp.WorkerProcess, ...] = ()
         """The processes that work on the file, as the owner told last."""
         self._sign_of_life: asyncio.TimerHandle | None = None
@@ -125,6 +130,20 @@ class OwnerConnection:
         """Send a message that is encoded already."""
         self.stream.send(data)
 
+    def resend(self, results: dict[bytes, ActivityResult]) -> None:
+        """Send results that an earlier owner has not confirmed, and keep them until this one does."""
+        self.unconfirmed.update(results)
+        if results:
+            for data in encode_results(results.values()):
+                self.send(data)
+
+    def is_silent(self) -> bool:
+        """Count a look, one a second, and return whether the owner has sent nothing for `SILENT_LOOKS` of them. Looks are
+        counted, not time: while this process itself is stopped, the owner is not to blame.
+        """
+        self._silent_looks += 1
+        return self._silent_looks > wire.SILENT_LOOKS
+
     def _live(self) -> None:
         """Say again and again that this process runs, while it works for the owner."""
         if self._sign_of_life is not None:
@@ -160,6 +179,7 @@ class OwnerConnection:
                 self.stream.send(wire.encode(wire.GiveUpMessage(number)))
 
     def _heard(self, frame: bytes) -> None:
+        self._silent_looks = 0
         try:
             match wire.decode_to_client(frame):
                 case wire.Welcome() as welcome:
@@ -179,6 +199,11 @@ class OwnerConnection:
                         self._idle = False
                 case wire.Processes(processes):
                     self.processes = processes
+                case wire.ResultsStored(tokens):
+                    for token in tokens:
+                        self.unconfirmed.pop(token, None)
+                case wire.OwnerAlive():
+                    pass
                 case wire.PollEnded() as end:
                     if (handle := self._handles.get(end.handle)) is not None:
                         handle.ended(end)
@@ -215,6 +240,7 @@ class OwnerConnection:
         if self._sign_of_life is not None:
             self._sign_of_life.cancel()
         handles, self._handles = self._handles, {}
+        self.held |= self.unconfirmed.keys()
         for handle in handles.values():
             self.held |= handle.attempts
             handle.fail("the connection to the process that owns the file has ended")

@@ -92,6 +92,11 @@ class SharedFile:
         """
         self._held: set[bytes] = set()
         """The attempts that this process has of owners before the one that it works for, or before itself."""
+        self._results: dict[bytes, ActivityResult] = {}
+        """Results that the owner before has not confirmed to be durable, by token: for the next one."""
+        self._ended_identities: frozenset[str] = frozenset()
+        """The identities of workers that ended with the last owner, or before."""
+        self._claims: asyncio.TimerHandle | None = None
 
     @property
     def standing(self) -> str:
@@ -208,12 +213,12 @@ class SharedFile:
             self._failed(error)
             raise
         server = self._server_of(engine)
-        claims: asyncio.TimerHandle | None = None
         try:
             await server.start()
             self.calls.own(engine)
             self._claim(engine, os.getpid(), self._held)
-            claims = asyncio.get_running_loop().call_later(CLAIMS, engine.engine.lose_unclaimed)
+            self._end_kept(engine)
+            self._await_claims(engine, time.monotonic())
             self._took_over = False
             _log.log(
                 logging.WARNING if took_over else logging.INFO,
@@ -225,8 +230,8 @@ class SharedFile:
             self._changed.ring()
             await self._serve(engine, server)
         finally:
-            if claims is not None:
-                claims.cancel()
+            if self._claims is not None:
+                self._claims.cancel()
             # In this order: a process that takes the lock must find the file closed, and all that was queued in it.
             self.calls.engine = None
             server.stop_listening()
@@ -249,7 +254,35 @@ class SharedFile:
         if len(said) == 1:
             self._survivors.remove(said[0])
             others = (identities for _, identities in self._survivors)
-            engine.engine.lose_unclaimed(said[0][1].difference(*others))
+            complete = said[0][1].difference(*others)
+            engine.engine.lose_unclaimed(complete, alive=complete - self._ended_identities)
+
+    def _end_kept(self, engine: OpenEngine) -> None:
+        """Give the engine the results that its process has kept since an earlier owner; forget them once they are durable."""
+        kept = dict(self._results)
+        for result in kept.values():
+            engine.engine.end_attempt(result)
+
+        def forget() -> None:
+            for token in kept:
+                self._results.pop(token, None)
+
+        if kept:
+            engine.when_stored(forget)
+
+    def _await_claims(self, engine: OpenEngine, since: float) -> None:
+        """Wait for the processes that outlived the last owner to claim their attempts, as long as they live and at most
+        `wire.SILENT_LOOKS` seconds; what they have not claimed by then is lost.
+        """
+
+        def look() -> None:
+            waiting = any(is_running(process_id) for process_id, _ in self._survivors)
+            if waiting and time.monotonic() < since + wire.SILENT_LOOKS:
+                self._await_claims(engine, since)
+            else:
+                engine.engine.lose_unclaimed()
+
+        self._claims = asyncio.get_running_loop().call_later(CLAIMS, look)
 
     def _server_of(self, engine: OpenEngine) -> OwnerServer:
         """What other processes reach the engine by."""
@@ -264,6 +297,8 @@ class SharedFile:
                 execute=partial(self._answer, engine.execute),
                 claim=partial(self._claim, engine),
                 lose_attempts=engine.engine.lose_attempts,
+                end_attempt=engine.engine.end_attempt,
+                when_stored=engine.when_stored,
                 processes=engine.processes,
                 weigh=engine.weigh,
             )
@@ -282,6 +317,7 @@ class SharedFile:
             await server.listen_again()
             if time.monotonic() >= looked + LOOK:
                 looked = time.monotonic()
+                server.tell_alive()
                 server.cut_off_silent()
                 server.tell_processes()
             if self._failures and time.monotonic() > began + SOUND:
@@ -330,6 +366,8 @@ class SharedFile:
             self._leave_owner()
             self._former = owner
             owner.tell(wire.Holding(tuple(self._held)))
+            results, self._results = self._results, {}
+            owner.resend(results)
         try:
             for handle in tuple(self._handles):
                 await self._open_at(owner, handle)
@@ -347,9 +385,12 @@ class SharedFile:
             self._took_over = True
             self._wanted_until = time.monotonic() + LOOK
             self._held |= former.held
-            owners = {name for each in former.processes if each.is_owner for name in each.identities}
+            self._results.update(former.unconfirmed)
             living = [each for each in former.processes if not each.is_owner and is_running(each.process_id)]
-            self._survivors = [(each.process_id, frozenset(each.identities) - owners) for each in living]
+            self._survivors = [(each.process_id, frozenset(each.identities)) for each in living]
+            self._ended_identities = frozenset(
+                name for each in former.processes if each not in living for name in each.identities
+            )
 
     def _owner_lives(self) -> bool:
         """Whether another process owns the file, as far as the connection to it tells."""
@@ -385,7 +426,8 @@ class SharedFile:
         """Let go of everything, in order."""
         for handle in tuple(self._handles):
             await handle.finalize_shutdown()
-        self._wanted_until = 0.0
+        if not self._results and (self._former is None or not self._former.unconfirmed):
+            self._wanted_until = 0.0  # else the next owner gets them first, if it comes soon
         self._changed.ring()
         if self._keeper is not None:
             await asyncio.wait({self._keeper})
