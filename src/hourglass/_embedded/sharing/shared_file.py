@@ -97,6 +97,9 @@ class SharedFile:
         self._ended_identities: frozenset[str] = frozenset()
         """The identities of workers that ended with the last owner, or before."""
         self._claims: asyncio.TimerHandle | None = None
+        self._ownerless_since = 0.0
+        """Since when neither the lock nor its holder could be had; 0 while that is not so."""
+        self._warned = False
 
     @property
     def standing(self) -> str:
@@ -106,8 +109,24 @@ class SharedFile:
         if not self._handles:
             return "client"
         if self.calls.owner is not None and self.calls.owner.is_open:
-            return f"working for process {self.calls.owner.welcome.pid}"
+            silent = "" if self.calls.owner.responds else ", which does not respond"
+            return f"working for process {self.calls.owner.welcome.pid}{silent}"
         return "waiting for the file"
+
+    @property
+    def owner_trouble(self) -> str:
+        """Why this process's workers get no work from the owner, for people; empty where they do."""
+        if self.calls.engine is not None or not self._handles:
+            return ""
+        owner = self.calls.owner
+        if owner is not None and owner.is_open:
+            if owner.responds:
+                return ""
+            return f"process {owner.welcome.pid}, which owns {self.path}, does not respond: it is stopped or hangs"
+        waited = time.monotonic() - self._ownerless_since
+        if not self._ownerless_since or waited < wire.SILENT_LOOKS:
+            return ""
+        return f"{self.path} is held by another process, which does not respond, for {waited:.0f} seconds"
 
     @property
     def processes(self) -> tuple[dp.WorkerProcess, ...]:
@@ -183,8 +202,11 @@ class SharedFile:
                 elif await self._work_for_owner():
                     pause = SHORTEST
                 else:
+                    self._wait_ownerless()
                     await self._changed.wait(pause)
                     pause = min(2 * pause, BUSY)
+                    continue
+                self._ownerless_since, self._warned = 0.0, False
             except HourglassError as error:
                 self._fail_all(error)
             except Exception as error:
@@ -192,6 +214,20 @@ class SharedFile:
                 self._fail_all(InternalError(f"{self.path} could not be owned: {type(error).__name__}"))
             finally:
                 self._lock.drop()
+
+    def _wait_ownerless(self) -> None:
+        """Note that neither the lock nor its holder can be had; log it once when that has lasted long."""
+        now = time.monotonic()
+        self._ownerless_since = self._ownerless_since or now
+        if now - self._ownerless_since > wire.SILENT_LOOKS and not self._warned:
+            self._warned = True
+            _log.warning(
+                "%s is held by %s, which has not responded for %d seconds: it is stopped or hangs, and no work on the file "
+                "proceeds until it runs again or ends",
+                self.path,
+                self._holder(),
+                wire.SILENT_LOOKS,
+            )
 
     async def _own(self) -> None:
         """Open the engine, serve this process's handles and other processes, until this process has no handle any

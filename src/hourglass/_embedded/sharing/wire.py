@@ -46,6 +46,9 @@ NO_HANDLE = 0
 SIGN_OF_LIFE, SIGN_WHEN_IDLE = 0.1, 1.0
 """How often, in seconds, a process that works for the owner says that it runs, and while it has nothing to do."""
 
+OWNER_SIGN = 1.0
+"""How often, in seconds, the owner reports that it runs, and its peers look whether it does."""
+
 SILENT_LOOKS = 10
 """How many looks, one a second, a peer may be silent; after that it does not run."""
 
