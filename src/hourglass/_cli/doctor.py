@@ -94,6 +94,10 @@ def _target(target: str | None, namespace: str | None, task_queue: str) -> Itera
         yield from _file(where)
         if not Path(where.path).exists():
             return  # looking would make it
+        stopped = _stopped_owner(where.path)
+        if stopped is not None:
+            yield stopped
+            return  # nothing else could be asked
     reached = _tried("reachable", lambda: _reach(target, namespace))
     yield reached
     if reached.ok:
@@ -116,6 +120,22 @@ def _file(where: Where) -> Iterator[HealthCheck]:
     if writable:
         yield _pages(path)
     yield _disk(path)
+
+
+def _stopped_owner(path: str) -> HealthCheck | None:
+    """A finding if the process that holds the file is stopped, as by SIGSTOP: it answers nothing, and no other can."""
+    from hourglass._embedded.sharing.ownership import FileLock
+    from hourglass._runtime.hung import is_stopped
+
+    lock = FileLock(path)
+    try:
+        pid = 0 if lock.is_free() else lock.note().pid
+    except HourglassError:
+        return None  # what is wrong with it is found by asking
+    if not pid or not is_stopped(pid):
+        return None
+    told = f"process {pid}, which holds the file, is stopped, and all others wait for it: "
+    return HealthCheck("owner", f"{told}resume it (kill -CONT {pid}) or end it (kill -KILL {pid})", False)
 
 
 def _pages(path: Path) -> HealthCheck:

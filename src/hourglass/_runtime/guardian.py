@@ -27,7 +27,15 @@ from dataclasses import dataclass
 
 from hourglass._runtime import guarded as wire
 from hourglass._runtime.guarded import REFUSED, REPLACE_ME, SIGNALS, Said
-from hourglass._runtime.hung import RunHung, RunWentOn, encode_hangs, examine, is_stopped, processor_time
+from hourglass._runtime.hung import (
+    RunHung,
+    RunWentOn,
+    encode_hangs,
+    examine,
+    is_stopped,
+    is_suspended,
+    processor_time,
+)
 from hourglass._runtime.lane_notes import SIZE, read_notes
 from hourglass._runtime.parked import HungRuns
 
@@ -35,6 +43,8 @@ logger = logging.getLogger("hourglass.guardian")
 
 _FIRST_DELAY, _LAST_DELAY, _HEALTHY_AFTER = 1.0, 30.0, 60.0
 _MARGIN = 15.0  # for what has to end
+SUSPENDED_LIMIT = 10.0
+"""After how many seconds a process that a signal has stopped is replaced."""
 _LONGEST = 1 << 20  # of what a process says at once
 _REASONS = {
     0: "ended, though it was not asked to",
@@ -96,6 +106,7 @@ class Ward:
         self.ready_at: float | None = None
         self.leaving_at: float | None = None
         self.silent = 0.0  # for how long nothing was heard
+        self.suspended = 0.0  # for how long it has been stopped by a signal
         self.sample: dict[int, int] = {}  # the processor time of its threads when that began to be long
         self.killed_for = ""
         self._heard = b""
@@ -279,10 +290,17 @@ class Guardian:
             if now - ward.leaving_at > _MARGIN:
                 ward.kill(f"had done its work, did not end within {_MARGIN:g} s and was killed")
             return
-        allowed = self._silence.allowed(loaded=ward.loaded)
-        if allowed is None or ward.killed_for:
+        if ward.killed_for:
             return
         ward.silent += passed
+        # Ctrl-Z stops the guardian, too: a process that is stopped alone keeps the file that it may own from all others.
+        ward.suspended = ward.suspended + passed if ward.silent and is_suspended(ward.pid) else 0.0
+        if ward.suspended >= SUSPENDED_LIMIT:
+            ward.kill(f"was stopped by a signal for {SUSPENDED_LIMIT:g} s and was killed")
+            return
+        allowed = self._silence.allowed(loaded=ward.loaded)
+        if allowed is None:
+            return
         if ward.silent >= allowed / 2:
             if is_stopped(ward.pid):
                 ward.silent, ward.sample = 0.0, {}

@@ -484,6 +484,13 @@ def is_stopped(pid: int) -> bool:
     return False
 
 
+def is_suspended(pid: int) -> bool:
+    """Whether a process is stopped by a signal; one that a debugger has stopped is not."""
+    with suppress(OSError, IndexError, ValueError):
+        return _stat(f"/proc/{pid}/stat")[0] == "T"
+    return False
+
+
 def _stat(path: str) -> list[str]:
     stat = Path(path).read_text()
     return stat[stat.rindex(")") + 2 :].split()  # a name may hold spaces and parentheses

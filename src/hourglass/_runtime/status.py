@@ -103,6 +103,9 @@ def _not_ready(
     outage = app.reachability.outage
     if outage is not None:
         yield outage.reason
+    trouble = str(getattr(app.raw, "owner_trouble", ""))
+    if trouble:
+        yield trouble
     if not queues:
         yield "no task queue is served"
     for name, queue in queues.items():

@@ -17,6 +17,7 @@ from typing import Any
 from hourglass import Client, Worker
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.sharing.connection import connect_file
+from hourglass._embedded.sharing.ownership import FileLock
 from hourglass.client import WorkflowHandle
 from hourglass.errors import HourglassError
 
@@ -53,6 +54,9 @@ def worker(path: str, *queues: str) -> None:
             match line.split():
                 case ["standing"]:
                     say(running._report()["engine"])
+                case ["ready"]:
+                    report = running._report()
+                    say(" ".join([str(report["ready"]), *report["reasons"]]))
                 case ["processes"]:
                     say(" ".join(str(each.process_id) for each in running.tree.processes()))
                 case ["tree"]:
@@ -155,8 +159,16 @@ async def _race(path: str) -> None:
         say("closed")
 
 
+def lock(path: str) -> None:
+    """Hold the file's lock as a client does in a short transaction, until the input ends."""
+    held = FileLock(path)
+    assert held.try_take()
+    say("held")
+    sys.stdin.read()
+
+
 ROLES: dict[str, Callable[..., None]] = {
-    role.__name__: role for role in (worker, web, leave, leave_waiting, race)
+    role.__name__: role for role in (worker, web, leave, leave_waiting, race, lock)
 }
 
 if __name__ == "__main__":

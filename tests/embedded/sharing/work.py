@@ -83,6 +83,23 @@ def holding(folder: str) -> int:
     return hold(folder)
 
 
+@activity.defn
+def log_execution(folder: str, name: str) -> str:
+    """Append to a file that it began and that it ended, with its process."""
+    for what in ("began", "ended"):
+        if what == "ended":
+            threading.Event().wait(0.03)
+        with (Path(folder) / "log").open("a") as log:
+            log.write(f"{what} {name} {os.getpid()}\n")
+    return name
+
+
+@workflow.defn
+def logging(folder: str, name: str, attempts: int) -> str:
+    policy = RetryPolicy(maximum_attempts=attempts, initial_interval=0.01)
+    return log_execution.options(retry_policy=policy)(folder, name)
+
+
 @workflow.defn
 class Journey:
     """Uses all that a worker does for a run; returns the processes that did it."""
@@ -126,5 +143,5 @@ def newcomer() -> int:
     return os.getpid()
 
 
-WORKFLOWS = [twice, Tally, Journey, holding]
-ACTIVITIES = [increment, where, second_try, hold]
+WORKFLOWS = [twice, Tally, Journey, holding, logging]
+ACTIVITIES = [increment, where, second_try, hold, log_execution]

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 import msgspec
 
 from hourglass._contract.deployments import QueueStats
+from hourglass._contract.handle import ActivityResult
 from hourglass._embedded.clock import Clock, RealClock
 from hourglass._embedded.engine.bursts import NOTE
 from hourglass._embedded.engine.deployments import Deployments
@@ -130,13 +131,28 @@ class Engine:
             self.attempts.lose(AttemptToken.decode(token))
         self.queues.dispatch()
 
-    def lose_unclaimed(self, of: frozenset[str] | None = None) -> None:
-        """Workers of these identities have said what they have, or all have had time to come (None): attempts of theirs
-        that were not claimed are lost.
+    def lose_unclaimed(self, of: frozenset[str] | None = None, alive: frozenset[str] = frozenset()) -> None:
+        """End the wait for claims of workers with these identities, or of all (None). Attempts that they have not claimed
+        are lost; but where all workers of an identity are `alive`, none has begun them, and others get them.
         """
-        lost = self.runs.kept_attempts.give_up(of)
-        for token in () if self.is_over else lost:
-            self.attempts.lose(token)
+        for token, identity in () if self.is_over else self.runs.kept_attempts.give_up(of):
+            if identity in alive:
+                self.attempts.give_back(token)
+            else:
+                self.attempts.lose(token)
+        self.queues.dispatch()
+
+    def end_attempt(self, result: ActivityResult) -> None:
+        """Record the result of an attempt that its worker has kept since an earlier owner. One that counts no more is
+        dropped. Raises `ValueError` for a token that names no attempt.
+        """
+        token = AttemptToken.decode(result.token)
+        if self.is_over:
+            return
+        with contextlib.suppress(StorageError):  # a run that cannot be read is logged when its time comes
+            found = self.attempts.find(token)
+            if found is not None:
+                self.attempts.end(token, result, found[1].identity)
         self.queues.dispatch()
 
     def close(self) -> None:

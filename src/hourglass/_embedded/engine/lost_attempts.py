@@ -25,10 +25,11 @@ _said: OrderedDict[tuple[str, int, int], None] = OrderedDict()
 
 class KeptAttempts:
     """The attempts that workers had when the process that owned the file ended, and which of these workers live. `took_over`:
-    that process has just ended, and this one goes on with what it had.
+    that process has just ended, and this one goes on with what it had. `living` None: nothing is known of them, as where a
+    client has opened the file for a moment; then all attempts stay as they are, for the next owner to decide.
     """
 
-    def __init__(self, *, took_over: bool = False, living: frozenset[str] = frozenset()) -> None:
+    def __init__(self, *, took_over: bool = False, living: frozenset[str] | None = None) -> None:
         self._took_over = took_over
         self._living = living
         self._kept: dict[AttemptToken, str] = {}
@@ -36,6 +37,8 @@ class KeptAttempts:
     def recover(self, run: Run, new_run_id: str, now: int) -> Transition:
         """What follows from the end of the process that served a run. Attempts of workers that live are kept for them."""
         living = self._living
+        if living is None:
+            return recover(run, new_run_id, now, keep_attempts=True)
         if living:
             self._kept.update(
                 (AttemptToken(run.run_id, each.scheduled_event_id, each.attempt), each.identity)
@@ -48,16 +51,17 @@ class KeptAttempts:
         """Its worker still has this attempt."""
         self._kept.pop(token, None)
 
-    def give_up(self, of: frozenset[str] | None) -> list[AttemptToken]:
-        """Workers of these identities have said what they have, or all have had time to (None): gives what they have not
-        claimed.
+    def give_up(self, of: frozenset[str] | None) -> list[tuple[AttemptToken, str]]:
+        """Stop keeping attempts for workers of these identities, or for all (None). Return what they have not claimed, with
+        the identity of each.
         """
-        of = self._living if of is None else of
-        self._living -= of
-        lost = [token for token, identity in self._kept.items() if identity in of]
-        for token in lost:
+        living = self._living or frozenset()
+        of = living if of is None else of
+        self._living = living - of
+        unclaimed = [(token, identity) for token, identity in self._kept.items() if identity in of]
+        for token, _ in unclaimed:
             del self._kept[token]
-        return lost
+        return unclaimed
 
 
 def say_lost(before: Run, after: Run, ids: Iterable[int], what: str) -> None:

@@ -418,19 +418,25 @@ def needs_recovery(run: Run) -> bool:
 
 
 def recover(
-    run: Run, new_run_id: str, now_ns: int, *, at_once: bool = False, living: Collection[str] = ()
+    run: Run,
+    new_run_id: str,
+    now_ns: int,
+    *,
+    at_once: bool = False,
+    living: Collection[str] = (),
+    keep_attempts: bool = False,
 ) -> Transition:
     """The process that served the run has ended.
 
     Attempts are lost as a heartbeat timeout would lose them, and tried again as their policies say, or at once where
-    another process has taken over; those of workers that live, by their identities, go on. The task times out, and is
-    wanted again at once.
+    another process has taken over; those of workers that live, by their identities, go on, with `keep_attempts` all. The
+    task times out, and is wanted again at once.
     """
     draft = Draft(run, now_ns)
     if run.deadline_ns and now_ns >= run.deadline_ns:
         return time_out_run(draft, new_run_id)
     for activity in run.activities.values():
-        if _was_executing(activity) and activity.identity not in living:
+        if _was_executing(activity) and not keep_attempts and activity.identity not in living:
             _lose_with_process(draft, activity, at_once)
     if _is_speculative(draft.run):
         forget_speculative_task(draft)

@@ -28,8 +28,11 @@ their policies say.
 try for the lock, and one of them gets it, opens the file, takes up what was in flight, and listens. Their handles break,
 and their workers open others. Attempts of activities go on in the processes that have them: the next owner, which knows from
 the last one who else worked, keeps them for a while, and each process claims its own (`Holding`); results and heartbeats of
-them go by the calls of clients. Requests whose answer was lost are sent again: the id of each tells the next owner whether
-it was carried out. An owner that ends in order closes the file before it drops the lock, and drops the lock before it
+them go by the calls of clients. A worker keeps each result until the owner confirms that it is durable (`ResultsStored`); what
+was not confirmed goes to the next owner right after the claim. Attempts that a living process has not claimed were never begun
+there, and are given to others. Requests whose answer was lost are sent again: the id of each tells the next owner whether
+it was carried out. An owner that is stopped keeps the lock; it reports every second that it runs, and its peers log
+it when that stops. An owner that ends in order closes the file before it drops the lock, and drops the lock before it
 hangs up.
 
 Nothing here knows which kind of store the file is: a `StoreOpener` opens it (see `store.store`).

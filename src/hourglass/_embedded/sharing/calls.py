@@ -220,7 +220,7 @@ class CallRouter:
         if self.engine is not None or now < max(search.began + _UNREACHED, search.looked_at + LOOK):
             return
         search.looked_at = now
-        if self._lock.is_free() or unix_socket.identity(self._path) is not None:
+        if self._lock.is_free():
             search.holder = None
             self._no_worker.look(search.began)
             return
@@ -230,11 +230,18 @@ class CallRouter:
             search.holder, search.held_from = holder, now
             return
         place = unix_socket.socket_path(self._path)
-        what = (
-            f"{self._path} is owned by process {holder.pid}, but there is no socket {place} to reach it by: "
-            "the process is still opening the file, or the socket was deleted and the process does not run (an owner "
-            "that runs makes it again within a second). If this lasts, end that process and start it again"
-        )
+        if unix_socket.identity(self._path) is not None:
+            what = (
+                f"{self._path} is held by process {holder.pid}, which does not respond: it is stopped or hangs. "
+                f"Resume it (kill -CONT {holder.pid}), or end it and start it again"
+            )
+        else:
+            what = (
+                f"{self._path} is owned by process {holder.pid}, but there is no socket {place} to reach it by: "
+                "the process is still opening the file, or it is stopped (an owner that runs makes its socket again within "
+                "a second, and a client holds the file for less than that). If this lasts, end that process and start it "
+                "again"
+            )
         if now > search.held_from + _UNREACHABLE:
             raise StorageError(what, status="UNAVAILABLE")
         if not search.warned:

@@ -103,6 +103,11 @@ class FileConnection:
         return self._file.standing
 
     @property
+    def owner_trouble(self) -> str:
+        """Why this process's workers get no work from the owner of the file, for people; empty where they do."""
+        return self._file.owner_trouble
+
+    @property
     def processes(self) -> tuple[dp.WorkerProcess, ...]:
         """The processes that work on the file, the owner first; empty where this one has no worker."""
         return self._file.processes

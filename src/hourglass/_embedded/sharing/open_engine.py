@@ -21,7 +21,7 @@ from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.task_queues import QueuePoller
 from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION
 from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.store.store import DiskCondition, Store, StoreOpener
+from hourglass._embedded.store.store import DiskCondition, Store, StoreOpener, Unwritable
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass.errors import HourglassError, StorageError
 
@@ -143,6 +143,18 @@ class OpenEngine:
             self.engine.store.next_due_ns()
         except StorageError as error:
             self.engine.doubt(error)
+
+    def when_stored(self, then: Callable[[], object]) -> None:
+        """Call `then` once all that has happened until now is durable; never if the engine ends before."""
+        if self.engine.is_over:
+            return
+
+        def stored(error: StorageError | None) -> None:
+            # What can never be written need not be sent again.
+            if error is None or isinstance(error, Unwritable):
+                then()
+
+        self.engine.when_durable(self.engine.writes.newest, stored)
 
     def fail(self, error: StorageError) -> None:
         """The file is not ours any more: nothing is written from now on."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import socket
 import time
@@ -20,13 +21,15 @@ from typing import Any, NoReturn, TypeVar
 from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
-from hourglass._contract.handle import HandleConfig
+from hourglass._contract.handle import ActivityResult, HandleConfig
 from hourglass._embedded.sharing import unix_socket, wire
-from hourglass._embedded.sharing.remote_handle import RemoteHandle
+from hourglass._embedded.sharing.remote_handle import RemoteHandle, encode_results
 from hourglass._embedded.sharing.unix_socket import FRAME_LIMIT, FrameStream
 from hourglass.errors import HourglassError, ServiceError
 
 A = TypeVar("A")
+
+_log = logging.getLogger("hourglass.embedded")
 
 _GREETING = 5.0
 _HARDLY_ANY = 0.05
@@ -50,8 +53,9 @@ class _Exchange:
 class OwnerConnection:
     """A connection to the owner. Belongs to one event loop."""
 
-    def __init__(self, protocol: int = wire.PROTOCOL) -> None:
+    def __init__(self, protocol: int = wire.PROTOCOL, path: str = "") -> None:
         self._protocol = protocol
+        self._path = path
         self.stream = FrameStream(self._heard, self._lost)
         self.lost = asyncio.Event()
         self._greeting: asyncio.Future[wire.Welcome] = asyncio.get_running_loop().create_future()
@@ -59,7 +63,15 @@ class OwnerConnection:
         self._waiting: dict[int, _Exchange] = {}
         self._handles: dict[int, RemoteHandle] = {}
         self.held: set[bytes] = set()
-        """The attempts that this process had of the owner when the connection ended."""
+        """The attempts that this process had of the owner when the connection ended, and those whose results are not
+        known to be durable.
+        """
+        self.unconfirmed: dict[bytes, ActivityResult] = {}
+        """Results that were sent and are not known to be durable, by token. After the owner's end the next one gets them."""
+        self.responds = True
+        """Whether the owner has sent something in the last `wire.SILENT_LOOKS` seconds; if not, it is stopped or hangs."""
+        self._silent_looks = 0
+        self._look: asyncio.TimerHandle | None = None
         self.processes: tuple[dp.WorkerProcess, ...] = ()
         """The processes that work on the file, as the owner told last."""
         self._sign_of_life: asyncio.TimerHandle | None = None
@@ -125,6 +137,38 @@ class OwnerConnection:
         """Send a message that is encoded already."""
         self.stream.send(data)
 
+    def resend(self, results: dict[bytes, ActivityResult]) -> None:
+        """Send results that an earlier owner has not confirmed, and keep them until this one does."""
+        self.unconfirmed.update(results)
+        if results:
+            for data in encode_results(results.values()):
+                self.send(data)
+
+    def _look_at_owner(self) -> None:
+        """Look, once a second, whether the owner has sent something. Looks are counted, not time: while this process itself
+        is stopped, the owner is not to blame. Its lock stays its own: as long as it is stopped, nothing can proceed.
+        """
+        self._silent_looks += 1
+        if self.responds and self._silent_looks > wire.SILENT_LOOKS:
+            self.responds = False
+            _log.warning(
+                "process %d, which owns %s, has sent nothing for %d seconds: it is stopped or hangs, and no work on the file "
+                "proceeds until it runs again or ends. Resume it (kill -CONT %d), or end it (kill -KILL %d): then another "
+                "process takes over",
+                self.welcome.pid,
+                self._path,
+                wire.SILENT_LOOKS,
+                self.welcome.pid,
+                self.welcome.pid,
+            )
+        self._look = asyncio.get_running_loop().call_later(wire.OWNER_SIGN, self._look_at_owner)
+
+    def _note_sign(self) -> None:
+        self._silent_looks = 0
+        if not self.responds:
+            self.responds = True
+            _log.warning("process %d, which owns %s, responds again", self.welcome.pid, self._path)
+
     def _live(self) -> None:
         """Say again and again that this process runs, while it works for the owner."""
         if self._sign_of_life is not None:
@@ -160,11 +204,13 @@ class OwnerConnection:
                 self.stream.send(wire.encode(wire.GiveUpMessage(number)))
 
     def _heard(self, frame: bytes) -> None:
+        self._note_sign()
         try:
             match wire.decode_to_client(frame):
                 case wire.Welcome() as welcome:
                     if not self._greeting.done():
                         self._greeting.set_result(welcome)
+                        self._look_at_owner()
                 case wire.RefusedMessage(problem, protocol):
                     self._refused(problem, protocol)
                 case wire.AnswerMessage() as answer:
@@ -179,6 +225,11 @@ class OwnerConnection:
                         self._idle = False
                 case wire.Processes(processes):
                     self.processes = processes
+                case wire.ResultsStored(tokens):
+                    for token in tokens:
+                        self.unconfirmed.pop(token, None)
+                case wire.OwnerAlive():
+                    pass
                 case wire.PollEnded() as end:
                     if (handle := self._handles.get(end.handle)) is not None:
                         handle.ended(end)
@@ -212,9 +263,11 @@ class OwnerConnection:
                 each.future.set_exception(ConnectionLost("the connection ended"))
         if not self._greeting.done():
             self._greeting.set_exception(ConnectionLost("the connection ended"))
-        if self._sign_of_life is not None:
-            self._sign_of_life.cancel()
+        for timer in (self._sign_of_life, self._look):
+            if timer is not None:
+                timer.cancel()
         handles, self._handles = self._handles, {}
+        self.held |= self.unconfirmed.keys()
         for handle in handles.values():
             self.held |= handle.attempts
             handle.fail("the connection to the process that owns the file has ended")
@@ -239,7 +292,7 @@ async def connect(path: str, namespace: str, protocol: int = wire.PROTOCOL) -> O
     reached = unix_socket.reach(path)
     if reached is None:
         return None
-    remote = await _over(reached, protocol)
+    remote = await _over(reached, OwnerConnection(protocol, path))
     try:
         await remote.greet(namespace)
     except ConnectionLost:
@@ -247,8 +300,7 @@ async def connect(path: str, namespace: str, protocol: int = wire.PROTOCOL) -> O
     return remote
 
 
-async def _over(reached: socket.socket, protocol: int) -> OwnerConnection:
-    remote = OwnerConnection(protocol)
+async def _over(reached: socket.socket, remote: OwnerConnection) -> OwnerConnection:
     try:
         await asyncio.get_running_loop().create_unix_connection(lambda: remote.stream, sock=reached)
     except BaseException:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -52,6 +52,11 @@ class OwnerLink(Protocol):
     @property
     def is_open(self) -> bool:
         """Whether anything can still be said."""
+        ...
+
+    @property
+    def unconfirmed(self) -> dict[bytes, ActivityResult]:
+        """Results that were sent and are not known to be durable, by token."""
         ...
 
     def tell(self, message: wire.ToOwner) -> None:
@@ -209,17 +214,12 @@ class RemoteHandle:
     def answer_activity(self, result: ActivityResult) -> None:
         """The same at once."""
         self._check()
-        self._heartbeat_timeouts.pop(result.token, None)
+        if (
+            self._heartbeat_timeouts.pop(result.token, None) is not None
+        ):  # local attempts are not listed there
+            self._link.unconfirmed[result.token] = result
         self._heartbeats.end(result.token, flush=not isinstance(result, ActivityOk))
-        answers = self._answers
-        if isinstance(result, ActivityOk):
-            answers.returned.append(result)
-        elif isinstance(result, AttemptFailed):
-            answers.failed.append(result)
-        elif isinstance(result, ActivityDeferred):
-            answers.deferred.append(result)
-        else:
-            answers.cancelled.append(result)
+        self._answers.add_result(result)
         self._send_soon()
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
@@ -273,6 +273,14 @@ class RemoteHandle:
             raise HandleBroken(str(self._broken))
 
 
+def encode_results(results: Iterable[ActivityResult]) -> Iterator[bytes]:
+    """Encode results that were kept since an earlier owner as messages to the next one."""
+    answers = _Answers()
+    for result in results:
+        answers.add_result(result)
+    yield from answers.messages(wire.NO_HANDLE)
+
+
 class _Answers:
     """What a worker has said since the last message."""
 
@@ -296,6 +304,17 @@ class _Answers:
         self.succeeded: list[Succeeded] = []  # as they are: what is read has the same form
         self.failed_tasks: list[TaskFailed] = []
         self.evictions: list[str] = []
+
+    def add_result(self, result: ActivityResult) -> None:
+        """Add the result of an attempt."""
+        if isinstance(result, ActivityOk):
+            self.returned.append(result)
+        elif isinstance(result, AttemptFailed):
+            self.failed.append(result)
+        elif isinstance(result, ActivityDeferred):
+            self.deferred.append(result)
+        else:
+            self.cancelled.append(result)
 
     def messages(self, handle: int) -> Iterator[bytes]:
         """All of it, as one message; where that cannot be, each answer as its own, and as a failure where it cannot be."""

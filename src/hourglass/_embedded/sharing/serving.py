@@ -24,11 +24,11 @@ import msgspec
 from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
-from hourglass._contract.handle import HandleConfig
+from hourglass._contract.handle import ActivityResult, HandleConfig
 from hourglass._embedded.sharing import unix_socket, wire
 from hourglass._embedded.sharing.open_engine import EngineClosed
 from hourglass._embedded.sharing.unix_socket import FRAME_LIMIT, FrameStream
-from hourglass._embedded.sharing.worker_peer import SILENT_LOOKS, ProcessorUse, WorkerPeer, next_handicap
+from hourglass._embedded.sharing.worker_peer import ProcessorUse, WorkerPeer, next_handicap
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass.errors import NamespaceNotFoundError, ServiceError
 
@@ -56,6 +56,10 @@ class OwnerInfo:
     """Is told which attempts another process, by its id, has of the owner before: these, and no others."""
     lose_attempts: Callable[[Collection[bytes]], object] = lambda _: None
     """Is told that these have ended with their process."""
+    end_attempt: Callable[[ActivityResult], object] = lambda _: None
+    """Records the result of an attempt that an earlier owner gave out."""
+    when_stored: Callable[[Callable[[], object]], object] = lambda then: then()
+    """Calls a function once all that has happened until now is durable."""
     processes: Callable[[], tuple[dp.WorkerProcess, ...]] = tuple
     """The processes that work on the file."""
     weigh: Callable[[float], object] = lambda _: None
@@ -141,6 +145,12 @@ class OwnerServer:
                 if peer.workers.works:
                     peer.stream.send(message)
 
+    def tell_alive(self) -> None:
+        """Report to all clients, once a second, that this process runs."""
+        message = wire.encode(wire.OwnerAlive())
+        for peer in self.peers:
+            peer.tell_alive(message)
+
     def cut_off_silent(self) -> None:
         """Look, once a second: a process that works here and has said nothing for long does not run, and others get what
         it has.
@@ -151,7 +161,7 @@ class OwnerServer:
                     "process %d, which works on %s, has said nothing for %d seconds: others get its work",
                     peer.pid,
                     self.owner.path,
-                    SILENT_LOOKS,
+                    wire.SILENT_LOOKS,
                 )
                 peer.stream.abort()
 
@@ -218,7 +228,7 @@ class _Peer:
         self.stream = FrameStream(self._heard, self._lost, on_made=self._made, fair=True)
         self._greeted = False
         self.pid = 0
-        self.workers = WorkerPeer(self._opened, self.stream.send)
+        self.workers = WorkerPeer(self._opened, self.stream.send, server.owner)
         self._asks: dict[int, _Ask] = {}
         self._patience: asyncio.TimerHandle | None = None
 
@@ -242,6 +252,11 @@ class _Peer:
         for each in asks.values():
             if not each.is_change:  # what changes something goes on: its client will ask for the answer again
                 each.task.cancel()
+
+    def tell_alive(self, message: bytes) -> None:
+        """Report that the owner runs, unless the client has not been greeted yet."""
+        if self._greeted:
+            self.stream.send(message)
 
     def _calm(self) -> None:
         if self._patience is not None:

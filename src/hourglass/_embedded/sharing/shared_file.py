@@ -96,6 +96,14 @@ class SharedFile:
         """
         self._held: set[bytes] = set()
         """The attempts that this process has of owners before the one that it works for, or before itself."""
+        self._results: dict[bytes, ActivityResult] = {}
+        """Results that the owner before has not confirmed to be durable, by token: for the next one."""
+        self._ended_identities: frozenset[str] = frozenset()
+        """The identities of workers that ended with the last owner, or before."""
+        self._claims: asyncio.TimerHandle | None = None
+        self._ownerless_since = 0.0
+        """Since when neither the lock nor its holder could be had; 0 while that is not so."""
+        self._warned = False
 
     @property
     def standing(self) -> str:
@@ -105,8 +113,24 @@ class SharedFile:
         if not self._handles:
             return "client"
         if self.calls.owner is not None and self.calls.owner.is_open:
-            return f"working for process {self.calls.owner.welcome.pid}"
+            silent = "" if self.calls.owner.responds else ", which does not respond"
+            return f"working for process {self.calls.owner.welcome.pid}{silent}"
         return "waiting for the file"
+
+    @property
+    def owner_trouble(self) -> str:
+        """Why this process's workers get no work from the owner, for people; empty where they do."""
+        if self.calls.engine is not None or not self._handles:
+            return ""
+        owner = self.calls.owner
+        if owner is not None and owner.is_open:
+            if owner.responds:
+                return ""
+            return f"process {owner.welcome.pid}, which owns {self.path}, does not respond: it is stopped or hangs"
+        waited = time.monotonic() - self._ownerless_since
+        if not self._ownerless_since or waited < wire.SILENT_LOOKS:
+            return ""
+        return f"{self.path} is held by another process, which does not respond, for {waited:.0f} seconds"
 
     @property
     def processes(self) -> tuple[dp.WorkerProcess, ...]:
@@ -189,8 +213,11 @@ class SharedFile:
                 elif await self._work_for_owner():
                     pause = SHORTEST
                 else:
+                    self._wait_ownerless()
                     await self._changed.wait(pause)
                     pause = min(2 * pause, BUSY)
+                    continue
+                self._ownerless_since, self._warned = 0.0, False
             except HourglassError as error:
                 self._fail_all(error)
             except Exception as error:
@@ -198,6 +225,20 @@ class SharedFile:
                 self._fail_all(InternalError(f"{self.path} could not be owned: {type(error).__name__}"))
             finally:
                 self._lock.drop()
+
+    def _wait_ownerless(self) -> None:
+        """Note that neither the lock nor its holder can be had; log it once when that has lasted long."""
+        now = time.monotonic()
+        self._ownerless_since = self._ownerless_since or now
+        if now - self._ownerless_since > wire.SILENT_LOOKS and not self._warned:
+            self._warned = True
+            _log.warning(
+                "%s is held by %s, which has not responded for %d seconds: it is stopped or hangs, and no work on the file "
+                "proceeds until it runs again or ends",
+                self.path,
+                self._holder(),
+                wire.SILENT_LOOKS,
+            )
 
     async def _own(self) -> None:
         """Open the engine, serve this process's handles and other processes, until this process has no handle any
@@ -222,12 +263,12 @@ class SharedFile:
             self._failed(error)
             raise
         server = self._server_of(engine)
-        claims: asyncio.TimerHandle | None = None
         try:
             await server.start()
             self.calls.own(engine)
             self._claim(engine, os.getpid(), self._held)
-            claims = asyncio.get_running_loop().call_later(CLAIMS, engine.engine.lose_unclaimed)
+            self._end_kept(engine)
+            self._await_claims(engine, time.monotonic())
             self._took_over = False
             _log.log(
                 logging.WARNING if took_over else logging.INFO,
@@ -240,8 +281,8 @@ class SharedFile:
             self._identity = self._identity or _identity(self.path)
             await self._serve(engine, server)
         finally:
-            if claims is not None:
-                claims.cancel()
+            if self._claims is not None:
+                self._claims.cancel()
             # In this order: a process that takes the lock must find the file closed, and all that was queued in it.
             self.calls.engine = None
             server.stop_listening()
@@ -267,7 +308,35 @@ class SharedFile:
         if len(said) == 1:
             self._survivors.remove(said[0])
             others = (identities for _, identities in self._survivors)
-            engine.engine.lose_unclaimed(said[0][1].difference(*others))
+            complete = said[0][1].difference(*others)
+            engine.engine.lose_unclaimed(complete, alive=complete - self._ended_identities)
+
+    def _end_kept(self, engine: OpenEngine) -> None:
+        """Give the engine the results that its process has kept since an earlier owner; forget them once they are durable."""
+        kept = dict(self._results)
+        for result in kept.values():
+            engine.engine.end_attempt(result)
+
+        def forget() -> None:
+            for token in kept:
+                self._results.pop(token, None)
+
+        if kept:
+            engine.when_stored(forget)
+
+    def _await_claims(self, engine: OpenEngine, since: float) -> None:
+        """Wait for the processes that outlived the last owner to claim their attempts, as long as they live and at most
+        `wire.SILENT_LOOKS` seconds; what they have not claimed by then is lost.
+        """
+
+        def look() -> None:
+            waiting = any(is_running(process_id) for process_id, _ in self._survivors)
+            if waiting and time.monotonic() < since + wire.SILENT_LOOKS:
+                self._await_claims(engine, since)
+            else:
+                engine.engine.lose_unclaimed()
+
+        self._claims = asyncio.get_running_loop().call_later(CLAIMS, look)
 
     def _server_of(self, engine: OpenEngine) -> OwnerServer:
         """What other processes reach the engine by."""
@@ -282,6 +351,8 @@ class SharedFile:
                 execute=partial(self._answer, engine.execute),
                 claim=partial(self._claim, engine),
                 lose_attempts=engine.engine.lose_attempts,
+                end_attempt=engine.engine.end_attempt,
+                when_stored=engine.when_stored,
                 processes=engine.processes,
                 weigh=engine.weigh,
             )
@@ -301,6 +372,7 @@ class SharedFile:
             await server.listen_again()
             if time.monotonic() >= looked + LOOK:
                 looked = time.monotonic()
+                server.tell_alive()
                 server.cut_off_silent()
                 server.tell_processes()
             if self._failures and time.monotonic() > began + SOUND:
@@ -367,6 +439,8 @@ class SharedFile:
             self._former = owner
             self._identity = self._identity or _identity(self.path)
             owner.tell(wire.Holding(tuple(self._held)))
+            results, self._results = self._results, {}
+            owner.resend(results)
         try:
             for handle in tuple(self._handles):
                 await self._open_at(owner, handle)
@@ -384,9 +458,12 @@ class SharedFile:
             self._took_over = True
             self._wanted_until = time.monotonic() + LOOK
             self._held |= former.held
-            owners = {name for each in former.processes if each.is_owner for name in each.identities}
+            self._results.update(former.unconfirmed)
             living = [each for each in former.processes if not each.is_owner and is_running(each.process_id)]
-            self._survivors = [(each.process_id, frozenset(each.identities) - owners) for each in living]
+            self._survivors = [(each.process_id, frozenset(each.identities)) for each in living]
+            self._ended_identities = frozenset(
+                name for each in former.processes if each not in living for name in each.identities
+            )
 
     def _owner_lives(self) -> bool:
         """Whether another process owns the file, as far as the connection to it tells."""
@@ -422,7 +499,8 @@ class SharedFile:
         """Let go of everything, in order."""
         for handle in tuple(self._handles):
             await handle.finalize_shutdown()
-        self._wanted_until = 0.0
+        if not self._results and (self._former is None or not self._former.unconfirmed):
+            self._wanted_until = 0.0  # else the next owner gets them first, if it comes soon
         self._changed.ring()
         if self._keeper is not None:
             await asyncio.wait({self._keeper})

@@ -37,11 +37,20 @@ from hourglass._engine.commands import AnyCommand, Succeeded, TaskFailed
 from hourglass._engine.events import Activation
 from hourglass._engine.specs import Payloads, VersioningBehavior
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Raised when a process that speaks the former number would misunderstand us. `Hello` keeps its form for ever."""
+
+NO_HANDLE = 0
+"""The handle number of results that a process has kept since an earlier owner; handles are numbered from 1."""
 
 SIGN_OF_LIFE, SIGN_WHEN_IDLE = 0.1, 1.0
 """How often, in seconds, a process that works for the owner says that it runs, and while it has nothing to do."""
+
+OWNER_SIGN = 1.0
+"""How often, in seconds, the owner reports that it runs, and its peers look whether it does."""
+
+SILENT_LOOKS = 10
+"""How many looks, one a second, a peer may be silent; after that it does not run."""
 
 A = TypeVar("A")
 
@@ -207,6 +216,16 @@ class PollEnded(msgspec.Struct, frozen=True, tag=True):
     broken: str = ""
 
 
+class ResultsStored(msgspec.Struct, frozen=True, tag=True):
+    """The results of these attempts are durable, or count no more: the process that sent them need not keep them."""
+
+    tokens: tuple[bytes, ...]
+
+
+class OwnerAlive(msgspec.Struct, frozen=True, tag=True):
+    """The owner reports, about once a second, that it runs: a stopped process keeps its connections and its lock."""
+
+
 class Processes(msgspec.Struct, frozen=True, tag=True):
     """Which processes work on the file now: told to all of them, about once a second while that changes."""
 
@@ -224,7 +243,17 @@ ToOwner: TypeAlias = (
     | Holding
     | Alive
 )
-ToClient: TypeAlias = Welcome | RefusedMessage | AnswerMessage | Failed | HandleWork | PollEnded | Processes
+ToClient: TypeAlias = (
+    Welcome
+    | RefusedMessage
+    | AnswerMessage
+    | Failed
+    | HandleWork
+    | PollEnded
+    | Processes
+    | ResultsStored
+    | OwnerAlive
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _to_owner: msgspec.msgpack.Decoder[ToOwner] = msgspec.msgpack.Decoder(ToOwner)

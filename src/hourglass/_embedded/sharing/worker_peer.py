@@ -40,8 +40,8 @@ from hourglass.errors import HourglassError, ServiceError
 
 _log = logging.getLogger("hourglass.embedded")
 
-SILENT_LOOKS = 10
-"""So many looks, one a second, a process with workers may be silent; then it does not run, and its work is for others."""
+CONFIRM_AFTER = 0.05
+"""After how many seconds, at most, results are asked to be durable, to be confirmed together."""
 
 
 class ProcessorUse:
@@ -103,12 +103,29 @@ class Opener(Protocol):
     def __call__(self, config: HandleConfig, /) -> EngineHandle: ...
 
 
+class ResultBook(Protocol):
+    """Where results go that belong to no handle of this owner, and which says when results are durable."""
+
+    @property
+    def end_attempt(self) -> Callable[[ActivityResult], object]:
+        """Record the result of an attempt that an earlier owner gave out."""
+        ...
+
+    @property
+    def when_stored(self) -> Callable[[Callable[[], object]], object]:
+        """Have a function called once all that has happened until now is durable."""
+        ...
+
+
 class WorkerPeer:
     """The handles of one process, and the way to it."""
 
-    def __init__(self, opener: Opener, send: Callable[[bytes], object]) -> None:
+    def __init__(self, opener: Opener, send: Callable[[bytes], object], book: ResultBook) -> None:
         self._opener = opener
         self._send = send
+        self._book = book
+        self._unconfirmed: list[bytes] = []
+        self._confirmation: asyncio.TimerHandle | None = None
         self._handles: dict[int, _SentHandle] = {}
         self._silent = 0
         self.held: frozenset[bytes] = frozenset()
@@ -129,7 +146,7 @@ class WorkerPeer:
         stood still, the other is not to blame.
         """
         self._silent += 1
-        return self.works and self._silent > SILENT_LOOKS
+        return self.works and self._silent > wire.SILENT_LOOKS
 
     def open(self, message: wire.OpenHandle) -> None:
         """Open a handle, and begin to send what it gives out."""
@@ -145,8 +162,34 @@ class WorkerPeer:
     def answer(self, message: wire.WorkAnswers) -> None:
         """The process answers."""
         found = self._handles.get(message.handle)
+        results: tuple[ActivityResult, ...] = (
+            *message.returned,
+            *message.failed,
+            *message.cancelled,
+            *message.deferred,
+        )
         if found is not None:
             found.answer(message)
+        elif message.handle == wire.NO_HANDLE:
+            self._end_kept(results)
+        if results:
+            self._unconfirmed.extend(result.token for result in results)
+            if self._confirmation is None:
+                loop = asyncio.get_running_loop()
+                self._confirmation = loop.call_later(CONFIRM_AFTER, self._confirm)
+
+    def _end_kept(self, results: Sequence[ActivityResult]) -> None:
+        try:
+            for result in results:
+                self._book.end_attempt(result)
+        except ValueError:
+            raise wire.Garbage("a token that names no attempt") from None
+
+    def _confirm(self) -> None:
+        """Tell the process which of its results are durable, once they are."""
+        self._confirmation = None
+        tokens, self._unconfirmed = tuple(self._unconfirmed), []
+        self._book.when_stored(lambda: self._send(wire.encode(wire.ResultsStored(tokens))))
 
     def shut_down(self, handle: int) -> None:
         """A handle takes no more."""
@@ -160,9 +203,14 @@ class WorkerPeer:
         if found is not None:
             found.stop()
             await found.handle.finalize_shutdown()
+            stored = asyncio.Event()  # its results, too: the process may end when it has the answer
+            self._book.when_stored(stored.set)
+            await stored.wait()
 
     def lose(self) -> None:
         """The process has ended, or cannot be heard: others get its work."""
+        if self._confirmation is not None:
+            self._confirmation.cancel()
         handles, self._handles = self._handles, {}
         for each in handles.values():
             each.stop()

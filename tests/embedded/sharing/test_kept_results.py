@@ -1,0 +1,94 @@
+"""An activity's result survives the owner's death as long as the process that ran the activity lives."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from tests.waiting import until
+
+from hourglass import Client
+from hourglass.errors import HourglassError
+
+from . import work
+from .children import Child, ready_worker
+
+KILLS = 5
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "shared.db"
+
+
+@pytest.fixture
+def client(path: Path) -> Iterator[Client]:
+    with Client.connect(f"local:{path}") as client:
+        yield client
+
+
+def executions(folder: Path) -> dict[str, list[tuple[str, int]]]:
+    """What each activity logged, by its name: `began` or `ended`, and the process."""
+    found: dict[str, list[tuple[str, int]]] = {}
+    log = folder / "log"
+    for line in log.read_text().splitlines() if log.exists() else ():
+        what, name, process_id = line.split()
+        found.setdefault(name, []).append((what, int(process_id)))
+    return found
+
+
+def current_owner(children: list[Child]) -> Child:
+    owners: list[Child] = []
+
+    def look() -> bool:
+        owners[:] = [child for child in children if child.ask("standing") == "owner"]
+        return bool(owners)
+
+    until(look, "no process owns the file")
+    return owners[0]
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_results_survive_the_owners_death_just_after_the_activity_ended(
+    path: Path, client: Client, tmp_path: Path, attempts: int
+) -> None:
+    """No attempt whose process lives fails or is executed again, however briefly before the kill it ended."""
+    chance = random.Random(attempts)
+    killed: set[int] = set()
+    with ExitStack() as stack:
+        children = [stack.enter_context(ready_worker(path)) for _ in range(3)]
+        for kill in range(KILLS):
+            owner = current_owner(children)
+            names = [f"{kill}-{number}" for number in range(6)]
+            handles = {
+                name: client.start_workflow(work.logging, str(tmp_path), name, attempts, id=name)
+                for name in names
+            }
+
+            def one_ended_elsewhere(names: list[str] = names, owner: int = owner.pid) -> bool:
+                found = executions(tmp_path)
+                return any(
+                    what == "ended" and process_id != owner
+                    for name in names
+                    for what, process_id in found.get(name, ())
+                )
+
+            until(one_ended_elsewhere, "no activity ends outside the owner's process")
+            time.sleep(chance.uniform(0, 0.003))  # the moment of the kill, not a wait
+            owner.kill()
+            killed.add(owner.pid)
+            children.remove(owner)
+            children.append(stack.enter_context(ready_worker(path)))
+            for name, handle in handles.items():
+                try:
+                    assert handle.result(timeout=60) == name
+                    failed = False
+                except HourglassError:
+                    failed = True
+                began = [process_id for what, process_id in executions(tmp_path)[name] if what == "began"]
+                assert not failed or set(began) <= killed, f"{name} failed, and its process lives"
+                assert set(began[:-1]) <= killed, f"{name} was executed again, and its process lives"
