@@ -13,8 +13,11 @@ import pytest
 from tests.ui import flows
 
 from hourglass import Client, Worker
+from hourglass._http.access import Credentials
 from hourglass._ui.server import served
 from hourglass._ui.site import Site
+
+TOKEN = "the-token-of-these-tests"
 
 
 @pytest.fixture
@@ -44,11 +47,13 @@ def web(site: Site) -> Iterator[httpx.Client]:
 
 @contextmanager
 def asked(site: Site, token: str | None = None) -> Iterator[httpx.Client]:
-    """The page of a site, served on a socket and asked as its own forms ask."""
+    """Serve the web UI of a site, and yield a program that sends what its forms send. With `token` it is not logged in."""
     with (
-        served(site, port=0, token=token) as address,
+        served(site, port=0, credentials=Credentials.create(token or TOKEN)) as address,
         httpx.Client(base_url=address, headers={"origin": address}, follow_redirects=True, timeout=60) as web,
     ):
+        if token is None:
+            web.headers["authorization"] = f"Bearer {TOKEN}"
         yield web
 
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from hourglass._ui import addresses, asked, finding, forms, pages, run_view, security
+from hourglass._ui import addresses, asked, finding, forms, pages, run_view
 from hourglass._ui.bulk import BulkOperations
 from hourglass._ui.site import Site
 from hourglass.client import ScheduleBackfill
@@ -25,10 +25,9 @@ _MOST_AT_ONCE = 100_000
 class PageActions:
     """What the forms of one site do."""
 
-    def __init__(self, site: Site, operations: BulkOperations, token: str | None) -> None:
+    def __init__(self, site: Site, operations: BulkOperations) -> None:
         self._site = site
         self._operations = operations
-        self._token = token
 
     # --- one run ------------------------------------------------------------------------------------------------------
 
@@ -204,15 +203,6 @@ class PageActions:
         return RedirectResponse(f"/operations/{started.number}", 303)
 
     # --- who may ------------------------------------------------------------------------------------------------------
-
-    def login(self, request: Request, fields: Mapping[str, Any]) -> Response:
-        """Check the token, and keep it in a cookie."""
-        given = str(fields.get("token", ""))
-        if self._token is None or not security.same(self._token, given):
-            return HTMLResponse(pages.login(asked.view(self._site, request), "this is not the token"), 401)
-        answer = RedirectResponse("/workflows", 303)
-        answer.set_cookie(security.COOKIE, given, httponly=True, samesite="strict", path="/")
-        return answer
 
     def _check_may_change(self) -> None:
         if self._site.read_only:

@@ -23,9 +23,12 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from hourglass._built_in import without_keepers
+from hourglass._http.access import Access
+from hourglass._http.names import OwnNames
 from hourglass._ui import asked, finding, security
 from hourglass._ui.actions import PageActions
 from hourglass._ui.bulk import BulkOperations
+from hourglass._ui.login import LoginPages
 from hourglass._ui.reading import PageReads, task_queues, worker_facts
 from hourglass._ui.site import Site
 from hourglass.client import TaskQueueDescription
@@ -136,11 +139,12 @@ class _AwayError(ServiceError):
 class PageApp:
     """The application of one site."""
 
-    def __init__(self, site: Site, token: str | None = None) -> None:
+    def __init__(self, site: Site, login: LoginPages) -> None:
         self._site = site
+        self._login = login
         self.operations = BulkOperations()
         self._reads = PageReads(site, self.operations)
-        self._actions = PageActions(site, self.operations, token)
+        self._actions = PageActions(site, self.operations)
         # What asks the code of workflows or replays them may take seconds: it must not take all threads.
         self._slow = anyio.CapacityLimiter(_SLOW_AT_ONCE)
 
@@ -230,8 +234,8 @@ class PageApp:
             Route("/limits", self._reading(reads.limits, slow=True)),
             Route("/live", self.live),
             Route("/health", reads.health),
-            Route(security.LOGIN, reads.login_page),
-            Route(security.LOGIN, self._doing(actions.login), methods=["POST"]),
+            Route(security.LOGIN, self._login.show),
+            Route(security.LOGIN, self._login.submit, methods=["POST"]),
             Mount("/static", StaticFiles(directory=str(files("hourglass._ui") / "static"))),
             Route("/workflows/{id}", self._reading(reads.latest)),
             Route(f"{run}/why", self._reading(reads.why, slow=True)),
@@ -252,6 +256,7 @@ class PageApp:
         return Starlette(routes=routes, exception_handlers=handlers)
 
 
-def build(site: Site, *, hosts: frozenset[str], token: str | None = None) -> security.RequestGuard:
-    """The application of a site, guarded."""
-    return security.RequestGuard(PageApp(site, token).app(), hosts=hosts, token=token)
+def build(site: Site, *, names: OwnNames, access: Access) -> security.RequestGuard:
+    """Return the application of a site, guarded."""
+    app = PageApp(site, LoginPages(access, names)).app()
+    return security.RequestGuard(app, names=names, access=access)

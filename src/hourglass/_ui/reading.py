@@ -299,10 +299,6 @@ class PageReads:
         ]
         return HTMLResponse(pages.limits(asked.view(self._site, request), slots, to_come, bursts, error))
 
-    def login_page(self, request: Request) -> Response:
-        """The form that asks for the token."""
-        return HTMLResponse(pages.login(asked.view(self._site, request)))
-
     def health(self, request: Request) -> Response:
         """Whether the page answers, and whether what it shows does."""
         trouble = site.look(self._site.client).trouble
