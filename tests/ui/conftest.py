@@ -18,6 +18,7 @@ from hourglass._ui.server import served
 from hourglass._ui.site import Site
 
 TOKEN = "the-token-of-these-tests"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 @pytest.fixture
@@ -53,14 +54,14 @@ def asked(site: Site, token: str | None = None) -> Iterator[httpx.Client]:
         httpx.Client(base_url=address, headers={"origin": address}, follow_redirects=True, timeout=60) as web,
     ):
         if token is None:
-            web.headers["authorization"] = f"Bearer {TOKEN}"
+            web.headers.update(BEARER)
         yield web
 
 
 @pytest.fixture
 def address(site: Site) -> Iterator[str]:
     """The page, served on a socket."""
-    with served(site, port=0) as address:
+    with served(site, port=0, credentials=Credentials.create(TOKEN)) as address:
         yield address
 
 
@@ -83,7 +84,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
     """A page of the browser; a script that fails, and anything that the policy of the page forbids, fails the test."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, extra_http_headers=BEARER)
     opened = context.new_page()
     wrong: list[str] = []
     opened.on("pageerror", lambda error: wrong.append(str(error)))

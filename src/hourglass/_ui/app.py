@@ -22,7 +22,6 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from hourglass._built_in import without_keepers
 from hourglass._http.access import Access
 from hourglass._http.names import OwnNames
 from hourglass._ui import asked, finding, security
@@ -104,7 +103,7 @@ def mark_of(site: Site, operations: BulkOperations, request: Request) -> str:
     if "workers" in params:
         return f"{[_queue(each) for each in task_queues(client)]} {[worker_facts(each) for each in site.workers()]}"
     search, now = asked.search(request), datetime.now(UTC)
-    page = client.list_page(without_keepers(finding.filter_of(search, now)), page_size=finding.PAGE_SIZE)
+    page = client.list_page(finding.visible_filter(search, now), page_size=finding.PAGE_SIZE)
     shown = [(each.run_id, each.status, each.reported_problems) for each in page.items]
     return f"{shown} {finding.counts(client, search, now)}"
 

@@ -1,7 +1,8 @@
 """Which requests are answered, and the headers of every answer. An ASGI middleware.
 
 The web UI shows payloads and ends workflows. Every user of the machine can connect to its port, and so can every page that the
-reader has open: by a form or a link (cross-site requests), or by a name of its own that it lets point to 127.0.0.1 (DNS rebinding). So:
+reader has open: by a form or a link (cross-site requests), or by a name of its own that it lets point to 127.0.0.1 (DNS
+rebinding). So:
 
 - `Host` must be a name of the web UI; any other is refused, whatever is asked.
 - A request that changes something must come from the web UI itself: by its `Origin`, or where a browser sends none by its
