@@ -215,7 +215,7 @@ class StatusServer:
         try:
             return self._page(request)
         except Exception as error:
-            logger.exception("the status could not be reported")
+            logger.exception("the status could not be told")
             return _document(500, {"error": type(error).__name__})
 
     def _page(self, request: HttpRequest) -> HttpResponse:
