@@ -146,10 +146,10 @@ def test_bad_requests_are_answered_and_harm_nobody(client, request_, code):
 
 
 def test_endless_requests_are_cut_off(client):
-    """A line without an end is not read for ever, and not answered."""
+    """A line without an end is not read for ever."""
     with worker(client) as working:
         try:
-            assert raw(working, b"GET /" + b"x" * 100_000) == b""
+            assert raw(working, b"GET /" + b"x" * 100_000).startswith(b"HTTP/1.1 431 ")
         except ConnectionError:
             pass  # it hung up while we were still talking
         assert ask(working, "/live")[0] == 200
