@@ -32,6 +32,9 @@ os.environ["HOURGLASS_VERIFY"] = "always"
 # Workers of a server note in the user's state directory what they are at; those of tests do it elsewhere.
 os.environ["HOURGLASS_STATE_DIR"] = tempfile.mkdtemp(prefix="hourglass-tests-")
 
+# Most tests that ask a status endpoint are not about its token; tests/tree/test_status.py is.
+os.environ["HOURGLASS_STATUS_TOKEN"] = "none"
+
 # What was compiled is kept, also where the environment says otherwise, as it does in containers: tests start hundreds of
 # processes, each of which would compile the package again, and every worker of pytest's would compile all tests again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from hourglass.errors import InternalError
+from hourglass.errors import InternalError, UsageError
 
 if TYPE_CHECKING:  # commands that only leave keepers out of a list need not load definitions
     from hourglass._engine.definition import WorkflowDefinition
@@ -21,8 +21,38 @@ KEEPERS: Final = ("hourglass.debounce", "hourglass.slots", "hourglass.throttle")
 _SUFFIX = re.compile(r"\s*\b(?:GROUP|ORDER)\s+BY\s+[\w, ]+\Z", re.IGNORECASE)
 
 
+_TOKEN = re.compile(r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`[^`]*`|--|/\*|\#|['"`()]""", re.DOTALL)
+
+
+def check_brackets(query: str) -> None:
+    """Raise `UsageError` for a list filter that would not stay inside brackets that are put around it."""
+    depth = 0
+    for found in _TOKEN.finditer(query):
+        match found[0]:
+            case "(":
+                depth += 1
+            case ")":
+                depth -= 1
+            case "'" | '"' | "`":
+                raise UsageError(f"the filter has a quote at position {found.start() + 1} that is not closed")
+            case "--" | "/*" | "#":
+                raise UsageError(f"the filter has a comment at position {found.start() + 1}: leave it out")
+            case _:
+                pass
+        if depth < 0:
+            raise UsageError(
+                f"the filter closes a bracket at position {found.start() + 1} that it has not opened"
+            )
+    if depth:
+        raise UsageError("the filter opens a bracket that it does not close")
+
+
 def without_keepers(query: str) -> str:
-    """A list filter that leaves out the workflows that keep limits, unless it names one of them itself."""
+    """Return a list filter that leaves out the workflows that keep limits, unless it names one of them itself.
+
+    Raise `UsageError` for a filter whose brackets or quotes do not match.
+    """
+    check_brackets(query)
     if any(each in query for each in KEEPERS):
         return query
     suffix = _SUFFIX.search(query)

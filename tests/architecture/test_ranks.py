@@ -11,7 +11,7 @@ from . import source
 
 RANKS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "_forks", "_logs", "_loops"}),
-    frozenset({"converter", "metrics"}),
+    frozenset({"converter", "metrics", "_http"}),
     frozenset({"_engine", "_supervision", "_check"}),
     frozenset({"activity", "nexus"}),
     frozenset({"workflow", "_contract", "_history"}),

@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from hourglass import Client, Worker
+from hourglass._http.server import HttpRequest
 
 from . import arena, strikes
 from .outcome import Outcome, Scale, Tally
@@ -69,7 +70,8 @@ async def _killed_and_asked_at_once(worker: Worker) -> bytes:
     """Both in one turn of the loop: the pause before the restart is short."""
     assert worker._status is not None
     worker._app.require_tree().kill("Application/Subsystem")
-    return worker._status._answer(["GET", "/ready", "HTTP/1.1"])
+    response = await worker._status._answer(HttpRequest("GET", "/ready", {}, "127.0.0.1"), b"")
+    return response.encode()
 
 
 def ask(port: int, path: str) -> tuple[int, Any]:

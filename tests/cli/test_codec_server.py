@@ -8,16 +8,20 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from hourglass._cli import codec_server
-from hourglass._cli.codec_server import checked_origins, checked_token, served
+from hourglass._cli.codec_server import LOGIN, checked_origins, served
+from hourglass._http.access import Credentials
 from hourglass.converter import Payload
 from hourglass.errors import UsageError
 
 UI = "http://localhost:8233"
+TOKEN = "t" * 20
+CREDENTIALS = Credentials.create(TOKEN)
 
 
 class Backwards:
@@ -41,7 +45,12 @@ def wire(data: bytes, **metadata: str) -> dict[str, Any]:
 
 def ask(address: str, body: object, method: str = "POST", **headers: str) -> tuple[int, Any, Any]:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    sent = {"Content-Type": "application/json", "X-Namespace": "default", **headers}
+    sent = {
+        "Content-Type": "application/json",
+        "X-Namespace": "default",
+        "Authorization": f"Bearer {TOKEN}",
+        **headers,
+    }
     request = urllib.request.Request(
         address, data=data if method == "POST" else None, headers=sent, method=method
     )
@@ -59,7 +68,7 @@ TURNED = wire(b'"olleh"', encoding="binary/turned", was="json/plain")
 
 def test_it_decodes_as_the_ui_asks() -> None:
     """Both ways, in order, below any path; a page with payloads of another origin shows those as they are."""
-    with served(Backwards()) as address:
+    with served(Backwards(), credentials=CREDENTIALS) as address:
         code, body, headers = ask(f"{address}/decode", {"payloads": [TURNED, PLAIN]}, Origin=UI)
         assert (code, json.loads(body)) == (200, {"payloads": [PLAIN, PLAIN]})
         assert headers["Access-Control-Allow-Origin"] == UI
@@ -71,7 +80,7 @@ def test_it_decodes_as_the_ui_asks() -> None:
 
 def test_a_browser_asks_first() -> None:
     """The origins that were named may ask, and no other; also without a token, which browsers do not send then."""
-    with served(Backwards(), token="t" * 20) as address:
+    with served(Backwards(), credentials=CREDENTIALS) as address:
         code, _, headers = ask(f"{address}/decode", b"", "OPTIONS", Origin=UI)
         assert code == 204
         assert headers["Access-Control-Allow-Origin"] == UI
@@ -83,7 +92,7 @@ def test_a_browser_asks_first() -> None:
 
 def test_a_person_who_opens_it_is_told_what_it_is() -> None:
     """The address that the command prints, opened in a browser, is no error page of a server."""
-    with served(Backwards()) as address:
+    with served(Backwards(), credentials=CREDENTIALS) as address:
         code, body, headers = ask(address, b"", "GET")
         assert code == 405
         assert b"POST /decode" in body
@@ -93,16 +102,54 @@ def test_a_person_who_opens_it_is_told_what_it_is() -> None:
 def test_who_may_not_read() -> None:
     """Another origin, another host's name (a name that was pointed here), no token or a wrong one: refused, with nothing told."""
     body = {"payloads": [TURNED]}
-    with served(Backwards(), token="t" * 20) as address:
-        bearer = {"Authorization": f"Bearer {'t' * 20}"}
+    with served(Backwards(), credentials=CREDENTIALS) as address:
+        bearer = {"Authorization": f"Bearer {TOKEN}"}
         assert ask(f"{address}/decode", body, **bearer)[0] == 200
-        assert ask(f"{address}/decode", body)[0] == 401
+        assert ask(f"{address}/decode", body, Authorization="")[0] == 401
         assert ask(f"{address}/decode", body, Authorization="Bearer wrong")[0] == 401
         assert ask(f"{address}/decode", body, Origin="http://evil.example", **bearer)[0] == 403
         assert ask(f"{address}/decode", body, Host="evil.example:8081", **bearer)[0] == 421
-    with served(Backwards(), names=["codec.example"]) as address:
+    with served(Backwards(), credentials=CREDENTIALS, names=["codec.example"]) as address:
         port = address.rpartition(":")[2]
         assert ask(f"{address}/decode", body, Host=f"codec.example:{port}")[0] == 200
+        assert ask(f"{address}/decode", body, Host="codec.example:443")[0] == 200
+
+
+def test_codec_server_on_loopback_needs_a_token() -> None:
+    """Every user of the machine can connect: without a token nothing is decoded, and guesses are limited."""
+    body = {"payloads": [TURNED]}
+    with served(Backwards()) as address:
+        assert ask(f"{address}/decode", body, Authorization="")[0] == 401
+        codes = [ask(f"{address}/decode", body)[0] for _ in range(12)]
+        assert codes == [401] * 10 + [429] * 2
+
+
+def test_one_time_link_lets_a_browser_decode() -> None:
+    """Temporal's UI sends the cookie if it includes credentials; it is set once."""
+    credentials = Credentials.create()
+    with served(Backwards(), credentials=credentials) as address:
+        link = f"{address}{LOGIN}?code={credentials.link.code}"
+        assert ask(f"{address}{LOGIN}?code=wrong", b"", "GET")[0] == 403
+        code, _, headers = ask(link, b"", "GET")
+        assert code == 200
+        cookie = headers["Set-Cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=Strict" in cookie
+        assert credentials.token not in cookie
+        assert ask(link, b"", "GET")[0] == 403
+        sent = {"Authorization": "", "Cookie": f"a[b]=1; {cookie.partition(';')[0]}"}
+        assert ask(f"{address}/decode", {"payloads": [TURNED]}, Origin=UI, **sent)[0] == 200
+        assert ask(f"{address}/decode", {"payloads": [TURNED]}, Origin="http://localhost:9", **sent)[0] == 403
+
+
+def test_codec_server_survives_half_open_requests() -> None:
+    """Connections beyond the limit replace those that have sent nothing."""
+    with served(Backwards(), credentials=CREDENTIALS) as address, ExitStack() as stack:
+        port = int(address.rpartition(":")[2])
+        for _ in range(300):
+            peer = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            peer.sendall(b"POST /decode HTTP/1.1\r\nHost: ")
+        assert ask(f"{address}/decode", {"payloads": [TURNED]})[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -117,14 +164,14 @@ def test_who_may_not_read() -> None:
 )
 def test_garbage(path: str, body: object, code: int) -> None:
     """What is no request is refused, and the next one is answered."""
-    with served(Backwards()) as address:
+    with served(Backwards(), credentials=CREDENTIALS) as address:
         assert ask(f"{address}/{path}", body)[0] == code
         assert ask(f"{address}/decode", {"payloads": [TURNED]})[0] == 200
 
 
 def test_what_the_codec_refuses() -> None:
     """Where it can read nothing the answer says that it raised, and not what."""
-    with served(Backwards()) as address:
+    with served(Backwards(), credentials=CREDENTIALS) as address:
         code, body, _ = ask(f"{address}/decode", {"payloads": [PLAIN]})
         assert code == 400
         assert b"secret" not in body
@@ -135,16 +182,12 @@ def test_what_the_codec_refuses() -> None:
 def test_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than it would hold is refused before it is read."""
     monkeypatch.setattr(codec_server, "LARGEST", 10)
-    with served(Backwards()) as address:
+    with served(Backwards(), credentials=CREDENTIALS) as address:
         assert ask(f"{address}/decode", {"payloads": [TURNED]})[0] == 413
 
 
 def test_settings_that_are_not_safe() -> None:
-    """Beyond this machine a token, a long one; origins by name; a port that is taken says so."""
-    with pytest.raises(UsageError, match="--token"):
-        checked_token("0.0.0.0", None)
-    with pytest.raises(UsageError, match="16 characters"):
-        checked_token("127.0.0.1", "short")
+    """Origins by name; a port that is taken says so."""
     for wrong in ("*", "https://*.example", "temporal.example", "https://temporal.example/path"):
         with pytest.raises(UsageError, match="an origin is such as"):
             checked_origins([wrong])

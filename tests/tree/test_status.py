@@ -6,11 +6,13 @@ import http.client
 import json
 import socket
 import time
+from contextlib import ExitStack
 
 import pytest
 
 from hourglass import Client, Worker, workflow
 from hourglass.errors import UsageError
+from hourglass.metrics import Registry
 
 from .test_shape import WHOLE
 from .world import ACTIVITIES, HOLDER, WORKFLOWS, stage, steps, waits
@@ -144,10 +146,10 @@ def test_bad_requests_are_answered_and_harm_nobody(client, request_, code):
 
 
 def test_endless_requests_are_cut_off(client):
-    """A line without an end is not read for ever, and not answered."""
+    """A line without an end is not read for ever."""
     with worker(client) as working:
         try:
-            assert raw(working, b"GET /" + b"x" * 100_000) == b""
+            assert raw(working, b"GET /" + b"x" * 100_000).startswith(b"HTTP/1.1 431 ")
         except ConnectionError:
             pass  # it hung up while we were still talking
         assert ask(working, "/live")[0] == 200
@@ -238,8 +240,8 @@ def test_on_loopback_only_names_of_this_machine_are_answered(client, monkeypatch
         answer = raw(working, f"GET /status HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
         assert answer.startswith(f"HTTP/1.1 {code} ".encode())
         assert (b"queues" in answer) is (code == 200)
-        twice = raw(working, f"GET /live HTTP/1.1\r\nHost: localhost\r\nhost : {host}\r\n\r\n".encode())
-        assert twice.startswith(f"HTTP/1.1 {code} ".encode())
+        twice = raw(working, f"GET /live HTTP/1.1\r\nHost: localhost\r\nhost: {host}\r\n\r\n".encode())
+        assert twice.startswith(b"HTTP/1.1 400 ")
 
 
 def test_without_a_host_it_is_answered(client):
@@ -255,3 +257,69 @@ def test_beyond_loopback_every_name_is_answered(client):
         with socket.create_connection(("127.0.0.1", int(port)), timeout=10) as peer:
             peer.sendall(b"GET /live HTTP/1.1\r\nHost: worker-7.example\r\n\r\n")
             assert peer.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+TOKEN = "a-token-for-the-status-endpoint"
+
+
+def bearer(working: Worker, path: str, token: str) -> tuple[int, bytes]:
+    answer = raw(working, f"GET {path} HTTP/1.1\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
+    return int(answer.split()[1]), answer
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_status_and_metrics_need_the_token(client, monkeypatch, tmp_path, in_file):
+    """Everybody learns whether the worker is alive and ready; names and figures need the token, here or in a file."""
+    secret = tmp_path / "token"
+    secret.write_text(f"{TOKEN}\n")
+    monkeypatch.setenv("HOURGLASS_STATUS_TOKEN", f"@{secret}" if in_file else TOKEN)
+    with worker(client, metrics=Registry()) as working:
+        assert ask(working, "/live") == (200, b'{\n "alive": true\n}')
+        assert ask(working, "/ready") == (200, b'{\n "ready": true\n}')
+        for path in ("/status", "/metrics"):
+            code, body = ask(working, path)
+            assert code == 401
+            assert b"default" not in body
+            assert bearer(working, path, TOKEN)[0] == 200
+            assert bearer(working, path, "wrong" * 5)[0] == 401
+
+
+def test_without_a_token_in_the_environment_only_health_is_shown(client, monkeypatch):
+    """Nobody has the token then; what is wrong with the worker is shown to nobody."""
+    monkeypatch.delenv("HOURGLASS_STATUS_TOKEN")
+    with worker(client, metrics=Registry()) as working:
+        monkeypatch.setattr(
+            working._status, "_report", lambda: {"alive": True, "ready": False, "reasons": ["secret queue"]}
+        )
+        assert ask(working, "/ready") == (503, b'{\n "ready": false\n}')
+        assert ask(working, "/status")[0] == 401
+        assert ask(working, "/metrics")[0] == 401
+
+
+def test_a_token_that_can_be_guessed_is_refused(client, monkeypatch):
+    """Too short, or in a file that is not there."""
+    for value in ("short", "@/no/such/file"):
+        monkeypatch.setenv("HOURGLASS_STATUS_TOKEN", value)
+        with pytest.raises(UsageError, match="HOURGLASS_STATUS_TOKEN"):
+            worker(client)
+
+
+def test_wrong_tokens_are_limited(client, monkeypatch):
+    """After ten wrong tokens no token of that address is checked for a while; probes are answered."""
+    monkeypatch.setenv("HOURGLASS_STATUS_TOKEN", TOKEN)
+    with worker(client) as working:
+        codes = [bearer(working, "/status", f"guess-number-{number:08}")[0] for number in range(12)]
+        assert codes == [401] * 10 + [429] * 2
+        assert bearer(working, "/status", TOKEN)[0] == 429
+        assert ask(working, "/live")[0] == 200
+
+
+def test_idle_connections_do_not_use_up_descriptors(client):
+    """Connections beyond the limit replace those that have sent nothing; the endpoint answers throughout."""
+    with worker(client) as working, ExitStack() as stack:
+        host, _, port = working.status_address.rpartition(":")
+        for _ in range(300):
+            peer = stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            peer.sendall(b"GET /live HTTP/1.1\r\nX: ")
+        assert ask(working, "/live")[0] == 200
+        assert len(working._status._server._gate) <= 128

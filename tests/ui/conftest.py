@@ -13,8 +13,12 @@ import pytest
 from tests.ui import flows
 
 from hourglass import Client, Worker
+from hourglass._http.access import Credentials
 from hourglass._ui.server import served
 from hourglass._ui.site import Site
+
+TOKEN = "the-token-of-these-tests"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 @pytest.fixture
@@ -44,18 +48,20 @@ def web(site: Site) -> Iterator[httpx.Client]:
 
 @contextmanager
 def asked(site: Site, token: str | None = None) -> Iterator[httpx.Client]:
-    """The page of a site, served on a socket and asked as its own forms ask."""
+    """Serve the web UI of a site, and yield a program that sends what its forms send. With `token` it is not logged in."""
     with (
-        served(site, port=0, token=token) as address,
+        served(site, port=0, credentials=Credentials.create(token or TOKEN)) as address,
         httpx.Client(base_url=address, headers={"origin": address}, follow_redirects=True, timeout=60) as web,
     ):
+        if token is None:
+            web.headers.update(BEARER)
         yield web
 
 
 @pytest.fixture
 def address(site: Site) -> Iterator[str]:
     """The page, served on a socket."""
-    with served(site, port=0) as address:
+    with served(site, port=0, credentials=Credentials.create(TOKEN)) as address:
         yield address
 
 
@@ -78,7 +84,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
     """A page of the browser; a script that fails, and anything that the policy of the page forbids, fails the test."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, extra_http_headers=BEARER)
     opened = context.new_page()
     wrong: list[str] = []
     opened.on("pageerror", lambda error: wrong.append(str(error)))

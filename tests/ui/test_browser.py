@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.ui import flows
+from tests.ui.conftest import BEARER
 
 from hourglass import Client
 from hourglass._ui import addresses
@@ -157,7 +158,9 @@ def test_every_page_fits_its_window(
     """Narrow and wide, light and dark: nothing makes the page scroll sideways, and ids keep their lines."""
     _purchase(client, "ada")
     run_id = client.get_workflow_handle("buy-ada").describe().run_id
-    context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    context = browser.new_context(
+        extra_http_headers=BEARER, viewport={"width": width, "height": 800}, color_scheme=scheme
+    )
     page = context.new_page()
     for path in (
         "/workflows",
@@ -183,7 +186,7 @@ def test_every_page_fits_its_window(
 def test_reading_needs_no_script(browser: Any, address: str, client: Client) -> None:
     """With JavaScript off every page can be read, and a step be looked at."""
     _purchase(client, "ada")
-    context = browser.new_context(java_script_enabled=False)
+    context = browser.new_context(extra_http_headers=BEARER, java_script_enabled=False)
     page = context.new_page()
     page.goto(f"{address}/workflows")
     page.click("td.id >> text=buy-ada")

@@ -14,6 +14,7 @@ from hourglass import Client, Worker
 from hourglass._story.watching import decoder
 from hourglass._ui.site import Site
 from hourglass.converter import Payload
+from hourglass.errors import WorkflowFailedError
 
 SECRET = "hush-hush"
 
@@ -74,6 +75,39 @@ def test_what_is_asked_for_is_shown(web: httpx.Client, path: str, part: str) -> 
     assert SECRET in text
     assert "payloads=1" in text
     assert "Hide payloads" in text
+
+
+@pytest.fixture
+def failed(client: Client) -> str:
+    """The page of a run that waits for an activity whose message is a secret, of a worker that has failed once."""
+    handle = client.start_workflow(flows.stuck, SECRET, id="blurts")
+    while not any(each.last_failure for each in handle.describe().pending_activities):
+        pass
+    return f"/workflows/blurts/{handle.describe().run_id}"
+
+
+@pytest.mark.parametrize("part", ["", "/history", "/reset?event=4", "/why"])
+def test_messages_of_failures_are_hidden_with_a_codec(web: httpx.Client, failed: str, part: str) -> None:
+    """They are encrypted as payloads are, so they are shown as payloads are."""
+    assert SECRET not in web.get(failed + part).text
+
+
+@pytest.mark.parametrize("part", ["", "/why"])
+def test_messages_of_failures_are_shown_on_request(web: httpx.Client, failed: str, part: str) -> None:
+    """With the message, not only with the type."""
+    assert SECRET in web.get(f"{failed}{part}?payloads=1").text
+
+
+def test_messages_of_failed_runs_are_hidden_with_a_codec(web: httpx.Client, client: Client) -> None:
+    """In the history they are encoded; on all pages of the run they are hidden."""
+    handle = client.start_workflow(flows.fails, SECRET, id="gives-up")
+    with pytest.raises(WorkflowFailedError):
+        handle.result()
+    path = f"/workflows/gives-up/{handle.describe().run_id}"
+    for part in ("", "/why", "/history", "/moments"):
+        assert SECRET not in web.get(path + part).text, part
+    for part in ("", "/why"):
+        assert SECRET in web.get(f"{path}{part}?payloads=1").text, part
 
 
 def test_a_step_is_shown_with_its_values_on_request(web: httpx.Client, path: str) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 import httpx
 import pytest
 from tests.durability.test_full_disk import Steps, no_room, step, store_of
-from tests.ui.conftest import asked
+from tests.ui.conftest import BEARER, TOKEN, asked
 
 from hourglass import Client, Worker, workflow
+from hourglass._http.access import Credentials
 from hourglass._story import asking
 from hourglass._ui.server import served
 from hourglass._ui.site import Site
@@ -107,7 +108,7 @@ def test_while_the_disk_is_full(full: _Full) -> None:
 
 def test_an_open_page_hears_of_a_full_disk(page: Any, full: _Full) -> None:
     """The banner comes and goes without a reload."""
-    with served(Site(full.client, target="local:"), port=0) as address:
+    with served(Site(full.client, target="local:"), port=0, credentials=Credentials.create(TOKEN)) as address:
         page.goto(f"{address}/workflows")
         page.wait_for_selector("#trouble", state="hidden")
         with full:
@@ -128,17 +129,22 @@ def test_while_the_server_is_away(browser: Any, page: Any, server: DevServer) ->
     """An open page says so and goes on when it is back; one that is opened meanwhile says so at once, and appears then."""
     with Client.connect(server.target) as client:
         handle = client.start_workflow("purchase", id="waits")
-        with served(Site(client, target=server.target), port=0) as address:
+        with served(
+            Site(client, target=server.target), port=0, credentials=Credentials.create(TOKEN)
+        ) as address:
             path = f"/workflows/waits/{handle.describe().run_id}"
             page.goto(address + path)
             page.wait_for_selector(".head .s-running")
             server.kill()
             page.wait_for_selector("#trouble >> text=does not answer")
-            other = browser.new_page()
+            other = browser.new_page(extra_http_headers=BEARER)
             other.goto(f"{address}/workflows")
             other.wait_for_selector("h1 >> text=Cannot be reached")
             refused = httpx.post(
-                f"{address}{path}/signal", data={"name": "ship"}, headers={"origin": address}, timeout=30
+                f"{address}{path}/signal",
+                data={"name": "ship"},
+                headers={"origin": address, **BEARER},
+                timeout=30,
             )
             assert refused.status_code == 503
             assert "nothing was done" in refused.text

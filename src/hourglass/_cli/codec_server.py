@@ -1,26 +1,30 @@
 """`hourglass codec-server`: a codec for Temporal's UI and command line, over HTTP.
 
 They send the payloads of a page to `/decode` (or `/encode`) of an address that the reader has set, and show what comes back. The
-answer is what the codec protects, so: loopback unless a token is asked for; only the origins that were named may read the answer
-in a browser; a `Host` that is not ours is refused, else a page elsewhere could be told that its own name is our address. No
-payload is logged, and no message of an error holds one.
+answer is what the codec protects, so: a token is always needed, or the cookie that a one-time link sets; only the origins
+that were named may read the answer in a browser; a `Host` that is not ours is refused, else a page elsewhere could be told that
+its own name is our address. No payload is logged, and no message of an error holds one.
 """
 
 from __future__ import annotations
 
-import hmac
+import asyncio
 import os
-import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import parse_qs
 
 import typer
 
 from hourglass._cli import connecting, console
-from hourglass._cli.connecting import Codec, Host
+from hourglass._cli.connecting import Codec, Host, TokenOption
+from hourglass._http.access import Access, Credentials, Verdict, read_token
+from hourglass._http.names import LOOPBACK, OwnNames
+from hourglass._http.server import HttpRequest, HttpResponse, HttpServer, listening_socket, refusal
 from hourglass.errors import PayloadError, UsageError
 
 if TYPE_CHECKING:
@@ -31,11 +35,13 @@ TOKEN = "HOURGLASS_CODEC_TOKEN"
 UI_ORIGINS = ("http://localhost:8233", "http://127.0.0.1:8233", "http://localhost:8080")
 """Where Temporal's UI is: of a dev server, and of its docker images."""
 LARGEST = 64 * 1024 * 1024
-_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-_JSON, _TEXT = "application/json", "text/plain; charset=utf-8"
+LOGIN = "/login"
+_THREADS = 8
+_JSON = "application/json"
 _WHAT_IT_IS = (
-    b"This is a codec server. Set its address in Temporal's UI; it answers POST /decode and POST /encode.\n"
+    "This is a codec server. Set its address in Temporal's UI; it answers POST /decode and POST /encode."
 )
+_LOGGED_IN = b"You are logged in. Set the address of this server in Temporal's UI, with cross-origin credentials included.\n"
 _HEADERS = "Authorization, Content-Type, X-Namespace"
 
 
@@ -57,18 +63,12 @@ def codec_server(
         list[str] | None,
         typer.Option("--name", metavar="HOST[:PORT]", help="Another name of this server, as behind a proxy."),
     ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT",
-            help=f"What must come as 'Authorization: Bearer TEXT'.  [default: ${TOKEN}]",
-            show_default=False,
-        ),
-    ] = None,
+    token: TokenOption = None,
 ) -> None:
     """Decode payloads for Temporal's UI.
 
-    Set its address in the UI (the glasses at the top, "Codec Server"), or with `temporal --codec-endpoint`.
+    Set its address in the UI (the glasses at the top, "Codec Server"), or with `temporal --codec-endpoint`. The UI
+    needs the cookie of the link that is printed, the command line the token, as `--codec-auth`.
 
     \b
     Examples:
@@ -78,26 +78,30 @@ def codec_server(
     chosen = connecting.codec_named(codec)
     if chosen is None:
         raise UsageError("which codec? Name it with --codec app.secrets:codec, or set HOURGLASS_CODEC")
-    secret = checked_token(host, token or os.environ.get(TOKEN) or None)
+    secret = read_token(token, "--token") or read_token(os.environ.get(TOKEN), TOKEN)
+    credentials = Credentials.create(secret)
     origins = checked_origins(origin or UI_ORIGINS)
     wait_for_sigterm = connecting.sigterm()
     with served(
-        chosen, host=host, port=port, origins=origins, token=secret, names=tuple(name or ())
+        chosen, host=host, port=port, origins=origins, credentials=credentials, names=tuple(name or ())
     ) as address:
-        console.show(f"the codec server is at {address}, for {', '.join(origins)}")
+        console.show(f"codec server: {address}, for {', '.join(origins)}")
+        console.show(f"log in a browser with this link, which works once: {_link(address, credentials)}")
+        if credentials.generated:
+            console.show(f"token for programs, such as temporal --codec-auth 'Bearer …': {credentials.token}")
         wait_for_sigterm()
 
 
-def checked_token(host: str, token: str | None) -> str | None:
-    """The token that is asked for: none on loopback unless one was given. Raises `UsageError` beyond it without one."""
-    if token is not None and len(token) < 16:
-        raise UsageError("a token has 16 characters or more")
-    if host not in _LOOPBACK and token is None:
-        raise UsageError(
-            f"a codec server on {host} lets others read what the codec protects: give --token, or set {TOKEN}; "
-            f"for example {secrets.token_urlsafe(24)}"
-        )
-    return token
+def _link(address: str, credentials: Credentials) -> str:
+    """Return the one-time link.
+
+    Browsers send its cookie to this server from a page of the same site only. Temporal's UI is usually on `localhost`, which
+    is another site than 127.0.0.1.
+    """
+    scheme, _, host = address.partition("://")
+    name, _, port = host.rpartition(":")
+    local = f"localhost:{port}" if name.strip("[]") in LOOPBACK else host
+    return f"{scheme}://{local}{LOGIN}?code={credentials.link.code}"
 
 
 def checked_origins(origins: Sequence[str]) -> tuple[str, ...]:
@@ -118,118 +122,133 @@ def served(
     host: str = "127.0.0.1",
     port: int = 0,
     origins: Sequence[str] = UI_ORIGINS,
-    token: str | None = None,
+    credentials: Credentials | None = None,
     names: Sequence[str] = (),
 ) -> Iterator[str]:
-    """Within the block the codec is served, in threads; gives the address."""
-
-    class Handler(CodecHandler):
-        pass
-
-    Handler.codec, Handler.origins, Handler.token = codec, frozenset(origins), token
+    """Serve the codec while the block lasts, on an event loop in a thread. Yield the address."""
     try:
-        server = ThreadingHTTPServer((host, port), Handler)
+        listening = listening_socket(host, port)
     except OSError as error:
         raise UsageError(f"the codec server cannot listen on {host}:{port}: {error.strerror}") from None
-    server.daemon_threads = True
-    own = {host, *names, *(_LOOPBACK if host in _LOOPBACK or host in ("0.0.0.0", "::") else ())}
-    Handler.hosts = frozenset(
-        {each.lower() for each in own if ":" in each}
-        | {f"{each.lower()}:{server.server_port}" for each in own}
+    number = listening.getsockname()[1]
+    secrets = credentials or Credentials.create()
+    threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="hourglass-codec")
+    answers = CodecAnswers(
+        codec, frozenset(origins), OwnNames(host, number, names), Access(secrets, number), threads
     )
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
+    started: Future[Callable[[], object]] = Future()
+
+    async def serve() -> None:
+        server, stopping = HttpServer(answers.check, answers.answer), asyncio.Event()
+        await server.start(listening)
+        started.set_result(partial(asyncio.get_running_loop().call_soon_threadsafe, stopping.set))
+        await stopping.wait()
+        await server.stop()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),), name="hourglass-codec-server", daemon=True)
     thread.start()
+    stop = started.result()
     try:
-        yield f"http://{host}:{server.server_port}"
+        yield f"http://{f'[{host}]' if ':' in host else host}:{number}"
     finally:
-        server.shutdown()
+        stop()
         thread.join()
-        server.server_close()
+        threads.shutdown(wait=False, cancel_futures=True)
 
 
-class CodecHandler(BaseHTTPRequestHandler):
-    """One request. What it needs to know is set on a class of its own for each server."""
+class CodecAnswers:
+    """Answers the requests of one codec server. The codec is the author's code and runs on threads."""
 
-    codec: PayloadCodec
-    origins: frozenset[str] = frozenset()
-    hosts: frozenset[str] = frozenset()
-    token: str | None = None
-    timeout = 60.0
-    server_version = "hourglass"
-    sys_version = ""
+    def __init__(
+        self,
+        codec: PayloadCodec,
+        origins: frozenset[str],
+        names: OwnNames,
+        access: Access,
+        threads: ThreadPoolExecutor,
+    ) -> None:
+        self._codec = codec
+        self._origins = origins
+        self._names = names
+        self._access = access
+        self._threads = threads
 
-    def do_OPTIONS(self) -> None:
-        """A browser asks whether a page may ask."""
-        self._answer(204 if self._is_allowed_origin() else 403)
+    def check(self, request: HttpRequest) -> HttpResponse | int:
+        """Refuse a request by its head, or return the size of the largest body."""
+        headers = request.headers
+        if not self._names.is_host(headers.get("host", "")):
+            return refusal(421, "this is another server: name it with --name")
+        if request.method == "OPTIONS":  # a browser asks whether a page may ask
+            return self._with_origin(request, HttpResponse(204 if self._is_allowed(request) else 403))
+        if request.method in ("GET", "HEAD"):
+            return self._log_in(request) if request.path == LOGIN else refusal(405, _WHAT_IT_IS)
+        if not self._is_allowed(request):
+            return refusal(403, "pages of this origin may not ask: name it with --origin")
+        match self._access.check_request(headers, request.address):
+            case Verdict.LIMITED:
+                return self._with_origin(request, refusal(429, "too many wrong tokens: wait a minute"))
+            case Verdict.REFUSED:
+                return self._with_origin(
+                    request, refusal(401, "a token is needed, as 'Authorization: Bearer …'")
+                )
+            case Verdict.ADMITTED:
+                pass
+        if request.method != "POST" or _operation(request) not in ("encode", "decode"):
+            return self._with_origin(request, refusal(404, "there are POST /decode and POST /encode"))
+        return LARGEST
 
-    def do_GET(self) -> None:
-        """A person has opened the address in a browser: say what it is for."""
-        self._answer(405, _WHAT_IT_IS, _TEXT)
+    async def answer(self, request: HttpRequest, body: bytes) -> HttpResponse:
+        """Encode or decode the payloads of a request."""
+        loop = asyncio.get_running_loop()
+        response = await loop.run_in_executor(self._threads, self._coded, _operation(request), body)
+        return self._with_origin(request, response)
 
-    def do_POST(self) -> None:
-        """Encode or decode."""
-        problem = self._problem()
-        if problem is None:
-            code, body, kind = self._coded(self._way, self.rfile.read(int(self.headers["content-length"])))
-        else:
-            self.close_connection = True  # what was not read must not be taken for a request
-            (code, why), kind = problem, _TEXT
-            body = why.encode()
-        self._answer(code, body, kind)
-
-    @property
-    def _way(self) -> str:
-        return self.path.partition("?")[0].rstrip("/").rpartition("/")[2]
-
-    def _problem(self) -> tuple[int, str] | None:
-        """Why a request is not read."""
-        length = self.headers.get("content-length", "")
-        if self.headers.get("host", "").lower() not in self.hosts:
-            return 421, "this is another server: name it with --name"
-        if not self._is_allowed_origin():
-            return 403, "pages of this origin may not ask: name it with --origin"
-        if not self._has_token():
-            return 401, "a token is needed"
-        if self._way not in ("encode", "decode"):
-            return 404, "there are /decode and /encode"
-        if not (length.isascii() and length.isdigit()):
-            return 411, "a length is needed"
-        return (413, f"more than {LARGEST} bytes") if int(length) > LARGEST else None
-
-    def _coded(self, way: str, body: bytes) -> tuple[int, bytes, str]:
+    def _coded(self, operation: str, body: bytes) -> HttpResponse:
         try:
-            return 200, written_payloads(coded(self.codec, way, read_payloads(body))), _JSON
+            return HttpResponse(
+                200, written_payloads(coded(self._codec, operation, read_payloads(body))), _JSON
+            )
         except ValueError:
-            return 400, b'the body is {"payloads": [...]}, as Temporal writes payloads in JSON', _TEXT
+            return refusal(400, 'the body is {"payloads": [...]}, as Temporal writes payloads in JSON')
         except PayloadError as error:
-            return 400, str(error).encode(), _TEXT
+            return refusal(400, str(error))
 
-    def _is_allowed_origin(self) -> bool:
-        origin = self.headers.get("origin")
-        return origin is None or origin in self.origins
+    def _log_in(self, request: HttpRequest) -> HttpResponse:
+        """Set the cookie for the code of the one-time link."""
+        code = parse_qs(request.query).get("code", [""])[0]
+        if not self._access.redeem(code):
+            return refusal(
+                403, "this link was used already, or is wrong: start the codec server again for a new one"
+            )
+        cookie = self._access.set_cookie(secure=self._names.is_secure(request.headers))
+        headers = (("Set-Cookie", cookie), ("Cache-Control", "no-store"), ("Referrer-Policy", "no-referrer"))
+        return HttpResponse(200, _LOGGED_IN, headers=headers)
 
-    def _has_token(self) -> bool:
-        said = self.headers.get("authorization", "")
-        return self.token is None or hmac.compare_digest(said.encode(), f"Bearer {self.token}".encode())
+    def _is_allowed(self, request: HttpRequest) -> bool:
+        """Whether a page that asks is of an origin that was named. Programs send no origin; browsers always do, with a POST."""
+        origin = request.headers.get("origin")
+        return origin is None or origin in self._origins
 
-    def _answer(self, code: int, body: bytes = b"", kind: str = _JSON) -> None:
-        self.send_response(code)
-        origin = self.headers.get("origin")
-        if origin in self.origins:
-            self.send_header("Access-Control-Allow-Origin", origin)
-            self.send_header("Access-Control-Allow-Credentials", "true")
-            self.send_header("Access-Control-Allow-Headers", _HEADERS)
-            self.send_header("Access-Control-Allow-Methods", "POST, OPTIONS")
-            self.send_header("Access-Control-Allow-Private-Network", "true")
-        self.send_header("Vary", "Origin")
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+    def _with_origin(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
+        """Let a page of an allowed origin read the answer."""
+        origin = request.headers.get("origin")
+        headers = [("Vary", "Origin"), ("Cache-Control", "no-store")]
+        if origin is not None and origin in self._origins:
+            headers += [
+                ("Access-Control-Allow-Origin", origin),
+                ("Access-Control-Allow-Credentials", "true"),
+                ("Access-Control-Allow-Headers", _HEADERS),
+                ("Access-Control-Allow-Methods", "POST, OPTIONS"),
+                ("Access-Control-Allow-Private-Network", "true"),
+            ]
+        return HttpResponse(
+            response.status, response.body, response.content_type, (*response.headers, *headers)
+        )
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: requests hold ids, and pages ask often."""
+
+def _operation(request: HttpRequest) -> str:
+    """Return the last part of the path: `encode` or `decode`."""
+    return request.path.rstrip("/").rpartition("/")[2]
 
 
 # --- payloads -----------------------------------------------------------------------------------------------------------

@@ -114,8 +114,15 @@ Code: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--code", "-c", metavar="FILE|MODULE", help="Where the workflows are; may be repeated."),
 ]
-Host: TypeAlias = Annotated[
-    str, typer.Option(metavar="ADDRESS", help="Where to listen. Beyond this machine a token is needed.")
+Host: TypeAlias = Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen.")]
+TokenOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        metavar="TEXT|@FILE",
+        help="The token for access, or the file that holds it.  [default: from the environment, or a random one]",
+        show_default=False,
+    ),
 ]
 TaskQueues: TypeAlias = Annotated[
     list[str] | None,

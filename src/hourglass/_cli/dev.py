@@ -114,9 +114,7 @@ def _watch(sources: list[str], temporal: _Server | None, ui: bool) -> int:
         server = None if temporal is None else stack.enter_context(temporal)
         # The same interpreter, with the same flags and arguments: the environment tells it what it is to be.
         command = (sys.executable, *sys.orig_argv[1:])
-        page = page_socket() if ui else None
-        if page is not None:
-            stack.enter_context(page)
+        page = stack.enter_context(page_socket()) if ui else None
         reloader = Reloader(
             command, folders(sources), target="" if server is None else server.target, page=page
         )

@@ -28,6 +28,8 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from hourglass._cli import console
+from hourglass._cli.ui import TOKEN as UI_TOKEN
+from hourglass._http.access import Credentials
 from hourglass._runtime.code_origin import is_ours
 from hourglass._runtime.stop_event import StopEvent
 from hourglass.errors import HourglassError, UsageError, WorkflowNotFoundError
@@ -145,8 +147,8 @@ logger = logging.getLogger("hourglass.dev")
 
 STOP, TARGET, PAGE = "HOURGLASS_DEV_STOP", "HOURGLASS_DEV_TARGET", "HOURGLASS_DEV_PAGE"
 """Variables that make a process the one that works: the pipe that ends with its parent, the target if none was given, and the
-socket on which it serves the page. The parent holds that socket, so that a browser is not refused during a reload, only kept
-waiting.
+socket and the credentials with which it serves the web UI. The parent holds them, so that a browser is not refused during a
+reload, only kept waiting, and stays logged in.
 """
 
 WAITS = 3
@@ -183,7 +185,7 @@ class Reloader:
         watched: Sequence[Path],
         *,
         target: str = "",
-        page: socket.socket | None = None,
+        page: tuple[socket.socket, Credentials] | None = None,
     ) -> None:
         self._page = page
         self._command = command
@@ -235,13 +237,17 @@ class Reloader:
 class _WorkerProcess:
     """The process that works."""
 
-    def __init__(self, command: Sequence[str], target: str, page: socket.socket | None) -> None:
+    def __init__(
+        self, command: Sequence[str], target: str, page: tuple[socket.socket, Credentials] | None
+    ) -> None:
         reading, self._writing = os.pipe()
         environment = {**os.environ, STOP: str(reading), TARGET: target}
+        environment.pop(UI_TOKEN, None)  # it is among the credentials, and workflow code does not need it
         passed = [reading]
         if page is not None:
-            environment[PAGE] = str(page.fileno())
-            passed.append(page.fileno())
+            listening, credentials = page
+            environment[PAGE] = f"{listening.fileno()} {credentials.to_text()}"
+            passed += [listening.fileno(), credentials.link.unused]
         try:
             self._process = subprocess.Popen(command, env=environment, pass_fds=passed)
         finally:
@@ -322,7 +328,7 @@ class DevOptions:
 class Life:
     """This process, as its parent made it. `target` is where to work, if the command line does not say it."""
 
-    def __init__(self, pipe: int, target: str, page: int | None) -> None:
+    def __init__(self, pipe: int, target: str, page: str) -> None:
         self.target = target
         self.page = page
         self.over = StopEvent()
@@ -342,7 +348,7 @@ def enter(environment: MutableMapping[str, str]) -> Life | None:
     pipe = environment.pop(STOP, "")
     target = environment.pop(TARGET, "")
     page = environment.pop(PAGE, "")
-    return Life(int(pipe), target, int(page) if page else None) if pipe else None
+    return Life(int(pipe), target, page) if pipe else None
 
 
 def serve(options: DevOptions, life: Life) -> int:
@@ -400,9 +406,10 @@ def _serve(options: DevOptions, client: Client, loaded: LoadedCode, life: Life) 
 @contextmanager
 def _page(client: Client, loaded: LoadedCode, worker: Worker, life: Life) -> Iterator[None]:
     """The page of this worker, if its parent has made a socket for it."""
-    if life.page is None:
+    if not life.page:
         yield
         return
+    descriptor, _, secrets = life.page.partition(" ")
     from hourglass._story.watching import decoder
     from hourglass._ui.server import served
     from hourglass._ui.site import Site
@@ -414,7 +421,8 @@ def _page(client: Client, loaded: LoadedCode, worker: Worker, life: Life) -> Ite
         workers=lambda: (worker,),
         decode=None if client.codec is None else decoder(client.codec),
     )
-    with served(site, listening=socket.socket(fileno=life.page)):
+    listening = socket.socket(fileno=int(descriptor))
+    with served(site, credentials=Credentials.from_text(secrets), listening=listening):
         yield
 
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import escape
+from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
 
 from hourglass._cli import connecting, console
-from hourglass._cli.connecting import Codec, Host, Namespace, Target
+from hourglass._cli.connecting import Codec, Host, Namespace, Target, TokenOption
+from hourglass._http.access import Credentials, read_token
 from hourglass.errors import UsageError
 
 TOKEN = "HOURGLASS_UI_TOKEN"
@@ -20,18 +26,46 @@ Port: TypeAlias = Annotated[
 ]
 
 
-def page_socket() -> socket.socket | None:
-    """A socket for the page beside a worker, whose address is told, and opened on a terminal; None where it cannot be served."""
+def credentials_for(token: str | None = None) -> Credentials:
+    """Return the credentials of a web UI, with the token of the option, or of the environment, or a random one."""
+    return Credentials.create(read_token(token, "--token") or read_token(os.environ.get(TOKEN), TOKEN))
+
+
+@contextmanager
+def announced(address: str, link: str, credentials: Credentials, *, open_browser: bool) -> Iterator[None]:
+    """Show how to open the web UI, and open it in a browser where there is a terminal."""
+    console.show(f"web UI: {address}")
+    console.show(f"log in with this link, which works once: {link}")
+    if credentials.generated:
+        console.show(f"token, to log in again: {credentials.token}")
+    if not (open_browser and console.room() is not None):
+        yield
+        return
+    # Through a file that only this user can read: every user can read the arguments of the browser's process.
+    with tempfile.TemporaryDirectory(prefix="hourglass-ui-") as folder:
+        page = Path(folder) / "open.html"
+        page.write_text(
+            f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url={escape(link)}">'
+            f'<p><a href="{escape(link)}">Open Hourglass</a></p>'
+        )
+        webbrowser.open(page.as_uri())
+        yield
+
+
+@contextmanager
+def page_socket() -> Iterator[tuple[socket.socket, Credentials] | None]:
+    """Listen for the web UI beside a worker while the block lasts, and show its address. Yield None where it cannot be served."""
+    credentials = credentials_for()
     try:
-        from hourglass._ui.server import address_of, bound
+        from hourglass._ui.server import address_of, bound, link_of
     except ModuleNotFoundError:
-        console.note("without the page: pip install 'hourglass-temporal[ui]', or say --no-ui")
-        return None
-    listening = bound("127.0.0.1", None)
-    console.show(f"the page is at {address_of(listening)}")
-    if console.room() is not None:
-        webbrowser.open(address_of(listening))
-    return listening
+        console.note("without the web UI: pip install 'hourglass-temporal[ui]', or give --no-ui")
+        yield None
+        return
+    with bound("127.0.0.1", None) as listening:
+        link = link_of(listening, credentials)
+        with announced(address_of(listening), link, credentials, open_browser=True):
+            yield listening, credentials
 
 
 def ui(
@@ -47,12 +81,7 @@ def ui(
     codec: Codec = None,
     host: Host = "127.0.0.1",
     port: Port = None,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT", help=f"What readers must know.  [default: ${TOKEN}]", show_default=False
-        ),
-    ] = None,
+    token: TokenOption = None,
     name: Annotated[
         list[str] | None,
         typer.Option("--name", metavar="HOST[:PORT]", help="Another name of the page, as behind a proxy."),
@@ -71,7 +100,7 @@ def ui(
       hourglass ui --target localhost:7233 --read-only
     """
     try:
-        from hourglass._ui.server import check_token, served
+        from hourglass._ui.server import bound, link_of, served
         from hourglass._ui.site import Site
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "jinja2", "anyio"):
@@ -81,8 +110,7 @@ def ui(
     from hourglass._runtime.targets import resolve
     from hourglass._story.watching import decoder
 
-    secret = token or os.environ.get(TOKEN) or None
-    check_token(host, secret)
+    credentials = credentials_for(token)
     modules = load(sources).modules if sources else ()
     chosen = connecting.codec_named(codec)
     wait_for_sigterm = connecting.sigterm()
@@ -94,8 +122,11 @@ def ui(
             read_only=read_only,
             decode=None if chosen is None else decoder(chosen),
         )
-        with served(site, host=host, port=port, token=secret, names=tuple(name or ())) as address:
-            console.show(f"the page is at {address}")
-            if open_ and console.room() is not None:
-                webbrowser.open(address)
+        listening = bound(host, port)
+        with (
+            served(
+                site, host=host, credentials=credentials, names=tuple(name or ()), listening=listening
+            ) as address,
+            announced(address, link_of(listening, credentials), credentials, open_browser=open_),
+        ):
             wait_for_sigterm()

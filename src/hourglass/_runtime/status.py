@@ -1,7 +1,7 @@
 """What a worker tells of itself over HTTP, from the tree's real state: `/live`, `/ready`, `/status`, `/metrics`; its metrics.
 
-Opt-in, on loopback unless told otherwise. A few lines of HTTP/1.1 on the control loop: no framework, no user code, nothing but
-GET, one answer per connection.
+Opt-in, on loopback unless told otherwise. On the control loop: no user code, nothing but GET. Whether the worker is alive and
+ready is public; all else needs a token.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hourglass._bridge.handles import HandleRecord
 from hourglass._bridge.life import HandleState
 from hourglass._contract.deployments import QueueStats, WorkerProcess
+from hourglass._http.access import Access, Credentials, Verdict, read_token
+from hourglass._http.names import host_only
+from hourglass._http.server import HttpRequest, HttpResponse, HttpServer, listening_socket
 from hourglass._runtime.application import Application
 from hourglass._runtime.evaluation import Counts
 from hourglass._runtime.services import QueueServices
@@ -31,13 +33,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hourglass.worker")
 
-_LIMIT = 8192
-_PATIENCE = 5.0
 _RECENT = 20
-_END_OF_HEAD = b"\r\n\r\n"
 
 ALLOWED_HOSTS = "HOURGLASS_STATUS_HOSTS"
 """Names, with commas between them, under which a status endpoint on loopback may be asked besides those of this machine."""
+
+TOKEN = "HOURGLASS_STATUS_TOKEN"
+"""The token for `/status` and `/metrics`, or `@` and the file that holds it."""
+
+OPEN = "none"
+"""The value of `HOURGLASS_STATUS_TOKEN` that shows them without a token."""
 
 
 def status_report(app: Application, state: str) -> dict[str, Any]:
@@ -142,7 +147,11 @@ def _is_task(path: str) -> bool:
 
 
 class StatusServer:
-    """Answers `/live`, `/ready`, `/status` and, with a registry, `/metrics`."""
+    """Answers `/live`, `/ready`, `/status` and, with a registry, `/metrics`.
+
+    `/live` and `/ready` say yes or no to everybody. What shows more, reasons, names of queues and workflow types, processes,
+    needs the token of the variable `HOURGLASS_STATUS_TOKEN`.
+    """
 
     def __init__(
         self, address: str, report: Callable[[], dict[str, Any]], registry: Registry | None = None
@@ -153,23 +162,26 @@ class StatusServer:
         self._host = host.strip("[]") or "127.0.0.1"
         self._port = int(port)
         self._bound_to_loopback = is_loopback(self._host)
-        named = os.environ.get(ALLOWED_HOSTS, "").split(",")
-        self._allowed = frozenset(each.strip().lower() for each in named if each.strip())
+        names = os.environ.get(ALLOWED_HOSTS, "").split(",")
+        self._allowed = frozenset(name.strip().lower() for name in names if name.strip())
+        self._access = _access(self._port)
         self._report = report
         self._registry = registry
-        self._server: asyncio.Server | None = None
+        self._server = HttpServer(self._check, self._answer)
 
     @property
     def address(self) -> str:
         """Where it listens; with the real port where port 0 was asked for."""
         host = f"[{self._host}]" if ":" in self._host else self._host
-        sockets = () if self._server is None else self._server.sockets
-        return f"{host}:{sockets[0].getsockname()[1] if sockets else self._port}"
+        return f"{host}:{self._server.port or self._port}"
 
     async def start(self) -> None:
         """Begin to answer. On the control loop."""
+        loop = asyncio.get_running_loop()
         try:
-            self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=_LIMIT)
+            # On a thread, because the host may be a name that has to be resolved.
+            listening = await loop.run_in_executor(None, listening_socket, self._host, self._port)
+            await self._server.start(listening)
         except OSError as error:
             raise UsageError(
                 f"the status endpoint cannot listen on {self.address}: {error.strerror or error}"
@@ -178,84 +190,84 @@ class StatusServer:
 
     async def stop(self) -> None:
         """Answer no more."""
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
+        await self._server.stop()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                request = (await reader.readline()).decode("latin-1").split()
-                hosts = []
-                while line := (await reader.readline()).decode("latin-1").strip():
-                    name, _, value = line.partition(":")
-                    if name.strip().lower() == "host":
-                        hosts.append(value.strip())
-                writer.write(self._answer(request) if self._is_meant(hosts) else _MISDIRECTED)
-                await writer.drain()
-        except (TimeoutError, OSError, ValueError, asyncio.LimitOverrunError):
-            pass  # a request that is malformed or late is not answered
-        finally:
-            writer.close()
+    def _check(self, request: HttpRequest) -> HttpResponse | int:
+        """Refuse a request for another host, and one that would change something. Bodies are not read."""
+        if not self._is_own_host(request.headers.get("host")):
+            return _document(
+                421,
+                {"error": f"this endpoint is on loopback and has another name; {ALLOWED_HOSTS} allows more"},
+            )
+        if request.method not in ("GET", "HEAD"):
+            return _document(405, {"error": "only GET"})
+        return 0
 
-    def _is_meant(self, hosts: list[str]) -> bool:
-        """Whether a request says a name of ours, or none.
+    def _is_own_host(self, header: str | None) -> bool:
+        """Whether the header `Host` is a name of this machine, or missing.
 
         A page in a browser on this machine can reach a loopback port under a name of its own that leads here (DNS rebinding);
-        what it then says as `Host` is that name. Bound to an address of the network, others reach it anyway, under any name.
+        its `Host` is that name. Bound to an address of the network, others reach it anyway, under any name.
         """
-        if not self._bound_to_loopback:
+        if not self._bound_to_loopback or header is None:
             return True
-        return all(_host_of(each) in self._allowed or is_loopback(_host_of(each)) for each in hosts)
+        name = host_only(header)
+        return name in self._allowed or is_loopback(name)
 
-    def _answer(self, request: list[str]) -> bytes:
-        if len(request) != 3 or not request[2].startswith("HTTP/"):
-            return _response(400, {"error": "this is not HTTP"})
-        if request[0] not in ("GET", "HEAD"):
-            return _response(405, {"error": "only GET"})
+    async def _answer(self, request: HttpRequest, body: bytes) -> HttpResponse:
         try:
-            response = self._page(request[1].partition("?")[0])
+            return self._page(request)
         except Exception as error:
             logger.exception("the status could not be told")
-            response = _response(500, {"error": type(error).__name__})
-        return response if request[0] == "GET" else response[: response.index(_END_OF_HEAD) + 4]
+            return _document(500, {"error": type(error).__name__})
 
-    def _page(self, path: str) -> bytes:
-        if path == "/metrics" and self._registry is not None:
-            return _answer(200, prometheus_text(self._registry.collect()).encode(), CONTENT_TYPE)
-        report = self._report()
-        match path:
+    def _page(self, request: HttpRequest) -> HttpResponse:
+        verdict = (
+            Verdict.ADMITTED
+            if self._access is None
+            else self._access.check_request(request.headers, request.address)
+        )
+        admitted = verdict is Verdict.ADMITTED
+        match request.path:
             case "/live":
-                return _response(200 if report["alive"] else 503, {"alive": report["alive"]})
+                alive = self._report()["alive"]
+                return _document(200 if alive else 503, {"alive": alive})
             case "/ready":
+                report = self._report()
                 if report["ready"]:
-                    return _response(200, {"ready": True})
-                return _response(503, {"ready": False, "reasons": report["reasons"]})
+                    return _document(200, {"ready": True})
+                reasons = {"reasons": report["reasons"]} if admitted else {}
+                return _document(503, {"ready": False, **reasons})
+            case "/status" | "/metrics" if not admitted:
+                return _refused(verdict)
             case "/status":
-                return _response(200, report)
+                return _document(200, self._report())
+            case "/metrics" if self._registry is not None:
+                return HttpResponse(200, prometheus_text(self._registry.collect()).encode(), CONTENT_TYPE)
             case _:
-                return _response(404, {"error": "there are /live, /ready, /status and /metrics"})
+                return _document(404, {"error": "there are /live, /ready, /status and /metrics"})
 
 
-def _host_of(header: str) -> str:
-    """The name in a `Host` header, without its port."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0].lower()
-    return header.partition(":")[0].lower()
+def _access(port: int) -> Access | None:
+    """Return what checks the token; None where the endpoint is open. Without a token in the environment nobody has it."""
+    value = os.environ.get(TOKEN)
+    if value == OPEN:
+        return None
+    return Access(Credentials.create(read_token(value, TOKEN)), port)
 
 
-def _response(code: int, document: dict[str, Any]) -> bytes:
-    return _answer(code, json.dumps(document, indent=1).encode(), "application/json")
+def _refused(verdict: Verdict) -> HttpResponse:
+    if verdict is Verdict.LIMITED:
+        return _document(429, {"error": "too many wrong tokens: wait a minute"}, ("Retry-After", "60"))
+    message = (
+        f"a token is needed, as 'Authorization: Bearer …': set {TOKEN} for the worker, to the token or to @FILE; "
+        f"{TOKEN}={OPEN} shows everything to everybody who can connect"
+    )
+    return _document(401, {"error": message}, ("WWW-Authenticate", "Bearer"))
 
 
-def _answer(code: int, body: bytes, content_type: str) -> bytes:
-    head = f"HTTP/1.1 {code} {HTTPStatus(code).phrase}\r\nContent-Type: {content_type}\r\n"
-    return f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
-
-
-_MISDIRECTED = _response(
-    421, {"error": f"this endpoint is on loopback and is not called so; {ALLOWED_HOSTS} allows more names"}
-)
+def _document(code: int, document: dict[str, Any], *headers: tuple[str, str]) -> HttpResponse:
+    return HttpResponse(code, json.dumps(document, indent=1).encode(), "application/json", headers)
 
 
 # --- metrics ------------------------------------------------------------------------------------------------

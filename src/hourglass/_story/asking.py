@@ -326,10 +326,12 @@ class WhyContext:
     options: str = ""
     replayer: Replayer | None = None
     temporal: str = ""
+    failures: bool = True
+    """Whether the messages of failures are shown."""
 
     def diagnosis(self, workflow_id: str, run_id: str | None, *, children: bool = True) -> Diagnosis:
         """Why a run stands as it does. Raises `WorkflowNotFoundError`."""
-        watched = Watched(self.client, workflow_id, run_id)
+        watched = Watched(self.client, workflow_id, run_id, failures=self.failures)
         description, events = watched.look()
         story = without_keepers(watched.tell(description, events))
         facts = Facts(

@@ -11,7 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from hourglass._story.text import clean, harmless
 from hourglass._story.timeline import Pending, nest, tell
 from hourglass._story.values import Decode, Peek, hidden
 from hourglass.converter import Failure, Payload, decoded, map_failures
-from hourglass.errors import HistoryError, UsageError, WorkflowNotFoundError
+from hourglass.errors import ApplicationError, HistoryError, UsageError, WorkflowNotFoundError
 
 if TYPE_CHECKING:
     from hourglass.client import Client
@@ -70,6 +70,41 @@ def _with_message(failure: Failure, decode: Decode) -> Failure:
     return msgspec.structs.replace(failure, message=message, stack_trace=stack_trace, encoded_attributes=None)
 
 
+HIDDEN = "(hidden)"
+
+
+def without_messages(events: tuple[HistoryEvent, ...]) -> tuple[HistoryEvent, ...]:
+    """Return the events without the messages and stacks of failures, whether they are encoded or not."""
+    return tuple(map_failures(event, _hide_message) for event in events)
+
+
+def _hide_message(failure: Failure) -> Failure:
+    cause = None if failure.cause is None else _hide_message(failure.cause)
+    return msgspec.structs.replace(
+        failure, message=HIDDEN, stack_trace="", encoded_attributes=None, cause=cause
+    )
+
+
+def _hide_last_failures(description: WorkflowDescription) -> WorkflowDescription:
+    """Return the description without the messages of pending activities' failures."""
+    pending = tuple(
+        replace(
+            activity,
+            last_failure=None if activity.last_failure is None else _hide_error(activity.last_failure),
+        )
+        for activity in description.pending_activities
+    )
+    return replace(description, pending_activities=pending)
+
+
+def _hide_error(error: BaseException) -> BaseException:
+    """Return an error with the type of the innermost cause and without its message."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    kind = getattr(error, "type", None)
+    return ApplicationError(HIDDEN, type=kind if isinstance(kind, str) else type(error).__name__)
+
+
 # --- stories ----------------------------------------------------------------------------------------------------------
 
 
@@ -103,6 +138,8 @@ class Watched:
     run_id: str | None = None
     peek: Peek = hidden
     children: bool = False
+    failures: bool = True
+    """Whether the messages of failures are shown. With a codec they are encoded, as payloads are."""
 
     def story(self) -> Story:
         """Its story up to now."""
@@ -130,6 +167,8 @@ class Watched:
             return description, known[1]
         one = self.client.get_workflow_handle(self.workflow_id, run_id=description.run_id)
         events = one.history()._told
+        if not self.failures:
+            return _hide_last_failures(description), without_messages(events)
         codec = self.client.codec
         return description, events if codec is None else unsealed(events, decoder(codec))
 
@@ -141,7 +180,7 @@ class Watched:
     def _children(self, story: Story) -> Iterator[tuple[str, Story]]:
         started = [each for each in story.spans if each.kind is Kind.CHILD and each.target]
         for span in started[:MOST_CHILDREN]:
-            child = Watched(self.client, span.child_id, span.target, self.peek, children=True)
+            child = replace(self, workflow_id=span.child_id, run_id=span.target)
             try:
                 yield span.target, child.story()
             except WorkflowNotFoundError:

@@ -3,12 +3,13 @@
 Must not know: engines. It uses the public client, the story and the replayer, and nothing below them; a page is made from data by
 a function that can be called without a server (`pages`), the handlers (`reading`, `actions`) only ask and choose.
 
-server     serves the page: address, token, browser
+server     serves the web UI: address, credentials, limits on connections
 app        the routes, and how each is answered; server-sent events
 reading    what is read: the handlers of all pages
 actions    what is done: the handlers of all forms
 asked      what a request asks, from its address and its form
-security   who may ask: hosts, origins, tokens; the headers of every answer
+security   which requests are answered: hosts, origins, login, sizes of bodies; the headers of every answer
+login      from a token or a one-time link to a cookie
 addresses  of pages: ids that may hold anything, in paths
 site       what the pages are about: a client that can be reached or not, code, what may be shown and done
 finding    from the fields of a form to a filter, and to a page of the list

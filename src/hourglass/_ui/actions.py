@@ -13,22 +13,24 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from hourglass._ui import addresses, asked, finding, forms, pages, run_view, security
+from hourglass._story.watching import HIDDEN
+from hourglass._ui import addresses, asked, finding, forms, pages, run_view
 from hourglass._ui.bulk import BulkOperations
 from hourglass._ui.site import Site
 from hourglass.client import ScheduleBackfill
-from hourglass.errors import HourglassError, QueryFailedError, UsageError
+from hourglass.errors import HourglassError, QueryFailedError, UpdateFailedError, UsageError
 
 _MOST_AT_ONCE = 100_000
+_OF_WORKFLOW_CODE = (QueryFailedError, UpdateFailedError)
+"""Errors whose messages are those of workflow code."""
 
 
 class PageActions:
     """What the forms of one site do."""
 
-    def __init__(self, site: Site, operations: BulkOperations, token: str | None) -> None:
+    def __init__(self, site: Site, operations: BulkOperations) -> None:
         self._site = site
         self._operations = operations
-        self._token = token
 
     # --- one run ------------------------------------------------------------------------------------------------------
 
@@ -88,14 +90,19 @@ class PageActions:
                 case _:
                     raise UsageError(f"there is no action {action!r}")
         except (HourglassError, QueryFailedError, ValueError) as error:
-            return asked.failure(self._site, request, 400, str(error), back)
+            shows = self._shows(request, fields) or not isinstance(error, _OF_WORKFLOW_CODE)
+            return asked.failure(self._site, request, 400, run_view.error_text(error, shows=shows), back)
         return RedirectResponse(f"{back}?notice={quote(told)}", 303)
+
+    def _shows(self, request: Request, fields: Mapping[str, Any]) -> bool:
+        """Whether values may be shown in the answer to a form."""
+        return asked.shows_payloads(self._site, request) or "payloads" in fields
 
     def _answered(
         self, request: Request, fields: Mapping[str, Any], title: str, value: Any, back: str
     ) -> Response:
-        shows = asked.shows_payloads(self._site, request) or "payloads" in fields
-        told = json.dumps(value, indent=2, ensure_ascii=False, default=repr) if shows else run_view.HIDDEN
+        shows = self._shows(request, fields)
+        told = json.dumps(value, indent=2, ensure_ascii=False, default=repr) if shows else HIDDEN
         return HTMLResponse(pages.answer(asked.view(self._site, request), title, told, back))
 
     # --- many ---------------------------------------------------------------------------------------------------------
@@ -111,7 +118,7 @@ class PageActions:
                 {name: str(value) for name, value in fields.items() if isinstance(value, str)},
                 [str(each) for each in fields.get("statuses", [])],
             )
-            query = finding.filter_of(search, datetime.now(UTC))
+            query = finding.visible_filter(search, datetime.now(UTC))
             runs = [
                 (each.id, each.run_id)
                 for each in client.list_workflows(query, page_size=1000, limit=_MOST_AT_ONCE)
@@ -204,15 +211,6 @@ class PageActions:
         return RedirectResponse(f"/operations/{started.number}", 303)
 
     # --- who may ------------------------------------------------------------------------------------------------------
-
-    def login(self, request: Request, fields: Mapping[str, Any]) -> Response:
-        """Check the token, and keep it in a cookie."""
-        given = str(fields.get("token", ""))
-        if self._token is None or not security.same(self._token, given):
-            return HTMLResponse(pages.login(asked.view(self._site, request), "this is not the token"), 401)
-        answer = RedirectResponse("/workflows", 303)
-        answer.set_cookie(security.COOKIE, given, httponly=True, samesite="strict", path="/")
-        return answer
 
     def _check_may_change(self) -> None:
         if self._site.read_only:

@@ -22,10 +22,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from hourglass._built_in import without_keepers
+from hourglass._http.access import Access
+from hourglass._http.names import OwnNames
 from hourglass._ui import asked, finding, security
 from hourglass._ui.actions import PageActions
 from hourglass._ui.bulk import BulkOperations
+from hourglass._ui.login import LoginPages
 from hourglass._ui.reading import PageReads, task_queues, worker_facts
 from hourglass._ui.site import Site
 from hourglass.client import TaskQueueDescription
@@ -101,7 +103,7 @@ def mark_of(site: Site, operations: BulkOperations, request: Request) -> str:
     if "workers" in params:
         return f"{[_queue(each) for each in task_queues(client)]} {[worker_facts(each) for each in site.workers()]}"
     search, now = asked.search(request), datetime.now(UTC)
-    page = client.list_page(without_keepers(finding.filter_of(search, now)), page_size=finding.PAGE_SIZE)
+    page = client.list_page(finding.visible_filter(search, now), page_size=finding.PAGE_SIZE)
     shown = [(each.run_id, each.status, each.reported_problems) for each in page.items]
     return f"{shown} {finding.counts(client, search, now)}"
 
@@ -136,11 +138,12 @@ class _AwayError(ServiceError):
 class PageApp:
     """The application of one site."""
 
-    def __init__(self, site: Site, token: str | None = None) -> None:
+    def __init__(self, site: Site, login: LoginPages) -> None:
         self._site = site
+        self._login = login
         self.operations = BulkOperations()
         self._reads = PageReads(site, self.operations)
-        self._actions = PageActions(site, self.operations, token)
+        self._actions = PageActions(site, self.operations)
         # What asks the code of workflows or replays them may take seconds: it must not take all threads.
         self._slow = anyio.CapacityLimiter(_SLOW_AT_ONCE)
 
@@ -230,8 +233,8 @@ class PageApp:
             Route("/limits", self._reading(reads.limits, slow=True)),
             Route("/live", self.live),
             Route("/health", reads.health),
-            Route(security.LOGIN, reads.login_page),
-            Route(security.LOGIN, self._doing(actions.login), methods=["POST"]),
+            Route(security.LOGIN, self._login.show),
+            Route(security.LOGIN, self._login.submit, methods=["POST"]),
             Mount("/static", StaticFiles(directory=str(files("hourglass._ui") / "static"))),
             Route("/workflows/{id}", self._reading(reads.latest)),
             Route(f"{run}/why", self._reading(reads.why, slow=True)),
@@ -252,6 +255,7 @@ class PageApp:
         return Starlette(routes=routes, exception_handlers=handlers)
 
 
-def build(site: Site, *, hosts: frozenset[str], token: str | None = None) -> security.RequestGuard:
-    """The application of a site, guarded."""
-    return security.RequestGuard(PageApp(site, token).app(), hosts=hosts, token=token)
+def build(site: Site, *, names: OwnNames, access: Access) -> security.RequestGuard:
+    """Return the application of a site, guarded."""
+    app = PageApp(site, LoginPages(access, names)).app()
+    return security.RequestGuard(app, names=names, access=access)

@@ -1,6 +1,7 @@
 """From the fields of a form to a filter, and from a filter to a page of the list. Pure but for `Listing`.
 
-Must not know: HTML. What a reader types into the filter is passed on as it is, in brackets, so that it cannot undo the others.
+Must not know: HTML. What a reader types into the filter is passed on as it is, in brackets, so that it cannot undo the others;
+it must not close them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from hourglass._built_in import without_keepers
+from hourglass._built_in import check_brackets, without_keepers
 from hourglass.client import Client, WorkflowExecution, WorkflowExecutionCount, WorkflowStatus
 
 PAGE_SIZE = 50
@@ -96,7 +97,15 @@ def moment(value: str) -> str:
     parsed = datetime.fromisoformat(value.replace(" ", "T"))
     if parsed.tzinfo is None:
         parsed = parsed.replace(tzinfo=UTC)
-    return parsed.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    try:
+        return written(parsed.astimezone(UTC))
+    except OverflowError:
+        raise ValueError(f"{value!r} is before year 1 or after year 9999 in UTC") from None
+
+
+def written(at: datetime) -> str:
+    """Return a time in UTC as filters write it. Years have four digits, which `strftime` does not keep."""
+    return at.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def filter_of(search: Search, now: datetime, *, statuses: bool = True) -> str:
@@ -117,8 +126,14 @@ def filter_of(search: Search, now: datetime, *, statuses: bool = True) -> str:
     if search.until:
         parts.append(f"StartTime <= {text(moment(search.until))}")
     if search.query:
+        check_brackets(search.query)
         parts.append(f"({search.query})" if parts else search.query)
     return " AND ".join(parts)
+
+
+def visible_filter(search: Search, now: datetime, *, statuses: bool = True) -> str:
+    """Return the filter of the runs that a list shows: without the workflows that keep limits. Raise ValueError."""
+    return without_keepers(filter_of(search, now, statuses=statuses))
 
 
 @dataclass(frozen=True)
@@ -138,16 +153,16 @@ class Listing:
 def listing(client: Client, search: Search) -> Listing:
     """Ask for a page of the list, and how many there are of each status."""
     now = datetime.now(UTC)
-    query, token = filter_of(search, now), bytes.fromhex(search.page)
+    query, token = visible_filter(search, now), bytes.fromhex(search.page)
     with ThreadPoolExecutor(1, "hourglass-ui-list") as thread:
         counted = thread.submit(counts, client, search, now)
-        page = client.list_page(without_keepers(query), page_size=PAGE_SIZE, page_token=token)
+        page = client.list_page(query, page_size=PAGE_SIZE, page_token=token)
         return Listing(page.items, page.next_page_token.hex(), counted.result())
 
 
 def counts(client: Client, search: Search, now: datetime) -> dict[str, int]:
     """How many runs there are of each status, whatever status is looked for."""
-    query = without_keepers(filter_of(search, now, statuses=False))
+    query = visible_filter(search, now, statuses=False)
     found = client.count_workflows(f"{query} GROUP BY ExecutionStatus".strip())
     by_name = {status_name(each): each.name for each in STATUSES}
     told = dict.fromkeys((each.name for each in STATUSES), 0)
@@ -184,7 +199,7 @@ def chart(client: Client, search: Search) -> tuple[Bucket, ...]:
     firsts = [start + width * number for number in range(_BUCKETS)]
 
     def count(field: str, first: datetime, more: str = "") -> WorkflowExecutionCount:
-        low, high = (each.strftime("%Y-%m-%dT%H:%M:%S.%fZ") for each in (first, first + width))
+        low, high = written(first), written(first + width)
         asked = f"{prefix}{field} >= '{low}' AND {field} < '{high}'{more}"
         return client.count_workflows(without_keepers(asked))
 

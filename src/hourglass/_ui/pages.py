@@ -268,8 +268,13 @@ def limits(
 
 
 def login(view: View, error: str = "") -> str:
-    """The form that asks for the token."""
+    """Return the form that asks for the token."""
     return _page("login", view, title="Log in", error=error)
+
+
+def logged_in(view: View, after: str) -> str:
+    """Return the page that leads a browser on after its login."""
+    return _page("logged_in", view, title="Logged in", after=after)
 
 
 def failure(view: View, title: str, message: str, back: str, *, comes_back: bool = False) -> str:

@@ -132,7 +132,8 @@ class PageReads:
         self, request: Request, workflow_id: str, run_id: str
     ) -> tuple[WorkflowDescription, Story, tuple[HistoryEvent, ...]]:
         peek = self._site.peek(asked.asks_for_payloads(request))
-        watched = Watched(self._site.client, workflow_id, run_id, peek)
+        shows = asked.shows_payloads(self._site, request)
+        watched = Watched(self._site.client, workflow_id, run_id, peek, failures=shows)
         description, events = watched.look()
         return description, watched.tell(description, events), events
 
@@ -140,7 +141,8 @@ class PageReads:
         """Why it stands as it does; a part of the page, which may take seconds."""
         workflow_id, run_id = asked.part(request, "id"), asked.part(request, "run_id")
         try:
-            found, error = WhyContext(self._site.client).diagnosis(workflow_id, run_id), ""
+            context = WhyContext(self._site.client, failures=asked.shows_payloads(self._site, request))
+            found, error = context.diagnosis(workflow_id, run_id), ""
         except HourglassError as raised:
             found, error = None, str(raised)
         return HTMLResponse(pages.why(asked.view(self._site, request), found, error))
@@ -225,7 +227,7 @@ class PageReads:
         if not asked.shows_payloads(self._site, request):
             at = at and run_view.hide_moment(at)
             changed = tuple(run_view.hide_change(each) for each in changed)
-        error = "" if result.error is None else str(result.error)
+        error = run_view.error_text(result.error, shows=asked.shows_payloads(self._site, request))
         return HTMLResponse(
             pages.moments(
                 asked.view(self._site, request), workflow_id, run_id, known, at, changed, sources, error
@@ -266,7 +268,9 @@ class PageReads:
             queues, error = task_queues(self._site.client), ""
         except HourglassError as raised:
             queues, error = [], str(raised)
-        local = [worker_facts(each) for each in self._site.workers()]
+        local = [worker_facts(worker) for worker in self._site.workers()]
+        if not asked.shows_payloads(self._site, request):
+            local = [run_view.hide_parked(facts) for facts in local]
         return HTMLResponse(pages.workers(asked.view(self._site, request), queues, local, error))
 
     def limits(self, request: Request) -> Response:
@@ -298,10 +302,6 @@ class PageReads:
             for each in throttles
         ]
         return HTMLResponse(pages.limits(asked.view(self._site, request), slots, to_come, bursts, error))
-
-    def login_page(self, request: Request) -> Response:
-        """The form that asks for the token."""
-        return HTMLResponse(pages.login(asked.view(self._site, request)))
 
     def health(self, request: Request) -> Response:
         """Whether the page answers, and whether what it shows does."""

@@ -20,11 +20,10 @@ from hourglass._history.shapes import read_payload
 from hourglass._story.reasons_closed import around_failure, first_undone
 from hourglass._story.spans import Kind, Outcome, Span, Story
 from hourglass._story.values import Peek
+from hourglass._story.watching import HIDDEN
 from hourglass._ui import addresses
-from hourglass.errors import UsageError
+from hourglass.errors import NondeterminismError, UsageError
 from hourglass.replay import Moment, ValueChange
-
-HIDDEN = "(hidden)"
 
 _RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-")
 _AROUND = 4
@@ -152,7 +151,22 @@ def _with_values(node: Any, peek: Peek | None) -> Any:
         return node
     if isinstance(node.get("metadata"), dict) and "encoding" in node["metadata"]:
         return HIDDEN if peek is None else _value(peek([read_payload(node)]))
-    return {name: _with_values(each, peek) for name, each in node.items()}
+    return {
+        name: HIDDEN
+        if peek is None and name in _TEXTS_OF_FAILURES and _is_failure(node)
+        else _with_values(each, peek)
+        for name, each in node.items()
+    }
+
+
+_TEXTS_OF_FAILURES = ("message", "stackTrace")
+
+
+def _is_failure(node: Mapping[str, Any]) -> bool:
+    """Whether this is a failure of Temporal's JSON form, which names its kind in a field such as `applicationFailureInfo`."""
+    return any(
+        name.endswith("FailureInfo") or name in ("stackTrace", "cause", "encodedAttributes") for name in node
+    )
 
 
 def _value(shown: str) -> Any:
@@ -177,6 +191,20 @@ def hide_moment(moment: Moment) -> Moment:
             )
             for fiber in fibers
         ),
+    )
+
+
+def hide_parked(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of a worker without the messages of the errors that parked runs raised."""
+    return {**facts, "parked": dict.fromkeys(facts["parked"], HIDDEN)}
+
+
+def error_text(error: BaseException | None, *, shows: bool) -> str:
+    """Return the message of an error, which may quote values; only its type unless values may be shown."""
+    if error is None:
+        return ""
+    return (
+        str(error) if shows or isinstance(error, NondeterminismError) else f"{type(error).__name__} {HIDDEN}"
     )
 
 

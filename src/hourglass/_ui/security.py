@@ -1,35 +1,41 @@
-"""Who may ask, and the headers of every answer. An ASGI middleware.
+"""Which requests are answered, and the headers of every answer. An ASGI middleware.
 
-The page shows payloads and ends workflows. On loopback every page of the web that the reader has open could ask it, too: by a
-form (cross-site posts), or by a name of its own that it lets point to 127.0.0.1 (DNS rebinding). So:
+The web UI shows payloads and ends workflows. Every user of the machine can connect to its port, and so can every page that the
+reader has open: by a form or a link (cross-site requests), or by a name of its own that it lets point to 127.0.0.1 (DNS
+rebinding). So:
 
-- `Host` must be a name that the page was served under; any other is refused, whatever is asked.
-- A request that changes something must come from the page itself: by its `Origin`, or where a browser sends none by its
-  `Sec-Fetch-Site`.
-- Beyond loopback each request needs the token: in a header, or in a cookie that the login form sets (`SameSite=Strict`).
-- Answers forbid scripts and styles that are not the page's own files, frames, and guesses at types.
+- `Host` must be a name of the web UI; any other is refused, whatever is asked.
+- A request that changes something must come from the web UI itself: by its `Origin`, or where a browser sends none by its
+  `Sec-Fetch-Site`. So must a request that only reads; a link on another page leads to a page with a link to follow.
+- Every request needs the token in a header, or the cookie that the login sets; but for the login itself and the static files.
+- Bodies are limited before they are read, and those of strangers to the size of the login form.
+- Answers forbid scripts and styles that are not the web UI's own files, frames, and guesses at types.
 
-Must not know: what is asked. Tokens are compared in constant time, and are in no URL and no log.
+Must not know: what is asked.
 """
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Awaitable, Callable, MutableMapping
-from http.cookies import CookieError, SimpleCookie
+from dataclasses import dataclass
+from html import escape
 from typing import Any, TypeAlias
+
+from hourglass._http.access import Access, Verdict
+from hourglass._http.names import OwnNames
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-COOKIE = "hourglass_token"
 LOGIN = "/login"
+LARGEST_LOGIN = 4096
+LARGEST_FORM = 32 * 1024 * 1024
 
 _SAFE = frozenset({"GET", "HEAD"})
-_OPEN = frozenset({LOGIN})
 _OPEN_FOLDER = "/static/"
+_ELSEWHERE = frozenset({"cross-site", "same-site"})
 
 HEADERS = (
     (
@@ -47,79 +53,135 @@ HEADERS = (
 )
 
 
-class RequestGuard:
-    """Refuses what is not allowed to ask. `hosts` are the values of `Host` that are the page's own, in lower case."""
+@dataclass(frozen=True)
+class Refusal:
+    """Why a request is not answered."""
 
-    def __init__(self, app: App, *, hosts: frozenset[str], token: str | None) -> None:
+    status: int
+    message: str
+    headers: tuple[tuple[str, str], ...] = ()
+    content_type: str = "text/plain; charset=utf-8"
+
+
+class RequestGuard:
+    """Refuses requests that are not allowed."""
+
+    def __init__(self, app: App, *, names: OwnNames, access: Access) -> None:
         self._app = app
-        self._hosts = hosts
-        self._token = token
+        self._names = names
+        self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Ask the application, or refuse."""
+        """Call the application, or refuse."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = {
-            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
-        }
+        headers: dict[str, str] = {}
+        for name, value in scope["headers"]:
+            key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+            # HTTP/2 proxies send one cookie per header.
+            headers[key] = f"{headers[key]}; {text}" if key == "cookie" and key in headers else text
 
         async def guarded(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                given = {name.lower() for name, _ in message.get("headers", ())}
-                more = [pair for pair in HEADERS if pair[0] not in given]
-                message = {**message, "headers": [*message.get("headers", ()), *more]}
+                present = {name.lower() for name, _ in message.get("headers", ())}
+                missing = [pair for pair in HEADERS if pair[0] not in present]
+                message = {**message, "headers": [*message.get("headers", ()), *missing]}
             await send(message)
 
-        refusal = self.refusal(str(scope["method"]), str(scope["path"]), headers)
+        refusal = self.refusal(
+            str(scope["method"]), str(scope["path"]), headers, _address(scope), _link(scope)
+        )
         if refusal is None:
             await self._app(scope, receive, guarded)
             return
-        status, text = refusal
-        wants_page = status == 401 and scope["method"] in _SAFE and "text/html" in headers.get("accept", "")
-        more = [(b"location", LOGIN.encode())] if wants_page else []
-        await guarded(
-            {
-                "type": "http.response.start",
-                "status": 303 if wants_page else status,
-                "headers": [(b"content-type", b"text/plain; charset=utf-8"), *more],
-            }
-        )
-        await guarded({"type": "http.response.body", "body": f"{text}\n".encode()})
+        # The body of a refused request is not read, so the connection cannot be used again.
+        own = (("content-type", refusal.content_type), ("connection", "close"))
+        encoded = [(name.encode(), value.encode("latin-1")) for name, value in (*own, *refusal.headers)]
+        await guarded({"type": "http.response.start", "status": refusal.status, "headers": encoded})
+        await guarded({"type": "http.response.body", "body": f"{refusal.message}\n".encode()})
 
-    def refusal(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str] | None:
-        """Why a request is refused, with its status; None if it is not. Pure."""
-        host = headers.get("host", "").lower()
-        if host not in self._hosts:
-            return 421, "this page is not served under that name"
-        if method not in _SAFE and not _is_own(headers, host):
-            return 403, "a request that changes something must come from this page itself"
-        if self._token is None or path in _OPEN or path.startswith(_OPEN_FOLDER):
-            return None
-        if same(self._token, _given(headers)):
-            return None
-        return 401, f"a token is needed: in the header Authorization (Bearer …), or log in at {LOGIN}"
+    def refusal(
+        self, method: str, path: str, headers: dict[str, str], address: str, link: str = "/"
+    ) -> Refusal | None:
+        """Return why a request is refused; None if it is not. Counts wrong tokens.
 
+        `path` is the one by which the application chooses a route, `link` leads a browser to the same page.
+        """
+        if not self._names.is_host(headers.get("host", "")):
+            return Refusal(421, "the web UI is not served under this name: name it with --name")
+        is_open = path == LOGIN or path.startswith(_OPEN_FOLDER)
+        if method not in _SAFE:
+            if not self._is_own(headers):
+                return Refusal(403, "a request that changes something must come from the web UI itself")
+        elif headers.get("sec-fetch-site", "") in _ELSEWHERE and not is_open:
+            return _cross_site(link, headers)
+        if not is_open:
+            match self._access.check_request(headers, address):
+                case Verdict.LIMITED:
+                    return too_many_guesses()
+                case Verdict.REFUSED:
+                    return _not_logged_in(method, headers)
+                case Verdict.ADMITTED:
+                    pass
+        return _body_refusal(headers, LARGEST_LOGIN if is_open else LARGEST_FORM)
 
-def _is_own(headers: dict[str, str], host: str) -> bool:
-    origin = headers.get("origin")
-    if origin is not None:
-        return origin.lower().partition("://")[2] == host
-    # Browsers that send no Origin send this; programs send neither, and no browser can be made to send nothing.
-    return headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
-
-
-def _given(headers: dict[str, str]) -> str:
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer":
-        return token.strip()
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        return ""
-    return "" if found is None else found.value
+    def _is_own(self, headers: dict[str, str]) -> bool:
+        origin = headers.get("origin")
+        if origin is not None:
+            return self._names.is_origin(origin)
+        # Browsers that send no Origin send this; programs send neither, and no browser can be made to send nothing.
+        return headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
 
 
-def same(one: str, other: str) -> bool:
-    """Whether two tokens are equal, in a time that does not tell how much of them is."""
-    return hmac.compare_digest(one.encode(), other.encode())
+def too_many_guesses() -> Refusal:
+    """Return the refusal of an address that has sent too many wrong tokens."""
+    return Refusal(
+        429, "too many wrong tokens came from your address: wait a minute", (("retry-after", "60"),)
+    )
+
+
+def _not_logged_in(method: str, headers: dict[str, str]) -> Refusal:
+    message = f"a token is needed: in the header Authorization (Bearer …), or log in at {LOGIN}"
+    if method in _SAFE and "text/html" in headers.get("accept", ""):
+        return Refusal(303, message, (("location", LOGIN),))
+    return Refusal(401, message, (("www-authenticate", "Bearer"),))
+
+
+def _cross_site(link: str, headers: dict[str, str]) -> Refusal:
+    """Refuse a request that another page makes. Show a link to a reader who has followed one."""
+    message = "a page of another site asked for this"
+    if headers.get("sec-fetch-mode") != "navigate" or headers.get("sec-fetch-dest", "document") != "document":
+        return Refusal(403, message)
+    # One slash at the beginning: two would lead to another host.
+    link = escape("/" + link.lstrip("/\\"))
+    page = (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Hourglass</title>'
+        '<link rel="stylesheet" href="/static/page.css"><main><h1>A link from another site</h1>'
+        f'<p>Another site led you here. Nothing was done.</p><p><a href="{link}">Open {link}</a></p></main></html>'
+    )
+    return Refusal(403, page, content_type="text/html; charset=utf-8")
+
+
+def _body_refusal(headers: dict[str, str], largest: int) -> Refusal | None:
+    """Refuse a body that is too large, or whose length is not known before it is read."""
+    if "transfer-encoding" in headers:
+        return Refusal(411, "a Content-Length is needed")
+    length = headers.get("content-length", "0")
+    if not (length.isascii() and length.isdigit()):
+        return Refusal(400, "the Content-Length is no number")
+    if len(length) > 19 or int(length) > largest:
+        return Refusal(413, f"the body is too large: at most {largest} bytes are read")
+    return None
+
+
+def _link(scope: Scope) -> str:
+    """Return path and query as they were sent."""
+    path = bytes(scope.get("raw_path") or b"/").decode("latin-1")
+    query = bytes(scope.get("query_string", b"")).decode("latin-1")
+    return f"{path}?{query}" if query else path
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""

@@ -1,73 +1,103 @@
-"""Serves the page: address, token, browser.
-
-On loopback no token is needed: a user who can reach it can read the file, too. Any other address needs one, given or made
-here, and said once on the terminal.
-"""
+"""Serves the web UI: address, credentials, limits on connections."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import secrets
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any, ClassVar
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from hourglass._http.access import Access, Credentials
+from hourglass._http.limits import BACKLOG, ConnectionGate, Phase
+from hourglass._http.names import OwnNames
+from hourglass._http.server import LARGEST_HEAD, listening_socket
 from hourglass._ui.app import build
+from hourglass._ui.security import LOGIN
 from hourglass._ui.site import Site
 from hourglass.errors import UsageError
 
-LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 PORT = 8300
 
 
-def hosts_of(host: str, port: int, more: tuple[str, ...] = ()) -> frozenset[str]:
-    """The values of the header `Host` that are the page's own."""
-    names = {host, *more, *(LOOPBACK if host in LOOPBACK or host in ("0.0.0.0", "::") else ())}
-    bracketed = {f"[{name}]" if ":" in name else name for name in names}
-    found = {f"{name}:{port}" for name in bracketed} | {each for each in more if ":" in each}
-    return frozenset(each.lower() for each in (found | bracketed if port == 80 else found))
+class LimitedConnection(H11Protocol):
+    """A connection of uvicorn that reports to a gate what it waits for. Each server has a subclass with its own gate.
 
+    uvicorn itself limits neither the number of connections that have sent nothing, nor the time for heads and bodies.
+    """
 
-def check_token(host: str, token: str | None) -> str | None:
-    """The token that is asked for: none on loopback unless one was given. Raises `UsageError` beyond it without one."""
-    if token is not None and len(token) < 16:
-        raise UsageError(
-            "a token has 16 characters or more: python -c 'import secrets; print(secrets.token_urlsafe())'"
-        )
-    if host not in LOOPBACK and token is None:
-        raise UsageError(
-            f"serving the page on {host} lets others ask it: give --token, or set HOURGLASS_UI_TOKEN; "
-            f"for example {secrets.token_urlsafe(24)}"
-        )
-    return token
+    gate: ClassVar[ConnectionGate]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take the connection, or close it if there are too many."""
+        super().connection_made(transport)
+        self.gate.admit(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self.gate.leave(self.transport)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Handle what the peer has sent."""
+        super().data_received(data)
+        self._note_phase()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        super().on_response_complete()
+        self._note_phase()
+
+    def pause_writing(self) -> None:
+        """The peer does not read what was sent to it."""
+        super().pause_writing()
+        self.gate.enter(self.transport, Phase.FLUSH)
+
+    def resume_writing(self) -> None:
+        """The peer reads again."""
+        super().resume_writing()
+        self._note_phase()
+
+    def _note_phase(self) -> None:
+        if self not in self.connections:
+            return
+        if self.transport.is_closing():
+            self.gate.enter(self.transport, Phase.FLUSH)
+        elif self.conn.their_state is h11.IDLE:
+            self.gate.enter(self.transport, Phase.HEAD)
+        elif self.conn.their_state is h11.SEND_BODY:
+            self.gate.enter(self.transport, Phase.BODY)
+        else:
+            self.gate.enter(self.transport, Phase.ANSWER)
 
 
 def bound(host: str, port: int | None) -> socket.socket:
-    """A socket for the page: on the port that was asked for, or on the usual one, or on a free one."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    """Return a socket that listens on the port that was asked for, or on the usual one, or on a free one."""
     for candidate in (port,) if port is not None else (PORT, 0):
-        made = socket.socket(family, socket.SOCK_STREAM)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            made.bind((host, candidate))
+            return listening_socket(host, candidate)
         except OSError as error:
-            made.close()
             if candidate == 0 or port is not None:
                 raise UsageError(
-                    f"the page cannot be served on {host}:{candidate}: {error.strerror}"
+                    f"the web UI cannot be served on {host}:{candidate}: {error.strerror}"
                 ) from error
-            continue
-        made.listen(128)  # from here on a browser waits until the page answers, and is not refused
-        return made
     raise AssertionError("the loop returns or raises")
 
 
 def address_of(listening: socket.socket) -> str:
-    """The address under which a page on this socket is found."""
+    """Return the address of a web UI on this socket."""
     host, port = listening.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def link_of(listening: socket.socket, credentials: Credentials) -> str:
+    """Return the link that logs in one browser."""
+    return f"{address_of(listening)}{LOGIN}?code={credentials.link.code}"
 
 
 @contextlib.contextmanager
@@ -76,24 +106,34 @@ def served(
     *,
     host: str = "127.0.0.1",
     port: int | None = None,
-    token: str | None = None,
+    credentials: Credentials | None = None,
     names: tuple[str, ...] = (),
     listening: socket.socket | None = None,
 ) -> Iterator[str]:
-    """Serve the page on a thread while the block lasts; gives its address. `listening` is a socket that is bound already, where
-    the page is served by one process after another.
+    """Serve the web UI on a thread while the block lasts. Yield its address.
+
+    `listening` is a socket that is bound already, where one process after another serves.
     """
-    token = check_token(host, token)
     listening = bound(host, port) if listening is None else listening
     number = listening.getsockname()[1]
-    app = build(site, hosts=hosts_of(host, number, names), token=token)
+    app = build(
+        site,
+        names=OwnNames(host, number, names),
+        access=Access(credentials or Credentials.create(), number),
+    )
+    protocol: Any = type("_Connection", (LimitedConnection,), {"gate": ConnectionGate()})
     config = uvicorn.Config(
         app,
         log_level="critical",
         access_log=False,
         lifespan="off",
         ws="none",
+        loop="asyncio",
+        http=protocol,
+        backlog=BACKLOG,
+        h11_max_incomplete_event_size=LARGEST_HEAD,
         server_header=False,
+        proxy_headers=False,  # a peer on loopback could claim any address, and guess without limit
         timeout_graceful_shutdown=1,  # pages that are open listen for as long as they are let
     )
     server = uvicorn.Server(config)

@@ -1,0 +1,211 @@
+"""Authentication: tokens, cookies, one-time links, and the limit on guesses.
+
+Loopback is not authentication: every user of a machine can connect to its ports. So a server always has a token. Programs send it
+in the header `Authorization`. Browsers get a cookie, either for the token, in a form, or for the code of a one-time link.
+
+The cookie is not the token: it is an expiry time and a nonce, signed with a random key. It is stateless, because `hourglass dev`
+replaces the serving process at every reload and the reader stays logged in. Wrong tokens are counted by address. Codes and
+cookies hold 256 random bits and are not counted, so a stranger who guesses cannot keep the reader out.
+
+Must not know: HTTP servers. Tokens are compared in constant time and are in no URL and no log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from hourglass.errors import UsageError
+
+SHORTEST_TOKEN: Final = 16
+COOKIE_LIFETIME: Final = 7 * 24 * 3600
+MOST_GUESSES: Final = 10
+GUESS_PERIOD: Final = 60.0
+_MOST_ADDRESSES: Final = 1024
+
+
+def read_token(value: str | None, source: str) -> str | None:
+    """Return the token that `value` holds, or that the file after an `@` holds. Return None for an empty value.
+
+    `source` names the option or variable in error messages. Raise `UsageError` for a file that cannot be read and for a token
+    that is too short or holds characters that a header cannot carry.
+    """
+    if not value:
+        return None
+    token = value
+    if value.startswith("@"):
+        try:
+            token = Path(value[1:]).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise UsageError(f"the token file {value[1:]} of {source} cannot be read: {reason}") from None
+    if len(token) < SHORTEST_TOKEN:
+        raise UsageError(
+            f"the token of {source} is too short: it needs {SHORTEST_TOKEN} characters or more; make one with: "
+            "python -c 'import secrets; print(secrets.token_urlsafe())'"
+        )
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise UsageError(f"the token of {source} must be printable ASCII without spaces")
+    return token
+
+
+class OneTimeCode:
+    """The code of a link that logs in one browser, once.
+
+    Whether it was used is the state of a pipe that holds one byte and whose writing end is closed, so that processes that serve
+    one after another, as under `hourglass dev`, agree on it.
+    """
+
+    def __init__(self, code: str, unused: int) -> None:
+        self.code = code
+        self.unused = unused
+
+    @classmethod
+    def create(cls) -> OneTimeCode:
+        """Make a new code."""
+        reading, writing = os.pipe()
+        os.write(writing, b"1")
+        os.close(writing)
+        return cls(secrets.token_urlsafe(32), reading)
+
+    def redeem(self, code: str) -> bool:
+        """Return whether `code` is right and was not used before. From now on it is used."""
+        if not hmac.compare_digest(self.code.encode(), code.encode(errors="replace")):
+            return False
+        try:
+            return os.read(self.unused, 1) != b""
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Close the pipe. The code cannot be used any more."""
+        with contextlib.suppress(OSError):
+            os.close(self.unused)
+        self.unused = -1
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """The secrets of one server: its token, the key that signs cookies, the code of its one-time link."""
+
+    token: str
+    cookie_key: bytes
+    link: OneTimeCode
+    generated: bool = False
+    """Whether the token was made here, and so has to be shown to the user."""
+
+    @classmethod
+    def create(cls, token: str | None = None) -> Credentials:
+        """Make the credentials of a server, with a random token unless one is given."""
+        chosen = token or secrets.token_urlsafe(32)
+        return cls(chosen, secrets.token_bytes(32), OneTimeCode.create(), generated=token is None)
+
+    def to_text(self) -> str:
+        """Return them as text, for a child process that inherits the descriptor of the link."""
+        return json.dumps([self.token, self.cookie_key.hex(), self.link.code, self.link.unused])
+
+    @classmethod
+    def from_text(cls, text: str) -> Credentials:
+        """Return the credentials that the parent process made."""
+        token, key, code, unused = json.loads(text)
+        return cls(token, bytes.fromhex(key), OneTimeCode(code, unused))
+
+
+class Verdict(Enum):
+    """The answer to a request for access."""
+
+    ADMITTED = "admitted"
+    REFUSED = "refused"
+    LIMITED = "limited"
+    """Too many wrong tokens came from this address."""
+
+
+class GuessLimit:
+    """Counts wrong tokens by address, over a sliding period. Not safe for threads: belongs to one event loop."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._wrong: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def is_reached(self, address: str) -> bool:
+        """Whether no more tokens are checked for this address at present."""
+        times = self._wrong.get(address)
+        if times is None:
+            return False
+        while times and times[0] <= self._clock() - GUESS_PERIOD:
+            times.popleft()
+        return len(times) >= MOST_GUESSES
+
+    def count(self, address: str) -> None:
+        """Record a wrong token."""
+        times = self._wrong.setdefault(address, deque(maxlen=MOST_GUESSES))
+        times.append(self._clock())
+        self._wrong.move_to_end(address)
+        while len(self._wrong) > _MOST_ADDRESSES:
+            self._wrong.popitem(last=False)
+
+
+class Access:
+    """Decides who may use a server. `port` is part of the cookie's name: browsers share cookies between ports of a host."""
+
+    def __init__(self, credentials: Credentials, port: int, clock: Callable[[], float] = time.time) -> None:
+        self._credentials = credentials
+        self._clock = clock
+        self._guesses = GuessLimit()
+        self.cookie_name = f"hourglass_{port}"
+
+    def check_request(self, headers: Mapping[str, str], address: str) -> Verdict:
+        """Decide about a request, by its header `Authorization` or its cookie. Names of headers are in lower case."""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            return self.check_token(token.strip(), address)
+        valid = any(self._is_valid(value) for value in self._cookies(headers.get("cookie", "")))
+        return Verdict.ADMITTED if valid else Verdict.REFUSED
+
+    def check_token(self, token: str, address: str) -> Verdict:
+        """Decide about a token that came from an address."""
+        if self._guesses.is_reached(address):
+            return Verdict.LIMITED
+        if hmac.compare_digest(self._credentials.token.encode(), token.encode(errors="replace")):
+            return Verdict.ADMITTED
+        self._guesses.count(address)
+        return Verdict.REFUSED
+
+    def redeem(self, code: str) -> bool:
+        """Return whether `code` is that of the one-time link and is used for the first time."""
+        return self._credentials.link.redeem(code)
+
+    def set_cookie(self, *, secure: bool) -> str:
+        """Return the value of a header `Set-Cookie` that keeps a browser logged in."""
+        content = f"{int(self._clock()) + COOKIE_LIFETIME}.{secrets.token_urlsafe(16)}"
+        value = f"{content}.{self._signature(content)}"
+        flags = "; Secure" if secure else ""
+        return (
+            f"{self.cookie_name}={value}; Path=/; Max-Age={COOKIE_LIFETIME}; HttpOnly; SameSite=Strict{flags}"
+        )
+
+    def _cookies(self, header: str) -> list[str]:
+        """Return the values of our cookie. Cookies of other programs on this host may be anything and are skipped."""
+        pairs = (part.strip().partition("=") for part in header.split(";"))
+        return [value for name, _, value in pairs if name == self.cookie_name]
+
+    def _is_valid(self, cookie: str) -> bool:
+        content, _, signature = cookie.rpartition(".")
+        if not hmac.compare_digest(self._signature(content).encode(), signature.encode(errors="replace")):
+            return False
+        return int(content.partition(".")[0]) > self._clock()
+
+    def _signature(self, content: str) -> str:
+        key = self._credentials.cookie_key
+        return hmac.new(key, content.encode(errors="replace"), hashlib.sha256).hexdigest()

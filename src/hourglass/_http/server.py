@@ -1,0 +1,235 @@
+"""A small HTTP/1.1 server on asyncio, for the codec server and the status endpoint. No framework; one request per connection.
+
+A request is checked by its head before its body is read: `check` refuses it or says how long its body may be. Bodies need a
+`Content-Length`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final, TypeAlias
+
+from hourglass._http.limits import BACKLOG, ConnectionGate, Phase
+
+LARGEST_HEAD: Final = 16 * 1024
+TEXT: Final = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True)
+class HttpRequest:
+    """The head of a request. Names of headers are in lower case."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    address: str
+    """The IP address of the peer."""
+
+    @property
+    def path(self) -> str:
+        """The target without its query."""
+        return self.target.partition("?")[0]
+
+    @property
+    def query(self) -> str:
+        """What follows the first question mark of the target."""
+        return self.target.partition("?")[2]
+
+
+@dataclass(frozen=True)
+class HttpResponse:
+    """An answer."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = TEXT
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def encode(self, *, with_body: bool = True) -> bytes:
+        """Return it as it is sent."""
+        lines = [
+            f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}",
+            f"Content-Type: {self.content_type}",
+            f"Content-Length: {len(self.body)}",
+            *(f"{name}: {value}" for name, value in self.headers),
+            "Connection: close",
+        ]
+        return "\r\n".join((*lines, "", "")).encode("latin-1") + (self.body if with_body else b"")
+
+
+def refusal(status: int, message: str) -> HttpResponse:
+    """Return an answer that refuses a request, with the reason as text."""
+    return HttpResponse(status, f"{message}\n".encode())
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on an address. Raise `OSError`, also for a host that is not known."""
+    family, _, _, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind(address)
+        listening.listen(BACKLOG)  # from here on a client waits until it is answered, and is not refused
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+Check: TypeAlias = Callable[[HttpRequest], HttpResponse | int]
+"""Refuses a request by its head, or returns the size of the largest body to read."""
+
+Answer: TypeAlias = Callable[[HttpRequest, bytes], Awaitable[HttpResponse]]
+"""Answers a request that was not refused."""
+
+
+class _BadRequestError(Exception):
+    """A request that is not HTTP, or too large. Holds the answer."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.response = refusal(status, message)
+
+
+class HttpServer:
+    """Serves on one event loop, from `start` to `stop`."""
+
+    def __init__(self, check: Check, answer: Answer, gate: ConnectionGate | None = None) -> None:
+        self._check = check
+        self._answer = answer
+        self._gate = gate or ConnectionGate()
+        self._server: asyncio.Server | None = None
+
+    @property
+    def port(self) -> int | None:
+        """The port on which it listens; None before `start` and after `stop`."""
+        return (
+            int(self._server.sockets[0].getsockname()[1]) if self._server and self._server.sockets else None
+        )
+
+    async def start(self, listening: socket.socket) -> None:
+        """Accept connections on a socket that is bound."""
+        self._server = await asyncio.start_server(
+            self._serve, sock=listening, limit=LARGEST_HEAD, backlog=BACKLOG
+        )
+
+    async def stop(self) -> None:
+        """Accept no more connections."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        transport = writer.transport
+        if not self._gate.admit(transport):
+            return
+        try:
+            try:
+                request = await _read_head(reader, writer)
+                body = await self._read_body(request, reader, writer)
+            except _BadRequestError as error:
+                response, with_body = error.response, True
+            else:
+                self._gate.enter(transport, Phase.ANSWER)
+                response = body if isinstance(body, HttpResponse) else await self._answer(request, body)
+                with_body = request.method != "HEAD"
+            self._gate.enter(transport, Phase.FLUSH)
+            writer.write(response.encode(with_body=with_body))
+            await writer.drain()
+            await _discard_input(reader, writer)
+        except (OSError, EOFError, ValueError):
+            pass  # the peer has gone, or was cut off
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError, asyncio.CancelledError):
+                await writer.wait_closed()  # until then the deadline of the phase holds
+            self._gate.leave(transport)
+
+    async def _read_body(
+        self, request: HttpRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bytes | HttpResponse:
+        """Return the body, or the answer that refuses the request."""
+        largest = self._check(request)
+        if isinstance(largest, HttpResponse):
+            return largest
+        length = _body_length(request)
+        if length > largest:
+            raise _BadRequestError(413, f"the body is too large: at most {largest} bytes are read")
+        if not length:
+            return b""
+        self._gate.enter(writer.transport, Phase.BODY)
+        if request.headers.get("expect", "").lower() == "100-continue":
+            writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return await reader.readexactly(length)
+
+
+async def _read_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> HttpRequest:
+    """Read the head of a request. Raise `_BadRequestError` for one that is malformed or too large."""
+    left = LARGEST_HEAD
+    lines: list[str] = []
+    while True:
+        try:
+            line = await reader.readline()
+        except ValueError:  # longer than the reader's limit
+            raise _BadRequestError(431, "the head of the request is too large") from None
+        if not line:
+            raise EOFError
+        left -= len(line)
+        if left < 0:
+            raise _BadRequestError(431, "the head of the request is too large")
+        text = line.decode("latin-1").rstrip("\r\n")
+        if not text:
+            break
+        lines.append(text)
+    words = lines[0].split() if lines else []
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        raise _BadRequestError(400, "this is not HTTP/1.1")
+    headers: dict[str, str] = {}
+    for field in lines[1:]:
+        name, separator, value = field.partition(":")
+        key = name.lower()
+        if not separator or not name or name != name.strip() or (key in headers and key in _ONCE):
+            raise _BadRequestError(400, "the headers are malformed")
+        headers[key] = f"{headers[key]}, {value.strip()}" if key in headers else value.strip()
+    peer = writer.get_extra_info("peername")
+    return HttpRequest(words[0], words[1], headers, str(peer[0]) if peer else "")
+
+
+_ONCE: Final = frozenset({"host", "content-length", "authorization", "origin"})
+
+
+def _body_length(request: HttpRequest) -> int:
+    """Return the length of the body. Raise `_BadRequestError` for a body without a length."""
+    if "transfer-encoding" in request.headers:
+        raise _BadRequestError(411, "a Content-Length is needed")
+    length = request.headers.get("content-length")
+    if length is None:
+        if request.method == "POST":
+            raise _BadRequestError(411, "a Content-Length is needed")
+        return 0
+    if not (length.isascii() and length.isdigit() and len(length) < 20):
+        raise _BadRequestError(400, "the Content-Length is no number")
+    return int(length)
+
+
+async def _discard_input(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Read and drop what is left of a refused request, for a moment.
+
+    Data that is unread when a socket is closed makes the kernel reset the connection, and the peer loses our answer.
+    """
+    if writer.can_write_eof():
+        writer.write_eof()
+    left = 1024 * 1024
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(1.0):
+            while left > 0 and (data := await reader.read(65536)):
+                left -= len(data)

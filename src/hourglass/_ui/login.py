@@ -1,0 +1,56 @@
+"""The login: from a token, or from the code of the one-time link, to a cookie.
+
+Shows nothing of the site, because everybody may ask for it.
+"""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+
+from hourglass._http.access import Access, Verdict
+from hourglass._http.names import OwnNames
+from hourglass._ui import asked, pages, security
+
+AFTER = "/workflows"
+_BARE = pages.View(target="")
+
+
+class LoginPages:
+    """The handlers of `/login`. They run on the event loop, as `Access` must."""
+
+    def __init__(self, access: Access, names: OwnNames) -> None:
+        self._access = access
+        self._names = names
+
+    async def show(self, request: Request) -> Response:
+        """Show the form; with the code of the one-time link, log in."""
+        code = request.query_params.get("code")
+        if code is None:
+            return HTMLResponse(pages.login(_BARE))
+        if not self._access.redeem(code):
+            return HTMLResponse(
+                pages.login(_BARE, "this link was used already, or is wrong: enter the token"), 403
+            )
+        # A page that leads on, not a redirect: a browser that came here from elsewhere, as from a terminal's file, sends a
+        # SameSite=Strict cookie only with what this page itself asks for.
+        return self._logged_in(
+            request, HTMLResponse(pages.logged_in(_BARE, AFTER), headers={"refresh": f"0;url={AFTER}"})
+        )
+
+    async def submit(self, request: Request) -> Response:
+        """Check the token of the form."""
+        token = str((await asked.fields(request)).get("token", "")).strip()
+        match self._access.check_token(token, request.client.host if request.client else ""):
+            case Verdict.ADMITTED:
+                return self._logged_in(request, RedirectResponse(AFTER, 303))
+            case Verdict.REFUSED:
+                return HTMLResponse(pages.login(_BARE, "this is not the token"), 401)
+            case Verdict.LIMITED:
+                refusal = security.too_many_guesses()
+                return PlainTextResponse(refusal.message, refusal.status, dict(refusal.headers))
+
+    def _logged_in(self, request: Request, response: Response) -> Response:
+        secure = self._names.is_secure(request.headers)
+        response.headers["set-cookie"] = self._access.set_cookie(secure=secure)
+        return response
