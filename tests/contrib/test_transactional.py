@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, func, insert, select, text
+from sqlalchemy import Connection, Engine, create_engine, event, func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
@@ -120,7 +120,7 @@ def test_a_failure_leaves_nothing(engine: Engine) -> None:
 
 
 def test_commits_and_rollbacks_of_the_author_are_refused(engine: Engine) -> None:
-    """A record without a result is never committed; a session's own commit ends nothing."""
+    """A record without a result is never committed."""
 
     @transactional(engine)
     def commits(connection: Connection) -> None:
@@ -132,20 +132,12 @@ def test_commits_and_rollbacks_of_the_author_are_refused(engine: Engine) -> None
         pay(session)
         session.rollback()
 
-    @transactional(engine)
-    def flushes(session: Session) -> int:
-        pay(session)
-        session.commit()
-        return 3
-
     with pytest.raises(ApplicationError, match="commits its transaction itself") as refused:
         run(commits)
     assert refused.value.non_retryable
     with pytest.raises(ApplicationError, match="rolls its transaction back"):
         run(rolls_back)
     assert paid(engine) == 0
-    assert run(flushes) == run(flushes) == 3
-    assert paid(engine) == 1
 
 
 def test_one_transaction_for_each_activity(engine: Engine) -> None:
@@ -174,6 +166,107 @@ def test_engines_without_transactions_are_refused(engine: Engine) -> None:
         with pytest.raises(ApplicationError, match="AUTOCOMMIT"):
             run(bill)
         bad.dispose()
+
+
+def autocommitting(engine: Engine) -> Iterator[Engine]:
+    """Engines whose driver commits every statement, though SQLAlchemy is not told."""
+    if engine.dialect.name == "sqlite":
+        yield create_engine(engine.url, connect_args={"isolation_level": None})
+    else:
+        yield create_engine(engine.url, connect_args={"autocommit": True})
+    listening = create_engine(engine.url)
+
+    @event.listens_for(listening, "connect")
+    def switch(connection: Any, _record: Any) -> None:
+        if engine.dialect.name == "sqlite":
+            connection.isolation_level = None
+        else:
+            connection.autocommit = True
+
+    yield listening
+
+
+def test_drivers_that_commit_by_themselves_are_refused(engine: Engine) -> None:
+    for bad in autocommitting(engine):
+        with pytest.raises(ApplicationError, match="AUTOCOMMIT") as refused:
+            run(transactional(bad)(lambda_of(Session)))
+        assert refused.value.non_retryable
+        bad.dispose()
+    assert paid(engine) == 0
+    run(transactional(engine)(lambda_of(Session)))  # nothing was recorded
+    assert paid(engine) == 1
+
+
+def test_drivers_without_transactions_where_a_listener_begins_them(engine: Engine) -> None:
+    """SQLAlchemy's recipe for SQLite: the driver begins nothing, a listener sends BEGIN."""
+    if engine.dialect.name != "sqlite":
+        pytest.skip("a recipe for SQLite")
+    recipe = create_engine(engine.url, connect_args={"isolation_level": None})
+
+    @event.listens_for(recipe, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    run(transactional(recipe)(lambda_of(Session)))
+    assert paid(engine) == 1
+    recipe.dispose()
+
+
+def test_async_drivers_that_commit_by_themselves_are_refused(database_url: str, engine: Engine) -> None:
+    sqlite = engine.dialect.name == "sqlite"
+    url = database_url.replace("sqlite:", "sqlite+aiosqlite:")
+
+    async def go() -> None:
+        made = create_async_engine(
+            url, connect_args={"isolation_level": None} if sqlite else {"autocommit": True}
+        )
+
+        @transactional(made)
+        async def bill(session: AsyncSession) -> None:
+            await session.execute(insert(payments).values(invoice="a", attempt=1))
+
+        try:
+            await bill()
+        finally:
+            await made.dispose()
+
+    with pytest.raises(ApplicationError, match="AUTOCOMMIT"):
+        run(go)
+    assert paid(engine) == 0
+
+
+def test_commits_of_the_session_are_refused(engine: Engine) -> None:
+    def commit(session: Session) -> None:
+        pay(session)
+        session.commit()
+
+    def commit_at_the_end(session: Session) -> None:
+        with session.begin():
+            pay(session)
+
+    def use_savepoint(session: Session) -> None:
+        with session.begin_nested():
+            pay(session)
+
+    for fn in (commit, commit_at_the_end):
+        with pytest.raises(ApplicationError, match=f"{fn.__name__} commits its transaction itself"):
+            run(transactional(engine)(fn))
+        assert paid(engine) == 0
+    run(transactional(engine)(use_savepoint))
+    assert paid(engine) == 1
+
+
+def test_commit_by_a_statement_is_reported_once(engine: Engine) -> None:
+    @transactional(engine)
+    def bill(connection: Connection) -> None:
+        pay(connection)
+        connection.connection.commit()
+
+    with pytest.raises(ApplicationError, match="ended its transaction itself"):
+        run(bill)
+    with pytest.raises(ApplicationError, match="committed without a result") as again:
+        run(bill, attempt=2)
+    assert again.value.non_retryable
 
 
 def lambda_of(kind: type[Any]) -> Any:

@@ -155,6 +155,107 @@ def test_fork(server: DevServer) -> None:
     ]
 
 
+FORKED = """
+import asyncio, os, socket, threading, time
+from hourglass._temporal import core
+from hourglass._temporal.connection import connect
+from hourglass.errors import ConnectionFailedError
+
+class SlowFinaliser:
+    # Other threads get their turn while the interpreter is finalised.
+    def __del__(self, sleep=time.sleep):
+        sleep(1.0)
+
+def connecting(port):
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    return loop, asyncio.run_coroutine_threadsafe(connect(f"127.0.0.1:{port}", timeout=50.0), loop)
+
+def leave(child):
+    print("child ended with", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+core.runtime()
+"""
+
+THREAD_OF_CORE_IN_PYTHON = (
+    FORKED
+    + """
+child = os.fork()
+if child:
+    leave(child)
+else:
+    original = asyncio.BaseEventLoop.call_soon_threadsafe
+    def call_soon_threadsafe(self, *arguments, **options):
+        handle = original(self, *arguments, **options)
+        if threading.get_ident() not in threading._active:
+            time.sleep(0.3)
+        return handle
+    asyncio.BaseEventLoop.call_soon_threadsafe = call_soon_threadsafe
+    try:
+        connecting(1)[1].result(30)
+    except ConnectionFailedError:
+        print("refused", flush=True)
+    sys.slow_finaliser = SlowFinaliser()
+    sys.exit(0)
+"""
+)
+
+CALL_IN_FLIGHT = (
+    FORKED
+    + """
+peer = socket.create_server(("127.0.0.1", 0))
+accepting, accepts = os.pipe()
+leaving, leaves = os.pipe()
+child = os.fork()
+if child:
+    accepted, _ = peer.accept()
+    os.write(accepts, b"x")
+    os.read(leaving, 1)
+    time.sleep(0.3)  # meanwhile the child's finalisation begins
+    accepted.close()
+    peer.close()
+    leave(child)
+else:
+    loop, call = connecting(peer.getsockname()[1])
+    peer.close()
+    os.read(accepting, 1)
+    if sys.argv[1] == "stopped":
+        loop.call_soon_threadsafe(loop.stop)
+        while loop.is_running():
+            time.sleep(0.01)
+        loop.close()
+    sys.slow_finaliser = SlowFinaliser()
+    os.write(leaves, b"x")
+    sys.exit(0)
+"""
+)
+
+
+def test_forked_child_exits_while_a_core_thread_is_inside_python() -> None:
+    """The exit waits for a thread of Core that is inside `call_soon_threadsafe`."""
+    assert run(THREAD_OF_CORE_IN_PYTHON).splitlines() == ["refused", "child ended with 0"]
+
+
+@pytest.mark.parametrize("loop", ["running", "stopped"])
+def test_forked_child_exits_with_a_call_in_flight(loop: str) -> None:
+    """A call that would end while the interpreter is finalised is cancelled first, even if its loop has stopped."""
+    assert run(CALL_IN_FLIGHT, loop) == "child ended with 0"
+
+
+@pytest.mark.server
+def test_forked_child_exits_with_a_polling_worker(server: DevServer) -> None:
+    """A forked child that ends with a polling worker, an open connection and a runtime ends without a crash."""
+    program = """
+import os
+from hourglass._temporal import core
+core.runtime()
+child = os.fork()
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert run(program + EXIT, server.target) == "leaving"
+
+
 def test_a_runtime_that_was_made_after_a_fork_is_left_alone_at_the_end() -> None:
     """To end it would wait for a wake-up that Core's locks, inherited with threads that are not there, may lose. Where nothing
     was forked it is dropped, if this release of Core can.

@@ -422,15 +422,16 @@ class TurnRules:
         """The settings of a run that begins here."""
         return msgspec.structs.replace(usual, newer_turns=True) if run_id in self._newer else usual
 
-    def learn(self, evicted: RunEvicted, entry: Entry | None) -> None:
-        """The engine forgets a run: if that is because it does not fit its history, the other turns from now on."""
+    def learn(self, evicted: RunEvicted, entry: Entry | None) -> bool:
+        """Switch a run that does not fit its history to the other turn rules. Return whether these are untried yet."""
         if evicted.reason != "NONDETERMINISM" or entry is None or not entry.run.behaviour.python_is_unknown:
-            return
+            return False
         run_id = entry.key.run_id
         with self._lock:
             if run_id in self._newer:
                 del self._newer[run_id]
-                return
+                return False
             self._newer[run_id] = None
             if len(self._newer) > _MOST_TURNS:
                 del self._newer[next(iter(self._newer))]
+            return True

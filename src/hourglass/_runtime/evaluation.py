@@ -46,10 +46,11 @@ from hourglass._engine.events import Activation, QueryReceived, RunEvicted, RunS
 from hourglass._engine.verify import verify_run
 from hourglass._runtime import work_log
 from hourglass._runtime.cache import CacheLimits, Entry, Key, LiveRuns, LostJournals, StateCache, TurnRules
+from hourglass._runtime.code_origin import is_library, is_ours
 from hourglass._runtime.generations import Generations
 from hourglass._runtime.hung import LaneStopped
 from hourglass._runtime.lane_notes import LaneNote, digest_of, packed
-from hourglass._runtime.parked import Hang, ParkedRuns, Quarantine, miss, refusal, task_failed
+from hourglass._runtime.parked import Hang, ParkedRuns, Quarantine, WorkflowLabel, miss, refusal, task_failed
 from hourglass._runtime.passed_handlers import passed_handler
 from hourglass._runtime.watcher import Watcher
 from hourglass.errors import HourglassError, UsageError
@@ -104,6 +105,8 @@ Verify: TypeAlias = Literal["off", "always"] | float
 """Which runs are executed twice and compared: none, all, or a fraction of them."""
 
 _DROP_ATTEMPTS = 3
+_MISFIT = "NONDETERMINISM"
+"""Core's reason for evicting a run whose code issued other commands than its history has."""
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False):
@@ -313,7 +316,7 @@ class Evaluations:
         for event in activation.events:
             kind = type(event)
             if kind is RunEvicted:
-                self._turns.learn(cast(RunEvicted, event), self._forget(key))
+                self._evict(key, cast(RunEvicted, event))
                 return Verdict(Succeeded(activation.run_id))
             if kind is not QueryReceived:
                 only_looks = False
@@ -447,6 +450,25 @@ class Evaluations:
 
     # --- what goes wrong ---------------------------------------------------------------------------------------------
 
+    def _evict(self, key: Key, evicted: RunEvicted) -> None:
+        """Forget a run on the engine's request. Log and count it if its code does not fit its history.
+
+        Both engines compare commands with the history themselves, fail the task, and name the difference only here.
+        """
+        found = self._cache.get(key, self)
+        place = _waits_at(found) if found is not None and evicted.reason == _MISFIT else ""
+        entry = self._forget(key)
+        retried = self._turns.learn(evicted, entry)
+        if evicted.reason != _MISFIT:
+            return
+        self._counts.failed_tasks += 1
+        if not retried:
+            name = entry.run.definition.name if entry is not None else "?"
+            workflow_id = entry.workflow_id if entry is not None else "?"
+            code = digest_of(entry.run.definition) if entry is not None else ""
+            run = WorkflowLabel(name, workflow_id, key.run_id, self._settings.task_queue)
+            self._parked.say_misfit(run, evicted.message, place, code)
+
     def _fail(
         self,
         entry: Entry,
@@ -530,6 +552,17 @@ class Evaluations:
         if self._note is not None and self._current is None:
             self._note.strike()
         self.unwound += 1
+
+
+def _waits_at(entry: Entry) -> str:
+    """Return ` at file:line` of the author's innermost frame in the first suspended fiber; empty if there is none."""
+    live = entry.run.live
+    for line in () if live is None else live.lines:
+        for frame in line.frames():
+            file = frame.f_code.co_filename
+            if not is_ours(file) and not is_library(file):
+                return f" at {file}:{frame.f_lineno}"
+    return ""
 
 
 def _end_fork(home: int) -> None:

@@ -31,6 +31,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from hourglass._engine.commands import TaskFailed
 from hourglass._engine.definition import WorkflowDefinition
@@ -235,6 +236,15 @@ class Quarantine:
 logger = logging.getLogger("hourglass.worker")
 
 
+class WorkflowLabel(NamedTuple):
+    """Names of a run for log records."""
+
+    workflow_type: str
+    workflow_id: str
+    run_id: str
+    task_queue: str
+
+
 class ParkedRuns:
     """The runs that are parked, of all lanes that work together."""
 
@@ -287,6 +297,25 @@ class ParkedRuns:
             where,
             exc_info=None if error is None else without_our_frames(error),
             extra=extra,
+        )
+
+    def say_misfit(self, run: WorkflowLabel, difference: str, place: str, code: str) -> None:
+        """Log that a run's code does not fit its history, once per run, difference and version of the code.
+
+        `difference` is the engine's message, `place` is empty or ` at file:line`, `code` a digest of the code.
+        """
+        if not self.remember(run.run_id, f"NondeterminismError{place}: {difference} {code}"):
+            return
+        logger.error(
+            "workflow %s (%s, run %s) is parked: its code does not fit its history%s: %s. Its task is retried until the "
+            "code fits: guard the change with workflow.patched(), or deploy the old code; `hourglass why %s` shows both sides",
+            run.workflow_type,
+            run.workflow_id,
+            run.run_id,
+            place,
+            difference,
+            run.workflow_id,
+            extra={**run._asdict(), "error_type": "NondeterminismError"},
         )
 
     def say_died(self, run_id: str, error: BaseException) -> None:

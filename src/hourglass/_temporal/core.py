@@ -4,6 +4,8 @@ What Core asks of a language SDK, and this file provides:
 
 - One runtime per process. After a fork the child must neither use nor drop what it inherited (dropping
   hangs), so the references are leaked and a new runtime is made when one is needed, which is leaked at the child's end, too.
+  The threads of a leaked runtime outlive the interpreter. One that is inside Python when finalisation begins crashes the
+  process (Python ends the thread below Rust's frames), so calls in flight are cancelled and such threads awaited first.
 - At exit workers, then clients, then the runtime are dropped while Python still lives; any other way hangs or
   crashes. So every Rust object sits in a `Ref`, and nothing else holds it longer than one call.
 - A future belongs to the loop that asked for it. Polls and completions must never be cancelled: `handle` sees
@@ -17,10 +19,13 @@ import atexit
 import ctypes
 import os
 import re
+import sys
 import tempfile
 import threading
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
+from time import monotonic, sleep
 from typing import Any
 
 import temporalio.bridge.temporal_sdk_bridge as _rust_module  # type: ignore[import-not-found]
@@ -81,7 +86,9 @@ _live: weakref.WeakSet[Ref] = weakref.WeakSet()
 _lock = threading.Lock()
 _runtime: Ref | None = None
 _counts = False  # whether the runtime buffers metrics
-_was_forked = False  # whether the process that this one was forked from had a runtime
+_leaks_runtime = not _RUNTIMES_END  # also in a process that was forked from one that had a runtime
+_calls: set[asyncio.Future[Any]] = set()  # in flight; recorded only where the runtime is leaked
+_LEAVE_LIMIT = 1.0  # seconds that an exit waits for Core's threads to leave Python
 
 
 def runtime() -> Ref:
@@ -120,19 +127,55 @@ def drop_all() -> None:
             except BaseException as error:
                 if not (isinstance(error, Exception) or is_panic(error)):
                     raise
-        if ref.rank == _RUNTIME and (_was_forked or not _RUNTIMES_END):
+        if ref.rank == _RUNTIME and _leaks_runtime:
             # It would wait for its threads, and they for the interpreter that this thread holds: half of the time, for ever.
             # In a child of a fork that holds for every release: Core's locks remember threads of the parent, which are not
             # here, and a wake-up that is meant for one of ours may go to one of them.
             ref.leak()
         else:
             ref.drop()
+    if _leaks_runtime:
+        _keep_core_out_of_python()
+
+
+def _keep_core_out_of_python() -> None:
+    """Cancel the calls in flight and wait until no thread of Core is inside Python, for at most `_LEAVE_LIMIT` seconds."""
+    cancelled = weakref.WeakSet(filter(_cancel, list(_calls)))
+    _calls.clear()
+    deadline = monotonic() + _LEAVE_LIMIT
+    # Core lets go of a cancelled call when its thread has left Python; until then that thread may not have entered it yet.
+    while (cancelled or _foreign_threads()) and monotonic() < deadline:
+        sleep(0.001)  # releases the interpreter, for which these threads wait
+
+
+def _cancel(call: asyncio.Future[Any]) -> bool:
+    """Cancel a call from another thread, even if its loop has stopped or is closed. Return whether it was in flight."""
+    if call.done():
+        return False
+    loop = call.get_loop()
+    if loop.is_running():
+        loop.call_soon_threadsafe(call.cancel)
+        return True
+    callbacks = [callback for callback, _ in getattr(call, "_callbacks", None) or ()]
+    with suppress(RuntimeError):  # the loop is closed; the call is cancelled all the same
+        call.cancel()
+    for callback in callbacks:
+        if type(callback).__name__ == "PyDoneCallback":  # Core's; nobody runs the loop that would call it
+            callback(call)
+    return True
+
+
+def _foreign_threads() -> set[int]:
+    """Return the idents of threads that execute Python code and were not started by Python."""
+    own = {thread.ident for thread in threading.enumerate() if not isinstance(thread, threading._DummyThread)}
+    return sys._current_frames().keys() - own - {threading.get_ident()}
 
 
 def _after_fork() -> None:
-    global _lock, _runtime, _was_forked
+    global _lock, _runtime, _leaks_runtime, _calls
     _lock = threading.Lock()  # another thread may have held it
-    _was_forked = _was_forked or _runtime is not None
+    _calls = set()  # the parent's calls have no thread here
+    _leaks_runtime = _leaks_runtime or _runtime is not None
     for ref in list(_live):
         ref.leak()
     _runtime = None  # after the leaking: the last reference would free it here, and hang
@@ -186,7 +229,7 @@ def is_panic(error: BaseException) -> bool:
 
 async def connect(settings: TemporalSettings) -> Ref:
     """Connect. Raises RuntimeError with Core's reason; sets no deadline that a silent peer would respect."""
-    return Ref(_CLIENT, await _rust.connect_client(runtime().get(), settings))
+    return Ref(_CLIENT, await _future(_rust.connect_client(runtime().get(), settings)))
 
 
 async def call(
@@ -255,24 +298,32 @@ def validate(worker: Ref) -> asyncio.Future[bytes]:
 def poll_activation(worker: Ref) -> asyncio.Future[bytes]:
     """Ask for the next activation."""
     call: asyncio.Future[bytes] = (worker._object or worker.get()).poll_workflow_activation()
+    if _leaks_runtime:
+        _record(call)
     return call
 
 
 def poll_activity(worker: Ref) -> asyncio.Future[bytes]:
     """Ask for the next activity task."""
     call: asyncio.Future[bytes] = (worker._object or worker.get()).poll_activity_task()
+    if _leaks_runtime:
+        _record(call)
     return call
 
 
 def complete_activation(worker: Ref, completion: bytes) -> asyncio.Future[None]:
     """Complete an activation; a malformed completion raises and leaves it open."""
     call: asyncio.Future[None] = (worker._object or worker.get()).complete_workflow_activation(completion)
+    if _leaks_runtime:
+        _record(call)
     return call
 
 
 def complete_activity(worker: Ref, completion: bytes) -> asyncio.Future[None]:
     """Complete an activity task."""
     call: asyncio.Future[None] = (worker._object or worker.get()).complete_activity_task(completion)
+    if _leaks_runtime:
+        _record(call)
     return call
 
 
@@ -319,4 +370,11 @@ def close_pusher(pusher: Ref) -> None:
 
 def _future(raw: Any) -> asyncio.Future[Any]:
     future: asyncio.Future[Any] = raw
+    if _leaks_runtime:
+        _record(future)
     return future
+
+
+def _record(call: asyncio.Future[Any]) -> None:
+    _calls.add(call)
+    call.add_done_callback(_calls.discard)

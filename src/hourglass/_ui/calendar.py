@@ -52,14 +52,15 @@ def year_of(spec: ScheduleSpec, now: datetime) -> tuple[Day, ...]:
     table = Timetable(spec_form(spec))
     after = int(now.timestamp() * 1e9)
     reached = end
-    for number in range(MOST):
+    most = max(100, MOST // (1 + table.size // 10))
+    for number in range(most):
         moment = table.next(after)
         if moment is None or moment.nominal_ns >= end.timestamp() * 1e9:
             break
         after = moment.nominal_ns
         at = datetime.fromtimestamp(after // 1_000_000_000, UTC)
         counts[at.date()] = counts.get(at.date(), 0) + 1
-        if number == MOST - 1:
+        if number == most - 1:
             reached = at
     often = max(counts.values(), default=0)
     days = (first + timedelta(days=number) for number in range(DAYS))

@@ -8,6 +8,7 @@ versioning      which version of worker a run belongs to
 activities      decisions about one activity: when it is due, whether it is tried again, how it ended
 standalone      an activity that belongs to no workflow, as a run of its own kind
 steps           the two steps that most runs take most of the time, each in one piece
+calendars       the times that calendars name, as sets of days and of seconds of a day
 schedule_times  when a schedule, or a workflow with a cron string, acts
 children        what happens between a run and others: children, signals, the run that follows (continue-as-new, retry, cron)
 updates         the updates of one run

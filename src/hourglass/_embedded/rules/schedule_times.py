@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
@@ -29,27 +29,35 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from hourglass._contract.schedules import (
+    FIELDS,
     LAST_YEAR,
     CalendarSpec,
     EngineScheduleSpec,
     IntervalSpec,
-    Range,
     canonical,
     load_zone,
     parse_cron,
 )
 from hourglass._embedded.clock import LATEST_NS, SECOND, later, storable
+from hourglass._embedded.rules.calendars import ALL_TIMES, DAY, WallTimes, wall_times
 from hourglass.errors import UsageError
 
 NANOS = 1_000_000_000
-_DAY = 86400
-_EPOCH = datetime(1970, 1, 1)  # without a zone: what a wall clock shows is counted as if it were UTC
-_END = int((datetime(LAST_YEAR + 1, 1, 1) - _EPOCH).total_seconds())
-_STRIDE = 5 * _DAY  # no zone changes its offset twice within so short a time
+_END = int(datetime(LAST_YEAR + 1, 1, 1, tzinfo=UTC).timestamp())
+_STRIDE = 5 * DAY  # no zone changes its offset twice within so short a time
+_BLOCK = 3650 * DAY  # the changes of a zone are found for so many seconds at once, and remembered
+_LARGEST_SHIFT = 2 * DAY  # no change sets a clock back so far
 _UTC = ZoneInfo("UTC")  # the same object whenever it is asked for by name
-_PATIENCE = 10_000  # steps over what is skipped, up to a day each, before a spec counts as exhausted
+_PATIENCE = 10_000  # steps of all intervals together over what is skipped, before they count as exhausted
 
-Numbers = tuple[int, ...]
+MOST_PARTS = 500
+"""Calendars, intervals, cron strings and exclusions that a schedule may have."""
+MOST_PAIRS = 10_000
+"""Exclusions times what they exclude from: the work of compiling a schedule."""
+MOST_RANGES = 200
+"""Ranges that a field of a calendar may have; there are fewer numbers than that in each."""
+LONGEST_CRON = 1000
+"""Characters of a cron string."""
 
 
 class ScheduledTime(NamedTuple):
@@ -57,103 +65,6 @@ class ScheduledTime(NamedTuple):
 
     nominal_ns: int
     due_ns: int
-
-
-# --- wall clocks --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Calendar:
-    """A calendar's ranges as sorted numbers. No years mean any."""
-
-    second: Numbers
-    minute: Numbers
-    hour: Numbers
-    day_of_month: frozenset[int]
-    month: frozenset[int]
-    day_of_week: frozenset[int]
-    year: frozenset[int]
-
-    def shows(self, wall: int) -> bool:
-        """Whether a wall clock that shows this matches."""
-        time = _EPOCH + timedelta(seconds=wall)
-        return (
-            self._has_day(time)
-            and time.hour in self.hour
-            and time.minute in self.minute
-            and time.second in self.second
-        )
-
-    def from_wall(self, wall: int) -> int | None:
-        """The first matching time that a clock would show from this one on, if it were never changed."""
-        if wall >= _END:
-            return None
-        day, second = divmod(wall, _DAY)
-        inner = self._within_day(second) if self._has_day(_EPOCH + timedelta(days=day)) else None
-        if inner is not None:
-            return day * _DAY + inner
-        first = self._within_day(0)
-        following = None if first is None else self._next_day(day + 1)
-        return None if first is None or following is None else following * _DAY + first
-
-    def length_of_match(self, wall: int) -> int:
-        """For how many seconds from a match on it surely goes on: to the end of its minute, hour or day."""
-        if len(self.second) < 60:
-            return 1
-        if len(self.minute) < 60:
-            return 60 - wall % 60
-        return 3600 - wall % 3600 if len(self.hour) < 24 else _DAY - wall % _DAY
-
-    def _within_day(self, second: int) -> int | None:
-        """The first match from this second of a day on, within the day."""
-        now = (second // 3600, second // 60 % 60, second % 60)
-        for hour in self.hour[bisect_left(self.hour, now[0]) :]:
-            minutes = self.minute if hour > now[0] else self.minute[bisect_left(self.minute, now[1]) :]
-            for minute in minutes:
-                later = (hour, minute) > now[:2]
-                at = 0 if later else bisect_left(self.second, now[2])
-                if at < len(self.second):
-                    return hour * 3600 + minute * 60 + self.second[at]
-        return None
-
-    def _next_day(self, day: int) -> int | None:
-        while day * _DAY < _END:
-            date = _EPOCH + timedelta(days=day)
-            if self._has_day(date):
-                return day
-            if self.year and date.year not in self.year:
-                day = (date.replace(year=date.year + 1, month=1, day=1) - _EPOCH).days
-            elif date.month not in self.month:
-                following = (date.replace(day=1) + timedelta(days=32)).replace(day=1)
-                day = (following - _EPOCH).days
-            else:
-                day += 1
-        return None
-
-    def _has_day(self, date: datetime) -> bool:
-        return (
-            date.day in self.day_of_month
-            and date.month in self.month
-            and date.isoweekday() % 7 in self.day_of_week
-            and (not self.year or date.year in self.year)
-        )
-
-
-def compiled(spec: CalendarSpec) -> Calendar:
-    """A calendar of a canonical spec, ready to be asked."""
-    return Calendar(
-        second=_numbers(spec.second),
-        minute=_numbers(spec.minute),
-        hour=_numbers(spec.hour),
-        day_of_month=frozenset(_numbers(spec.day_of_month)),
-        month=frozenset(_numbers(spec.month)),
-        day_of_week=frozenset(_numbers(spec.day_of_week)),
-        year=frozenset(_numbers(spec.year)),
-    )
-
-
-def _numbers(ranges: tuple[Range, ...]) -> Numbers:
-    return tuple(sorted({number for each in ranges for number in range(each.start, each.end + 1, each.step)}))
 
 
 # --- zones --------------------------------------------------------------------------------------------------
@@ -179,21 +90,34 @@ class Zone:
         """The first time after `begin`, `end` included, at which the clocks are changed."""
         if self.never_changes:
             return None
-        offset = self.offset(begin)
-        low = begin
-        while low < end:
-            high = min(low + _STRIDE, end)
-            if self.offset(high) != offset:
-                while high - low > 1:
-                    middle = (low + high) // 2
-                    low, high = (middle, high) if self.offset(middle) == offset else (low, middle)
-                return high
-            low = high
+        for block in range(begin // _BLOCK, end // _BLOCK + 1):
+            changes = _changes(self, block)
+            place = bisect_right(changes, begin)
+            if place < len(changes):
+                return changes[place] if changes[place] <= end else None
         return None
 
 
-def next_match(calendar: Calendar, zone: Zone, after: int) -> int | None:
-    """The first second after this one at which the zone's clocks match the calendar."""
+@lru_cache(maxsize=1024)
+def _changes(zone: Zone, block: int) -> tuple[int, ...]:
+    """Return the times at which a zone's clocks are changed, within one block of time."""
+    begin, end = block * _BLOCK - 1, (block + 1) * _BLOCK - 1
+    changes: list[int] = []
+    offset = zone.offset(begin)
+    while begin < end:
+        low, high = begin, min(begin + _STRIDE, end)
+        if zone.offset(high) != offset:
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if zone.offset(middle) == offset else (low, middle)
+            changes.append(high)
+            offset = zone.offset(high)
+        begin = high
+    return tuple(changes)
+
+
+def next_match(times: WallTimes, zone: Zone, after: int) -> int | None:
+    """The first second after this one at which the zone's clocks show one of these times."""
     begin = after + 1
     searched: int | None = None
     wall: int | None = None
@@ -201,11 +125,12 @@ def next_match(calendar: Calendar, zone: Zone, after: int) -> int | None:
         offset = zone.offset(begin)
         if searched is None or begin + offset < searched or (wall is not None and begin + offset > wall):
             searched = begin + offset
-            wall = calendar.from_wall(searched)
-        until = _END if wall is None else wall - offset
-        change = zone.first_change(begin, min(until, _END))
+            wall = times.from_wall(searched)
+        # Once the last time has passed, only a clock that is set back can show it again.
+        until = times.last + _LARGEST_SHIFT if wall is None else wall - offset
+        change = zone.first_change(begin, min(until, _END)) if begin <= until else None
         if change is None:
-            return None if wall is None else until
+            return wall if wall is None else until
         # Up to the change the clock runs evenly, so that nothing there matches; from then on it shows other times.
         begin = change
 
@@ -213,35 +138,59 @@ def next_match(calendar: Calendar, zone: Zone, after: int) -> int | None:
 # --- specs --------------------------------------------------------------------------------------------------
 
 
+def check_limits(spec: EngineScheduleSpec) -> None:
+    """Raise `UsageError` for a spec that would cost the engine too much."""
+    named = len(spec.calendars) + len(spec.intervals) + len(spec.cron_expressions)
+    if named + len(spec.skip) > MOST_PARTS:
+        raise UsageError(
+            f"the schedule has {named + len(spec.skip)} calendars, intervals, cron strings and exclusions; at most "
+            f"{MOST_PARTS} are allowed: use several schedules, or ranges"
+        )
+    if named * len(spec.skip) > MOST_PAIRS:
+        raise UsageError(
+            f"the schedule excludes {len(spec.skip)} calendars from {named}; the product must be at most "
+            f"{MOST_PAIRS}: use several schedules, or ranges"
+        )
+    if any(len(text) > LONGEST_CRON for text in spec.cron_expressions):
+        raise UsageError(f"a cron string of the schedule is longer than {LONGEST_CRON} characters")
+    for calendar in (*spec.calendars, *spec.skip):
+        for field in FIELDS:
+            if len(getattr(calendar, field.name)) > MOST_RANGES:
+                raise UsageError(
+                    f"a calendar of the schedule names more than {MOST_RANGES} ranges of {field.what}"
+                )
+
+
 class Timetable:
-    """The times of one schedule. `seed` is what its jitter depends on besides the time: the schedule's id."""
+    """The times of one schedule. `seed` is what its jitter depends on besides the time: the schedule's id.
+
+    What one search costs does not depend on how far away the next time is, or whether there is one.
+    """
 
     def __init__(self, spec: EngineScheduleSpec, seed: str = "") -> None:
+        check_limits(spec)
         self.spec = canonical(spec)
         self._seed = seed
         self._zone = Zone(load_zone(self.spec.time_zone, self.spec.time_zone_data))
-        self._calendars = [compiled(each) for each in self.spec.calendars]
-        self._skip = [compiled(each) for each in self.spec.skip]
+        self._named = wall_times(self.spec.calendars)
+        self._left = self._named.without(self.spec.skip) if self.spec.skip else self._named
+        self._allowed = ALL_TIMES.without(self.spec.skip) if self.spec.skip else ALL_TIMES
+        self._of_interval: dict[tuple[int, int], WallTimes] = {}
+        self._ends = LATEST_NS  # from here on there is no time any more: found by a search, and remembered
+
+    @property
+    def size(self) -> int:
+        """How many sets of times a search looks at."""
+        return len(self._left.products) + len(self.spec.intervals)
 
     def next(self, after_ns: int) -> ScheduledTime | None:
         """The first moment after this time; None where there is none any more."""
-        spec = self.spec
-        second = storable(after_ns) // NANOS
-        if spec.start_at_ns:
-            second = max(second, storable(spec.start_at_ns) // NANOS - 1)
-        for _ in range(_PATIENCE):
-            found = self._raw(second)
-            if (
-                found is None
-                or found * NANOS >= LATEST_NS
-                or (spec.end_at_ns and found * NANOS > spec.end_at_ns)
-            ):
-                return None
-            skipped = self._skipped(found)
-            if not skipped:
-                return ScheduledTime(found * NANOS, later(found * NANOS, self._jitter(found)))
-            second = found + skipped - 1
-        return None
+        if after_ns >= self._ends:
+            return None
+        moment = self._search(after_ns)
+        if moment is None:
+            self._ends = after_ns
+        return moment
 
     def moments(self, after_ns: int) -> Iterator[ScheduledTime]:
         """All moments after this time, in order."""
@@ -250,28 +199,55 @@ class Timetable:
             yield moment
             moment = self.next(moment.due_ns)
 
-    def _raw(self, second: int) -> int | None:
-        found = [next_match(calendar, self._zone, second) for calendar in self._calendars]
-        found += [_next_of(interval, second) for interval in self.spec.intervals]
-        return min((each for each in found if each is not None), default=None)
+    def _search(self, after_ns: int) -> ScheduledTime | None:
+        spec = self.spec
+        second = storable(after_ns) // NANOS
+        if spec.start_at_ns:
+            second = max(second, storable(spec.start_at_ns) // NANOS - 1)
+        candidates = [next_match(self._left, self._zone, second)]
+        candidates += [self._next_allowed(interval, second) for interval in spec.intervals]
+        nominal = min((time for time in candidates if time is not None), default=None)
+        if nominal is None or nominal * NANOS >= LATEST_NS:
+            return None
+        if spec.end_at_ns and nominal * NANOS > spec.end_at_ns:
+            return None
+        return ScheduledTime(nominal * NANOS, later(nominal * NANOS, self._jitter(nominal)))
 
-    def _skipped(self, second: int) -> int:
-        """For how many seconds from this one on everything is skipped; 0 where it is not."""
-        if not self._skip:
-            return 0
-        wall = second + self._zone.offset(second)
-        longest = max((each.length_of_match(wall) for each in self._skip if each.shows(wall)), default=0)
-        if longest <= 1:
-            return longest
-        change = self._zone.first_change(second, second + longest - 1)
-        return longest if change is None else change - second
+    def _next_allowed(self, interval: IntervalSpec, second: int) -> int | None:
+        """Return the interval's first time after this second that is not skipped."""
+        time = _next_of(interval, second)
+        if not self.spec.skip:
+            return time
+        for _ in range(max(100, _PATIENCE // len(self.spec.intervals))):
+            if time >= _END:
+                return None
+            offset = self._zone.offset(time)
+            wall = self._allowed_of(interval, offset).from_wall(time + offset)
+            allowed = _END if wall is None else wall - offset
+            change = self._zone.first_change(time, allowed)
+            if change is not None:
+                allowed = change
+            elif allowed == time:
+                return time
+            time = _next_of(interval, allowed - 1)
+        return None
+
+    def _allowed_of(self, interval: IntervalSpec, offset: int) -> WallTimes:
+        """Return what is not skipped of the seconds of a day that an interval can meet, with clocks ahead by this."""
+        step = math.gcd(int(interval.every), DAY)
+        key = step, (int(interval.offset) + offset) % step
+        if key not in self._of_interval:
+            self._of_interval[key] = self._allowed.every(*key)
+        return self._of_interval[key]
 
     def _jitter(self, second: int) -> int:
         """How much later to act: never as late as the time that follows."""
         longest = int(self.spec.jitter * 1000)
         if not longest:
             return 0
-        following = self._raw(second)
+        candidates = [next_match(self._named, self._zone, second)]
+        candidates += [_next_of(interval, second) for interval in self.spec.intervals]
+        following = min((time for time in candidates if time is not None), default=None)
         if following is not None:
             longest = min(longest, (following - second) * 1000)
         digest = hashlib.blake2b(f"{second}:{self._seed}".encode(), digest_size=4).digest()
@@ -285,7 +261,7 @@ def _next_of(interval: IntervalSpec, second: int) -> int:
 
 # --- cron strings of workflows ------------------------------------------------------------------------------
 
-_FIELDS = 5
+_CRON_FIELDS = 5
 
 
 def check_cron(text: str) -> None:
@@ -327,11 +303,11 @@ def _plan(text: str) -> Timetable | int:
     assert cron.calendar is not None
     words = text.partition("#")[0].split()
     fields = [word for word in words if "=" not in word]
-    if not fields[0].startswith("@") and len(fields) != _FIELDS:
+    if not fields[0].startswith("@") and len(fields) != _CRON_FIELDS:
         raise UsageError(
-            f"the cron string {text!r} makes no sense for a workflow: it has {len(fields)} fields, not {_FIELDS}"
+            f"the cron string {text!r} makes no sense for a workflow: it has {len(fields)} fields, not {_CRON_FIELDS}"
         )
-    calendars = _either_day(cron.calendar, fields) if len(fields) == _FIELDS else (cron.calendar,)
+    calendars = _either_day(cron.calendar, fields) if len(fields) == _CRON_FIELDS else (cron.calendar,)
     return Timetable(EngineScheduleSpec(calendars=calendars, time_zone=cron.time_zone))
 
 

@@ -40,7 +40,7 @@ from hourglass._contract.schedules import (
 )
 from hourglass._contract.workflows import StartWorkflow, WorkflowStatus
 from hourglass._embedded.clock import storable
-from hourglass._embedded.rules.schedule_times import NANOS, ScheduledTime, Timetable
+from hourglass._embedded.rules.schedule_times import NANOS, ScheduledTime, Timetable, check_limits
 from hourglass._engine.specs import Payloads
 from hourglass.converter import Failure, Payload, SearchAttributeKey, encode_search_attributes
 
@@ -208,7 +208,10 @@ def _upcoming(record: ScheduleRecord, count: int) -> tuple[int, ...]:
 
 
 def settled(schedule: EngineSchedule) -> EngineSchedule:
-    """A schedule with its defaults written out, as servers show it."""
+    """A schedule with its defaults written out, as servers show it. Raises `UsageError` for a spec that makes no
+    sense, or that is too large.
+    """
+    check_limits(schedule.spec)
     policy = schedule.policy
     window = max(policy.catchup_window, SHORTEST_CATCHUP) if policy.catchup_window else YEAR
     overlap = policy.overlap or OverlapPolicy.SKIP
@@ -302,11 +305,11 @@ def _come_due(record: ScheduleRecord, now_ns: int) -> tuple[ScheduleRecord, int 
 
 def _batch(table: Timetable, after_ns: int) -> Iterator[ScheduledTime | None]:
     """Some moments, and None after the last one that there will ever be."""
-    count = 0
-    for moment in islice(table.moments(after_ns), BATCH):
+    count, most = 0, max(10, BATCH // (1 + table.size // 10))
+    for moment in islice(table.moments(after_ns), most):
         count += 1
         yield moment
-    if count < BATCH:
+    if count < most:
         yield None
 
 

@@ -23,8 +23,9 @@ from contextlib import contextmanager
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
 import msgspec
-from sqlalchemy import Connection, Engine, event, select, update
+from sqlalchemy import Connection, Engine, event, false, select, update
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
@@ -42,6 +43,8 @@ X = TypeVar("X", Session, Connection, AsyncSession, AsyncConnection)
 EngineSource: TypeAlias = Engine | AsyncEngine | Callable[[], Engine | AsyncEngine]
 
 _KINDS: tuple[type, ...] = (Session, Connection, AsyncSession, AsyncConnection)
+_IN_TRANSACTION = 2
+"""PQTRANS_INTRANS: in a transaction, which has not failed."""
 _INSERTS: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 
 
@@ -167,21 +170,21 @@ def _kind(fn: Callable[..., Any], parameter: inspect.Parameter) -> type[Any] | N
 
 def _run(engine: Engine, function: _Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     record = _Record.of_this_attempt(function)
-    with engine.connect() as connection:
-        _refuse_autocommit(connection)
-        with connection.begin() as transaction:
-            if record is not None and not record.insert(connection):
-                return record.result(connection)
-            with _uncommitted(connection, function):
-                if issubclass(function.kind, Connection):
-                    value = function.call(connection, args, kwargs)
-                else:
-                    with function.kind(bind=connection) as session:
-                        value = function.call(session, args, kwargs)
-                        session.flush()
-            _check_open(transaction.is_active, function)
-            if record is not None:
-                record.enter(connection, value)
+    with engine.connect() as connection, connection.begin() as transaction:
+        if record is not None and not record.insert(connection):
+            return record.result(connection)
+        with _uncommitted(connection, function):
+            if issubclass(function.kind, Connection):
+                value = function.call(connection, args, kwargs)
+            else:
+                with function.kind(bind=connection) as session:
+                    _refuse_session_commit(session, function)
+                    value = function.call(session, args, kwargs)
+                    session.flush()
+        _check_open(transaction.is_active, function)
+        if record is not None:
+            _check_transaction(connection, function)
+            record.enter(connection, value)
     return value
 
 
@@ -189,22 +192,22 @@ async def _run_async(
     engine: AsyncEngine, function: _Function, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     record = _Record.of_this_attempt(function)
-    async with engine.connect() as connection:
-        await connection.run_sync(_refuse_autocommit)
-        async with connection.begin() as transaction:
-            if record is not None and not await connection.run_sync(record.insert):
-                return await connection.run_sync(record.result)
-            assert connection.sync_connection is not None
-            with _uncommitted(connection.sync_connection, function):
-                if issubclass(function.kind, AsyncConnection):
-                    value = await _awaited(function.call(connection, args, kwargs))
-                else:
-                    async with function.kind(bind=connection) as session:
-                        value = await _awaited(function.call(session, args, kwargs))
-                        await session.flush()
-            _check_open(transaction.is_active, function)
-            if record is not None:
-                await connection.run_sync(record.enter, value)
+    async with engine.connect() as connection, connection.begin() as transaction:
+        if record is not None and not await connection.run_sync(record.insert):
+            return await connection.run_sync(record.result)
+        assert connection.sync_connection is not None
+        with _uncommitted(connection.sync_connection, function):
+            if issubclass(function.kind, AsyncConnection):
+                value = await _awaited(function.call(connection, args, kwargs))
+            else:
+                async with function.kind(bind=connection) as session:
+                    _refuse_session_commit(session.sync_session, function)
+                    value = await _awaited(function.call(session, args, kwargs))
+                    await session.flush()
+        _check_open(transaction.is_active, function)
+        if record is not None:
+            await connection.run_sync(_check_transaction, function)
+            await connection.run_sync(record.enter, value)
     return value
 
 
@@ -220,10 +223,7 @@ def _uncommitted(connection: Connection, function: _Function) -> Iterator[None]:
         # SQLAlchemy takes a commit that raises for the end of the transaction, and would give the connection back with
         # the transaction still open in the database, for the next user to commit.
         connection.connection.rollback()
-        raise _never_again(
-            f"{function.fn.__qualname__} commits its transaction itself: @transactional commits it, together with the "
-            "record, when the function returns. Leave the commit out"
-        )
+        raise _commits_itself(function)
 
     event.listen(connection, "commit", refuse)
     try:
@@ -245,13 +245,51 @@ def _check_open(is_active: bool, function: _Function) -> None:
         )
 
 
-def _refuse_autocommit(connection: Connection) -> None:
-    said = connection.get_execution_options().get("isolation_level")
-    if (said or getattr(connection.dialect, "_on_connect_isolation_level", None)) == "AUTOCOMMIT":
+def _driver_is_in_transaction(connection: Connection) -> bool:
+    """Ask the driver, or else the database, whether a transaction is open.
+
+    What SQLAlchemy knows is not enough: a driver can be switched to autocommit below it, by `connect_args`, an argument
+    of the URL or a listener to `connect`.
+    """
+    driver: Any = connection.connection.driver_connection
+    if hasattr(driver, "in_transaction"):  # sqlite3, aiosqlite
+        return bool(driver.in_transaction)
+    if hasattr(driver, "is_in_transaction"):  # asyncpg
+        return bool(driver.is_in_transaction())
+    status = getattr(getattr(driver, "info", None), "transaction_status", None)
+    if status is not None:  # psycopg and psycopg2: libpq's numbers
+        return int(status) == _IN_TRANSACTION
+    try:
+        connection.begin_nested().rollback()  # PostgreSQL refuses a savepoint outside a transaction
+    except DBAPIError:
+        return False
+    return True
+
+
+def _check_transaction(connection: Connection, function: _Function) -> None:
+    """Raise if the function has ended its transaction behind SQLAlchemy's back, as by a statement COMMIT."""
+    if not _driver_is_in_transaction(connection):
         raise _never_again(
-            "@transactional needs transactions, and the engine's isolation level is AUTOCOMMIT: give it "
-            'engine.execution_options(isolation_level="READ COMMITTED")'
+            f"{function.fn.__qualname__} ended its transaction itself, by a statement or by the driver: its effect may be "
+            "committed, and its result is not recorded. Leave commits and rollbacks to @transactional"
         )
+
+
+def _refuse_session_commit(session: Session, function: _Function) -> None:
+    """Refuse `session.commit()`, which would do nothing: the session takes part in our transaction."""
+
+    def refuse(session: Session) -> None:
+        if not session.in_nested_transaction():
+            raise _commits_itself(function)
+
+    event.listen(session, "before_commit", refuse)
+
+
+def _commits_itself(function: _Function) -> ApplicationError:
+    return _never_again(
+        f"{function.fn.__qualname__} commits its transaction itself: @transactional commits it, together with the "
+        "record, when the function returns. Leave the commit out"
+    )
 
 
 def _never_again(message: str) -> ApplicationError:
@@ -302,7 +340,18 @@ class _Record(NamedTuple):
         return cls(key, info.activity_type, function.signature.return_type, context.equipment)
 
     def insert(self, connection: Connection) -> bool:
-        """Insert it, and wait for another attempt that has; False if that has committed."""
+        """Insert it, and wait for another attempt that has; False if that has committed.
+
+        Before it, a statement that changes nothing begins the transaction: a driver that commits by itself must not get
+        a record without a result.
+        """
+        connection.execute(update(steps).where(false()).values(activity_type=self.activity_type))
+        if not _driver_is_in_transaction(connection):
+            raise _never_again(
+                "@transactional needs transactions, and the connections of this engine commit every statement by "
+                "themselves (AUTOCOMMIT). Remove isolation_level='AUTOCOMMIT' from the engine, and isolation_level=None or "
+                "autocommit=True from its connect_args, its URL and listeners to its connections"
+            )
         insertion = _INSERTS[connection.dialect.name](steps).values(
             **self.key, activity_type=self.activity_type, recorded_at=now()
         )
@@ -319,12 +368,20 @@ class _Record(NamedTuple):
 
     def result(self, connection: Connection) -> Any:
         """What an earlier attempt entered."""
-        found = connection.execute(select(steps.c.result).where(*self._mine())).scalar_one_or_none()
-        if found is None:
+        row = connection.execute(select(steps.c.result).where(*self._mine())).one_or_none()
+        if row is None:
             raise ApplicationError(
                 f"the record of activity {self.activity_type} has just been removed", type="RecordRemoved"
             )
-        return self.equipment.converter.decode(msgspec.json.decode(found, type=Payload), self.return_type)
+        if row.result is None:
+            raise _never_again(
+                f"the record of activity {self.activity_type} was committed without a result, by a COMMIT inside the "
+                "function: whether its effect is complete is not known. Check it, and delete the row of hourglass_steps to "
+                "run the activity again"
+            )
+        return self.equipment.converter.decode(
+            msgspec.json.decode(row.result, type=Payload), self.return_type
+        )
 
     def _mine(self) -> list[Any]:
         return [steps.c[name] == value for name, value in self.key.items()]

@@ -1,0 +1,89 @@
+"""New code that does not fit an open run is logged and counted, on both engines."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hourglass import activity, workflow
+from hourglass.client import Client
+from hourglass.worker import Worker
+
+_READY = threading.Event()
+
+
+@activity.defn
+def charge() -> str:
+    return "charged"
+
+
+@activity.defn
+def announce() -> None:
+    _READY.set()
+
+
+@workflow.defn(name="order")
+def old_order() -> str:
+    charge()
+    announce()
+    return workflow.Channel("go", str).receive()
+
+
+@workflow.defn(name="order")
+def new_order() -> str:
+    announce()  # the removed call to charge() makes this the first command
+    return workflow.Channel("go", str).receive()
+
+
+@pytest.fixture(params=["file", pytest.param("server", marks=pytest.mark.server)])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "server":
+        yield request.getfixturevalue("quick_server").target
+    else:
+        yield f"local:{tmp_path / 'app.db'}"
+
+
+class _Collector(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.records: list[logging.LogRecord] = []
+        self.seen = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "error_type", "") == "NondeterminismError":
+            self.records.append(record)
+            self.seen.set()
+
+
+def test_misfit_is_logged_once_and_counted(target: str) -> None:
+    """An open run that meets code with other commands is logged with difference and line, and counted as a failed task."""
+    _READY.clear()
+    queue, workflow_id = f"misfit-{uuid.uuid4()}", f"order-{uuid.uuid4()}"
+    with Client.connect(target) as client:
+        with Worker(client, queue, workflows=[old_order], activities=[charge, announce]):
+            handle = client.start_workflow(old_order, id=workflow_id, task_queue=queue)
+            assert _READY.wait(20)
+        collector = _Collector()
+        logger = logging.getLogger("hourglass.worker")
+        logger.addHandler(collector)
+        try:
+            with Worker(client, queue, workflows=[new_order], activities=[charge, announce]) as worker:
+                handle.signal("go", "now")
+                assert collector.seen.wait(30)
+                statistics = worker.statistics()
+                assert statistics.failed_tasks >= 1
+                assert list(statistics.parked) == [handle.describe().run_id]
+        finally:
+            logger.removeHandler(collector)
+            handle.terminate()
+    text = collector.records[0].getMessage()
+    assert len(collector.records) == 1
+    assert workflow_id in text
+    assert "does not fit" in text
+    assert "test_misfit.py:" in text
+    assert "charge" in text or "ctivity" in text
