@@ -27,6 +27,10 @@ class Color(enum.Enum):
     BLUE = "blue"
 
 
+class Group(enum.Enum):
+    ALL = frozenset(WORDS)
+
+
 @dataclass
 class Basket:
     tags: set[str]
@@ -133,6 +137,8 @@ def sample() -> list[Any]:
         OwnSet(words),
         {"own": [OwnSet(words)]},
         set(Color),
+        Group.ALL,
+        {"group": [Group.ALL]},
         model,
         {"z": model, "a": [model]},
     ]
@@ -195,6 +201,14 @@ def test_round_trip_keeps_the_order_of_a_dict() -> None:
     back = default_converter.decode(default_converter.encode(value))
     assert list(back) == WORDS
     assert list(back["fig"]) == WORDS[::-1]
+
+
+def test_ordered_dict_keeps_the_order_of_moved_keys() -> None:
+    """`OrderedDict.move_to_end` counts, at the top and inside other values, as it does in `json.dumps`."""
+    moved = OrderedDict(a=1, b=2, c=3)
+    moved.move_to_end("a")
+    assert default_converter.encode(moved).data == b'{"b":2,"c":3,"a":1}'
+    assert default_converter.encode([{"x": moved}]).data == b'[{"x":{"b":2,"c":3,"a":1}}]'
 
 
 def test_encoding_does_not_change_the_value() -> None:

@@ -2,8 +2,12 @@
 
 The iteration order of a set of strings differs between processes (`PYTHONHASHSEED`), and a replay compares arguments. msgspec
 can sort sets, but then it sorts the keys of dicts too; unsorted, it writes keys that are not strings in its own way, and equal
-ones twice. So msgspec writes a value first, and a walk over its containers looks for sets and such keys. Only a value that has
-one, or that msgspec rejects, is written by `plain`, in Python.
+ones twice; and it writes an `OrderedDict` as if nothing had been moved in it. So msgspec writes a value first, and a walk over
+its containers looks for those three. Only a value that has one, or that msgspec rejects, is written by `plain`, in Python.
+
+Cost, measured with CPython 3.11: the walk adds 1.3 µs to a small dict or dataclass (one step of a workflow takes 100 µs and
+more), 0.3 ms to a list of 1,000 dicts of 3 fields (60 kB of JSON), nothing to a str or a number. A set of 8 strings in a dict
+takes 7 µs, 100 of them 0.3 ms.
 
 temporalio's default converter sorts keys, its pydantic converter does not; both read what is written here, and replays compare
 values, not the order of keys.
@@ -184,7 +188,7 @@ def simplify(value: Any) -> Any:
 
 
 def _needs_care(value: Any) -> bool:
-    """Whether a set, or a dict with a key that is no string, is in the value, at any depth.
+    """Whether a set, an OrderedDict, or a dict with a key that is no string is in the value, at any depth.
 
     Goes down level by level and class by class, so that most of the work is done in C. Objects that msgspec does not know are
     not looked into: the hook does that.
@@ -195,14 +199,16 @@ def _needs_care(value: Any) -> bool:
         cls: Any
         for cls in classes:
             items: list[Any] = [item for item in level if type(item) is cls]
+            if issubclass(cls, (set, frozenset, collections.OrderedDict)):
+                return True
             if issubclass(cls, dict):
                 if not _STR.issuperset(map(type, chain.from_iterable(map(dict.keys, items)))):
                     return True
                 below += chain.from_iterable(map(dict.values, items))
             elif issubclass(cls, (list, tuple)):
                 below += chain.from_iterable(items)
-            elif issubclass(cls, (set, frozenset)):
-                return True
+            elif issubclass(cls, enum.Enum):
+                below += [item.value for item in items]
             elif names := _field_names(cls):
                 below += [getattr(item, name, None) for item in items for name in names]
         level = below
