@@ -276,7 +276,7 @@ def test_non_finite_numbers_are_not_lost(value: Any) -> None:
 
 def test_null_is_no_reason_to_suspect() -> None:
     """A value with None and the word null in it is written plainly."""
-    assert default_converter.encode({"b": None, "a": "null"}).data == b'{"a":"null","b":null}'
+    assert default_converter.encode({"b": None, "a": "null"}).data == b'{"b":null,"a":"null"}'
 
 
 def test_sets_are_written_in_one_order() -> None:

@@ -12,6 +12,7 @@ _search_attributes  search attributes
 _signature          `Signature`: how a function's arguments travel
 _stacks             Python's stacks as text: which frames are the author's, ours, or a library's
 _storage            large payloads elsewhere: a codec, the drivers' seam, a folder
+_to_json            values as JSON: dicts keep their order, sets are written in a fixed one
 _typed              decoded JSON to typed values, the slow and thorough way
 """
 

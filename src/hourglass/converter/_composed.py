@@ -15,9 +15,10 @@ from typing import Any, ClassVar
 import msgspec
 
 from hourglass.converter._context import SerializationContext, in_context, wants_context
-from hourglass.converter._converter import Converter, default_converter, simplify
+from hourglass.converter._converter import Converter, default_converter
 from hourglass.converter._data import Payload
 from hourglass.converter._hints import Mismatch, type_name
+from hourglass.converter._to_json import JsonEncoder, simplify
 from hourglass.converter._typed import convert
 from hourglass.errors import DecodeError, EncodeError, UsageError
 
@@ -117,19 +118,9 @@ class CompositeConverter(Converter):
                 made = _asked(each, "to_json", EncodeError, found)
                 if made is not JSONTypeConverter.Unhandled:
                     return made
-            try:
-                return simplify(found)
-            except Exception:
-                raise EncodeError(
-                    f"an object of class {type(found).__name__} has no JSON form: use a dataclass, or a JSONTypeConverter"
-                ) from None
+            return simplify(found)
 
-        try:
-            return Payload(msgspec.json.encode(value, enc_hook=hook, order="sorted"))
-        except EncodeError:
-            raise
-        except Exception:
-            return self._rest.encode(value)  # its error says where the value stands that no converter takes
+        return Payload(JsonEncoder(hook).encode(value))
 
     def decode(self, payload: Payload, type: Any = Any) -> Any:
         """The value of a payload, as the given type. Raises DecodeError."""

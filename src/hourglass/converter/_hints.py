@@ -234,10 +234,10 @@ def message_name(message: Any) -> str:
 
 
 def message_to_plain(message: Any) -> Any:
-    """A message in protobuf's JSON mapping, as builtin values."""
+    """Return a message in protobuf's JSON mapping, as builtin values. Keys are sorted: the order of a map is not defined."""
     from google.protobuf import json_format
 
-    return json_format.MessageToDict(message)
+    return msgspec.to_builtins(json_format.MessageToDict(message), order="sorted")
 
 
 def message_from_plain(value: Any, cls: Any, path: ValuePath | str) -> Any:

@@ -264,9 +264,9 @@ def _alike(one: c.Command, other: c.Command) -> bool:
         case c.StartTimer(), c.StartTimer():
             return one.duration_ns == other.duration_ns
         case c.ScheduleActivity(), c.ScheduleActivity():
-            return one.activity_type == other.activity_type and one.arguments == other.arguments
+            return one.activity_type == other.activity_type and same_payloads(one.arguments, other.arguments)
         case c.StartChildWorkflow(), c.StartChildWorkflow():
-            return one.workflow_type == other.workflow_type and one.arguments == other.arguments
+            return one.workflow_type == other.workflow_type and same_payloads(one.arguments, other.arguments)
         case _:
             return False
 
