@@ -101,7 +101,6 @@ class FileWatch:
                     f"single file): use one name in all processes",
                     status="FAILED_PRECONDITION",
                 )
-            self._meta_page = _meta_page(writer)
         except BaseException:
             self.close()
             raise
@@ -118,6 +117,7 @@ class FileWatch:
 
     def begin(self) -> None:
         """Remember the log and its index, which exist from the first commit on."""
+        self._meta_page = _meta_page(self._writer)
         self._index_file = os.open(self._index, os.O_RDONLY | os.O_CLOEXEC)
         self._siblings = (Identity.of(self._log), Identity.of(self._index))
         self.note_checkpoint()
