@@ -200,7 +200,7 @@ def test_child_forked_below_python_does_not_keep_ownership(tmp_path: Path) -> No
     try:
         owner.kill()
         owner.wait()
-        command = [sys.executable, "-c", NEXT_OWNER, path]
+        command = [sys.executable, "-c", NEXT_OWNER, str(path)]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
         assert done.stdout.strip() == "42", done.stderr
     finally:

@@ -20,6 +20,7 @@ from hourglass.errors import StorageError
 
 from .stories import Story
 
+ROOT = Path(__file__).parents[3]
 RUNS = 40
 
 IN_ANOTHER_PROCESS = """
@@ -233,6 +234,62 @@ def test_hard_links_that_are_allowed_have_one_owner(path: Path, monkeypatch: pyt
         store.close()
         assert open_elsewhere(link) == "opened"
         assert run_ids(path) == acknowledged
+
+    asyncio.run(work())
+
+
+OWNER_WITHOUT_LOCKS = """
+import asyncio, fcntl, sys
+fcntl.lockf = lambda *arguments: None  # as if the two names were on mounts that share no locks
+from hourglass._embedded.store.sqlite.store import SqliteStore
+from tests.embedded.store.stories import Story
+
+async def write():
+    store = SqliteStore.open(sys.argv[1])
+    print("opened", flush=True)
+    sys.stdin.readline()
+    try:
+        await store.durable(store.append(Story("second").start()))
+    except Exception as error:
+        print(error)
+    else:
+        print("written")
+
+asyncio.run(write())
+"""
+
+
+def start_owner_without_locks(path: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", OWNER_WITHOUT_LOCKS, str(path)]
+    owner = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "opened\n"
+    return owner
+
+
+@pytest.mark.parametrize("first_writes", [True, False])
+def test_second_owner_by_another_name_is_seen_without_locks(
+    path: Path, monkeypatch: pytest.MonkeyPatch, first_writes: bool
+) -> None:
+    """The epoch of the second owner is in the file at once: the first acknowledges nothing more, and the file stays intact."""
+    monkeypatch.setenv(ALLOW_HARD_LINKS, "1")
+
+    async def work() -> None:
+        store = SqliteStore.open(path)
+        await fill(store)
+        link = path.with_name("link.db")
+        os.link(path, link)
+        second = start_owner_without_locks(link)
+        if first_writes:
+            with pytest.raises(FileLost, match="opened it by another name"):
+                await store.durable(store.append(Story("late").start()))
+        else:
+            store._thread._thread.join(60)
+            assert isinstance(store.failure, FileLost)
+        assert second.communicate("go on\n")[0] == "written\n"
+        store.close()
+        assert Story("second").run.run_id in run_ids(link)
+        assert saved(path).stat().st_size > 0
 
     asyncio.run(work())
 

@@ -7,6 +7,7 @@ listing        lists of runs that are kept in memory
 disk_faults    what can go wrong with the file, and what it means
 inherited      connections that are open, and a child that must leave them alone
 database       opening a file, its tables and formats, copies of it
+log_mark       a mark on the log that names the database that it belongs to
 file_watch     whether the file, its log and the log's index are still those that were opened; what is saved if not
 records        runs, events and schedules as rows
 file_reads     the reads of a file; a file that can only be read now, for want of room on its disk

@@ -28,6 +28,7 @@ import contextlib
 import errno
 import os
 import re
+import secrets
 import socket
 import sqlite3
 import stat
@@ -42,6 +43,7 @@ from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._embedded.store.sqlite import inherited
 from hourglass._embedded.store.sqlite.disk_faults import storage_error, storage_errors
 from hourglass._embedded.store.sqlite.file_watch import FileWatch
+from hourglass._embedded.store.sqlite.log_mark import check_inode, check_log, mark_log
 from hourglass._embedded.store.store import is_full, no_room
 from hourglass.errors import StorageError
 
@@ -196,9 +198,13 @@ def next_epoch(connection: sqlite3.Connection) -> int:
     """Begin a new epoch: what earlier owners handed out is void."""
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'epoch'")
-    found = connection.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchall()
+    epoch = _epoch(connection)
     connection.execute("COMMIT")
-    return int(found[0][0])
+    return epoch
+
+
+def _epoch(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchall()[0][0])
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:
@@ -283,6 +289,7 @@ def _copy(connection: sqlite3.Connection, draft: str, progress: Progress | None)
             connection.backup(target, pages=PAGES, progress=pause)
         finally:
             connection.execute("ROLLBACK")
+        _begin_another_epoch(target)
         target.execute("PRAGMA journal_mode = DELETE").fetchall()  # one file, with no log beside it
         found = target.execute("PRAGMA integrity_check(1)").fetchall()
         if found != [("ok",)]:
@@ -291,6 +298,14 @@ def _copy(connection: sqlite3.Connection, draft: str, progress: Progress | None)
             )
     finally:
         target.close()
+
+
+def _begin_another_epoch(target: sqlite3.Connection) -> None:
+    """Give a copy an epoch that its original never has: neither an owner nor a log of the original takes the copy for it."""
+    with contextlib.suppress(sqlite3.OperationalError):  # the table is not there in a file of another format
+        target.execute(
+            "UPDATE meta SET value = value + ? WHERE name = 'epoch'", (1 + secrets.randbelow(1 << 32),)
+        )
 
 
 def _check_destination(dest: str, overwrite: bool, source: str) -> None:
@@ -365,14 +380,19 @@ def open_database(
         if not os.path.lexists(path):
             _make(path, namespace, more_tables)
         inherited.refuse_stale(path)
-        writer = _open_writer(path, namespace, more_tables, migrations)
+        check_log(path, _connect)
+        writer = inherited.keep(_connect(path, "rw"), path)
         watch = reader = None
         try:
+            found = _begin_log(writer, path)
             watch = FileWatch(path, writer, partial(copy_database, overwrite=False))
+            _prepare(writer, path, namespace, more_tables, migrations, found)
+            mark_log(path, epoch_in_file=0, epoch=_epoch(writer) + 1)  # before: this process may be killed
             epoch = next_epoch(writer)
             reader = _connect_reader(path)
             # Into the file at once: a process that has it open by another name has another log, and sees the epoch only here.
-            writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            ((busy, pages, moved),) = writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            mark_log(path, epoch_in_file=0 if busy or moved < pages else epoch, epoch=epoch)
             watch.begin()
         except BaseException:
             if reader is not None:
@@ -536,28 +556,33 @@ def _refuse_leftovers(path: str) -> None:
         )
 
 
-def _open_writer(
-    path: str, namespace: str, more_tables: str, migrations: Sequence[Migration]
-) -> sqlite3.Connection:
-    connection = inherited.keep(_connect(path, "rw"), path)
-    try:
-        found = found_format(connection, path)
-        mode = connection.execute("PRAGMA journal_mode = WAL").fetchall()[0][0]
-        if mode != "wal":
-            raise _unusable(path, "is on a file system that cannot keep a write-ahead log: use a local disk")
-        for setting in _WRITER:
-            connection.execute(setting).fetchall()
-        wanted = max((leads_to for leads_to, _ in migrations), default=FORMAT)
-        if found < wanted:
-            copy_database(connection, f"{path}.format-{found}.backup", overwrite=True, source=path)
-            migrate(connection, found, migrations)
-        check(connection, path, namespace, more_tables)
-        add_missing(connection, more_tables)
-        _drop_statistics(connection)
-    except BaseException:
-        inherited.close(connection)
-        raise
-    return connection
+def _begin_log(connection: sqlite3.Connection, path: str) -> int:
+    """Switch to a write-ahead log; return the format of the file, of which nothing else is changed."""
+    found = found_format(connection, path)
+    mode = connection.execute("PRAGMA journal_mode = WAL").fetchall()[0][0]
+    if mode != "wal":
+        raise _unusable(path, "is on a file system that cannot keep a write-ahead log: use a local disk")
+    for setting in _WRITER:
+        connection.execute(setting).fetchall()
+    return found
+
+
+def _prepare(
+    connection: sqlite3.Connection,
+    path: str,
+    namespace: str,
+    more_tables: str,
+    migrations: Sequence[Migration],
+    found: int,
+) -> None:
+    """Bring the tables of a file to the present format. Raise `StorageError` if they are not what they should be."""
+    wanted = max((leads_to for leads_to, _ in migrations), default=FORMAT)
+    if found < wanted:
+        copy_database(connection, f"{path}.format-{found}.backup", overwrite=True, source=path)
+        migrate(connection, found, migrations)
+    check(connection, path, namespace, more_tables)
+    add_missing(connection, more_tables)
+    _drop_statistics(connection)
 
 
 def _drop_statistics(connection: sqlite3.Connection) -> None:
@@ -580,6 +605,7 @@ def connect_read_only(path: str) -> sqlite3.Connection:
     if not os.path.exists(path):
         raise _unusable(path, "does not exist")
     with storage_errors(path):
+        check_inode(path)
         connection = _connect_reader(path)
         try:
             found_format(connection, path)
@@ -637,6 +663,7 @@ def backup(
     `progress` hears again and again how many of how many pages are copied. Raises `StorageError`.
     """
     path = os.path.abspath(os.fspath(file))
+    _check_names(path)
     with NO_FORK.lock:
         connection = connect_read_only(path)
     try:

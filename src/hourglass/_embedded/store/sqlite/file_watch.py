@@ -27,6 +27,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import sqlite3
 import struct
@@ -38,6 +39,8 @@ from hourglass._embedded.store.sqlite import inherited
 from hourglass._embedded.store.sqlite.disk_faults import Identity
 from hourglass._embedded.store.store import FileLost, epoch_is_over
 from hourglass.errors import StorageError
+
+logger = logging.getLogger("hourglass")
 
 _LOCK_BYTE = 1 << 62
 _INDEX = struct.Struct("16x I 12x 8s 56x I 28x I")
@@ -101,7 +104,6 @@ class FileWatch:
                     f"single file): use one name in all processes",
                     status="FAILED_PRECONDITION",
                 )
-            self._meta_page = _meta_page(writer)
         except BaseException:
             self.close()
             raise
@@ -118,6 +120,7 @@ class FileWatch:
 
     def begin(self) -> None:
         """Remember the log and its index, which exist from the first commit on."""
+        self._meta_page = _meta_page(self._writer)
         self._index_file = os.open(self._index, os.O_RDONLY | os.O_CLOEXEC)
         self._siblings = (Identity.of(self._log), Identity.of(self._index))
         self.note_checkpoint()
@@ -175,7 +178,7 @@ class FileWatch:
                 f"beside a database that is in use",
                 status="UNAVAILABLE",
             )
-        copy = self._copy_out()
+        _, copy = self._copy_out()
         return FileLost(
             f"the log {self._log} was deleted or replaced while {self._path} was in use, and another program that reads the file "
             f"kept its content from being moved into it. This process has stopped. {copy}",
@@ -183,25 +186,46 @@ class FileWatch:
         )
 
     def _save_moved(self) -> StorageError:
-        is_emptied = self._checkpoint("TRUNCATE")
-        kept = self._copy_out() if os.fstat(self._file).st_nlink == 0 else self._where_it_is()
-        if not is_emptied and _identity(self._log) == self._siblings[0]:
-            kept += f" Its log was moved to {self._move_log()}."
-        if _identity(self._path) is None:
-            what, advice = "was deleted or moved away", f"Put it back as {self._path}"
+        is_replaced = _identity(self._path) is not None
+        if os.fstat(self._file).st_nlink == 0:
+            kept = self._save_unlinked(is_replaced=is_replaced)
         else:
+            is_emptied = self._checkpoint("TRUNCATE")
+            kept = self._where_it_is()
+            if not is_emptied and self._has_log():
+                kept += f" Its log was moved to {self._move_log()}."
+        if is_replaced:
             what = "was replaced by another file"
             advice = f"The new file was not changed. Put the one that is wanted at {self._path}"
+        else:
+            what, advice = "was deleted or moved away", f"Put it back as {self._path}"
         return FileLost(
             f"the file {self._path} {what} while it was in use. This process has stopped and does not open it again. {kept} "
             f"{advice}, and restart all workers. To restore a backup, stop the workers first",
             status="DATA_LOSS",
         )
 
+    def _save_unlinked(self, *, is_replaced: bool) -> str:
+        """Copy a database that has no name any more. Its log is moved away from a new file first. Where there is none it stays
+        until the copy is complete: if this process is killed before, the next one finds it and does not begin an empty file.
+        """
+        log = self._move_log() if is_replaced and self._has_log() else ""
+        is_copied, kept = self._copy_out()
+        if not is_copied:
+            return f"{kept} Its log was moved to {log}." if log else kept
+        if self._checkpoint("TRUNCATE") and log:
+            with contextlib.suppress(OSError):
+                os.unlink(log)
+        return kept
+
+    def _has_log(self) -> bool:
+        """Whether the log at the path is the one that was opened."""
+        return _identity(self._log) == self._siblings[0]
+
     def _set_log_aside(self, loss: LogLost | FileMoved | FileOverwritten) -> StorageError:
         if isinstance(loss, LogLost):
             what = "its log was replaced, and another program has written into the new one"
-            kept = self._copy_out()
+            _, kept = self._copy_out()
         else:
             what = "another program has written into it (restored a backup in place, truncated it, or opened it by another name)"
             kept = f"The log of what was written last was moved to {self._move_log()}: it is not applied to the new content."
@@ -219,13 +243,15 @@ class FileWatch:
             return False
         return not busy
 
-    def _copy_out(self) -> str:
+    def _copy_out(self) -> tuple[bool, str]:
+        """Copy the open database to a new file; return whether that succeeded, and a sentence about it."""
         dest = self._free_name()
+        logger.error("%s was lost while it was in use: its content is being copied to %s", self._path, dest)
         try:
             self._copy(self._writer, dest)
         except StorageError as error:
-            return f"A copy of its content could not be made ({error})."
-        return f"All that was acknowledged is in the copy {dest}."
+            return False, f"A copy of its content could not be made ({error})."
+        return True, f"All that was acknowledged is in the copy {dest}."
 
     def _where_it_is(self) -> str:
         with contextlib.suppress(OSError):

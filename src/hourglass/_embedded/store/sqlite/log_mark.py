@@ -1,0 +1,91 @@
+"""A mark on a write-ahead log that names its database, so that the log of a killed owner is not applied to another file.
+
+SQLite finds a log by its name and applies it to whatever database is beside it. A backup that is restored over the file of a
+killed owner, beside its log, would become a mixture of both. The mark is an extended attribute of the log. It holds the inodes
+of the database and of the log, and the range of epochs that the database can have without the log. A log that was copied together
+with its database has another inode: then the mark is ignored. Without extended attributes (macOS, some file systems) there is
+no mark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable
+
+import msgspec
+
+from hourglass.errors import StorageError
+
+_NAME = "user.hourglass.database"
+
+
+class LogMark(msgspec.Struct, frozen=True):
+    """The database that a log belongs to. `epoch` began when the log was opened; `epoch_in_file` was in the database then."""
+
+    database: int
+    log: int
+    epoch_in_file: int
+    epoch: int
+
+
+def mark_log(path: str, *, epoch_in_file: int, epoch: int) -> None:
+    """Mark the log of an open database as its own."""
+    log = f"{path}-wal"
+    with contextlib.suppress(OSError, AttributeError):  # not every system has extended attributes
+        mark = LogMark(os.stat(path).st_ino, os.stat(log).st_ino, epoch_in_file, epoch)
+        os.setxattr(log, _NAME, msgspec.json.encode(mark))
+
+
+def check_inode(path: str) -> None:
+    """Raise `StorageError` if the log beside a database belongs to another inode. May be called while an owner has it open."""
+    mark = _read_mark(path)
+    if mark is not None and mark.database != os.stat(path).st_ino:
+        raise _foreign_log(path)
+
+
+def check_log(path: str, connect: Callable[[str, str], sqlite3.Connection]) -> None:
+    """Raise `StorageError` if the log beside a database belongs to another file, or to another state of this file. Call it
+    while no process has the file open for writing.
+    """
+    check_inode(path)
+    mark = _read_mark(path)
+    epoch = None if mark is None else _read_epoch(path, connect)
+    if mark is not None and epoch is not None and not mark.epoch_in_file <= epoch <= mark.epoch:
+        raise _foreign_log(path)
+
+
+def _read_mark(path: str) -> LogMark | None:
+    """Return the mark of the log beside a database; None if it has none, is empty, or was copied with its mark."""
+    log = f"{path}-wal"
+    try:
+        status = os.stat(log)
+        mark = msgspec.json.decode(os.getxattr(log, _NAME), type=LogMark)
+    except (OSError, AttributeError, msgspec.MsgspecError):
+        return None
+    return mark if status.st_size > 0 and mark.log == status.st_ino else None
+
+
+def _read_epoch(path: str, connect: Callable[[str, str], sqlite3.Connection]) -> int | None:
+    """Return the epoch in the database without its log; None if it cannot be read, which is for others to report."""
+    try:
+        connection = connect(path, "ro&immutable=1")
+    except StorageError:
+        return None
+    try:
+        ((epoch,),) = connection.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchall()
+        return int(epoch)
+    except (sqlite3.Error, ValueError, TypeError):
+        return None
+    finally:
+        connection.close()
+
+
+def _foreign_log(path: str) -> StorageError:
+    return StorageError(
+        f"the file {path} was replaced or restored, but the log {path}-wal beside it belongs to the file that was there before: "
+        f"opening it would destroy both, and nothing was changed. To use the file as it is, move {path}-wal and {path}-shm to "
+        f"another folder; to use the log, put the file that it belongs to back",
+        status="FAILED_PRECONDITION",
+    )

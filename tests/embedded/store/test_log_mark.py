@@ -1,0 +1,167 @@
+"""A file that is replaced or restored while the log of a killed owner is still beside it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hourglass._embedded.store.sqlite import database
+from hourglass._embedded.store.sqlite.store import SqliteStore
+from hourglass.errors import StorageError
+
+ROOT = Path(__file__).parents[3]
+
+OWNER = """
+import asyncio, signal, sys
+from hourglass._embedded.store.sqlite import database
+from hourglass._embedded.store.sqlite.store import SqliteStore
+from tests.embedded.store.stories import Story
+
+async def fill(store, begin):
+    for number in range(begin, begin + 20):
+        await store.durable(store.append(Story(f"run-{number}").start()))
+
+path, backup = sys.argv[1:]
+store = SqliteStore.open(path)
+asyncio.run(fill(store, 0))
+database.backup(path, backup)
+asyncio.run(fill(store, 20))
+print("filled", flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture
+def backup(path: Path) -> Path:
+    """The backup that an owner made, which was killed later and has left its log beside the file."""
+    dest = path.with_name("backup.db")
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, path, dest], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "filled\n"
+    owner.kill()
+    owner.wait()
+    owner.stdout.close()
+    assert log_of(path).stat().st_size > 0
+    try:
+        os.getxattr(log_of(path), "user.hourglass.database")
+    except (OSError, AttributeError):
+        pytest.skip("the file system has no extended attributes")
+    return dest
+
+
+def log_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+def count_runs(path: Path) -> int:
+    connection = sqlite3.connect(path)
+    try:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        return int(connection.execute("SELECT count(*) FROM runs").fetchall()[0][0])
+    finally:
+        connection.close()
+
+
+def copy_in_place(backup: Path, path: Path) -> None:
+    path.write_bytes(backup.read_bytes())
+
+
+@pytest.mark.parametrize("restore", [os.replace, copy_in_place])
+def test_log_is_not_applied_to_a_restored_backup(
+    path: Path, backup: Path, restore: Callable[[Path, Path], None]
+) -> None:
+    """The file and the log are left as they are, and the error says what to do."""
+    restore(backup, path)
+    content, log = path.read_bytes(), log_of(path).read_bytes()
+    with pytest.raises(
+        StorageError, match=r"was replaced or restored.*the log .*belongs to.*move .*-wal and .*-shm"
+    ):
+        SqliteStore.open(path)
+    assert (path.read_bytes(), log_of(path).read_bytes()) == (content, log)
+    for suffix in ("-wal", "-shm"):
+        os.rename(f"{path}{suffix}", f"{path}.old{suffix}")
+    SqliteStore.open(path).close()
+    assert count_runs(path) == 20
+
+
+def test_log_is_not_applied_to_an_older_copy_of_the_file(path: Path, tmp_path: Path) -> None:
+    """A plain copy that was made while no owner ran, restored in place."""
+    SqliteStore.open(path).close()
+    copy = tmp_path / "copy.db"
+    shutil.copy(path, copy)
+    SqliteStore.open(path).close()
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, path, tmp_path / "unused.db"],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert owner.stdout is not None
+    owner.stdout.readline()
+    owner.kill()
+    owner.wait()
+    owner.stdout.close()
+    copy_in_place(copy, path)
+    with pytest.raises(StorageError, match="was replaced or restored"):
+        SqliteStore.open(path)
+
+
+def test_backup_is_refused_beside_the_log_of_another_file(path: Path, backup: Path) -> None:
+    """A backup would be a mixture of both."""
+    os.replace(backup, path)
+    with pytest.raises(StorageError, match="was replaced or restored"):
+        database.backup(path, path.with_name("second.db"))
+
+
+def test_log_of_a_killed_owner_is_applied_to_its_file(path: Path, backup: Path) -> None:
+    """The mark on the log is no obstacle where nothing was replaced."""
+    assert backup.exists()
+    SqliteStore.open(path).close()
+    assert count_runs(path) == 40
+
+
+def test_copy_of_the_file_with_its_log_can_be_opened(path: Path, backup: Path, tmp_path: Path) -> None:
+    """A copy of the folder, made after a crash, has other inodes."""
+    assert backup.exists()
+    folder = tmp_path / "elsewhere"
+    shutil.copytree(path.parent, folder)
+    SqliteStore.open(folder / path.name).close()
+    assert count_runs(folder / path.name) == 40
+
+
+KILLED_WHILE_OPENING = """
+import os, signal, sys
+from hourglass._embedded.store.sqlite import database
+from hourglass._embedded.store.sqlite.store import SqliteStore
+original = getattr(database, sys.argv[2])
+def kill(*arguments, **options):
+    if sys.argv[3] == "after":
+        original(*arguments, **options)
+    os.kill(os.getpid(), signal.SIGKILL)
+setattr(database, sys.argv[2], kill)
+SqliteStore.open(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("step", ["_prepare", "next_epoch", "_connect_reader", "mark_log"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_owner_killed_while_it_opens_the_file_leaves_a_log_that_fits(
+    path: Path, backup: Path, step: str, when: str
+) -> None:
+    """The mark allows for both epochs while the next one begins."""
+    assert backup.exists()
+    for _ in range(2):
+        command = [sys.executable, "-c", KILLED_WHILE_OPENING, str(path), step, when]
+        assert subprocess.run(command, cwd=ROOT).returncode == -signal.SIGKILL
+    SqliteStore.open(path).close()
+    assert count_runs(path) == 40
