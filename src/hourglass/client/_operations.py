@@ -431,6 +431,9 @@ def fetch_history_events(reference: Reference) -> ClientOperation[list[bytes]]:
     return ClientOperation(ask, list)
 
 
+_WAITING_PAGE_SIZE = 1000
+
+
 def history_page(
     session: ClientSession,
     reference: Reference,
@@ -448,11 +451,15 @@ def history_page(
         )
 
     def build(call: FetchWorkflowHistoryEventsInput) -> ClientOperation[HistoryEventPage]:
+        size = whole_number(call.page_size, "page_size", 1, INT32)
+        if call.wait_new_event:
+            # While it waits for new events, a Temporal server skips some of those that do not fit into one page.
+            size = max(size, _WAITING_PAGE_SIZE)
         request = GetHistory(
             workflow_id=call.id,
             run_id=call.run_id or "",
             next_page_token=call.next_page_token,
-            page_size=whole_number(call.page_size, "page_size", 1, INT32),
+            page_size=size,
             newest_first=call.newest_first,
             wait_new=call.wait_new_event,
             event_filter=choice(HistoryEventFilter, call.event_filter, "event_filter"),
