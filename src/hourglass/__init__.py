@@ -40,6 +40,7 @@ The private packages:
     _forks        what happens at a fork, and in which order
     _logs         loggers that say who speaks
     _loops        event loops in threads of their own, for coroutines of the author's
+    _http         authentication and limits of every HTTP server that we start
     _engine       pure: events in, commands out. No clock, loop, file or network
     _supervision  processes, supervisors and restarts on asyncio; knows nothing of workflows
     _check        determinism, checked before the run: reads syntax trees, imports nothing of the others
@@ -58,7 +59,7 @@ The private packages:
 
 Imports only go down these ranks (tests/architecture holds us to it):
 
-    {errors, _forks, _logs, _loops} < {converter, metrics} < {_engine, _supervision, _check} < {activity, nexus}
+    {errors, _forks, _logs, _loops} < {converter, metrics, _http} < {_engine, _supervision, _check} < {activity, nexus}
     < {workflow, _contract, _history} < _bridge < {_temporal, _embedded} < _runtime < {client, envconfig}
     < {interceptors, progress} < limits < _built_in < {worker, replay} < {testing, contrib, plugins} < aio < _story < _ui < _cli
 
