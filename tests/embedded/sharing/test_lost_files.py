@@ -62,6 +62,29 @@ def test_backup_moved_over_the_file_stops_all_workers(tmp_path: Path) -> None:
     assert workflow_ids(saved) >= {"before", "after"}
 
 
+def test_backup_copied_into_the_file_stops_all_workers(tmp_path: Path) -> None:
+    """A process that works for the owner does not take the restored file over: it has the same inode."""
+    path, backup = tmp_path / "a.db", tmp_path / "backup.db"
+
+    async def body() -> None:
+        async with hosts(path, 2) as (one, two):
+            handles = [await host.open_handle(config()) for host in (one, two)]
+            await one.call(start("before"))
+            hourglass.backup(path, backup)
+            await two.call(start("after"))
+            path.write_bytes(backup.read_bytes())
+            with pytest.raises(FileLost, match="another program has written into it"):
+                await one.call(start("late"))
+            for handle in handles:
+                with pytest.raises(HandleBroken):
+                    await poll_on(handle)
+            with pytest.raises(FileLost, match=r"the process that owned .* found that"):
+                await two.open_handle(config())
+
+    run(body)
+    assert workflow_ids(path) == {"before"}
+
+
 def test_deleted_log_is_saved_and_the_file_opened_again(tmp_path: Path) -> None:
     """A call that meets the loss is answered by the engine that is opened next; nothing acknowledged is lost."""
     path = tmp_path / "a.db"

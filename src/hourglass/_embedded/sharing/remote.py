@@ -74,6 +74,8 @@ class OwnerConnection:
         self._look: asyncio.TimerHandle | None = None
         self.processes: tuple[dp.WorkerProcess, ...] = ()
         """The processes that work on the file, as the owner told last."""
+        self.file_lost = ""
+        """Why the owner has stopped and the file must not be opened again; empty if it has not."""
         self._sign_of_life: asyncio.TimerHandle | None = None
         self._used = 0.0
         self._idle = False
@@ -230,6 +232,8 @@ class OwnerConnection:
                         self.unconfirmed.pop(token, None)
                 case wire.OwnerAlive():
                     pass
+                case wire.FileLostMessage(message):
+                    self.file_lost = message
                 case wire.PollEnded() as end:
                     if (handle := self._handles.get(end.handle)) is not None:
                         handle.ended(end)

@@ -29,6 +29,7 @@ from hourglass._embedded.sharing import unix_socket, wire
 from hourglass._embedded.sharing.open_engine import EngineClosed
 from hourglass._embedded.sharing.unix_socket import FRAME_LIMIT, FrameStream
 from hourglass._embedded.sharing.worker_peer import ProcessorUse, WorkerPeer, next_handicap
+from hourglass._embedded.store.store import FileLost
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass.errors import NamespaceNotFoundError, ServiceError
 
@@ -150,6 +151,12 @@ class OwnerServer:
         message = wire.encode(wire.OwnerAlive())
         for peer in self.peers:
             peer.tell_alive(message)
+
+    def tell_lost(self, error: FileLost) -> None:
+        """Tell all processes that the file was lost: none of those that work for this one may open it."""
+        message = wire.encode(wire.FileLostMessage(str(error)))
+        for peer in self.peers:
+            peer.stream.send(message)
 
     def cut_off_silent(self) -> None:
         """Look, once a second: a process that works here and has said nothing for long does not run, and others get what

@@ -156,9 +156,7 @@ class SharedFile:
     async def open_handle(self, config: HandleConfig) -> FileHandle:
         """A handle that works as soon as the file is ours. Raises what the owner, or the file, refuses."""
         self._opener.check(self.path)
-        self._check_identity()
-        if self._lost is not None:
-            raise FileLost(str(self._lost), status=self._lost.status)
+        self._check_file()
         handle = FileHandle(config, died=self._changed.ring, released=self._release)
         self._handles.add(handle)
         self._wanted_until = (
@@ -199,10 +197,7 @@ class SharedFile:
         while self._is_wanted:
             try:
                 left = self._not_before - time.monotonic()
-                self._check_identity()
-                if self._lost is not None:
-                    self._wanted_until = 0.0  # opening handles again is refused
-                    raise FileLost(str(self._lost), status=self._lost.status)
+                self._check_file()
                 if left > 0:
                     await self._changed.wait(left)
                 elif self._owner_lives() and not self._lock.is_abandoned():
@@ -244,12 +239,10 @@ class SharedFile:
         """Open the engine, serve this process's handles and other processes, until this process has no handle any
         more or it fails. The lock is ours.
         """
+        self._check_file()
         self._leave_owner()
         took_over = self._took_over
         try:
-            self._check_identity()
-            if self._lost is not None:
-                raise FileLost(str(self._lost), status=self._lost.status)
             engine = await OpenEngine.open(
                 self._opener,
                 self.path,
@@ -285,6 +278,8 @@ class SharedFile:
                 self._claims.cancel()
             # In this order: a process that takes the lock must find the file closed, and all that was queued in it.
             self.calls.engine = None
+            if isinstance(engine.failed, FileLost):
+                server.tell_lost(engine.failed)
             server.stop_listening()
             engine.close()
             self._lock.drop()
@@ -386,17 +381,27 @@ class SharedFile:
         if self._failures >= TRIES and is_permanent(error):
             self.calls.broken = error
 
-    def _check_identity(self) -> None:
-        """Give up if another file, or none, is at the path of the file that this process has worked on for its owner."""
-        if self._identity is None or self._lost is not None or _identity(self.path) == self._identity:
-            return
-        self._give_up(
-            FileLost(
+    def _check_file(self) -> None:
+        """Raise `FileLost` if the file is not the one that this process has worked on, or its owner has found that it was
+        overwritten.
+        """
+        if self._lost is None:
+            self._look_for_loss()
+        if self._lost is not None:
+            self._wanted_until = 0.0  # opening handles again is refused
+            raise FileLost(str(self._lost), status=self._lost.status)
+
+    def _look_for_loss(self) -> None:
+        if self._former is not None and self._former.file_lost:
+            why = f"the process that owned {self.path} found that {self._former.file_lost}"
+        elif self._identity is not None and _identity(self.path) != self._identity:
+            why = (
                 f"the file {self.path} was replaced or moved away while this process worked on it. This process has stopped and "
-                f"does not open it again. Put the file that is wanted at {self.path}, and restart all workers",
-                status="DATA_LOSS",
+                f"does not open it again. Put the file that is wanted at {self.path}, and restart all workers"
             )
-        )
+        else:
+            return
+        self._give_up(FileLost(why, status="DATA_LOSS"))
 
     def _give_up(self, error: FileLost) -> None:
         """Never open the file again: all workers and calls of this process are told why."""

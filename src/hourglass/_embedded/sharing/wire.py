@@ -232,6 +232,12 @@ class Processes(msgspec.Struct, frozen=True, tag=True):
     processes: tuple[dp.WorkerProcess, ...]
 
 
+class FileLostMessage(msgspec.Struct, frozen=True, tag="FileLost"):
+    """Why the owner stops, and why no process that works for it may open the file again: it was replaced or overwritten."""
+
+    message: str
+
+
 ToOwner: TypeAlias = (
     Hello
     | RequestMessage
@@ -253,6 +259,7 @@ ToClient: TypeAlias = (
     | Processes
     | ResultsStored
     | OwnerAlive
+    | FileLostMessage
 )
 
 _encoder = msgspec.msgpack.Encoder()
