@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from hourglass._contract.limits import KeptLimit, KeptLimits, ListLimits
-from hourglass._engine.built_in_queries import ACTIVITY_STACKS, WAITED_FOR
+from hourglass._engine.built_in_queries import ACTIVITY_STACKS, AWAITED_SIGNALS
 from hourglass._engine.specs import VersioningBehavior
 from hourglass._history import events as h
 from hourglass._runtime.deaths import known_deaths
@@ -468,7 +468,7 @@ def _answered(facts: Facts, handle: WorkflowHandle[Any]) -> Facts:
         facts,
         stands=stands(stack) if isinstance(stack, str) else (),
         signals=tuple(signals),
-        awaited=tuple(name for name, about in signals.items() if about == WAITED_FOR),
+        awaited=_awaited(handle) if signals else (),
         updates=tuple(_described(metadata, "updateDefinitions")),
         activity_stacks=_stacks(handle, facts.story),
         takes_any=any(not _text(each, "name") for each in _listed(metadata, "signalDefinitions")),
@@ -488,6 +488,15 @@ def _stacks(handle: WorkflowHandle[Any], story: Story) -> dict[str, str]:
         return {}
     parts = _HEAD.split(harmless(told)) if isinstance(told, str) else []
     return dict(zip(parts[1::2], (each.strip("\n") for each in parts[2::2]), strict=False))
+
+
+def _awaited(handle: WorkflowHandle[Any]) -> tuple[str, ...]:
+    """Return the names of the channels that a run waits for; none if its worker does not answer."""
+    try:
+        names = handle.query(AWAITED_SIGNALS, rpc_timeout=PATIENCE)
+    except HourglassError:
+        return ()
+    return tuple(str(name) for name in names) if isinstance(names, list) else ()
 
 
 def _described(metadata: Any, kind: str) -> dict[str, str]:
