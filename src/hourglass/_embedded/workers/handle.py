@@ -510,11 +510,6 @@ class EngineHandle:
         self._ring()
         self._ended(self)
 
-    def take_apart(self) -> None:
-        """Have the parts forget one another, after the end: see `Engine.take_apart`."""
-        for part in (self._cache, self):
-            vars(part).clear()
-
     def lose(self) -> None:
         """The process of its worker has ended. What the worker had is given to others at once: tasks and queries are
         wanted again, attempts are tried again as their policies say. Nothing may be asked of the handle any more.
