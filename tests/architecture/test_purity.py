@@ -101,6 +101,7 @@ IMPORTS_BY_NAME = {
     "_cli/loading.py": "what the person at the command line named, and the modules below it",
     "_runtime/process_wire.py": "modules of functions that the parent's resolver has found",
     "_runtime/resolver.py": "modules that the user gave to the worker, and nothing outside them",
+    "_ui/replay_child.py": "modules that the parent has loaded, as the person at the command line named them",
     "testing/__init__.py": "a constant table of our own names",
 }
 

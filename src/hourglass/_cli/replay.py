@@ -114,9 +114,10 @@ def _tell(name: str, result: ReplayResult, json: bool) -> None:
         }
         connecting.write_json({"history": name, **told}, indent=None)
     elif error is None:
-        console.show(f"fits    {name}")
+        console.show(f"fits    {console.one_line(name)}")
     else:
-        console.show(f"{'BROKEN' if isinstance(error, HistoryError) else 'BREAKS'}  {name}")
+        verdict = "BROKEN" if isinstance(error, HistoryError) else "BREAKS"
+        console.show(f"{verdict}  {console.one_line(name)}")
         _indented(_seen_from_here(error))
         if result.does_the_same and isinstance(error, NondeterminismError):
             _indented("the code does the same things as this history says, in another order")

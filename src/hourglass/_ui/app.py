@@ -29,6 +29,7 @@ from hourglass._ui.actions import PageActions
 from hourglass._ui.bulk import BulkOperations
 from hourglass._ui.login import LoginPages
 from hourglass._ui.reading import PageReads, task_queues, worker_facts
+from hourglass._ui.replays import ReplayFailedError
 from hourglass._ui.site import Site
 from hourglass.client import TaskQueueDescription
 from hourglass.errors import (
@@ -206,6 +207,8 @@ class PageApp:
                 status = 403
             case UsageError() | ValueError():
                 status = 400
+            case ReplayFailedError():
+                status = 500
             case HourglassError():
                 status = 503
             case _:

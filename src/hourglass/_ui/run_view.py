@@ -22,7 +22,8 @@ from hourglass._story.spans import Kind, Outcome, Span, Story
 from hourglass._story.values import Peek
 from hourglass._story.watching import HIDDEN
 from hourglass._ui import addresses
-from hourglass.errors import NondeterminismError, UsageError
+from hourglass._ui.replay_child import Walked
+from hourglass.errors import UsageError
 from hourglass.replay import Moment, ValueChange
 
 _RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-")
@@ -199,12 +200,17 @@ def hide_parked(facts: dict[str, Any]) -> dict[str, Any]:
     return {**facts, "parked": dict.fromkeys(facts["parked"], HIDDEN)}
 
 
-def error_text(error: BaseException | None, *, shows: bool) -> str:
+def error_text(error: BaseException, *, shows: bool) -> str:
     """Return the message of an error, which may quote values; only its type unless values may be shown."""
-    if error is None:
-        return ""
+    return str(error) if shows else f"{type(error).__name__} {HIDDEN}"
+
+
+def replay_error(walked: Walked, *, shows: bool) -> str:
+    """Return why a replay stopped, as `error_text` does; a report of nondeterminism quotes no values."""
     return (
-        str(error) if shows or isinstance(error, NondeterminismError) else f"{type(error).__name__} {HIDDEN}"
+        walked.error
+        if shows or walked.is_nondeterminism or not walked.error
+        else f"{walked.error_type} {HIDDEN}"
     )
 
 

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 from hourglass._story.values import Peek, hidden, peek
+from hourglass._ui.replays import TimeTravel
 from hourglass.client import Client
 from hourglass.errors import HourglassError, ServiceError, ServiceTimeoutError, StorageError
-from hourglass.replay import History, Moment, Replayer, ReplayResult
 
 # --- whether it can be reached ---------------------------------------------------------------------------------
 #
@@ -104,9 +103,6 @@ class Pulse:
 # --- the site --------------------------------------------------------------------------------------------------
 
 
-_MOST_KEPT = 8
-
-
 @dataclass
 class Site:
     """One target, seen through one client.
@@ -123,10 +119,11 @@ class Site:
     decode: Callable[[Any], Any] | None = None
     workers: Callable[[], Sequence[Any]] = tuple
     pulse: Pulse = field(init=False)
-    _walks: Walks | None = field(default=None, init=False)
+    _time_travel: TimeTravel = field(init=False)
 
     def __post_init__(self) -> None:
         self.pulse = Pulse(self.client)
+        self._time_travel = TimeTravel(self.modules, self.client)
 
     @property
     def hides_payloads(self) -> bool:
@@ -140,52 +137,11 @@ class Site:
         return peek(self.decode, _LONGEST_PAYLOAD)
 
     @property
-    def walks(self) -> Walks | None:
-        """The walks through runs, None where no code was loaded."""
-        if self._walks is None and self.modules:
-            self._walks = Walks(self.modules, self.client)
-        return self._walks
+    def time_travel(self) -> TimeTravel | None:
+        """The replays of runs; None where no code was loaded."""
+        return self._time_travel if self.modules else None
 
     def close(self) -> None:
         """Free what the pages used."""
         self.pulse.close()
-        if self._walks is not None:
-            self._walks.close()
-
-
-class Walks:
-    """Histories as moments. Lists of moments are kept for a while, without what fibers held; one moment is replayed when it is
-    looked at.
-    """
-
-    def __init__(self, modules: Sequence[ModuleType], client: Client) -> None:
-        self._replayer = Replayer(modules=modules, converter=client.converter, codec=client.codec)
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, int], tuple[History, tuple[Moment, ...], ReplayResult]] = (
-            OrderedDict()
-        )
-
-    def outline(self, history: History) -> tuple[tuple[Moment, ...], ReplayResult]:
-        """All moments of a history, without what fibers held."""
-        key = history.run_id, len(history)
-        with self._lock:
-            known = self._kept.get(key)
-            if known is None:
-                known = history, *self._replayer.moments(history, range(0))
-                self._kept[key] = known
-                while len(self._kept) > _MOST_KEPT:
-                    self._kept.popitem(last=False)
-            self._kept.move_to_end(key)
-            return known[1], known[2]
-
-    def moment(self, history: History, number: int) -> tuple[Moment | None, Moment | None]:
-        """One moment and the one before it, in full."""
-        with self._lock:
-            found, _ = self._replayer.moments(history, range(max(0, number - 1), number + 1))
-        if number >= len(found):
-            return None, None
-        return found[number], found[number - 1] if number else None
-
-    def close(self) -> None:
-        """Free the replayer."""
-        self._replayer.close()
+        self._time_travel.close()

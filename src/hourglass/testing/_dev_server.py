@@ -120,6 +120,7 @@ class DevServer:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            umask=0o077,  # its database holds payloads
         )
         self._watcher = _watch(process.pid)
         try:
