@@ -83,7 +83,7 @@ def test_a_list_says_whose_code_fails(run: Run) -> None:
     """In words behind the status, and as JSON; `--parked` finds that run alone; when it has been ended, its end is its status."""
     run("start", "checkout", "o-1", "--id", "order-1")
     run("start", "broken", "--id", "order-2")
-    row = "order-2  running, code fails  broken"
+    row = "order-2  running, parked  broken"
     out = until(lambda: found if row in re.sub("  +", "  ", (found := run("list")[1])) else "", "no such row")
     assert re.search(r"order-1 +running +checkout", out)
     fields = {each["id"]: each for each in map(json.loads, run("list", "--json")[1].splitlines())}
@@ -98,7 +98,7 @@ def test_a_list_says_whose_code_fails(run: Run) -> None:
         == "category=WorkflowTaskFailed"
     )
     parked = run("list", "--parked")[1]
-    assert "running, code fails" in parked
+    assert "running, parked" in parked
     assert "order-1" not in parked
     assert "order-2" in run("list", "TemporalReportedProblems = 'category=WorkflowTaskFailed'")[1]
     run("terminate", "order-2")

@@ -56,13 +56,13 @@ def test_the_list_says_whose_code_fails(web: httpx.Client, client: Client) -> No
     handle = client.start_workflow(flows.broken, id="bug")
     until(lambda: handle.describe().reported_problems)
     text = web.get("/workflows").text
-    assert text.count('<span class="status s-parked">running, code fails</span>') == 1
+    assert text.count('<span class="status s-parked">running, parked</span>') == 1
     assert '<td class="state"><span class="status s-running">running</span></td>' in text
     only = web.get("/workflows", params={"query": "TemporalReportedProblems IS NOT NULL"}).text
     assert "buy-ada" not in only
     assert "bug" in only
     handle.terminate()
-    assert "code fails" not in web.get("/workflows").text
+    assert "parked" not in web.get("/workflows").text
 
 
 def test_a_filter_that_is_wrong_is_explained(web: httpx.Client) -> None:

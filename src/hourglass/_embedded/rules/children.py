@@ -26,6 +26,7 @@ from hourglass._embedded.rules.run import (
     Transition,
 )
 from hourglass._embedded.rules.schedule_times import backoff_until_next
+from hourglass._embedded.rules.problems import without_problems
 from hourglass._embedded.rules.versioning import inherited, inherited_override, without_version
 from hourglass._engine import commands as c
 from hourglass._engine.commands import ContinueAsNew
@@ -422,7 +423,7 @@ def continue_follower(run: Run, command: ContinueAsNew, new_run_id: str) -> h.Wo
         task_timeout=min(said.task_timeout or old.task_timeout, LONGEST_TASK_TIMEOUT),
         retry_policy=old.retry_policy if said.retry_policy is None else complete_retry(said.retry_policy),
         memo=said.memo or old.memo,
-        search_attributes=said.search_attributes or without_version(run.search_attributes),
+        search_attributes=said.search_attributes or without_problems(without_version(run.search_attributes)),
     )
     return msgspec.structs.replace(
         run.started,
