@@ -79,7 +79,9 @@ def unserved_queues(client: Client, names: Iterable[str]) -> frozenset[str]:
             return False  # not every server lets every client look
 
     with ThreadPoolExecutor(min(_AT_ONCE, len(asked)), "hourglass-problems") as threads:
-        return frozenset(name for name, bare in zip(asked, threads.map(is_unserved, asked), strict=True) if bare)
+        return frozenset(
+            name for name, bare in zip(asked, threads.map(is_unserved, asked), strict=True) if bare
+        )
 
 
 # --- filters ----------------------------------------------------------------------------------------------------------

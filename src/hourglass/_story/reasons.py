@@ -147,7 +147,7 @@ def _retried(facts: Facts, span: Span, tried: Finding, queue: str) -> Finding:
         return replace(
             tried,
             cause=Cause.ACTIVITY_TIMES_OUT,
-            what=f"waits for activity {span.name}, which times out again and again",
+            what=f"waits for activity {span.name}, which {'timed out' if tried.attempts == 1 else 'keeps timing out'} and is retried",
             details=(*tried.details, *_limits(facts, span)),
             actions=advice.longer_timeout(facts),
         )
