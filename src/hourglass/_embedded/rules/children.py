@@ -16,6 +16,7 @@ import msgspec
 from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules.draft import Draft, with_priority_of
+from hourglass._embedded.rules.problems import without_problems
 from hourglass._embedded.rules.run import (
     OpenChild,
     RequestCancelChild,
@@ -26,7 +27,6 @@ from hourglass._embedded.rules.run import (
     Transition,
 )
 from hourglass._embedded.rules.schedule_times import backoff_until_next
-from hourglass._embedded.rules.problems import without_problems
 from hourglass._embedded.rules.versioning import inherited, inherited_override, without_version
 from hourglass._engine import commands as c
 from hourglass._engine.commands import ContinueAsNew
