@@ -54,6 +54,16 @@ class Purchase:
         return len(self.notes)
 
 
+@activity.defn(retry_policy=RetryPolicy(initial_interval=0.02, maximum_interval=0.02))
+def decline(name: str) -> str:
+    raise ValueError(f"the bank declines {name}")
+
+
+@workflow.defn
+def declined(name: str) -> str:
+    return decline(name)
+
+
 @workflow.defn
 def stuck(name: str) -> str:
     return refuse(name)
@@ -116,5 +126,5 @@ def broken() -> str:
     return {}["missing"]
 
 
-WORKFLOWS = [broken, printing, mailing, saga, Purchase, stuck, fails, family, quick, endless]
-ACTIVITIES = [charge, refuse, refund, ship_it]
+WORKFLOWS = [declined, broken, printing, mailing, saga, Purchase, stuck, fails, family, quick, endless]
+ACTIVITIES = [decline, charge, refuse, refund, ship_it]

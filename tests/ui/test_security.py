@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import httpx
 import pytest
-from tests.ui.conftest import asked
+from tests.ui.conftest import asked, bulk
 
 from hourglass import Client
 from hourglass._http.access import COOKIE_LIFETIME, Access, Credentials, Verdict, read_token
@@ -284,7 +284,7 @@ def test_a_bulk_action_spares_the_keepers_of_limits(client: Client, site: Site) 
     client.start_workflow("hourglass.slots", id="keeper", task_queue="nobody")
     with asked(site, TOKEN) as web:
         web.headers["authorization"] = BEARER
-        web.post("/bulk", data={"action": "terminate", "all": "1"})
+        bulk(web, {"action": "terminate", "all": "1"})
         while client.get_workflow_handle("shown").describe().status.name != "TERMINATED":
             pass
         operation = web.get("/operations/1").text

@@ -61,6 +61,10 @@ class Request(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
         return self.default_timeout if self.rpc_timeout is None else self.rpc_timeout
 
 
+AS_STORED = "; what is told is what the file has"
+"""The end of the notice with which an engine answers a read while nothing can be written."""
+
+
 class Nothing(msgspec.Struct, frozen=True):
     """The answer to a request that has none."""
 

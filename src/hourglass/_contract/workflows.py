@@ -281,7 +281,13 @@ class PendingUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 REPORTED_PROBLEMS = "TemporalReportedProblems"
-"""The search attribute under which engines tell of a run whose workflow task keeps failing."""
+"""The search attribute under which engines report a run whose workflow task keeps failing."""
+
+TASK_FAILS, TASK_TIMES_OUT = "category=WorkflowTaskFailed", "category=WorkflowTaskTimedOut"
+"""Its values for a run that is parked."""
+
+ACTIVITY_FAILS = "category=ActivityTaskFailed"
+"""Its value for a run of which an activity keeps failing. Only the embedded engine reports it."""
 
 
 class WorkflowSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -399,8 +399,8 @@ class WhyContext:
                 name,
                 QueueFacts(
                     name=name,
-                    workflow_pollers=tuple(_alive(described.workflow_pollers)),
-                    activity_pollers=tuple(_alive(described.activity_pollers)),
+                    workflow_pollers=tuple(alive(described.workflow_pollers)),
+                    activity_pollers=tuple(alive(described.activity_pollers)),
                     served=served,
                     current=str(described.current_version or ""),
                 ),
@@ -421,7 +421,7 @@ class WhyContext:
         alike = sorted(others, key=lambda each: -SequenceMatcher(None, name, each).ratio())
         for other in alike[:_MOST_QUEUES]:
             described = self._queue(other)
-            if described is not None and any(_alive(described.workflow_pollers)):
+            if described is not None and any(alive(described.workflow_pollers)):
                 yield other
 
 
@@ -437,7 +437,7 @@ def _died(client: Client, run_id: str) -> str:
     return f"{found.times}× while {what} was executing, last {ago} ago"
 
 
-def _alive(pollers: tuple[PollerInfo, ...]) -> Iterator[PollerFacts]:
+def alive(pollers: tuple[PollerInfo, ...]) -> Iterator[PollerFacts]:
     """The pollers that are still there: a server remembers for minutes those that have gone."""
     now = time.time_ns()
     for each in pollers:

@@ -104,8 +104,9 @@ def mark_of(site: Site, operations: BulkOperations, request: Request) -> str:
     if "workers" in params:
         return f"{[_queue(each) for each in task_queues(client)]} {[worker_facts(each) for each in site.workers()]}"
     search, now = asked.search(request), datetime.now(UTC)
-    page = client.list_page(finding.visible_filter(search, now), page_size=finding.PAGE_SIZE)
-    shown = [(each.run_id, each.status, each.reported_problems) for each in page.items]
+    page = client.list_page(finding.visible_filter(client, search, now), page_size=finding.PAGE_SIZE)
+    problems = site.problems(page.items)
+    shown = [(each.run_id, each.status, problems.get(each.run_id)) for each in page.items]
     return f"{shown} {finding.counts(client, search, now)}"
 
 
@@ -223,6 +224,7 @@ class PageApp:
             Route("/", reads.home),
             Route("/workflows", self._reading(reads.workflows)),
             Route("/workflows/chart", self._reading(reads.chart)),
+            Route("/workflows/problems", self._reading(reads.problems)),
             Route("/start", reads.start_page),
             Route("/start", self._doing(actions.start), methods=["POST"]),
             Route("/bulk", self._doing(actions.bulk), methods=["POST"]),

@@ -61,7 +61,7 @@ class PageReads:
         """The list, filtered."""
         search = asked.search(request)
         try:
-            found, error = finding.listing(self._site.client, search), ""
+            found, error = finding.listing(self._site.client, search, self._site.problems), ""
         except (ValueError, HourglassError) as raised:
             found, error = None, str(raised)
         known = tuple(forms.workflows_in(self._site.modules))
@@ -74,6 +74,15 @@ class PageReads:
         except (ValueError, HourglassError):
             found = ()
         return HTMLResponse(pages.chart(asked.view(self._site, request), found))
+
+    def problems(self, request: Request) -> Response:
+        """How many open runs do not go on, by what keeps them; a part of the page, which may take a moment."""
+        search = asked.search(request)
+        try:
+            found = finding.problem_counts(self._site.client, search)
+        except (ValueError, HourglassError):
+            found = ()
+        return HTMLResponse(pages.problem_counts(asked.view(self._site, request), search, found))
 
     def latest(self, request: Request) -> Response:
         """From a workflow's id to its latest run."""
@@ -113,6 +122,7 @@ class PageReads:
                 run_view.chain(story),
                 run_view.unheard(events) if story.end is None else (),
                 self._runs_of(workflow_id),
+                self._site.problems([description]),
                 messages,
                 chosen,
                 request.query_params.get("notice", ""),

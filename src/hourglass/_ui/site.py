@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from hourglass._story.problems import problems_of
+from hourglass._story.standing import Problem
 from hourglass._story.values import Peek, hidden, peek
 from hourglass._ui.replays import TimeTravel
-from hourglass.client import Client
+from hourglass.client import Client, WorkflowExecution
 from hourglass.errors import HourglassError, ServiceError, ServiceTimeoutError, StorageError
 
 # --- whether it can be reached ---------------------------------------------------------------------------------
@@ -100,6 +102,47 @@ class Pulse:
             thread.join(PATIENCE + _PAUSE)
 
 
+# --- what keeps runs from going on ------------------------------------------------------------------------------
+
+
+_FRESH = 3.0
+_MOST_LOOKS = 2000
+
+
+class ProblemCache:
+    """What keeps runs from going on. A server is asked for each open run: what it said counts for a few seconds, however many
+    readers look.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        self._looks: OrderedDict[str, tuple[float, Problem | None]] = OrderedDict()
+
+    def look(self, runs: Iterable[WorkflowExecution]) -> Mapping[str, Problem]:
+        """Return what keeps these runs from going on, by run id."""
+        now = time.monotonic()
+        opened = [run for run in runs if run.close_time is None]
+        with self._lock:
+            known = {
+                run.run_id: self._looks[run.run_id][1]
+                for run in opened
+                # What the engine itself has just reported is newer than what was seen.
+                if run.run_id in self._looks
+                and not run.reported_problems
+                and now - self._looks[run.run_id][0] < _FRESH
+            }
+        unknown = [run for run in opened if run.run_id not in known]
+        found = problems_of(self._client, unknown)
+        with self._lock:
+            for run in unknown:
+                self._looks[run.run_id] = now, found.get(run.run_id)
+                self._looks.move_to_end(run.run_id)
+            while len(self._looks) > _MOST_LOOKS:
+                self._looks.popitem(last=False)
+        return found | {run_id: problem for run_id, problem in known.items() if problem is not None}
+
+
 # --- the site --------------------------------------------------------------------------------------------------
 
 
@@ -119,11 +162,17 @@ class Site:
     decode: Callable[[Any], Any] | None = None
     workers: Callable[[], Sequence[Any]] = tuple
     pulse: Pulse = field(init=False)
+    _problems: ProblemCache = field(init=False)
     _time_travel: TimeTravel = field(init=False)
 
     def __post_init__(self) -> None:
         self.pulse = Pulse(self.client)
+        self._problems = ProblemCache(self.client)
         self._time_travel = TimeTravel(self.modules, self.client)
+
+    def problems(self, runs: Iterable[WorkflowExecution]) -> Mapping[str, Problem]:
+        """What keeps these runs from going on, by run id: as it was a few seconds ago at most."""
+        return self._problems.look(runs)
 
     @property
     def hides_payloads(self) -> bool:
