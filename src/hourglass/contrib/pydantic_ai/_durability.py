@@ -48,7 +48,8 @@ from hourglass import activity, workflow
 from hourglass._engine.messages import count_as_failures
 from hourglass.activity import Activity, ActivityOptions
 from hourglass.contrib import _agents
-from hourglass.contrib.pydantic_ai._wire import Wire, heard, told
+from hourglass.contrib.pydantic_ai._errors import as_failure, from_failure
+from hourglass.contrib.pydantic_ai._wire import Wire
 from hourglass.errors import ActivityError, ApplicationError, UsageError
 
 SPEC = DurabilityEngineSpec(
@@ -297,7 +298,10 @@ class _Backend(RegisteredOperationBackend[dict[str, Any]]):
                 with durable_unit_scope():
                     return operation.result_codec.dump(await operation.handler(params))
             except Exception as error:
-                raise told(error) from error
+                failure = as_failure(error)
+                if failure is error:
+                    raise
+                raise failure from error
 
         self.activities.append(perform)
         return _Bound(operation, perform), ()
@@ -322,10 +326,10 @@ class _Bound(BoundDurableOperation[Any, Any, Any]):
         try:
             result = await _agents.execute(self._perform, request, **options)
         except ActivityError as error:
-            what = heard(error)
-            if what is error:
+            rebuilt = from_failure(error)
+            if rebuilt is None:
                 raise
-            raise what from error
+            raise rebuilt from error
         return self._operation.result_codec.load(result)
 
 
