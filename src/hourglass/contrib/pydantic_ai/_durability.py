@@ -77,11 +77,13 @@ _agents.replace(
     "pydantic_ai",
     {
         "pydantic_ai._utils:datetime": lambda _: _agents.RunDatetime,
+        "pydantic_ai._utils:time": lambda _: _agents.run_time,
         "pydantic_ai._utils:uuid": lambda _: SimpleNamespace(uuid4=_agents.uuid4),
         "pydantic_ai._model_request_attempts:datetime": lambda _: _agents.RunDatetime,
         "pydantic_ai._model_request_attempts:perf_counter_ns": lambda real: _in_workflow(
             workflow.time_ns, real
         ),
+        "pydantic_ai._tool_execution:asyncio": lambda _: _agents.OrderedAsyncio(),
         "pydantic_ai._agent_graph:time": lambda _: _agents.run_time,
         "pydantic_ai.models:time": lambda _: _agents.run_time,
         "pydantic_ai.models._continuation:time": lambda _: _agents.run_time,
@@ -90,6 +92,8 @@ _agents.replace(
         ),
         "pydantic_ai._agent_graph:uuid7": lambda real: _in_workflow(_agents.uuid4, real),
         "pydantic_ai._enqueue:uuid7": lambda real: _in_workflow(_agents.uuid4, real),
+        "pydantic_ai.conversation:uuid7": lambda real: _in_workflow(_agents.uuid4, real),
+        "pydantic_ai.models.instrumented:time": lambda _: _agents.run_time,
         "pydantic_ai.agent:uuid4": lambda _: _agents.uuid4,
         # Names within a graph that is kept for later runs: they must not come out of one run's numbers.
         "pydantic_graph.id_types:uuid": lambda _: SimpleNamespace(uuid4=_agents.any_uuid4),

@@ -38,6 +38,7 @@ from pydantic_ai.workspaces import WorkspaceRef
 from pydantic_core import PydanticSerializationError
 
 from hourglass import activity
+from hourglass.contrib import _agents
 from hourglass.errors import ApplicationError, UsageError
 
 P = TypeVar("P")
@@ -153,8 +154,8 @@ class _Transport(ParameterTransport[P, dict[str, Any]], Generic[P]):
             fields["context"] = self._wire.context_type.serialize_run_context(ctx)
             fields["deps"] = self._wire.dump_deps(ctx.deps)
         try:
-            dumped: dict[str, Any] = self._kind.dump_python(self._make(**fields), mode="json")
-        except (PydanticSerializationError, ValueError) as error:
+            dumped: dict[str, Any] = _agents.to_json(self._make(**fields), self._kind)
+        except (PydanticSerializationError, ValueError, RecursionError) as error:
             raise UsageError(
                 f"agent {self._wire.name}: what it asks for cannot be written as JSON: {error}. Besides deps that is the "
                 f"model's settings, and metadata of runs and tools"
@@ -204,8 +205,8 @@ class Wire(ParameterTransports):
         if deps is None:
             return None
         try:
-            return self._deps_adapter().dump_python(deps, mode="json", warnings="none")
-        except (PydanticUserError, PydanticSerializationError) as error:
+            return _agents.to_json(deps, self._deps_adapter())
+        except (PydanticUserError, PydanticSerializationError, ValueError, RecursionError) as error:
             raise UsageError(
                 f"agent {self.name}: its deps, of type {type(deps).__qualname__}, cannot be written as JSON: {error}. Give the "
                 f"run no deps, and the worker Worker(resources=[…]) with one of that type"
