@@ -341,6 +341,43 @@ def test_tokens_are_followed_while_they_come(client: Client) -> None:
         assert done["model"] == 2
 
 
+@workflow.defn
+async def read_stream(how: str) -> str:
+    async with talker.run_stream("Which?") as result:
+        if how == "text":
+            return [text async for text in result.stream_text()][-1]
+        if how == "delta":
+            return "".join([text async for text in result.stream_text(delta=True)])
+        if how == "output":
+            return [str(output) async for output in result.stream_output()][-1]
+        return await result.get_output()
+
+
+@workflow.defn
+async def read_nodes() -> str:
+    async with talker.iter("Which?") as run:
+        async for node in run:
+            if Agent.is_model_request_node(node):
+                async with node.stream(run.ctx) as stream:
+                    said = [text async for text in stream.stream_text()]
+    return said[-1]
+
+
+def test_streamed_answer_is_read_in_a_workflow(client: Client) -> None:
+    """`run_stream` and `iter` read no clock but the workflow's: the call watcher and the re-execution check accept them."""
+    with Worker(
+        client,
+        "streams",
+        workflows=[read_stream, read_nodes],
+        activities=[talk_durability],
+        watch="error",
+        verify="always",
+    ):
+        for how in ("text", "delta", "output", "whole"):
+            assert client.execute_workflow(read_stream, how, task_queue="streams") == "It depends."
+        assert client.execute_workflow(read_nodes, task_queue="streams") == "It depends."
+
+
 # --- other agents, dependencies, servers ------------------------------------------------------------------------------
 
 

@@ -37,7 +37,6 @@ from agents.tool_context import ToolContext
 from agents.tracing import get_trace_provider
 from mcp.types import CallToolResult, GetPromptResult, ListPromptsResult
 from mcp.types import Tool as MCPTool
-from pydantic_core import to_jsonable_python
 
 from hourglass import activity, workflow
 from hourglass._engine.messages import count_as_failures
@@ -329,8 +328,8 @@ class _DurableModel(Model):
         """Ask, and wait."""
         request = ModelRequest(
             instructions=system_instructions,
-            input=to_jsonable_python(input),
-            settings=model_settings.to_json_dict(),
+            input=_agents.to_json(input),
+            settings=_agents.to_json(model_settings, _activities.SETTINGS),
             tools=[tool.name for tool in tools if tool.name in self._own],
             functions=[
                 Function(
@@ -354,7 +353,7 @@ class _DurableModel(Model):
             ],
             previous_response_id=previous_response_id,
             conversation_id=conversation_id,
-            prompt=to_jsonable_python(prompt),
+            prompt=_agents.to_json(prompt),
         )
         return _activities.RESPONSE.validate_python(await _agents.execute(self._perform, request))
 

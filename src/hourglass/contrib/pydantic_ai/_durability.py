@@ -48,7 +48,8 @@ from hourglass import activity, workflow
 from hourglass._engine.messages import count_as_failures
 from hourglass.activity import Activity, ActivityOptions
 from hourglass.contrib import _agents
-from hourglass.contrib.pydantic_ai._wire import Wire, heard, told
+from hourglass.contrib.pydantic_ai._errors import as_failure, from_failure
+from hourglass.contrib.pydantic_ai._wire import Wire
 from hourglass.errors import ActivityError, ApplicationError, UsageError
 
 SPEC = DurabilityEngineSpec(
@@ -76,11 +77,13 @@ _agents.replace(
     "pydantic_ai",
     {
         "pydantic_ai._utils:datetime": lambda _: _agents.RunDatetime,
+        "pydantic_ai._utils:time": lambda _: _agents.run_time,
         "pydantic_ai._utils:uuid": lambda _: SimpleNamespace(uuid4=_agents.uuid4),
         "pydantic_ai._model_request_attempts:datetime": lambda _: _agents.RunDatetime,
         "pydantic_ai._model_request_attempts:perf_counter_ns": lambda real: _in_workflow(
             workflow.time_ns, real
         ),
+        "pydantic_ai._tool_execution:asyncio": lambda _: _agents.OrderedAsyncio(),
         "pydantic_ai._agent_graph:time": lambda _: _agents.run_time,
         "pydantic_ai.models:time": lambda _: _agents.run_time,
         "pydantic_ai.models._continuation:time": lambda _: _agents.run_time,
@@ -89,6 +92,8 @@ _agents.replace(
         ),
         "pydantic_ai._agent_graph:uuid7": lambda real: _in_workflow(_agents.uuid4, real),
         "pydantic_ai._enqueue:uuid7": lambda real: _in_workflow(_agents.uuid4, real),
+        "pydantic_ai.conversation:uuid7": lambda real: _in_workflow(_agents.uuid4, real),
+        "pydantic_ai.models.instrumented:time": lambda _: _agents.run_time,
         "pydantic_ai.agent:uuid4": lambda _: _agents.uuid4,
         # Names within a graph that is kept for later runs: they must not come out of one run's numbers.
         "pydantic_graph.id_types:uuid": lambda _: SimpleNamespace(uuid4=_agents.any_uuid4),
@@ -297,7 +302,10 @@ class _Backend(RegisteredOperationBackend[dict[str, Any]]):
                 with durable_unit_scope():
                     return operation.result_codec.dump(await operation.handler(params))
             except Exception as error:
-                raise told(error) from error
+                failure = as_failure(error)
+                if failure is error:
+                    raise
+                raise failure from error
 
         self.activities.append(perform)
         return _Bound(operation, perform), ()
@@ -322,10 +330,10 @@ class _Bound(BoundDurableOperation[Any, Any, Any]):
         try:
             result = await _agents.execute(self._perform, request, **options)
         except ActivityError as error:
-            what = heard(error)
-            if what is error:
+            rebuilt = from_failure(error)
+            if rebuilt is None:
                 raise
-            raise what from error
+            raise rebuilt from error
         return self._operation.result_codec.load(result)
 
 
