@@ -221,3 +221,25 @@ def test_code_asks_the_behaviour_and_not_the_flags() -> None:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Flag"
     }
     assert asking == set(FLAGS)
+
+
+CLOCKS_BY_MODULE = {
+    "_runtime/watcher.py": "a table of the functions that workflow code must not call",
+    "_runtime/hung.py": "a clock that not every system has",
+    "contrib/_agents.py": "a stand-in for the module itself",
+}
+
+
+def test_own_waits_take_clocks_at_import() -> None:
+    """Clocks and `sleep` are imported by name: a test of the author's that patches `time.sleep`, `time.monotonic` or
+    `asyncio.sleep` changes nothing for our own waits.
+    """
+    modules = [each for each in source.modules() if each.place not in CLOCKS_BY_MODULE]
+    whole = [
+        f"{module.place}:{node.lineno} imports time, not its functions"
+        for module in modules
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Import) and any(alias.name == "time" for alias in node.names)
+    ]
+    calls = [place for module in modules for call, place in _calls(module) if call == "asyncio.sleep"]
+    assert not whole + calls

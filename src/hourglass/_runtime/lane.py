@@ -20,11 +20,11 @@ import gc
 import logging
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from queue import SimpleQueue
+from time import monotonic, process_time, thread_time
 from typing import ClassVar, TypeAlias
 
 import msgspec
@@ -104,7 +104,7 @@ class Lane:
         loop: asyncio.AbstractEventLoop,
         *,
         thread_name: str = "",
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self.name = name
         self.evaluations = evaluations
@@ -538,11 +538,11 @@ class ComputingWatch:
 
     def look(self) -> None:
         """Look whether it does: on the control loop, as often as one likes. While it does this looks again by itself."""
-        now = time.monotonic()
+        now = monotonic()
         passed = now - self._at
         if passed < _SPAN or self._closed:
             return
-        used, in_control = time.process_time(), time.thread_time()
+        used, in_control = process_time(), thread_time()
         control = in_control - self._in_control
         others = used - self._used - control
         self._at, self._used, self._in_control = now, used, in_control
