@@ -1,7 +1,8 @@
 """PURE: how a function becomes durable.
 
 Events in, commands out. Nothing here knows a clock, a file, a network or Temporal's classes; randomness comes from the
-run's seed. Three files know asyncio, as a library of tasks and not of I/O, and are loaded by the first coroutine. In reading order:
+run's seed. Three files know asyncio, as a library of tasks and not of I/O, and are loaded by the first coroutine. In reading
+order:
 
     specs             what an author may say of an activity, a start, a child, a version: held, never copied
     retries           when something that failed is tried again
