@@ -41,7 +41,9 @@ def answer(name: str, run: LiveRun, known: Known, receivers: Receivers | None) -
             unread = {name: len(waiting) for name, waiting in run.state.signals.items() if waiting}
             return run.converter.encode(unread)
         case _ if name == AWAITED_SIGNALS:
-            return run.converter.encode(sorted(name for name, waiting in (receivers or {}).items() if waiting))
+            return run.converter.encode(
+                sorted(name for name, waiting in (receivers or {}).items() if waiting)
+            )
         case _ if name == ACTIVITY_STACKS:
             look = run.settings.activity_stacks
             return run.converter.encode("" if look is None else look(run.state.run_id))
@@ -89,7 +91,9 @@ def _metadata(run: LiveRun, known: Known, receivers: Receivers | None) -> Payloa
     def described(kind: MessageKind) -> list[dict[str, str]]:
         found = {name or "": message.description for (of, name), (message, _) in known.items() if of == kind}
         if kind == "signal" and receivers is not None:  # channels that were read are signals, too
-            found |= {name: "the workflow waits for it" if waiting else "" for name, waiting in receivers.items()}
+            found |= {
+                name: "the workflow waits for it" if waiting else "" for name, waiting in receivers.items()
+            }
         return [{"name": name, "description": found[name]} for name in sorted(found)]
 
     document: dict[str, Any] = {

@@ -18,12 +18,13 @@ import hmac
 import json
 import os
 import secrets
-import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from time import monotonic
+from time import time as wall_time
 from typing import Final
 
 from hourglass.errors import UsageError
@@ -134,7 +135,7 @@ class Verdict(Enum):
 class GuessLimit:
     """Counts wrong tokens by address, over a sliding period. Not safe for threads: belongs to one event loop."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._wrong: OrderedDict[str, deque[float]] = OrderedDict()
 
@@ -159,7 +160,7 @@ class GuessLimit:
 class Access:
     """Decides who may use a server. `port` is part of the cookie's name: browsers share cookies between ports of a host."""
 
-    def __init__(self, credentials: Credentials, port: int, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, credentials: Credentials, port: int, clock: Callable[[], float] = wall_time) -> None:
         self._credentials = credentials
         self._clock = clock
         self._guesses = GuessLimit()

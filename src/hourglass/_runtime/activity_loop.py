@@ -26,6 +26,7 @@ from weakref import WeakKeyDictionary
 
 from hourglass import _forks
 from hourglass._forks import ForkStage, at_fork
+from hourglass._loops import new_event_loop
 from hourglass._runtime import processors
 from hourglass._runtime.attempts import end_fork
 from hourglass._runtime.daemon_executor import DaemonExecutor
@@ -126,7 +127,7 @@ class LoopThread:
     def _ensure(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
+                self._loop = new_event_loop()
                 self._loop.set_task_factory(self._make_task)
                 self._loop.set_default_executor(DaemonExecutor(f"{self._name}-thread"))
                 self._thread = threading.Thread(

@@ -20,10 +20,10 @@ import contextvars
 import logging
 import os
 import signal
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from time import monotonic
 from typing import Any, Protocol, TypeVar, get_type_hints
 
 import msgspec
@@ -437,7 +437,7 @@ class Attempt:
         self.identity = (task.workflow_id, task.run_id, task.activity_id)
         """Which activity this is an attempt of."""
         self.key: bytes | tuple[int, bytes] = (generation, task.token) if task.is_local else task.token
-        self.since = self.told_at = time.monotonic()
+        self.since = self.told_at = monotonic()
         self.over = False
         self.work: AttemptWork | None = None
         self._around = around

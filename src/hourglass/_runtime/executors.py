@@ -23,11 +23,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
+from time import monotonic, time_ns
 from typing import Any, cast
 
 from hourglass._contract.handle import (
@@ -148,7 +148,7 @@ class Beats:
         self.timer = None
         if self._attempts:
             self.begin()
-        now = time.monotonic()
+        now = monotonic()
         for attempt in list(self._attempts.values()):
             if now - attempt.told_at >= self._interval and self._is_left_to_us(attempt.task):
                 attempt.beat_again(now)
@@ -328,7 +328,7 @@ class ActivityExecutor:
         self._leave(attempt)
         try:
             if self._metrics is not None:
-                self._metrics.ended(attempt.task, result, time.monotonic() - attempt.since)
+                self._metrics.ended(attempt.task, result, monotonic() - attempt.since)
             if type(result) is AttemptFailed:
                 self._say_failed(attempt, result)
         finally:
@@ -338,15 +338,15 @@ class ActivityExecutor:
         if attempt.context.cancel_reason in _UNWANTED:
             return  # said when the engine gave it up
         # By the engine's clock, which in tests is not this machine's.
-        ran_ns = round((time.monotonic() - attempt.since) * 1e9)
-        now_ns = attempt.task.started_time_ns + ran_ns if attempt.task.started_time_ns else time.time_ns()
+        ran_ns = round((monotonic() - attempt.since) * 1e9)
+        now_ns = attempt.task.started_time_ns + ran_ns if attempt.task.started_time_ns else time_ns()
         work_log.say_failed(attempt.task, result, now_ns, attempt.context.cancel_reason)
 
     # --- stopping what runs ------------------------------------------------------------------------------------------
 
     def _cancel(self, attempt: Attempt, reason: str) -> None:
         if reason in _GIVEN_UP and attempt.context.cancel_reason not in _UNWANTED:
-            work_log.say_unwanted(attempt.task, reason, time.monotonic() - attempt.since)
+            work_log.say_unwanted(attempt.task, reason, monotonic() - attempt.since)
         attempt.context.cancel(reason)
         if attempt.work is not None:
             attempt.work.cancel(reason)
@@ -418,7 +418,7 @@ class ActivityExecutor:
         """An activity loop stays blocked: an attempt that waits there for longer than it had run, and may have
         another one, is failed, so that the engine makes that.
         """
-        now = time.monotonic()
+        now = monotonic()
         least, most = self._limits.waiting_least, self._limits.waiting_most
         for attempt, _ in self._on_loop(loop):
             before = now - attempt.since - seconds

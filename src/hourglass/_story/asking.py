@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import re
 import shlex
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from itertools import islice
+from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -336,7 +336,7 @@ class WhyContext:
         story = without_keepers(watched.tell(description, events))
         facts = Facts(
             story=replace(story, workflow_id=workflow_id, run_id=description.run_id),
-            now=time.time_ns(),
+            now=time_ns(),
             events=events,
             next_task=nanoseconds(description.next_task_time),
             options=self.options,
@@ -439,7 +439,7 @@ def _died(client: Client, run_id: str) -> str:
 
 def alive(pollers: tuple[PollerInfo, ...]) -> Iterator[PollerFacts]:
     """The pollers that are still there: a server remembers for minutes those that have gone."""
-    now = time.time_ns()
+    now = time_ns()
     for each in pollers:
         seen = nanoseconds(each.last_seen) or 0
         if now - seen < _FORGOTTEN:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from asyncio import sleep
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -79,7 +80,7 @@ async def changes(
                 yield event("change", {})
                 quiet = 0.0
             known = found
-        await asyncio.sleep(pause)
+        await sleep(pause)
         quiet += pause
         if quiet >= _SILENCE:  # so that a connection that has gone is noticed
             yield b": still here\n\n"

@@ -5,10 +5,10 @@ They are plain functions and run on threads, as the client blocks (`app`).
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
+from time import time_ns
 from typing import Any
 from urllib.parse import quote
 
@@ -306,7 +306,7 @@ class PageReads:
                     found.append({"id": each.id, "run_id": each.run_id, **told})
         except HourglassError as raised:
             error = str(raised)
-        now = time.time_ns() // 1000  # turns are moments in microseconds
+        now = time_ns() // 1000  # turns are moments in microseconds
         to_come = [
             {**each, "given": [turn for turn in each.get("given", ()) if turn.get("at", 0) > now]}
             for each in throttles

@@ -6,9 +6,10 @@ Must not know: HTTP, HTML. All calls block; handlers make them on threads.
 from __future__ import annotations
 
 import threading
-import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from types import ModuleType
 from typing import Any
 
@@ -77,7 +78,7 @@ class Pulse:
     def health(self) -> Health:
         """What was found last; from now on it is looked after for a while."""
         with self._lock:
-            self._looked_at = time.monotonic()
+            self._looked_at = monotonic()
             if self._thread is None and not self._closed.is_set():
                 self._thread = threading.Thread(target=self._run, name="hourglass-ui-pulse", daemon=True)
                 self._thread.start()
@@ -88,7 +89,7 @@ class Pulse:
             found = look(self._client)
             with self._lock:
                 self._health = found
-                if self._closed.is_set() or time.monotonic() - self._looked_at > _WATCHED:
+                if self._closed.is_set() or monotonic() - self._looked_at > _WATCHED:
                     self._thread, self._health = None, Health()
                     return
             self._closed.wait(_PAUSE)
@@ -121,7 +122,7 @@ class ProblemCache:
 
     def look(self, runs: Iterable[WorkflowExecution]) -> Mapping[str, Problem]:
         """Return what keeps these runs from going on, by run id."""
-        now = time.monotonic()
+        now = monotonic()
         opened = [run for run in runs if run.close_time is None]
         with self._lock:
             known = {

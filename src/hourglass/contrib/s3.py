@@ -14,11 +14,11 @@ import hashlib
 import hmac
 import http.client
 import os
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from time import sleep
 from typing import Final
 from urllib.parse import quote, urlsplit
 
@@ -144,7 +144,7 @@ class S3Storage(StorageDriver):
                 what, passes = f"cannot be reached: {type(error).__name__}", True
             if not passes or not left:
                 raise StorageUnavailableError(f"the bucket {self._bucket} at {self._host} {what}")
-            time.sleep(pause)
+            sleep(pause)
             pause *= 2
         raise AssertionError("the last try returns or raises")
 

@@ -15,12 +15,12 @@ import hashlib
 import os
 import re
 import tempfile
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
+from time import time as wall_time
 from typing import TypeVar
 
 import msgspec
@@ -288,7 +288,7 @@ class FolderStorage(StorageDriver):
 
         Choose more than the namespace's retention and the longest workflow: what is still referred to cannot be known here.
         """
-        limit, removed = time.time() - older_than.total_seconds(), 0
+        limit, removed = wall_time() - older_than.total_seconds(), 0
         for file in self._folder.glob("??/*"):
             if _KEY.fullmatch(file.name) and file.stat().st_mtime < limit:
                 file.unlink(missing_ok=True)

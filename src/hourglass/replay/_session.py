@@ -24,6 +24,7 @@ from hourglass._engine.definition import WorkflowDefinition
 from hourglass._engine.evaluator import Evaluator
 from hourglass._engine.events import Activation, RunEvicted, RunStarted
 from hourglass._engine.state import CommandId, PathStep
+from hourglass._loops import new_event_loop
 from hourglass.errors import HistoryError
 from hourglass.replay._moments import MomentRecorder
 
@@ -268,6 +269,6 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
     except ImportError:
-        return asyncio.new_event_loop()
+        return new_event_loop()
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     return loop

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from asyncio import sleep
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -533,7 +534,7 @@ class EngineHandle:
         try:
             await self._engine.durable(number)
         except Unwritable:
-            await asyncio.sleep(0)  # the engine hears of it, too, and tells us what to forget
+            await sleep(0)  # the engine hears of it, too, and tells us what to forget
         except StorageError as error:
             raise HandleBroken(f"the engine's store has failed: {error}") from error
 

@@ -31,8 +31,8 @@ import logging
 import os
 import sqlite3
 import struct
-import time
 from collections.abc import Callable
+from time import strftime
 from typing import NamedTuple
 
 from hourglass._embedded.store.sqlite import inherited
@@ -269,7 +269,7 @@ class FileWatch:
         return dest
 
     def _free_name(self) -> str:
-        stem = f"{self._path}.saved-{time.strftime('%Y%m%d-%H%M%S')}"
+        stem = f"{self._path}.saved-{strftime('%Y%m%d-%H%M%S')}"
         names = (stem, *(f"{stem}-{number}" for number in range(1, 1000)))
         return next(
             name for name in names if not os.path.lexists(name) and not os.path.lexists(f"{name}-wal")
