@@ -129,7 +129,13 @@ class FileWatch:
         """Remember the state of the database after a checkpoint of our own."""
         self._stamp = self._read_stamp()
         self._pages = self._read_pages()
-        self._log_state = self._read_log_state()
+        self._log_state = self._checkpointed = self._read_log_state()
+
+    @property
+    def log_growth(self) -> int:
+        """Pages that the log has grown by since the last checkpoint of our own, as of the last `check`."""
+        state, since = self._log_state, self._checkpointed
+        return state.last_frame - (since.last_frame if state.salts == since.salts else 0)
 
     def check(self) -> None:
         """Raise what has happened to the files: `FileMoved`, `FileOverwritten`, `LogLost`, or `StorageError` if another process
