@@ -165,7 +165,7 @@ class Engine:
                 self.writes.store_all()
             self.closed = self.is_over = True
             self._stop(ConnectionFailedError("the connection was closed", status="UNAVAILABLE"))
-            self.store.close()
+            self.failed = self.store.close() or self.failed
 
     def take_apart(self) -> None:
         """Have the parts forget one another, after `close`, where nothing will ask any of them again. They hold each other in

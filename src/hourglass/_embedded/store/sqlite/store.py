@@ -39,7 +39,13 @@ from hourglass._embedded.store.sqlite.disk_faults import (
     storage_errors,
 )
 from hourglass._embedded.store.sqlite.file_reads import FileReads, ReadOnlyStore
-from hourglass._embedded.store.sqlite.file_watch import FileMoved, FileOverwritten, FileWatch, LogLost
+from hourglass._embedded.store.sqlite.file_watch import (
+    FileMoved,
+    FileOverwritten,
+    FileWatch,
+    LogLost,
+    LogOverwritten,
+)
 from hourglass._embedded.store.sqlite.writer import PAGE, Apart, Batch, BatchWriter, Numbered, Readmitted
 from hourglass._embedded.store.store import Change, DiskCondition, FileLost, Refusal, ScheduleChange, Store
 from hourglass._forks import ForkStage, at_fork
@@ -183,6 +189,7 @@ class SqliteStore(FileReads):
         self._forgetting: set[int] = set()
         """The keys of runs that the thread was told to forget, and has not forgotten as far as is known."""
         self._is_sound = True
+        self._loss: FileLost | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._told: Callable[[Refusal], None] = lambda _: None
         self._writer = BatchWriter(opened.writer, path, opened.epoch)
@@ -319,10 +326,10 @@ class SqliteStore(FileReads):
         """What ended the store, if anything has: it must be opened anew."""
         return self._durability.failure
 
-    def close(self) -> None:
-        """Write what is queued and let go. Safe to call twice."""
+    def close(self) -> FileLost | None:
+        """Write what is queued and let go. Return the loss of the file, if there was one. Safe to call twice."""
         if self not in _live:
-            return
+            return None
         _live.discard(self)
         self._lists.close()
         self._hand_over()
@@ -332,15 +339,25 @@ class SqliteStore(FileReads):
         self._durability.settle()
         with NO_FORK.lock:
             self._close_file()
+        return self._loss
 
     def _check_before_end(self) -> None:
-        """Check the file once more: closing it moves the log into it."""
+        """Check the file once more: closing it moves the log into it, and what failed before may have failed for a loss."""
+        error = self._check()
+        if error is not None:
+            self._is_sound = False
+            logger.error("%s", error)
+
+    def _check(self) -> StorageError | None:
         try:
             with NO_FORK.lock:
                 self._sink.check()
         except Exception as error:
-            self._is_sound = False
-            logger.error("%s", storage_error(self.path, error))
+            fault = storage_error(self.path, error)
+            if isinstance(fault, FileLost):
+                self._loss = fault
+            return fault
+        return None
 
     def _close_file(self) -> None:
         connections = [self._opened.reader, self._opened.writer]
@@ -449,6 +466,10 @@ class SqliteStore(FileReads):
             return
         self._is_sound = False
         fault = storage_error(self.path, error)
+        if isinstance(fault, FileLost):
+            self._loss = fault
+        elif self._check() is not None:
+            fault = self._loss or fault  # SQLite fails, too, when the file is written by another program
         # What the disk refuses is said in words; where the fault is ours, its lines are wanted.
         trace = None if isinstance(error, (sqlite3.Error, OSError, StorageError)) else error
         if not isinstance(fault, FileLost):  # that one is for the caller, who stops
@@ -548,6 +569,7 @@ class _Sink:
 
     def commit(self, batch: Batch | Apart) -> None:
         with NO_FORK.lock:
+            self._raise_loss(self._watch.check_log)
             if isinstance(batch, Batch):
                 self._writer.write(batch)
             else:
@@ -559,9 +581,12 @@ class _Sink:
 
     def check(self) -> None:
         """Raise what ends the store if the file, its log or its index was exchanged, or another process owns the file."""
+        self._raise_loss(self._watch.check)
+
+    def _raise_loss(self, check: Callable[[], None]) -> None:
         try:
-            self._watch.check()
-        except (FileMoved, FileOverwritten, LogLost) as loss:
+            check()
+        except (FileMoved, FileOverwritten, LogLost, LogOverwritten) as loss:
             raise self._watch.save(loss) from None
 
     def idle(self) -> None:
