@@ -165,7 +165,7 @@ class Engine:
                 self.writes.store_all()
             self.closed = self.is_over = True
             self._stop(ConnectionFailedError("the connection was closed", status="UNAVAILABLE"))
-            self.store.close()
+            self.failed = self.store.close() or self.failed
 
     def record(self, run_id: str) -> LoadedRun | None:
         """The run of this id."""

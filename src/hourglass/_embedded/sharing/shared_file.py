@@ -278,10 +278,10 @@ class SharedFile:
                 self._claims.cancel()
             # In this order: a process that takes the lock must find the file closed, and all that was queued in it.
             self.calls.engine = None
-            if isinstance(engine.failed, FileLost):
-                server.tell_lost(engine.failed)
             server.stop_listening()
             engine.close()
+            if isinstance(engine.failed, FileLost):
+                server.tell_lost(engine.failed)
             self._lock.drop()
             server.hang_up()  # last: its end tells processes with workers to try for the lock, which is free now
             self._changed.ring()
