@@ -52,6 +52,8 @@ class Trace:
         self._accepted = accepted
         self._reason = reason
         self._waiting_at = waiting_at
+        self.is_of_values = False
+        """Whether the difference is one that Temporal allows: arguments, durations, results."""
         self._outcomes = Outcomes.for_replay(run_id)
         self._admitted: dict[str, h.UpdateRequest] = {}
         self._sites: dict[tuple[type[c.Command], int], Site] = {}
@@ -174,7 +176,11 @@ class Trace:
         if self._accepted:
             pairing = pair_up(events, commands, self._outcomes, self._names, self._recorded)
             surplus = [each for each in pairing.surplus if not any(each is one for one in late)]
-            if not pairing.missing and not surplus:
+            paired = {id(each) for _, each in pairing.pairs}
+            is_new_cancellation = not self._foreign and any(
+                isinstance(each, c.CancelTimer) and id(each) not in paired for each in kept
+            )
+            if not pairing.missing and not surplus and not is_new_cancellation:
                 return list(pairing.pairs)
         self._refuse(events, kept, task)
         return []
@@ -217,6 +223,7 @@ class Trace:
         if self._compare and not (self._foreign and self._drawn):
             changed = compared(was, now, foreign=self._foreign)
             if changed is not None:
+                self.is_of_values = True
                 raise changed
 
     def _compare_locals(self, tasks: Sequence[MarkedTask], marked: set[int]) -> None:
