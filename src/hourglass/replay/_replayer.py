@@ -64,7 +64,7 @@ class ReplayResult:
     """How the replay of one history went: the answers to two questions.
 
     `error` answers whether a worker of the engine that holds the run would continue it on today's code: it says why not.
-    Changed arguments count unless `compare_arguments=False`. `difference` answers whether the code does the same things as
+    What no engine compares counts too: other targets of signals, and arguments unless `compare_arguments=False`. `difference` answers whether the code does the same things as
     the history says, in whatever order another SDK does them within a task: it says what is otherwise.
 
     The engines differ in open runs: a worker of a Temporal server accepts commands that come too early or are new, as long as
@@ -362,7 +362,7 @@ class Replayer:
         found = self._traced(history, execution, waiting_at, reason)
         if reason:
             return _Verdict(found or differs(None, None, waiting_at, reason), _BOTH)
-        return _Verdict(found, () if found is None or execution.differs_in_values else ("embedded",))
+        return _Verdict(found, () if found is None or execution.difference_is_allowed else ("embedded",))
 
     def _traced(
         self, history: History, execution: HistoryExecution, waiting_at: Site, reason: str
@@ -387,7 +387,7 @@ class Replayer:
             else marked_tasks(history._recorded.events, partial(decoded, self._codec_of_steps(history)))
         )
         difference = trace.difference(tasks, execution.steps)
-        execution.differs_in_values = trace.is_of_values
+        execution.difference_is_allowed = trace.is_allowed
         return difference
 
     def _leave_session(self) -> None:

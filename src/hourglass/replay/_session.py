@@ -72,8 +72,8 @@ class HistoryExecution:
         self.error: BaseException | None = None
         self.eviction: RunEvicted | None = None
         self.activations = 0
-        self.differs_in_values = False
-        """Whether what differs from the history is a value, which Temporal lets change."""
+        self.difference_is_allowed = False
+        """Whether no engine looks at what differs from the history, such as arguments."""
         self._local_activities: set[int] = set()
 
     def activate(self, activation: Activation) -> Completion:

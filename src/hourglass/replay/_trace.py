@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from hourglass._embedded.rules.run import RequestCancelChild
 from hourglass._embedded.workers.matching import COMMAND_OF
+from hourglass._embedded.workers.matching import fits as engine_fits
 from hourglass._embedded.workers.outcomes import BadCommand, Outcomes
 from hourglass._engine import commands as c
 from hourglass._engine.call_sites import NOWHERE, Site
@@ -52,8 +53,8 @@ class Trace:
         self._accepted = accepted
         self._reason = reason
         self._waiting_at = waiting_at
-        self.is_of_values = False
-        """Whether the difference is one that Temporal allows: arguments, durations, results."""
+        self.is_allowed = False
+        """Whether the difference is one that no engine looks at: arguments, durations, results, targets."""
         self._outcomes = Outcomes.for_replay(run_id)
         self._admitted: dict[str, h.UpdateRequest] = {}
         self._sites: dict[tuple[type[c.Command], int], Site] = {}
@@ -202,6 +203,10 @@ class Trace:
     def _refuse(
         self, events: Sequence[h.HistoryEvent], commands: Sequence[c.Command], task: MarkedTask
     ) -> None:
+        self.is_allowed = len(events) == len(commands) and all(
+            engine_fits(command, event.attributes, self._outcomes)
+            for event, command in zip(events, commands, strict=True)
+        )
         for position in range(max(len(events), len(commands))):
             event = events[position] if position < len(events) else None
             command = commands[position] if position < len(commands) else None
@@ -223,7 +228,7 @@ class Trace:
         if self._compare and not (self._foreign and self._drawn):
             changed = compared(was, now, foreign=self._foreign)
             if changed is not None:
-                self.is_of_values = True
+                self.is_allowed = True
                 raise changed
 
     def _compare_locals(self, tasks: Sequence[MarkedTask], marked: set[int]) -> None:
