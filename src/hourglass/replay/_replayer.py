@@ -63,9 +63,10 @@ _BENIGN = {"CACHE_FULL", "LANG_REQUESTED", "WORKFLOW_EXECUTION_ENDING"}
 class ReplayResult:
     """How the replay of one history went: the answers to two questions.
 
-    `error` answers whether a worker of the engine that holds the run would continue it on today's code: it says why not.
-    What no engine compares counts too: other targets of signals, and arguments unless `compare_arguments=False`. `difference` answers whether the code does the same things as
-    the history says, in whatever order another SDK does them within a task: it says what is otherwise.
+    `error` answers whether a worker of the engine that holds the run would continue it on today's code: it says why not. What
+    no engine compares counts too: other targets of signals, and arguments unless `compare_arguments=False`. `difference`
+    answers whether the code does the same things as the history says, in whatever order another SDK does them within a task:
+    it says what is otherwise.
 
     The engines differ in open runs: a worker of a Temporal server accepts commands that come too early or are new, as long as
     the recorded ones follow in their order, and sends the new ones with its next task; a worker of the embedded engine
