@@ -226,8 +226,8 @@ class _Mover:
                     f"an attempt of {activity.activity_type} is running: stop the workers of the file first"
                 )
         result = self._replayer.try_replay(history)
-        if not result.ok:
-            raise _Stays(f"the code does not fit its history: {str(result.error).splitlines()[0]}")
+        if not result.does_the_same:
+            raise _Stays(f"the code does not fit its history: {str(result.difference).splitlines()[0]}")
         try:
             self._there.import_workflow(history, dry_run=True)
         except ServiceError as error:
@@ -302,12 +302,12 @@ class _Mover:
         result = self._replayer.try_replay(
             History(held.id, msgspec.json.encode({"events": _with_timers_of(source, written)}))
         )
-        if result.ok:
+        if result.does_the_same:
             return
         self._there.get_workflow_handle(held.id, run_id=held.run_id).delete()
         raise _Stays(
             "its code asks for something else at another time or with other random numbers: "
-            + str(result.error).splitlines()[0]
+            + str(result.difference).splitlines()[0]
         )
 
 

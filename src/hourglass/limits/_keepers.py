@@ -23,6 +23,7 @@ from typing import Any, TypeVar, cast
 
 from hourglass import workflow
 from hourglass._contract.limits import ANSWERS, Answer, Answers, SlotClaim
+from hourglass._engine.call_sites import NOWHERE, Site, call_site, on_behalf
 from hourglass._engine.context import require_run
 from hourglass._engine.fibers import FiberTask, require_fiber
 from hourglass._engine.state import PathStep
@@ -106,7 +107,8 @@ class Hand:
     def __init__(self) -> None:
         self._timer_at, self._timer_is_for = 0.0, ""
         self._reached = 0.0
-        self._works = False
+        self._task: FiberTask[None] | None = None
+        self._asked_at: Site = NOWHERE
 
     def time(self) -> float:
         """The run's time, or that of the last timer here that fired, if it is later; in seconds."""
@@ -114,11 +116,15 @@ class Hand:
 
     def poke(self) -> None:
         """Something has changed: have it looked at."""
-        if not self._works:
-            self._works = True
-            fiber = require_fiber("limits")
-            task: FiberTask[None] = FiberTask(fiber.run, fiber.next_child_path(), "limits", self._work)
-            task.start_soon()
+        fiber = require_fiber("limits")
+        if self._task is None:
+            self._task = FiberTask(fiber.run, fiber.next_child_path(), "limits", self._work)
+            self._task.start_soon()
+        if fiber.run.sites is not None:
+            site = call_site()
+            if site[0]:
+                self._asked_at = on_behalf(site)
+            self._task.spawned_at = self._asked_at
 
     def hear(self, name: str, answers: Answers) -> None:
         """The keeper has answered, or says something."""
@@ -157,7 +163,7 @@ class Hand:
                 if self.is_due():
                     self.act()
                 elif moment is None:
-                    self._works = False
+                    self._task = None
                     return
                 else:
                     self._wait(moment)

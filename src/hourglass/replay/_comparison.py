@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from hourglass._contract.limits import SLOTS, TURNS
 from hourglass._engine.call_sites import Place, Site
 from hourglass._engine.specs import Payloads
 from hourglass._engine.words import AskedCommand, describe, is_made_up
@@ -29,6 +30,10 @@ _NOTHING = Payload(b"", "binary/null")
 _NO_TYPE = (
     "ApplicationError"  # what Hourglass calls an application's failure to which its author gave no type
 )
+_TO_WORKFLOWS = frozenset({"signal to another workflow", "child workflow"})
+_RETURNS = frozenset(
+    {"give_back", "take_back", "hand_in"}
+)  # signals by which keepers get back what they gave
 _OF_SERVERS = frozenset({"TemporalChangeVersion", "BuildIds"})
 """Search attributes that SDKs and servers keep by themselves."""
 
@@ -63,8 +68,8 @@ def differs(
     was: AskedCommand | None, now: AskedCommand | None, site: Site, reason: str
 ) -> NondeterminismError:
     """The report for code that went another way than its history: what was expected, what came, and where."""
-    expected = describe(was) + (f" (event {was.event_id})" if was is not None else "")
-    produced = describe(now)
+    expected = _described(was) + (f" (event {was.event_id})" if was is not None else "")
+    produced = _described(now)
     if was is None and now is None:
         expected, produced = "something else, which Core does not name", "what it asks for here"
     elif now is None and site[0]:
@@ -82,6 +87,16 @@ def differs(
     )
 
 
+def _described(item: AskedCommand | None) -> str:
+    """A command in words: those to the keeper of a limit as what the author asked for."""
+    if item is not None:
+        for prefix, what in ((SLOTS, "slot"), (TURNS, "turn")):
+            if item.kind in _TO_WORKFLOWS and item.key.startswith(prefix):
+                verb = "return" if item.name in _RETURNS else "request"
+                return f"{verb} of a {what} of {item.key.removeprefix(prefix)!r}"
+    return describe(item)
+
+
 def _place(site: Site) -> str:
     if not site[0]:
         return ""
@@ -94,8 +109,11 @@ def _place(site: Site) -> str:
 def compared(was: AskedCommand, now: AskedCommand, *, foreign: bool = False) -> NondeterminismError | None:
     """What changed between a thing on record and the same thing as it is asked for now, if anything did.
 
-    `foreign`: the history is of another language, whose failures are worded otherwise.
+    `foreign`: the history is of another language, whose failures are worded otherwise. What the library issues for a call of
+    the author's holds values that may change, such as the limit of a slot.
     """
+    if isinstance(now.site, Place) and now.site.is_on_behalf:
+        return None
     what = _changed(was, now, foreign)
     if not what:
         return None

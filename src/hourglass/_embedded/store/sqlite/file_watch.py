@@ -33,7 +33,7 @@ import os
 import sqlite3
 import struct
 from collections.abc import Callable
-from time import strftime
+from time import localtime, strftime
 from typing import NamedTuple, TypeAlias
 
 from hourglass._embedded.store.sqlite import inherited
@@ -261,7 +261,7 @@ class FileWatch:
 
     def _set_broken_log_aside(self) -> StorageError:
         _, written_ns = self._stamp
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(written_ns / 1e9))
+        when = strftime("%Y-%m-%d %H:%M:%S", localtime(written_ns / 1e9))
         return FileLost(
             f"the log {self._log} was truncated or overwritten while {self._path} was in use: what was acknowledged since {when} is "
             f"lost, unless it can be found in what is left of the log, which was moved to {self._move_log()}. This process has "
