@@ -17,8 +17,8 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
+from time import monotonic
 from types import ModuleType
 from typing import Final
 
@@ -85,7 +85,7 @@ class TimeTravel:
             self._turn.release()
 
     def _walk(self, request: Walk) -> Walked:
-        deadline = time.monotonic() + self._limit
+        deadline = monotonic() + self._limit
         child = self._running_child()
         try:
             answer = self._ask(child, request, deadline)
@@ -230,7 +230,7 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
+    left = deadline - monotonic()
     if left <= 0:
         raise TimeoutError
     return left
