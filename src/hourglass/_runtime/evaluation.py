@@ -297,6 +297,10 @@ class Evaluations:
         entry = self._cache.find(key)
         return entry.run.work if entry is not None else 0
 
+    def forget_parked(self, run_id: str) -> None:
+        """A run is parked no more: it was mended elsewhere, or has ended. In any thread."""
+        self._parked.forget(run_id)
+
     def park_hung(self, run_id: str, place: str) -> None:
         """Remember that a run hung; before the lane starts, or on it."""
         self._parked.remember(run_id, f"WorkflowHung at {place}: ")

@@ -243,6 +243,14 @@ class LaneSet:
         first, *others = [lane.counts for lane in self._lanes()]
         return [first, *(replace(each, parked={}) for each in others), self._former]
 
+    def parked(self) -> Mapping[str, str]:
+        """The parked runs that this process remembers, oldest first: what kind of error, and where."""
+        return self._lanes()[0].counts.parked
+
+    def forget_parked(self, run_id: str) -> None:
+        """A run is parked no more, by what its engine says."""
+        self._lanes()[0].evaluations.forget_parked(run_id)
+
     def status(self) -> list[LaneStatus]:
         """A look at each lane."""
         return [

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from hourglass._contract.workflows import ACTIVITY_FAILS, REPORTED_PROBLEMS, TASK_FAILS, TASK_TIMES_OUT
+from hourglass._contract.workflows import ACTIVITY_FAILS, PARKED_RUNS, REPORTED_PROBLEMS
 from hourglass._story.asking import PATIENCE, alive, kept_by_engine
 from hourglass._story.standing import FILTERED, Problem, problem_of
 from hourglass.errors import HourglassError, WorkflowNotFoundError
@@ -89,8 +89,8 @@ def unserved_queues(client: Client, names: Iterable[str]) -> frozenset[str]:
 OPEN = "ExecutionStatus = 'Running'"
 _NONE = "ExecutionStatus = 'Running' AND ExecutionStatus = 'Completed'"
 _REPORTED = {
-    Problem.PARKED: f"{REPORTED_PROBLEMS} IN ('{TASK_FAILS}', '{TASK_TIMES_OUT}')",
-    Problem.ACTIVITY_FAILS: f"{REPORTED_PROBLEMS} = '{ACTIVITY_FAILS}'",
+    Problem.PARKED: PARKED_RUNS,
+    Problem.ACTIVITY_FAILS: f"{OPEN} AND {REPORTED_PROBLEMS} = '{ACTIVITY_FAILS}'",
 }
 
 
@@ -108,7 +108,7 @@ def filter_of(client: Client, problem: Problem, query: str = "") -> ProblemFilte
     What the engine reports is searched by its engine. Otherwise the newest open runs are looked at now, and named in the filter.
     """
     if problem is Problem.PARKED or (problem is Problem.ACTIVITY_FAILS and reports_activities(client)):
-        return ProblemFilter(f"{OPEN} AND {_REPORTED[problem]}")
+        return ProblemFilter(_REPORTED[problem])
     newest = list(client.list_workflows(_both(query, OPEN), limit=MOST_DESCRIBED))
     limit = MOST_DESCRIBED if len(newest) == MOST_DESCRIBED else 0
     if problem is Problem.NO_WORKER:
