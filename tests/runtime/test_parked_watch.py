@@ -27,6 +27,11 @@ def mended() -> str:
     return "done"
 
 
+@workflow.defn
+def waits() -> str:
+    return workflow.Channel("go", str).receive()
+
+
 ELSEWHERE = """
 import sys
 from hourglass import Client, Worker
@@ -103,6 +108,19 @@ def test_file_is_counted_by_its_owner_alone(tmp_path: Path) -> None:
         for handle in handles:
             handle.terminate()
         until(lambda: parked(registry) == {"default": 0}, "the metric never falls")
+
+
+def test_misfit_without_a_name_is_named_by_the_engine(caplog: pytest.LogCaptureFixture) -> None:
+    """The log has the id and type of the workflow; a run that the engine does not know is dropped."""
+    with Client.connect("local:") as client, Worker(client, workflows=[waits]) as worker:
+        handle = client.start_workflow(waits, id="order-1")
+        (services,) = worker._app.configured()
+        services.lanes.parked.note_unnamed(handle.describe().run_id, "other commands")
+        services.lanes.parked.note_unnamed("no-such-run", "other commands")
+        until(lambda: not services.lanes.parked.unnamed, "they are never named")
+        (record,) = [each for each in caplog.records if "does not fit its history" in each.getMessage()]
+        assert record.getMessage().startswith("workflow waits (order-1, run ")
+        handle.terminate()
 
 
 @pytest.mark.server

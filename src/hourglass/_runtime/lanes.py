@@ -42,7 +42,7 @@ from hourglass._runtime.lane import (
     Work,
     is_worth_moving,
 )
-from hourglass._runtime.parked import HANGS, Quarantine, task_failed
+from hourglass._runtime.parked import HANGS, ParkedRuns, Quarantine, task_failed
 from hourglass.errors import UsageError
 
 __all__ = ["Lane", "LaneJob", "LaneSet", "LaneStatus", "Reply"]
@@ -243,13 +243,10 @@ class LaneSet:
         first, *others = [lane.counts for lane in self._lanes()]
         return [first, *(replace(each, parked={}) for each in others), self._former]
 
-    def parked(self) -> Mapping[str, str]:
-        """The parked runs that this process remembers, oldest first: what kind of error, and where."""
-        return self._lanes()[0].counts.parked
-
-    def forget_parked(self, run_id: str) -> None:
-        """A run is parked no more, by what its engine says."""
-        self._lanes()[0].evaluations.forget_parked(run_id)
+    @property
+    def parked(self) -> ParkedRuns:
+        """The parked runs that this process remembers, of all lanes."""
+        return self._lanes()[0].evaluations.parked_runs
 
     def status(self) -> list[LaneStatus]:
         """A look at each lane."""

@@ -22,6 +22,7 @@ from hourglass._contract.workflows import (
     WorkflowSummary,
     reports_task_problem,
 )
+from hourglass._runtime.parked import ParkedRuns, WorkflowLabel
 from hourglass.errors import HourglassError, ServiceError, WorkflowNotFoundError
 
 if TYPE_CHECKING:
@@ -77,17 +78,19 @@ async def look_for_parked(app: Application) -> None:
 async def _reported_here(app: Application) -> dict[str, int]:
     """By task queue, how many of the runs that this process remembers the engine reports; those that are well are forgotten."""
     missed: set[str] = set()
+    before = app.parked.missed
     reported: dict[str, int] = {}
     described = 0
     for services in app.configured():
-        lanes = services.lanes
-        remembered = list(lanes.parked())
+        parked = services.lanes.parked
+        await _name(app, services.queue, parked)
+        remembered = list(parked.kinds())
         found = await _runs(app, remembered)
         for run_id in remembered:
             run = found.get(run_id)
             if run is None:
                 missed.add(run_id)
-                is_over = run_id in app.parked.missed
+                is_over = run_id in before
             elif run.status is not WorkflowStatus.RUNNING:
                 is_over = True
             elif reports_task_problem(run):
@@ -97,9 +100,24 @@ async def _reported_here(app: Application) -> dict[str, int]:
                 described += 1
                 is_over = described <= _MOST_DESCRIBED and not await _is_parked(app, run)
             if is_over:
-                lanes.forget_parked(run_id)
+                parked.forget(run_id)
+        missed.update(parked.unnamed)
     app.parked.missed = missed
     return reported
+
+
+async def _name(app: Application, queue: str, parked: ParkedRuns) -> None:
+    """Log the runs that do not fit their history and of which only the run id is known here, by what the engine calls them."""
+    unnamed = dict(parked.unnamed)
+    found = await _runs(app, list(unnamed))
+    for run_id, difference in unnamed.items():
+        run = found.get(run_id)
+        if run is None and run_id not in app.parked.missed:
+            continue
+        parked.drop_unnamed(run_id)
+        if run is not None and run.status is WorkflowStatus.RUNNING:
+            label = WorkflowLabel(run.workflow_type, run.workflow_id, run_id, queue)
+            parked.say_misfit(label, difference, "", "")
 
 
 async def _runs(app: Application, run_ids: Sequence[str]) -> dict[str, WorkflowSummary]:

@@ -132,7 +132,7 @@ def _queue(app: Application, services: QueueServices) -> dict[str, Any]:
         "open_activations": sum(len(record.runs.open) for record in active),
         "open_attempts": sum(len(record.attempts.open) for record in active),
         "lanes": [asdict(lane) for lane in services.lanes.status()],
-        "parked": app.parked.of(services.queue, len(services.lanes.parked())),
+        "parked": app.parked.of(services.queue, len(services.lanes.parked.reasons)),
     }
 
 
@@ -369,7 +369,7 @@ def _parked(seen: _Seen) -> Iterator[Sample]:
     """Of a file only the process that has the engine tells: the sum over all processes is the number of runs."""
     if seen.figures is None and hasattr(seen.app.raw, "figures"):
         return
-    remembered = {services.queue: len(services.lanes.parked()) for services, _ in seen.queues}
+    remembered = {services.queue: len(services.lanes.parked.reasons) for services, _ in seen.queues}
     for queue in sorted({*remembered, *seen.app.parked.others}):
         count = seen.app.parked.of(queue, remembered.get(queue, 0))
         yield Sample(labels_of({**seen.namespace, "task_queue": queue}), count)
