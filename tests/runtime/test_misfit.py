@@ -101,4 +101,5 @@ def test_misfit_is_logged_once_and_counted(target: str) -> None:
     assert workflow_id in text
     assert "does not fit" in text
     assert "test_misfit.py:" in text
+    assert "Failure {" not in text
     assert "charge" in text or "ctivity" in text
